@@ -1,0 +1,69 @@
+// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole.
+//
+// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, optimizer.safetensors, state.json, MANIFEST}
+// Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
+// the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
+// nothing of the new one.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/bpe.h"
+#include "gpt.h"
+#include "schedule.h"
+
+// What a resumed run needs beyond weights and moments to go on bit for bit.
+struct TrainState {
+    int64_t step = 0;             // updates done (skipped ones count)
+    int64_t tokens = 0;           // seen so far
+    int64_t updates = 0;          // AdamW's own step count: skipped ones do not count
+    int64_t skipped = 0;          // updates left out because of a gradient that was not finite or an outlier
+    int64_t bad_in_a_row = 0;     // of those not finite
+    int64_t epoch = 0, index = 0; // the loader's position
+    uint64_t data = 0;            // the loader's fingerprint
+    uint64_t seed = 0;
+    int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
+    Detector loss, grad_norm;
+    std::string config;           // the resolved command line (TOML), for comparison and for people
+};
+
+// The file calls of a checkpoint as a table, so that tests can make each of them fail. Each returns 0 or -errno, write
+// the bytes written.
+struct Disk {
+    int (*open_write)(const char* path);                       // create, truncate: fd or -errno
+    int64_t (*write)(int fd, const void* data, int64_t bytes);
+    int (*sync)(int fd);
+    int (*close)(int fd);
+    int (*rename)(const char* from, const char* to);
+    int (*mkdir)(const char* path);
+    int (*remove)(const char* path);                           // file or empty directory
+    int (*sync_dir)(const char* path);
+};
+const Disk& real_disk();
+
+// exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched.
+Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer, const TrainState& state,
+                        const Disk& disk = real_disk());
+// Keeps the newest `keep` whole checkpoints (0: all), removes others and stale temporary directories. Call it after a
+// write that was verified.
+Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
+// Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST (from the Hub) passes
+// if model.safetensors and config.json parse.
+Status checkpoint_verify(const std::string& dir);
+// `path` is a checkpoint or a run; of a run the newest that verifies. Each damaged one passed over is reported through
+// `damaged` (may be null). Exit 3 when there is none.
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged);
+// Directories RUN/step_NNNNNNNN, oldest first, whole or not.
+std::vector<std::string> checkpoint_list(const std::string& run);
+
+Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what flatgpt cannot run, and why
+Status checkpoint_weights(const std::string& dir, Gpt<float>& g);   // model.safetensors, or its shards by index.json
+Status checkpoint_optimizer(const std::string& dir, Gpt<float>& g); // m and v
+Result<TrainState> checkpoint_state(const std::string& dir);
+Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
+
+// Parsers on bytes, for the fuzzers. name: for messages.
+Result<Config> config_parse(std::string_view json, const std::string& name);
+Result<TrainState> state_parse(std::string_view json, const std::string& name);
+std::string config_json(const Config& c, int end_of_text);
+std::string state_json(const TrainState& s);

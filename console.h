@@ -1,0 +1,27 @@
+// console.h - what a person sees: a progress line that is refreshed on a terminal and plain lines elsewhere.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "common.h"
+
+bool stderr_is_terminal();    // and TERM is not dumb
+double now_seconds();         // monotonic
+std::string human_count(double n);      // 124.4M
+std::string human_bytes(double n);      // 1.86 GiB
+std::string human_time(double seconds); // 1:02:03, 4:05, 12 s
+
+// On a terminal the line replaces the last one; elsewhere a line is printed at most every `every` seconds (and when
+// `keep`). A kept line stays on the terminal, too.
+class Progress {
+  public:
+    explicit Progress(double every = 10) : every(every) {}
+    ~Progress();
+    void line(const std::string& text, bool keep = false);
+    void note(const std::string& text);    // a line of its own, the progress line redrawn below
+  private:
+    double every, last = -1e9;
+    std::string shown;
+};
+// A text fit for a terminal: C0, C1 and ESC as visible escapes, newline and tab kept.
+std::string escape_control(std::string_view text);

@@ -1,0 +1,44 @@
+// safetensors.h - read and write safetensors: u64 header length, a JSON header, the tensors' bytes without holes.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../common.h"
+
+enum class TensorType { f32, bf16, f16 };
+
+struct TensorEntry {
+    std::string name;
+    TensorType type;
+    std::vector<int64_t> shape;
+    int64_t begin, end;      // bytes, from the end of the header
+};
+
+// Header only, checked against file_bytes (the whole file's size) before anything is allocated: length, JSON, unique
+// names, types, shape * size == end - begin (checked), in order without holes, the last end == the file's end.
+// Tensors of types we do not read (ints, bools) are checked and left out. Exit 3 naming `name`, field and offset.
+Result<std::vector<TensorEntry>> safetensors_parse(std::string_view header, int64_t file_bytes, const std::string& name);
+
+class SafetensorsFile {    // mapped read-only
+  public:
+    static Result<SafetensorsFile> open(const std::string& path);
+    const TensorEntry* find(const std::string& name) const;
+    const std::vector<TensorEntry>& entries() const;
+    void read(const TensorEntry& e, int64_t first, int64_t count, float* out) const;    // elements, converted to float
+
+  private:
+    struct Map;
+    std::shared_ptr<const Map> map;
+};
+
+struct TensorSource {
+    std::string name;
+    TensorType type;    // f32 or bf16 (rounded to nearest even)
+    std::vector<int64_t> shape;
+    std::function<void(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count)
+};
+// The file's bytes, piece by piece, to `sink` (which a checkpoint uses to write and checksum at once).
+Status safetensors_write(const std::vector<TensorSource>& tensors, const std::function<Status(const void*, int64_t)>& sink);

@@ -1,0 +1,60 @@
+// test.h - what the tests share: guarded buffers, seeded inputs, comparison, skips that are counted.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "../common.h"
+
+// Says why a case cannot run here; the closing line counts it as skipped.
+void skip(const char* why);
+#define SKIP(why) do { skip(why); return; } while (0)
+bool test_long();                 // FLATGPT_TEST_LONG is set
+std::string flatgpt_binary();     // FLATGPT, or ./flatgpt
+std::string temporary_directory();    // fresh, removed when the process ends
+
+// n values between GUARD sentinels on each side. Outputs start as NaN, so that an element nobody wrote is seen.
+template <class T> struct Guarded {
+    static constexpr int64_t GUARD = 256;
+    static constexpr unsigned char BYTE = 0xA5;
+    std::vector<unsigned char> raw;
+    int64_t n;
+    explicit Guarded(int64_t n, double fill = NAN) : raw(size_t((n + 2 * GUARD) * int64_t(sizeof(T)) + 64), BYTE), n(n) {
+        for (int64_t i = 0; i < n; i++) data()[i] = T(fill);
+    }
+    // 64-byte aligned, as the model's buffers are
+    T* data() {
+        auto p = reinterpret_cast<uintptr_t>(raw.data()) + GUARD * sizeof(T);
+        return reinterpret_cast<T*>((p + 63) / 64 * 64);
+    }
+    operator T*() { return data(); }
+    T& operator[](int64_t i) { return data()[i]; }
+    bool intact() {
+        auto *first = reinterpret_cast<unsigned char*>(data()), *last = first + n * int64_t(sizeof(T));
+        for (unsigned char* p = raw.data(); p < first; p++) if (*p != BYTE) return false;
+        for (unsigned char* p = last; p < raw.data() + raw.size(); p++) if (*p != BYTE) return false;
+        return true;
+    }
+};
+
+// The same seeded normal numbers for each element type.
+template <class T> void fill_normal(T* x, int64_t n, uint64_t stream, double scale = 1) {
+    for (int64_t i = 0; i < n; i++) x[i] = T(float(scale * double(philox_normal(7, stream, uint64_t(i)))));
+}
+
+// max |a - b| / (max |b| + tiny): the error against the size of the result, NaN where either has one.
+template <class A, class B> double relative_error(const A* a, const B* b, int64_t n) {
+    double worst = 0, size = 1e-30;
+    for (int64_t i = 0; i < n; i++) {
+        double d = std::fabs(double(a[i]) - double(b[i]));
+        if (std::isnan(d)) return NAN;
+        worst = std::fmax(worst, d);
+        size = std::fmax(size, std::fabs(double(b[i])));
+    }
+    return worst / size;
+}
