@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <stdexcept>
 #include <unistd.h>
 
 namespace {
@@ -49,7 +50,7 @@ std::string temporary_directory() {
     static int n = 0;
     if (scratch.empty()) {
         scratch = (std::filesystem::temp_directory_path() / "flatgpt-test-XXXXXX").string();
-        CHECK(mkdtemp(scratch.data()) != nullptr);
+        if (!mkdtemp(scratch.data())) throw std::runtime_error("no temporary directory");
     }
     std::string dir = scratch + "/" + std::to_string(n++);
     std::filesystem::create_directory(dir);

@@ -1,5 +1,9 @@
 // test.h - what the tests share: guarded buffers, seeded inputs, comparison, skips that are counted.
+//
+// Include it after the project's headers: from here on CHECK is doctest's.
 #pragma once
+#include "../common.h"
+#undef CHECK
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -8,8 +12,6 @@
 #include <functional>
 #include <string>
 #include <vector>
-
-#include "../common.h"
 
 // Says why a case cannot run here; the closing line counts it as skipped.
 void skip(const char* why);
