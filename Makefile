@@ -24,7 +24,7 @@ MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
 MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 
-SRC := gpt.cpp train_gpt.cu infer.cpp checkpoint.cpp console.cpp info.cpp plot.cpp \
+SRC := gpt.cpp generate.cpp device.cpp train_gpt.cu train_setup.cpp infer.cpp checkpoint.cpp console.cpp info.cpp plot.cpp \
        layers/reference.cpp layers/cpu.cpp layers/linear.cpp $(wildcard data/*.cpp)
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))

@@ -1,0 +1,217 @@
+// generate.cpp - sampling, generation with a key/value cache, loss over shards.
+#include "generate.h"
+
+#include <algorithm>
+#include <memory>
+
+// ---- one token -----------------------------------------------------------------------------------------------------
+
+int sample_token(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, uint64_t sequence,
+                 uint64_t place) {
+    struct Candidate {
+        double score;
+        int id;
+    };
+    std::vector<Candidate> all(static_cast<size_t>(V));
+    for (int v = 0; v < V; v++) all[size_t(v)] = {std::isnan(logits[v]) ? -INFINITY : double(logits[v]), v};
+    if (s.repetition_penalty != 1) {
+        std::vector<int> once = seen;
+        std::sort(once.begin(), once.end());
+        once.erase(std::unique(once.begin(), once.end()), once.end());
+        for (int id : once) {
+            double& x = all[size_t(id)].score;
+            x = x > 0 ? x / s.repetition_penalty : x * s.repetition_penalty;
+        }
+    }
+    auto likelier = [](const Candidate& a, const Candidate& b) {
+        return a.score != b.score ? a.score > b.score : a.id < b.id;
+    };
+    if (s.temperature == 0) return std::min_element(all.begin(), all.end(), likelier)->id;
+
+    if (s.top_k > 0 && s.top_k < V) {
+        std::nth_element(all.begin(), all.begin() + s.top_k - 1, all.end(), likelier);
+        all.resize(size_t(s.top_k));
+    }
+    if (s.top_p < 1) std::sort(all.begin(), all.end(), likelier);
+    double top = std::min_element(all.begin(), all.end(), likelier)->score, sum = 0;
+    if (!std::isfinite(top)) return std::min_element(all.begin(), all.end(), likelier)->id;
+    for (Candidate& c : all) sum += c.score = std::exp((c.score - top) / s.temperature);
+    if (s.top_p < 1) {
+        double covered = 0;
+        size_t keep = 0;
+        while (keep < all.size() && covered < s.top_p * sum) covered += all[keep++].score;
+        all.resize(std::max<size_t>(keep, 1));
+    }
+    if (s.min_p > 0)
+        std::erase_if(all, [&](const Candidate& c) { return c.score < s.min_p; });    // the likeliest has 1
+    sum = 0;
+    for (const Candidate& c : all) sum += c.score;
+    Philox4 r = philox(s.seed, sequence, place);
+    double u = (double(r.v[0]) * 0x1p32 + double(r.v[1])) * 0x1p-64 * sum;
+    for (const Candidate& c : all)
+        if ((u -= c.score) < 0) return c.id;
+    return std::min_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.score > b.score; })->id;
+}
+
+// ---- sequences -----------------------------------------------------------------------------------------------------
+
+namespace {
+// One sequence's tokens and the text that has been given out, held back while it may yet become a stop string.
+struct Sequence {
+    std::vector<int> tokens;
+    std::string text;
+    size_t given = 0;
+    bool done = false;
+    StreamDecoder decoder;
+
+    // Takes up to `end` of text as final and gives out what is new.
+    bool give(size_t end, int index, const Generation& what) {
+        std::string_view fresh = std::string_view(text).substr(given, end - given);
+        given = end;
+        return fresh.empty() || !what.text || what.text(index, fresh);
+    }
+    // Appends; ends at a stop string; holds back a tail that one could begin with.
+    bool append(const std::string& piece, int index, const Generation& what) {
+        text += piece;
+        size_t hold = 0;
+        for (const std::string& stop : what.stop) {
+            if (stop.empty()) continue;
+            if (size_t at = text.find(stop, given); at != std::string::npos) {
+                text.resize(at);
+                done = true;
+                hold = 0;
+                return give(text.size(), index, what);
+            }
+            for (size_t n = std::min(stop.size() - 1, text.size() - given); n > hold; n--)
+                if (text.compare(text.size() - n, n, stop, 0, n) == 0) {
+                    hold = n;
+                    break;
+                }
+        }
+        return give(text.size() - hold, index, what);
+    }
+};
+
+// Feeds n tokens of each of the cache's sequences, rows (B,n), in pieces that the activations can hold.
+void feed(Gpt<float>& g, Cache<float>& cache, const std::vector<int>& rows, int n, float* logits) {
+    const int B = cache.B, most = std::max(1, int(int64_t(g.B) * g.S / B));
+    std::vector<int> piece;
+    for (int s = 0; s < n; s += most) {
+        const int len = std::min(most, n - s);
+        piece.clear();
+        for (int b = 0; b < B; b++) piece.insert(piece.end(), rows.begin() + b * n + s, rows.begin() + b * n + s + len);
+        gpt_forward(g, piece.data(), B, len, &cache);
+        if (s + len == n) gpt_logits(g, logits, B, len);
+    }
+}
+
+// Copies the only sequence of `from` into each one of `to`.
+void spread(Gpt<float>& g, const Cache<float>& from, Cache<float>& to) {
+    const Heads h = g.c.heads();
+    const int64_t row = int64_t(h.NKV) * to.maxT * h.HS;
+    for (int l = 0; l < g.c.L; l++)
+        for (int b = 0; b < to.B; b++)
+            for (auto [source, target] : {std::pair{from.k, to.k}, std::pair{from.v, to.v}})
+                g.op->copy(target + (int64_t(l) * to.B + b) * row, source + l * row, row * int64_t(sizeof(float)));
+    to.pos = from.pos;
+}
+
+struct CacheOwner {
+    Gpt<float>& g;
+    Cache<float> cache;
+    explicit CacheOwner(Gpt<float>& g) : g(g) {}
+    ~CacheOwner() { cache_free(g, cache); }
+};
+}    // namespace
+
+Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Generation& what) {
+    const int V = g.c.V, maxT = g.c.T, num = what.num;
+    CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.B) * g.S, "num=%d", num);
+    const int full = std::max(1, maxT / 2);                     // what is kept when the context is full
+    const int choices = std::min(V, tokenizer.vocab_size());    // a model may have more tokens than its tokenizer
+    std::vector<int> prompt = what.prompt;
+    if (int(prompt.size()) > maxT) {
+        prompt.erase(prompt.begin(), prompt.end() - maxT);
+        if (what.note)
+            what.note("the prompt has " + std::to_string(what.prompt.size()) + " tokens, the context " +
+                      std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
+    }
+    CacheOwner one(g), all(g);
+    TRY(cache_allocate(g, one.cache, 1, maxT));
+    std::vector<float> logits(size_t(num) * size_t(V));
+    feed(g, one.cache, prompt, int(prompt.size()), logits.data());
+    for (int b = 1; b < num; b++) std::copy_n(logits.begin(), V, logits.begin() + int64_t(b) * V);
+    if (num > 1) {
+        TRY(cache_allocate(g, all.cache, num, maxT));
+        spread(g, one.cache, all.cache);
+    }
+    Cache<float>& cache = num > 1 ? all.cache : one.cache;
+
+    std::vector<Sequence> sequences(static_cast<size_t>(num));
+    for (Sequence& s : sequences) s.tokens = prompt;
+    Generated out;
+    std::vector<int> next(static_cast<size_t>(num));
+    bool slid = false;
+    for (int place = 0; place < what.tokens; place++) {
+        bool any = false;
+        for (int b = 0; b < num; b++) {
+            Sequence& s = sequences[size_t(b)];
+            int id = next[size_t(b)] = sample_token(logits.data() + int64_t(b) * V, choices, what.sampling, s.tokens,
+                                                    uint64_t(b), uint64_t(place));
+            s.tokens.push_back(id);
+            if (s.done) continue;
+            out.tokens++;
+            s.done = what.end_of_text && id == tokenizer.end_of_text();
+            if (!s.done && !s.append(s.decoder.push(tokenizer.token(id)), b, what))
+                return fail(Exit::io, "the output was closed");
+            any |= !s.done;
+        }
+        if (!any || place + 1 == what.tokens) break;
+        if (cache.pos == maxT) {
+            if (!slid && what.note)
+                what.note("the context of " + std::to_string(maxT) + " tokens is full: going on from its last " +
+                          std::to_string(full));
+            slid = true;
+            cache.pos = 0;
+            std::vector<int> rows;
+            for (Sequence& s : sequences) rows.insert(rows.end(), s.tokens.end() - full, s.tokens.end());
+            feed(g, cache, rows, full, logits.data());
+        } else {
+            feed(g, cache, next, 1, logits.data());
+        }
+    }
+    for (int b = 0; b < num; b++) {
+        Sequence& s = sequences[size_t(b)];
+        if (!s.done) s.text += s.decoder.finish();
+        if (!s.give(s.text.size(), b, what)) return fail(Exit::io, "the output was closed");
+        out.texts.push_back(s.text);
+    }
+    return out;
+}
+
+// ---- loss over shards ----------------------------------------------------------------------------------------------
+
+Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches) {
+    loader.seek({0, 0});
+    int64_t windows = loader.samples();
+    if (batches > 0) windows = std::min(windows, batches * B);
+    std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
+    std::vector<float> losses(tokens.size());
+    Evaluation e;
+    double sum = 0, bytes = 0;
+    for (int64_t done = 0; done < windows; done += B) {
+        TRY(loader.next(tokens.data(), targets.data()));
+        const int64_t rows = std::min<int64_t>(B, windows - done);    // the last batch runs into the next epoch
+        gpt_forward(g, tokens.data(), int(rows), S);
+        (void)gpt_loss(g, targets.data(), int(rows), S, false, 0, losses.data());
+        for (int64_t n = 0; n < rows * S; n++) {
+            sum += double(losses[size_t(n)]);
+            int id = targets[size_t(n)];
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id)) bytes += double(tokenizer.token(id).size());
+        }
+        e.tokens += rows * S;
+    }
+    e.loss = sum / double(e.tokens);
+    e.bits_per_byte = bytes > 0 ? sum / std::log(2.0) / bytes : 0;
+    return e;
+}

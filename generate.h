@@ -1,0 +1,49 @@
+// generate.h - text out of a model: sampling from logits, generation with a key/value cache, loss over shards.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/bpe.h"
+#include "data/loader.h"
+#include "gpt.h"
+
+struct Sampling {
+    double temperature = 0.8;         // 0: always the likeliest token
+    int top_k = 50;                   // only the k likeliest; 0: all
+    double top_p = 1;                 // the smallest set of likeliest tokens with at least this probability
+    double min_p = 0;                 // no token below min_p times the likeliest one's probability
+    double repetition_penalty = 1;    // logits of tokens seen so far: divided where positive, multiplied where negative
+    uint64_t seed = 1;
+};
+// Keskar et al. 2019 (penalty), Fan et al. 2018 (top-k), Holtzman et al. 2020 (top-p), Nguyen et al. 2024 (min-p), in
+// the order penalty, temperature, top-k, top-p, min-p. A pure function: the random number is philox(seed, sequence,
+// place).
+int sample_token(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, uint64_t sequence,
+                 uint64_t place);
+
+struct Generation {
+    std::vector<int> prompt;      // at least one token
+    int num = 1, tokens = 200;    // sequences, new tokens each at most
+    Sampling sampling;
+    std::vector<std::string> stop;                                    // a sequence ends before the first of these
+    bool end_of_text = true;                                          // ... and at <|endoftext|>
+    std::function<bool(int sequence, std::string_view text)> text;    // whole UTF-8 characters; false: stop everything
+    std::function<void(const std::string&)> note;                     // what a person should know
+};
+struct Generated {
+    std::vector<std::string> texts;    // without the prompt
+    int64_t tokens = 0;                // generated, of all sequences
+};
+// The prompt is fed once and shared by all sequences. When the context is full, the last half of it is fed again and
+// generation goes on from there (with a note).
+Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Generation& what);
+
+struct Evaluation {
+    double loss = 0;    // mean, nats per token
+    int64_t tokens = 0;
+    double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0 where the tokenizer is unknown
+};
+// `batches` of the loader from its start (0: all of it, each window once). g is forward only here.
+Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches);

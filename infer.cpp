@@ -1,0 +1,223 @@
+// infer.cpp - `flatgpt sample` and `flatgpt eval`.
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iostream>
+#include <memory>
+
+#include "checkpoint.h"
+#include "command.h"
+#include "console.h"
+#include "device.h"
+#include "generate.h"
+
+namespace {
+struct Model {
+    std::string dir;
+    Tokenizer tokenizer;
+    Gpt<float> g;
+    ~Model() { gpt_free(g); }
+};
+
+// The newest whole checkpoint of a run, or a model directory; B sequences of up to S positions at once.
+Status open_model(Model& m, const std::string& path, const DeviceOptions& device, int B, int S) {
+    Result<const Ops<float>*> ops = choose_ops(device, false);
+    TRY(ops.status);
+    std::vector<std::string> damaged;
+    Result<std::string> dir = checkpoint_find(path, &damaged);
+    for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
+    TRY(dir.status);
+    m.dir = dir.value;
+    Result<Config> config = checkpoint_config(m.dir);
+    TRY(config.status);
+    Result<Tokenizer> tokenizer = checkpoint_tokenizer(m.dir);
+    TRY(tokenizer.status);
+    m.tokenizer = tokenizer.value;
+    if (S == 0) S = config.value.T;
+    if (S > config.value.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", S, config.value.T);
+    TRY(gpt_allocate(m.g, config.value, *ops.value, Use::infer, B, S));
+    return checkpoint_weights(m.dir, m.g);
+}
+
+// ---- sample --------------------------------------------------------------------------------------------------------
+
+struct SampleOptions {
+    std::string model, prompt, prompt_file, tokenizer;
+    std::vector<std::string> stop;
+    int tokens = 200, num = 1;
+    int64_t seed = 1;
+    bool ignore_end = false, json = false;
+    Sampling sampling;
+    DeviceOptions device;
+};
+
+Result<std::string> read_prompt(const SampleOptions& o) {
+    if (o.prompt_file.empty()) return o.prompt;
+    if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
+    std::string text;
+    if (o.prompt_file == "-") {
+        text.assign(std::istreambuf_iterator<char>(std::cin), {});
+    } else {
+        std::ifstream file(o.prompt_file, std::ios::binary);
+        text.assign(std::istreambuf_iterator<char>(file), {});
+        if (!file.good() && text.empty()) return fail(Exit::io, "%s: cannot be read", o.prompt_file.c_str());
+    }
+    return text;
+}
+
+Status sample(const SampleOptions& o) {
+    Result<std::string> prompt = read_prompt(o);
+    TRY(prompt.status);
+    Model m;
+    TRY(open_model(m, o.model, o.device, std::max(1, o.num), 0));
+    if (!o.tokenizer.empty()) {
+        Result<Tokenizer> other = Tokenizer::load(o.tokenizer);
+        TRY(other.status);
+        m.tokenizer = other.value;
+    }
+    if (m.tokenizer.vocab_size() == 0)
+        return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
+                    m.dir.c_str());
+    if (m.tokenizer.vocab_size() > m.g.c.V)
+        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g.c.V);
+
+    Generation what;
+    what.prompt = m.tokenizer.encode(prompt.value, true);
+    const bool from_nothing = what.prompt.empty();
+    if (from_nothing && m.tokenizer.end_of_text() < 0)
+        return fail(Exit::usage, "the tokenizer has no <|endoftext|> to begin with; give --prompt");
+    if (from_nothing) what.prompt = {m.tokenizer.end_of_text()};
+    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
+    what.sampling.seed = uint64_t(o.seed);
+    what.end_of_text = !o.ignore_end;
+    const bool terminal = isatty(STDOUT_FILENO), stream = o.num == 1 && !o.json;
+    auto put = [&](std::string_view text) {
+        std::string safe = terminal ? escape_control(text) : std::string(text);
+        return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
+    };
+    what.note = [](const std::string& text) { fprintf(stderr, "note: %s\n", text.c_str()); };
+    if (stream) {
+        if (!put(prompt.value)) return fail(Exit::io, "the output was closed");
+        what.text = [&](int, std::string_view text) { return put(text); };
+    }
+    const double start = now_seconds();
+    Result<Generated> out = generate(m.g, m.tokenizer, what);
+    TRY(out.status);
+    const double seconds = now_seconds() - start;
+    for (size_t i = 0; !stream && i < out.value.texts.size(); i++) {
+        const std::string& text = out.value.texts[i];
+        std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt.value) +
+                                        ",\"text\":" + json_string(text) + "}"
+                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + prompt.value + text;
+        if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
+            return fail(Exit::io, "the output was closed");
+    }
+    if (stream && !put("\n")) return fail(Exit::io, "the output was closed");
+    fprintf(stderr, "%lld tokens in %s, %.1f tokens/s (%s)\n", (long long)out.value.tokens, human_time(seconds).c_str(),
+            double(out.value.tokens) / seconds, m.g.op->name);
+    return {};
+}
+
+// ---- eval ----------------------------------------------------------------------------------------------------------
+
+struct EvalOptions {
+    std::string model, data, tokenizer;
+    int batch = 8, seq_len = 0;
+    int64_t batches = 0;
+    bool raw_u16 = false, json = false;
+    DeviceOptions device;
+};
+
+Status eval(const EvalOptions& o) {
+    Model m;
+    TRY(open_model(m, o.model, o.device, o.batch, o.seq_len));
+    if (!o.tokenizer.empty()) {
+        Result<Tokenizer> other = Tokenizer::load(o.tokenizer);
+        TRY(other.status);
+        m.tokenizer = other.value;
+    }
+    LoaderConfig config;
+    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g.S, config.vocab = m.g.c.V;
+    config.shuffle = false;
+    Result<Loader> loader = Loader::open(config);
+    TRY(loader.status);
+    const double start = now_seconds();
+    Result<Evaluation> result = evaluate(m.g, loader.value, m.tokenizer, o.batch, m.g.S, o.batches);
+    TRY(result.status);
+    const Evaluation& e = result.value;
+    const double seconds = now_seconds() - start;
+    if (o.json)
+        printf("{\"loss\":%.17g,\"perplexity\":%.17g,\"bits_per_byte\":%.17g,\"tokens\":%lld}\n", e.loss,
+               std::exp(e.loss), e.bits_per_byte, (long long)e.tokens);
+    else
+        printf("loss %.4f  perplexity %.2f  bits per byte %.4f  tokens %lld\n", e.loss, std::exp(e.loss),
+               e.bits_per_byte, (long long)e.tokens);
+    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
+            human_count(double(e.tokens) / seconds).c_str(), m.g.op->name);
+    return {};
+}
+}    // namespace
+
+Command sample_command() {
+    auto o = std::make_shared<SampleOptions>();
+    Command c{"sample",
+              "Continue a prompt with a trained model.",
+              "flatgpt sample runs/a --prompt \"It is a truth\" --tokens 200 --temperature 0.8 --top-k 50 --seed 1",
+              {},
+              {},
+              nullptr};
+    c.flags = {{"MODEL",
+                &o->model,
+                "a run (its newest whole checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
+                0,
+                0,
+                {},
+                true},
+               {"--prompt", &o->prompt, "text to continue; none: begin a new document"},
+               {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
+               {"--tokens", &o->tokens, "new tokens at most", 1, 1e9},
+               {"--num", &o->num, "samples, computed together", 1, 4096},
+               {"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
+               {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
+               {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
+               {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
+               {"--repetition-penalty", &o->sampling.repetition_penalty,
+                "above 1: tokens seen so far become less likely", 0.01, 100},
+               {"--stop", &o->stop, "end a sample before this text; may be given several times"},
+               {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"},
+               {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, where MODEL has none"},
+               {"--json", &o->json, "one JSON object per sample on standard output"}};
+    for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
+    c.run = [o] { return sample(*o); };
+    return c;
+}
+
+Command eval_command() {
+    auto o = std::make_shared<EvalOptions>();
+    Command c{"eval",
+              "Loss, perplexity and bits per byte of a model over token shards.",
+              "flatgpt eval runs/a --data 'data/austen_val_*.bin' --json",
+              {},
+              {},
+              nullptr};
+    c.flags = {{"MODEL",
+                &o->model,
+                "a run (its newest whole checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
+                0,
+                0,
+                {},
+                true},
+               {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
+               {"--batch", &o->batch, "sequences at a time", 1, 65536},
+               {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
+               {"--batches", &o->batches, "batches to read; 0: all, every window once", 0, 1e15},
+               {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json for bits per byte, where MODEL has none"},
+               {"--json", &o->json, "one JSON object on standard output"}};
+    for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
+    c.run = [o] { return eval(*o); };
+    return c;
+}

@@ -1,0 +1,260 @@
+// test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
+#include "gpt.h"
+
+#include "checkpoint.h"
+#include "data/safetensors.h"
+#include "test.h"
+
+namespace {
+const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
+
+// Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
+template <class T> void toy_model(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S) {
+    REQUIRE(gpt_allocate(g, c, op, use, B, S).ok());
+    gpt_init(g, 1);
+    for (size_t i = 0; i < g.tensors.size(); i++) {
+        const Tensor& t = g.tensors[i];
+        std::vector<T> x(size_t(t.size()));
+        op.download(x.data(), g.params + t.offset, t.size() * int64_t(sizeof(T)));
+        for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += T(0.2f * philox_normal(3, i, uint64_t(k)));
+        op.upload(g.params + t.offset, x.data(), t.size() * int64_t(sizeof(T)));
+    }
+}
+std::vector<int> tokens(int n, int V, uint64_t stream) {
+    std::vector<int> t(static_cast<size_t>(n));
+    for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
+    return t;
+}
+template <class T> double train_pass(Gpt<T>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    gpt_zero_grad(g);
+    gpt_forward(g, in.data(), B, S);
+    double loss = gpt_loss(g, out.data(), B, S, true, float(1.0 / (B * S)));
+    gpt_backward(g, B, S);
+    return loss;
+}
+// Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
+double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    gpt_forward(g, in.data(), B, S);
+    (void)gpt_loss(g, out.data(), B, S, false, 0);
+    double sum = 0;
+    for (int n = 0; n < B * S; n++) {
+        const double* l = g.logits + n * g.c.Vp();
+        double z = 0;
+        for (int v = 0; v < g.c.V; v++) z += std::exp(l[v]);
+        sum += std::log(z) - l[out[size_t(n)]];
+    }
+    return sum / (B * S);
+}
+template <class T> std::vector<float> flat_grads(Gpt<T>& g) {
+    std::vector<float> all;
+    for (const Tensor& t : g.tensors)
+        for (int64_t k = 0; k < t.size(); k++) all.push_back(float(g.grads[t.offset + k]));
+    return all;
+}
+}    // namespace
+
+TEST_CASE("gpt: known sizes") {
+    CHECK(config_parameters(config_named("gpt2").value) == 124439808);
+    CHECK(config_parameters(config_named("gpt2-xl").value) == 1557611200);
+    CHECK(config_named("d6").value.C == 384);
+    for (const char* bad : {"", "d", "d0", "d-1", "dx", "d6x", "gpt3", "d99999"})
+        CHECK(config_named(bad).status.code == Exit::usage);
+    Config c = TOY;
+    c.NH = 5;
+    CHECK(config_check(c).code == Exit::usage);
+}
+
+TEST_CASE("gpt: gradients of all parameters equal central differences") {
+    const int B = 2, S = 7;
+    Gpt<double> g;
+    toy_model(g, TOY, reference_ops(), Use::train, B, S);
+    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    train_pass(g, in, out, B, S);
+    std::vector<double> grad(g.grads, g.grads + config_flat_size(TOY));
+    double size = 0, worst = 0;
+    for (double d : grad) size = std::max(size, std::fabs(d));
+    int64_t checked = 0;
+    for (const Tensor& t : g.tensors)
+        for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
+            double &w = g.params[t.offset + k], saved = w, h = 1e-4;
+            w = saved + h;
+            double up = loss_in_double(g, in, out, B, S);
+            w = saved - h;
+            double down = loss_in_double(g, in, out, B, S);
+            w = saved;
+            double numeric = (up - down) / (2 * h), analytic = grad[size_t(t.offset + k)];
+            worst = std::max(worst, std::fabs(numeric - analytic) / std::max(1e-2 * size, std::fabs(numeric)));
+        }
+    MESSAGE("worst relative error " << worst << " over " << checked << " parameters");
+    CHECK(checked == config_parameters(TOY));
+    CHECK(worst < 1e-4);
+    gpt_free(g);
+}
+
+TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
+    const int B = 2, S = 8;
+    Gpt<double> g;
+    toy_model(g, TOY, reference_ops(), Use::train, B, S);
+    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    double loss = train_pass(g, in, out, B, S);
+    auto once = flat_grads(g);
+    g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
+    CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
+    CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);
+    gpt_forward(g, in.data(), B, S);
+    (void)gpt_loss(g, out.data(), B, S, true, float(1.0 / (B * S)));
+    gpt_backward(g, B, S);
+    auto twice = flat_grads(g);
+    for (float& x : once) x *= 2;
+    CHECK(relative_error(twice.data(), once.data(), int64_t(once.size())) < 1e-6);
+    gpt_free(g);
+}
+
+TEST_CASE("gpt: the cpu tables agree with the reference") {
+    const int B = 3, S = 33;
+    const Config c = {101, 40, 2, 3, 48, 192, 1e-5f};
+    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    Gpt<double> r;
+    toy_model(r, c, reference_ops(), Use::train, B, S);
+    double loss = train_pass(r, in, out, B, S);
+    auto expected = flat_grads(r);
+    for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+        if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
+        Gpt<float> g;
+        toy_model(g, c, cpu_ops(dtype), Use::train, B, S);
+        const double tolerance = dtype == Dtype::fp32 ? 1e-5 : 2e-2;
+        CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(tolerance));
+        CHECK(relative_error(flat_grads(g).data(), expected.data(), int64_t(expected.size())) < 2 * tolerance);
+        CHECK(gpt_grad_norm(g) == doctest::Approx(gpt_grad_norm(r)).epsilon(tolerance));
+        gpt_free(g);
+    }
+    gpt_free(r);
+}
+
+TEST_CASE("gpt: same bits twice, and for every number of threads") {
+    const int B = 2, S = 64;
+    const Config c = {257, 64, 2, 2, 64, 256, 1e-5f};
+    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
+        if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
+        std::vector<float> first;
+        double loss = 0;
+        for (int threads : {1, 1, 2, 3}) {
+            cpu_set_threads(threads);
+            Gpt<float> g;
+            toy_model(g, c, cpu_ops(dtype), Use::train, B, S);
+            double now = train_pass(g, in, out, B, S);
+            gpt_update(g, {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1});
+            std::vector<float> bits(g.params, g.params + config_flat_size(c));
+            if (first.empty()) first = bits, loss = now;
+            CHECK(now == loss);
+            CHECK(memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
+            gpt_free(g);
+        }
+    }
+    cpu_set_threads(0);
+}
+
+TEST_CASE("gpt: generation with a cache equals the whole sequence") {
+    const Config c = {97, 40, 2, 3, 48, 96, 1e-5f};
+    const int B = 2, S = 37;
+    auto in = tokens(B * S, c.V, 1);
+    Gpt<float> g;
+    toy_model(g, c, cpu_ops(Dtype::fp32), Use::infer, B, S);
+    for (int split : {1, 5, 36}) {    // prompt of `split` tokens at once, then one by one
+        Cache<float> cache;
+        REQUIRE(cache_allocate(g, cache, B, c.T).ok());
+        std::vector<float> cached(size_t(B * c.V)), whole(size_t(B * c.V));
+        for (int s = 0; s < S;) {
+            const int n = s == 0 ? split : 1;
+            std::vector<int> part, all;
+            for (int b = 0; b < B; b++) {
+                part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
+                all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
+            }
+            gpt_forward(g, part.data(), B, n, &cache);
+            gpt_logits(g, cached.data(), B, n);
+            s += n;
+            gpt_forward(g, all.data(), B, s);
+            gpt_logits(g, whole.data(), B, s);
+            CHECK(relative_error(cached.data(), whole.data(), B * c.V) < 1e-5);
+        }
+        cache_free(g, cache);
+    }
+    gpt_free(g);
+}
+
+TEST_CASE("gpt: one batch is learnt by heart") {
+    const int B = 2, S = 16;
+    const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
+    Gpt<float> g;
+    REQUIRE(gpt_allocate(g, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
+    gpt_init(g, 1);
+    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    double first = train_pass(g, in, out, B, S), last = first;
+    CHECK(first == doctest::Approx(std::log(31.0)).epsilon(0.05));    // an untrained model knows nothing
+    for (int64_t step = 1; step <= 150; step++) {
+        last = train_pass(g, in, out, B, S);
+        gpt_update(g, {3e-3f, 0.9f, 0.95f, 1e-8f, 0, 1, step});
+    }
+    CHECK(last < 0.01);
+    gpt_free(g);
+}
+
+TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy") {
+    // 8 symbols; the next one depends on the last two. The entropy is measured on the validation text itself.
+    const int V = 8, B = 16, S = 32;
+    double p[64][8], entropy = 0;
+    for (int s = 0; s < 64; s++) {
+        double sum = 0;
+        for (int v = 0; v < V; v++)
+            sum += p[s][v] = std::exp(1.5 * double(philox_normal(11, uint64_t(s), uint64_t(v))));
+        for (double& x : p[s]) x /= sum;
+    }
+    const int N = 400000;
+    std::vector<int> text(N, 0);
+    for (int i = 2; i < N; i++) {
+        const double* row = p[text[size_t(i) - 2] * 8 + text[size_t(i) - 1]];
+        double u = double(philox_uniform(philox(11, 99, uint64_t(i)).v[0]));
+        int v = 0;
+        while (v + 1 < V && (u -= row[v]) >= 0) v++;
+        text[size_t(i)] = v;
+    }
+    const Config c = {V, S, 2, 2, 32, 128, 1e-5f};
+    Gpt<float> g;
+    REQUIRE(gpt_allocate(g, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
+    gpt_init(g, 1);
+    auto batch = [&](int at, std::vector<int>& in, std::vector<int>& out) {
+        in.clear(), out.clear();
+        for (int b = 0; b < B; b++)
+            for (int s = 0; s < S; s++)
+                in.push_back(text[size_t(at + b * S + s)]), out.push_back(text[size_t(at + b * S + s + 1)]);
+    };
+    std::vector<int> in, out;
+    for (int step = 1; step <= 500; step++) {
+        batch((step - 1) * B * S, in, out);
+        train_pass(g, in, out, B, S);
+        float lr = 3e-3f * (step < 50 ? float(step) / 50 : 0.02f + 0.98f * float(500 - step) / 450);
+        gpt_update(g, {lr, 0.9f, 0.99f, 1e-8f, 0.01f, 1, step});
+    }
+    double loss = 0;
+    int count = 0;
+    std::vector<float> losses(size_t(B * S));
+    for (int k = 0; k < 200; k++) {
+        int at = 300000 + k * B * S;
+        if (at + B * S >= N) break;
+        batch(at, in, out);
+        gpt_forward(g, in.data(), B, S);
+        (void)gpt_loss(g, out.data(), B, S, false, 0, losses.data());
+        for (int n = 0; n < B * S; n++)
+            if (n % S >= 1) {    // the first position of a window has seen one symbol only
+                loss += double(losses[size_t(n)]), count++;
+                entropy -= std::log(p[in[size_t(n) - 1] * 8 + in[size_t(n)]][out[size_t(n)]]);
+            }
+    }
+    loss /= count, entropy /= count;
+    MESSAGE("loss " << loss << ", entropy " << entropy);
+    CHECK(loss > entropy * 0.995);    // better than the source would be a leak of the future
+    CHECK(loss < entropy * 1.02);
+    gpt_free(g);
+}

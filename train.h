@@ -1,0 +1,59 @@
+// train.h - the parts of `flatgpt train`: train_setup.cpp resolves the command line, train_gpt.cu steps.
+#pragma once
+#include "checkpoint.h"
+#include "command.h"
+#include "console.h"
+#include "data/loader.h"
+#include "device.h"
+#include "generate.h"
+
+struct TrainOptions {
+    std::string data, val, tokenizer, model = "gpt2", from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
+    int layers = 0, heads = 0, channels = 0, batch = 8, seq_len = 0, keep = 3, sample_tokens = 64;
+    int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_batches = 20, sample_every = 0,
+            save_every = 0, seed = 1;
+    double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
+    double skip_loss_z = 0, skip_norm_z = 0;
+    bool dry_run = false, raw_u16 = false;
+    DeviceOptions device;
+    std::string resolved;    // run.toml
+};
+
+int64_t resident_bytes();    // of this process, now
+
+struct Trainer {
+    TrainOptions o;
+    Gpt<float> g;
+    const Ops<float>* ops = nullptr;
+    Config config;
+    Tokenizer tokenizer;
+    Loader data, val;
+    Schedule schedule;
+    TrainState state;
+    Progress progress;
+    int accumulate = 1, lock = -1;
+    FILE* metrics = nullptr;
+    std::vector<int> tokens, targets;
+    std::string extra, val_text;    // of this step's metrics; the last validation loss
+    double started = 0, best_ms = 0;
+    int64_t first_step = 0;
+
+    ~Trainer();
+    Status run();
+
+    // train_setup.cpp
+    Status choose_model();    // config and tokenizer
+    Status open_data();       // loaders, and what follows from their size: steps, warm-up
+    Status dry_run();
+    Status open_run();    // the directory, locked
+    Status load();        // weights: resumed, --from, or new ones
+    Status resume_from(const std::string& dir);
+
+    // train_gpt.cu
+    Status loop();
+    Status one_step(double& loss, double& norm, bool& skipped);
+    Status report(double loss, double norm, bool skipped, double seconds);
+    Status between_steps();    // validation, sample
+    Status save();
+    Status sample_text();
+};
