@@ -6,9 +6,11 @@
 // nothing of the new one.
 #pragma once
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/bpe.h"
+#include "data/safetensors.h"
 #include "gpt.h"
 #include "schedule.h"
 
@@ -25,6 +27,7 @@ struct TrainState {
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     Detector loss, grad_norm;
     std::string config;           // the resolved command line (TOML), for comparison and for people
+    bool operator==(const TrainState&) const = default;
 };
 
 // The file calls of a checkpoint as a table, so that tests can make each of them fail. Each returns 0 or -errno, write
@@ -34,7 +37,7 @@ struct Disk {
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);
-    int (*rename)(const char* from, const char* to);
+    int (*rename)(const char* from, const char* to);           // of directories; one that exists changes places
     int (*mkdir)(const char* path);
     int (*remove)(const char* path);                           // file or empty directory
     int (*sync_dir)(const char* path);
@@ -42,13 +45,13 @@ struct Disk {
 const Disk& real_disk();
 
 // exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched.
-Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer, const TrainState& state,
-                        const Disk& disk = real_disk());
-// Keeps the newest `keep` whole checkpoints (0: all), removes others and stale temporary directories. Call it after a
-// write that was verified.
+Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer,
+                        const TrainState& state, const Disk& disk = real_disk());
+// Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It reads
+// those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
-// Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST (from the Hub) passes
-// if model.safetensors and config.json parse.
+// Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST and state.json (from
+// the Hub) passes if config.json and the weights' headers parse.
 Status checkpoint_verify(const std::string& dir);
 // `path` is a checkpoint or a run; of a run the newest that verifies. Each damaged one passed over is reported through
 // `damaged` (may be null). Exit 3 when there is none.
@@ -56,11 +59,18 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
 // Directories RUN/step_NNNNNNNN, oldest first, whole or not.
 std::vector<std::string> checkpoint_list(const std::string& run);
 
-Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what flatgpt cannot run, and why
-Status checkpoint_weights(const std::string& dir, Gpt<float>& g);   // model.safetensors, or its shards by index.json
+Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what we cannot run, and why
+Status checkpoint_weights(const std::string& dir, Gpt<float>& g);   // model.safetensors, or the files its index names
 Status checkpoint_optimizer(const std::string& dir, Gpt<float>& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
+// The model's tensors as a file holds them, appended: flat is g.params, g.m or g.v; prefix: "", "m." or "v.".
+void checkpoint_tensors(const Gpt<float>& g, const float* flat, const std::string& prefix,
+                        std::vector<TensorSource>* sources);
+
+// Every file of the weights, its header alone; exit 3.
+Status checkpoint_weight_headers(const std::string& dir);
+uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);    // continues crc; 0 to begin
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);

@@ -50,12 +50,12 @@ template <class V> struct [[nodiscard]] Result {
 // Our own mistakes: always on, prints where, aborts (the one exit outside main.cpp: there is nothing left to save).
 #define CHECK(condition, ...)                                                             \
     do {                                                                                  \
-        if (!(condition)) check_failed(__FILE__, __LINE__, #condition, "" __VA_ARGS__);   \
+        if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__);  \
     } while (0)
 
 [[noreturn, gnu::format(printf, 4, 5)]] inline void check_failed(const char* file, int line, const char* condition,
                                                                  const char* format, ...) {
-    fprintf(stderr, "\n%s:%d: CHECK(%s) failed. ", file, line, condition);
+    fprintf(stderr, "\n%s:%d: CHECK(%s) failed.", file, line, condition);
     va_list args;
     va_start(args, format);
     vfprintf(stderr, format, args);

@@ -5,9 +5,10 @@
 
 #include "common.h"
 
-bool stderr_is_terminal();    // and TERM is not dumb
-int terminal_width();         // columns: the terminal's, else COLUMNS, else 80
-double now_seconds();         // monotonic
+bool stderr_is_terminal();              // and TERM is not dumb
+struct TerminalSize { int columns, rows; };
+TerminalSize terminal_size();           // of stderr or stdout; else COLUMNS and LINES; else 80 by 24
+double now_seconds();                   // monotonic
 std::string human_count(double n);      // 124.4M
 std::string human_bytes(double n);      // 1.86 GiB
 std::string human_time(double seconds); // 1:02:03, 4:05, 12 s
@@ -26,5 +27,3 @@ class Progress {
 };
 // A text fit for a terminal: C0, C1 and ESC as visible escapes, newline and tab kept.
 std::string escape_control(std::string_view text);
-// A JSON string with its quotes. Bytes that are not UTF-8 become U+FFFD.
-std::string json_string(std::string_view text);

@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "command.h"
 #include "console.h"
+#include "data/json.h"
 #include "device.h"
 #include "generate.h"
 

@@ -2,9 +2,12 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
+#include "data/json.h"
 #include "train.h"
 
 namespace {
@@ -43,7 +46,9 @@ Status Trainer::run() {
         return fail(Exit::io, "%s: cannot be written: %s", toml.c_str(), strerror(errno));
     metrics = fopen(jsonl.c_str(), "a");
     // What a killed run wrote after its last checkpoint will be written again.
-    if (!metrics || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
+    std::error_code error;
+    state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
+    if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
     catch_signals();
     progress.note(human_count(double(config_parameters(config))) + " parameters, " +

@@ -115,9 +115,8 @@ Status Trainer::dry_run() {
            human_count(double(o.total_batch) * double(o.steps)).c_str(),
            double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
     const double flops = config_flops_per_token(config, o.seq_len);
-    printf("work          %sFLOP per token, %sFLOP per step, %sFLOP in all\n", human_count(flops).c_str(),
-           human_count(flops * double(o.total_batch)).c_str(),
-           human_count(flops * double(o.total_batch) * double(o.steps)).c_str());
+    printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
+           flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
     printf("operations    %s, %d threads\nmemory\n", ops->name, cpu_threads());
     std::vector<MemoryRow> rows = gpt_memory(config, *ops, Use::train, o.batch, o.seq_len);
     rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});

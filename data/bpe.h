@@ -3,6 +3,7 @@
 // Any bytes round-trip. Text is cut into pieces by a pre-tokenizer pattern, then each piece's bytes are merged in the
 // order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for the byte alphabet and the pattern).
 #pragma once
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,28 +11,48 @@
 #include <vector>
 
 #include "../common.h"
+#include "pretokenize.h"
 
-enum class Pattern { gpt2, cl100k };
+struct Merge { int left, right, id; };    // ids: left and right next to each other become id
+struct AddedToken {
+    int id;
+    bool special;    // false: recognised in every text, as Hugging Face does
+};
+// What a tokenizer is. Each of the 256 bytes is a token; bytes of a merge's token = those of left, then of right.
+struct Vocabulary {
+    Pattern pattern = Pattern::gpt2;
+    std::vector<std::string> tokens;     // by id: bytes; an added token's name; empty where no token has the id
+    std::vector<Merge> merges;           // the first one is applied first
+    std::vector<AddedToken> added;
+    bool ignore_merges = false;          // a piece that is a token is not merged (Llama 3)
+};
+std::array<unsigned char, 256> gpt2_byte_order();    // [i]: the byte of GPT-2's token i < 256
 
 class Tokenizer {
   public:
-    Tokenizer();     // empty: vocab_size() == 0
+    Tokenizer();                                // empty: vocab_size() == 0
+    explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();                                                  // built in: 50,257 tokens
     static Result<Tokenizer> load(const std::string& path);                   // "gpt2", or a tokenizer.json; exit 3, 4
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] = the pair of ids whose concatenation is token 256 + i; token i < 256 is the byte that GPT-2's order
     // puts there; then the special tokens.
-    static Tokenizer from_merges(std::vector<std::pair<int, int>> merges, Pattern pattern,
-                                 std::vector<std::string> special);
+    static Tokenizer from_merges(const std::vector<std::pair<int, int>>& merges, Pattern pattern,
+                                 const std::vector<std::string>& special);
     std::string to_json() const;
 
-    int vocab_size() const;
+    const Vocabulary& vocabulary() const;
+    int vocab_size() const;                       // the largest id + 1
     int end_of_text() const;                      // id of <|endoftext|>, or -1
     std::string_view token(int id) const;         // its bytes; a special token's name
     bool is_special(int id) const;
-    // special: text that spells a special token becomes that token; otherwise it is ordinary text.
+    // special: text that spells a special token becomes that token; otherwise it is ordinary text. Large texts use all
+    // cores (unless called inside a parallel region); the ids are the same.
     std::vector<int> encode(std::string_view text, bool special = false) const;
     std::string decode(const std::vector<int>& ids) const;
+    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest),
+    // whatever follows text; 0: none.
+    size_t safe_cut(std::string_view text, size_t limit) const;
 
   private:
     struct Tables;
@@ -39,7 +60,7 @@ class Tokenizer {
 };
 
 // Bytes of successive tokens to whole UTF-8 characters: what is incomplete waits for the next token. Bytes that can
-// never become valid come out as U+FFFD.
+// never become valid come out as U+FFFD, one for each longest part that could have begun a character (Unicode 3.9).
 class StreamDecoder {
   public:
     std::string push(std::string_view bytes);
@@ -50,13 +71,14 @@ class StreamDecoder {
 };
 
 // Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens or no pair occurs twice. The
-// most frequent pair first; ties go to the lowest pair of ids. `read` gives the next piece of text, false at the end.
-// progress(phase, done, total) may be empty.
+// most frequent pair first; ties go to the lowest pair of ids. A pair that spells a token which exists is passed over.
+// `read` gives the next stretch of text (cut where safe_cut allows), false at the end; its pieces are counted, the text
+// is not kept. progress(phase, done, total) may be empty: "count" in bytes, total 0; then "merge" in merges.
 struct BpeTraining {
     int vocab = 4096;
     Pattern pattern = Pattern::gpt2;
     std::vector<std::string> special = {"<|endoftext|>"};
-    std::function<bool(std::string& text)> read;
+    std::function<Result<bool>(std::string& text)> read;
     std::function<void(const char* phase, int64_t done, int64_t total)> progress;
 };
-Result<Tokenizer> bpe_train(const BpeTraining& training);
+Result<Tokenizer> bpe_train(const BpeTraining& training);    // exit 2: vocab out of range; 3: no text; read's

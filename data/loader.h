@@ -5,6 +5,7 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "../common.h"
@@ -14,15 +15,20 @@ struct Shard {
     int64_t tokens = 0;
     int64_t data_offset = 1024;    // bytes before the first token
     int token_bytes = 2;           // 2 or 4
+    int64_t file_bytes = 0;        // and when the file was last written: shard_read notices a change
+    int64_t modified = 0;
 };
-// Header against file size; exit 3 naming file, field and offset, 4 where it cannot be read.
+// Header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
-// Reads tokens [first, first+count) into out; a short read or a token outside [0, vocab) is exit 3 with file and offset.
-Status shard_read(int fd, const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
-// Files of a glob pattern (or a comma-separated list of them) in name order; an empty answer is exit 3.
+// The same on bytes. head: the file's first bytes (1024 where it has them); file_bytes: its whole size.
+Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
+// Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
+// shard_open, or a token is outside [0, vocab).
+Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
+// Files of a glob pattern (or a comma-separated list of them), sorted by name; a pattern that matches none is exit 3.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard: the header last, when the count is known; fsync, then rename from path.tmp.
+// Writes one shard: the header last, when the count is known; fsync, then rename from path.tmp. Errors: exit 4.
 class ShardWriter {
   public:
     ShardWriter();
@@ -47,10 +53,13 @@ struct LoaderConfig {
     bool shuffle = true;     // false: the order of the files (validation)
 };
 
+// Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.
+int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
+
 // Sample i is a window of S+1 tokens of one shard, windows S apart, the shard's tail shorter than that left out. Epoch
-// e visits every sample once, in the order perm(seed, e, .), a keyed bijection computed in O(1). One next() of all
-// ranks consumes ranks*B consecutive places of that order: rank r takes places index + r*B ... + B-1. So the samples
-// of a step depend on (seed, epoch, index) and the global batch alone, not on the number of ranks.
+// e visits every sample once, in the order shuffled(seed, e, n, .). One next() of all ranks consumes ranks*B
+// consecutive places of that order, going on into the next epoch: rank r takes places index + r*B ... + B-1. So the
+// samples of a step depend on (seed, epoch, index) and the global batch alone, not on the number of ranks.
 class Loader {
   public:
     Loader();
@@ -59,10 +68,14 @@ class Loader {
     Loader& operator=(Loader&&) noexcept;
     static Result<Loader> open(const LoaderConfig& config);
     // tokens, targets (B,S): targets are tokens one later. Read ahead by a thread; waits only when that is behind.
+    // After an error (that of shard_read) every further call gives the same one, until seek.
     Status next(int* tokens, int* targets);
-    struct Position { int64_t epoch = 0, index = 0; };
+    struct Position {
+        int64_t epoch = 0, index = 0;
+        bool operator==(const Position&) const = default;
+    };
     Position position() const;         // of the next next(), whatever has been read ahead
-    void seek(Position p);
+    void seek(Position p);             // index may be any number of samples: it is carried into epochs
     int64_t samples() const;           // an epoch's
     int64_t tokens() const;            // of all shards
     const std::vector<Shard>& shards() const;

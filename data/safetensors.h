@@ -17,10 +17,11 @@ struct TensorEntry {
     int64_t begin, end;      // bytes, from the end of the header
 };
 
-// Header only, checked against file_bytes (the whole file's size) before anything is allocated: length, JSON, unique
-// names, types, shape * size == end - begin (checked), in order without holes, the last end == the file's end.
-// Tensors of types we do not read (ints, bools) are checked and left out. Exit 3 naming `name`, field and offset.
-Result<std::vector<TensorEntry>> safetensors_parse(std::string_view header, int64_t file_bytes, const std::string& name);
+// file: the file's first bytes, header included (more may follow); file_bytes: the whole file's size, with which every
+// size is compared before anything is allocated. Checked: header length, JSON, unique names, types, shape * size ==
+// end - begin (without overflow), order without holes, the last end == the file's end. Tensors of types we do not read
+// (ints, bools, doubles) are checked and left out. In the order of their bytes. Exit 3 naming `name`, field and offset.
+Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
 class SafetensorsFile {    // mapped read-only
   public:
@@ -41,4 +42,5 @@ struct TensorSource {
     std::function<void(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count)
 };
 // The file's bytes, piece by piece, to `sink` (which a checkpoint uses to write and checksum at once).
-Status safetensors_write(const std::vector<TensorSource>& tensors, const std::function<Status(const void*, int64_t)>& sink);
+Status safetensors_write(const std::vector<TensorSource>& tensors,
+                         const std::function<Status(const void*, int64_t)>& sink);

@@ -76,6 +76,6 @@ enum class Dtype { fp32, bf16 };
 const Ops<double>& reference_ops();
 // float storage everywhere; bf16 rounds the inputs of the matrix products to bf16 and accumulates in float.
 const Ops<float>& cpu_ops(Dtype dtype);
-bool cpu_has_bf16();         // the CPU multiplies bf16 natively (AVX512-BF16 or AMX): elsewhere bf16 is slower than fp32
+bool cpu_has_bf16();         // the CPU multiplies bf16 natively (AVX512-BF16, AMX): elsewhere bf16 is slower than fp32
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

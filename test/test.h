@@ -11,6 +11,7 @@
 #include <cstring>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 // Says why a case cannot run here; the closing line counts it as skipped.
@@ -19,6 +20,47 @@ void skip(const char* why);
 bool test_long();                 // FLATGPT_TEST_LONG is set
 std::string flatgpt_binary();     // FLATGPT, or ./flatgpt
 std::string temporary_directory();    // fresh, removed when the process ends
+
+// ---- processes -----------------------------------------------------------------------------------------------------
+
+struct ProcessResult {
+    int exit_code = -1;        // -1: ended by `signal`
+    int signal = 0;
+    bool timed_out = false;    // and was killed for it
+    std::string out, err;
+};
+struct ProcessOptions {
+    std::string stdin_text;                  // standard input is a file with this text
+    std::vector<std::string> environment;    // "NAME=value", on top of ours; "NAME" takes it away
+    std::string directory;                   // where it runs; empty: here
+    double timeout = 60;                     // seconds; then SIGKILL
+};
+// A child process whose standard output and error go to files. Killed if it still runs at the end of its scope.
+class Process {
+  public:
+    explicit Process(const std::vector<std::string>& args, const ProcessOptions& options = {});
+    ~Process();
+    Process(const Process&) = delete;
+    Process& operator=(const Process&) = delete;
+    int id() const { return pid; }
+    bool running();                 // does not block
+    void send(int signal);          // nothing once it has ended
+    std::string out() const;        // so far
+    std::string err() const;
+    ProcessResult wait();
+
+  private:
+    std::string files;    // directory of stdin, stdout, stderr
+    int pid = -1, status = 0;
+    bool ended = false, timed_out = false;
+    double deadline = 0;
+};
+ProcessResult run_process(const std::vector<std::string>& args, const ProcessOptions& options = {});
+ProcessResult run_flatgpt(std::vector<std::string> args, const ProcessOptions& options = {});    // after the binary
+std::string read_file(const std::string& path);    // empty where there is none
+void write_file(const std::string& path, std::string_view text);
+
+// ---- buffers -------------------------------------------------------------------------------------------------------
 
 // n values between GUARD sentinels on each side. Outputs start as NaN, so that an element nobody wrote is seen.
 template <class T> struct Guarded {

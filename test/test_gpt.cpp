@@ -231,10 +231,10 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
                 in.push_back(text[size_t(at + b * S + s)]), out.push_back(text[size_t(at + b * S + s + 1)]);
     };
     std::vector<int> in, out;
-    for (int step = 1; step <= 500; step++) {
-        batch((step - 1) * B * S, in, out);
+    for (int step = 1; step <= 1500; step++) {
+        batch((step - 1) * B * S % 299000, in, out);
         train_pass(g, in, out, B, S);
-        float lr = 3e-3f * (step < 50 ? float(step) / 50 : 0.02f + 0.98f * float(500 - step) / 450);
+        float lr = 1e-2f * (step < 50 ? float(step) / 50 : 0.02f + 0.98f * float(1500 - step) / 1450);
         gpt_update(g, {lr, 0.9f, 0.99f, 1e-8f, 0.01f, 1, step});
     }
     double loss = 0;
@@ -257,4 +257,92 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     CHECK(loss > entropy * 0.995);    // better than the source would be a leak of the future
     CHECK(loss < entropy * 1.02);
     gpt_free(g);
+}
+
+// ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py ----------------------------------------------
+
+namespace {
+struct Golden {
+    SafetensorsFile file;
+    std::vector<float> get(const std::string& name) const {
+        const TensorEntry* e = file.find(name);
+        INFO(name);
+        REQUIRE(e != nullptr);
+        std::vector<float> x(size_t((e->end - e->begin) / 4));
+        file.read(*e, 0, int64_t(x.size()), x.data());
+        return x;
+    }
+    std::vector<int> ids(const std::string& name) const {
+        std::vector<float> x = get(name);
+        return {x.begin(), x.end()};
+    }
+};
+
+// Every tensor of a flat buffer against the golden ones of that prefix, in the file's names and orientation.
+void check_tensors(const Golden& golden, const Gpt<float>& g, const float* flat, const std::string& prefix,
+                   double tolerance, bool key_bias) {
+    std::vector<TensorSource> sources;
+    checkpoint_tensors(g, flat, prefix, &sources);
+    CHECK(sources.size() == 28);
+    for (const TensorSource& s : sources) {
+        int64_t n = 1;
+        for (int64_t d : s.shape) n *= d;
+        std::vector<float> ours(static_cast<size_t>(n)), theirs = golden.get(s.name);
+        s.fill(0, n, ours.data());
+        REQUIRE(theirs.size() == ours.size());
+        if (!key_bias && s.name.find("c_attn.bias") != std::string::npos)    // its true gradient is zero: noise
+            for (size_t c = 16; c < 32; c++) ours[c] = theirs[c] = 0;
+        INFO(s.name);
+        CHECK(relative_error(ours.data(), theirs.data(), n) < tolerance);
+    }
+}
+
+template <class T> void check_golden(const Ops<T>& op, double tolerance) {
+    Result<SafetensorsFile> file = SafetensorsFile::open("test/golden/gpt_tiny/expected.safetensors");
+    REQUIRE_MESSAGE(file.ok(), file.status.message);
+    Golden golden{file.value};
+    const int B = 3, S = 13;
+    Result<Config> config = checkpoint_config("test/golden/gpt_tiny");
+    REQUIRE_MESSAGE(config.ok(), config.status.message);
+    const Config c = config.value;
+    Gpt<float> f;    // holds the weights as files do, in float
+    REQUIRE(gpt_allocate(f, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
+    REQUIRE(checkpoint_weights("test/golden/gpt_tiny", f).ok());
+    Gpt<T> g;
+    REQUIRE(gpt_allocate(g, c, op, Use::train, B, S).ok());
+    const int64_t n = config_flat_size(c);
+    for (int64_t i = 0; i < n; i++) g.params[i] = T(f.params[i]);
+    auto in = golden.ids("input"), out = golden.ids("target");
+
+    std::vector<float> logits(size_t(B * c.V)), all = golden.get("logits");
+    gpt_forward(g, in.data(), B, S);
+    gpt_logits(g, logits.data(), B, S);
+    for (int b = 0; b < B; b++)
+        CHECK(relative_error(&logits[size_t(b * c.V)], &all[size_t((b * S + S - 1) * c.V)], c.V) < tolerance);
+    std::vector<float> losses(size_t(B * S)), expected = golden.get("losses");
+    gpt_forward(g, in.data(), B, S);
+    (void)gpt_loss(g, out.data(), B, S, false, 0, losses.data());
+    CHECK(relative_error(losses.data(), expected.data(), B * S) < tolerance);
+
+    expected = golden.get("adamw.losses");
+    for (int step = 1; step <= 5; step++) {
+        CHECK(train_pass(g, in, out, B, S) == doctest::Approx(expected[size_t(step) - 1]).epsilon(10 * tolerance));
+        double norm = gpt_grad_norm(g);
+        if (step == 1) {
+            CHECK(norm == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
+            std::copy_n(g.grads, n, f.grads);
+            check_tensors(golden, f, f.grads, "grad.", 10 * tolerance, true);
+        }
+        gpt_update(g, {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, float(std::min(1.0, 1 / (norm + 1e-6))), step});
+    }
+    std::copy_n(g.params, n, f.params);
+    check_tensors(golden, f, f.params, "adamw.", 100 * tolerance, false);
+    gpt_free(g);
+    gpt_free(f);
+}
+}    // namespace
+
+TEST_CASE("gpt: logits, losses, gradients and AdamW steps equal PyTorch's") {
+    SUBCASE("reference") { check_golden(reference_ops(), 1e-6); }
+    SUBCASE("cpu") { check_golden(cpu_ops(Dtype::fp32), 3e-6); }
 }

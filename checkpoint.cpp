@@ -1,0 +1,319 @@
+// checkpoint.cpp - the protocol of checkpoint.h: write, verify, find, prune.
+#include "checkpoint.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "data/file.h"
+
+namespace fs = std::filesystem;
+
+// ---- the disk ------------------------------------------------------------------------------------------------------
+
+const Disk& real_disk() {
+    static const Disk disk = {
+        [](const char* path) {
+            int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            return fd < 0 ? -errno : fd;
+        },
+        [](int fd, const void* data, int64_t bytes) {
+            ssize_t n = write(fd, data, size_t(bytes));
+            return n < 0 ? -int64_t(errno) : int64_t(n);
+        },
+        [](int fd) { return fsync(fd) ? -errno : 0; },
+        [](int fd) { return close(fd) ? -errno : 0; },
+        [](const char* from, const char* to) {
+            if (rename(from, to) == 0) return 0;
+            bool exists = errno == ENOTEMPTY || errno == EEXIST;
+            if (exists && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
+            return -errno;
+        },
+        [](const char* path) { return mkdir(path, 0777) ? -errno : 0; },
+        [](const char* path) { return remove(path) ? -errno : 0; },
+        [](const char* path) {
+            int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            if (fd < 0) return -errno;
+            int rc = fsync(fd) ? -errno : 0;
+            close(fd);
+            return rc;
+        },
+    };
+    return disk;
+}
+
+namespace {
+using Sink = std::function<Status(const void*, int64_t)>;
+constexpr int64_t CHUNK = 4 << 20;    // bytes of one write or read
+
+template <class Call> int64_t uninterrupted(Call call) {
+    int64_t rc;
+    do rc = call();
+    while (rc == -EINTR);
+    return rc;
+}
+Status disk_status(const std::string& path, const char* call, int64_t rc) {
+    return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
+}
+
+// CRC-32C (Castagnoli), reflected, eight bytes a turn: tables[k][b] is the remainder of byte b followed by k zeros.
+constexpr auto CRC_TABLES = [] {
+    std::array<std::array<uint32_t, 256>, 8> t{};
+    for (uint32_t b = 0; b < 256; b++) {
+        t[0][b] = b;
+        for (int bit = 0; bit < 8; bit++) t[0][b] = (t[0][b] >> 1) ^ (t[0][b] & 1 ? 0x82F63B78u : 0);
+    }
+    for (size_t k = 1; k < 8; k++)
+        for (uint32_t b = 0; b < 256; b++) t[k][b] = (t[k - 1][b] >> 8) ^ t[0][t[k - 1][b] & 255];
+    return t;
+}();
+
+struct Sum { std::string name; int64_t bytes = 0; uint32_t crc = 0; };
+constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
+
+// A line for each file, then one for the lines themselves.
+std::string manifest_text(const std::vector<Sum>& sums) {
+    std::string text = VERSION_LINE;
+    char line[64];
+    for (const Sum& s : sums) {
+        snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
+        text += line + s.name + "\n";
+    }
+    snprintf(line, sizeof line, "%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
+    return text + line;
+}
+
+// Files of a directory, without what is in it deeper; empty where there is none.
+std::vector<std::string> names_in(const std::string& dir) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+        names.push_back(it->path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool is_directory(const std::string& path) {
+    struct stat s;
+    return stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+Status remove_directory(const std::string& dir, const Disk& disk) {
+    if (!exists(dir)) return {};
+    for (const std::string& name : names_in(dir)) {
+        std::string path = dir + "/" + name;
+        TRY(disk_status(path, "remove", uninterrupted([&] { return disk.remove(path.c_str()); })));
+    }
+    return disk_status(dir, "remove", uninterrupted([&] { return disk.remove(dir.c_str()); }));
+}
+}   // namespace
+
+uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes) {
+    auto* p = static_cast<const unsigned char*>(data);
+    auto& t = CRC_TABLES;
+    crc = ~crc;
+    for (; bytes >= 8; bytes -= 8, p += 8) {
+        uint64_t x;
+        memcpy(&x, p, 8);
+        x ^= crc;
+        crc = t[7][x & 255] ^ t[6][x >> 8 & 255] ^ t[5][x >> 16 & 255] ^ t[4][x >> 24 & 255] ^ t[3][x >> 32 & 255] ^
+              t[2][x >> 40 & 255] ^ t[1][x >> 48 & 255] ^ t[0][x >> 56];
+    }
+    for (; bytes > 0; bytes--, p++) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 255];
+    return ~crc;
+}
+
+// ---- write ---------------------------------------------------------------------------------------------------------
+
+namespace {
+// One file, from produce to fsync. A failed fsync is final: what the kernel dropped, a second one would not report.
+Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<Sum>* sums,
+                  const std::function<Status(const Sink&)>& produce) {
+    std::string path = dir + "/" + name, waiting;
+    Sum sum{name};
+    int fd = int(uninterrupted([&] { return disk.open_write(path.c_str()); }));
+    TRY(disk_status(path, "open", fd));
+    auto flush = [&]() -> Status {
+        for (int64_t done = 0, bytes = int64_t(waiting.size()); done < bytes;) {
+            int64_t piece = std::min(CHUNK, bytes - done);
+            int64_t n = uninterrupted([&] { return disk.write(fd, waiting.data() + done, piece); });
+            if (n == 0) n = -ENOSPC;
+            TRY(disk_status(path, "write", n));
+            done += n;
+        }
+        waiting.clear();
+        return {};
+    };
+    auto put = [&](const void* data, int64_t bytes) -> Status {
+        sum.crc = crc32c(sum.crc, data, bytes);
+        sum.bytes += bytes;
+        waiting.append(static_cast<const char*>(data), size_t(bytes));
+        return int64_t(waiting.size()) >= CHUNK ? flush() : Status{};
+    };
+    Status s = produce(put);
+    if (s.ok()) s = flush();
+    if (s.ok()) s = disk_status(path, "fsync", uninterrupted([&] { return disk.sync(fd); }));
+    int closed = disk.close(fd);    // closed even where it is interrupted
+    if (s.ok() && closed != -EINTR) s = disk_status(path, "close", closed);
+    sums->push_back(sum);
+    return s;
+}
+
+Status write_files(const Disk& disk, const std::string& dir, const Gpt<float>& g, const Tokenizer& tokenizer,
+                   const TrainState& state) {
+    TRY(disk_status(dir, "mkdir", uninterrupted([&] { return disk.mkdir(dir.c_str()); })));
+    std::vector<Sum> sums;
+    auto tensors = [&](const char* name, const std::vector<TensorSource>& sources) {
+        return write_file(disk, dir, name, &sums, [&](const Sink& sink) { return safetensors_write(sources, sink); });
+    };
+    auto text = [&](const char* name, const std::string& bytes) {
+        return write_file(disk, dir, name, &sums,
+                          [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
+    };
+    std::vector<TensorSource> weights, moments;
+    checkpoint_tensors(g, g.params, "", &weights);
+    checkpoint_tensors(g, g.m, "m.", &moments);
+    checkpoint_tensors(g, g.v, "v.", &moments);
+    TRY(tensors("model.safetensors", weights));
+    TRY(tensors("optimizer.safetensors", moments));
+    TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
+    if (tokenizer.vocab_size()) TRY(text("tokenizer.json", tokenizer.to_json()));
+    TRY(text("state.json", state_json(state)));
+    TRY(text("MANIFEST", manifest_text(sums)));
+    return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
+}
+}   // namespace
+
+Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer,
+                        const TrainState& state, const Disk& disk) {
+    CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
+    char name[32];
+    snprintf(name, sizeof name, "/step_%08d", int(state.step));
+    std::string dir = run + name, temporary = dir + ".tmp";
+    TRY(remove_directory(temporary, disk));    // of a write that was interrupted
+    Status s = write_files(disk, temporary, g, tokenizer, state);
+    if (s.ok())
+        s = disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+    if (!s.ok()) {
+        (void)remove_directory(temporary, disk);    // the first error is the one to report
+        return s;
+    }
+    TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+    return remove_directory(temporary, disk);    // the one of the same step that was there before
+}
+
+Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
+    for (const std::string& name : names_in(run))
+        if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
+    if (keep == 0) return {};
+    std::vector<std::string> dirs = checkpoint_list(run), unwanted;
+    int whole = 0;
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        if (whole == keep) unwanted.push_back(*dir);
+        else whole += checkpoint_verify(*dir).ok();
+    }
+    if (unwanted.empty()) return {};
+    // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
+    for (const std::string& dir : unwanted) {
+        std::string away = dir + ".tmp";
+        TRY(disk_status(dir, "rename", uninterrupted([&] { return disk.rename(dir.c_str(), away.c_str()); })));
+    }
+    TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+    for (const std::string& dir : unwanted) TRY(remove_directory(dir + ".tmp", disk));
+    return {};
+}
+
+// ---- verify and find -----------------------------------------------------------------------------------------------
+
+namespace {
+// The text is right when the rows read from it give it again.
+Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::string& path) {
+    std::vector<Sum> sums;
+    for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
+         begin = end + 1) {
+        std::string line = text.substr(begin, end - begin);
+        Sum s;
+        long long bytes = 0;
+        int name = 0;
+        if (sscanf(line.c_str(), "%8x %lld %n", &s.crc, &bytes, &name) != 2 || !name) break;    // the last line
+        s.bytes = bytes;
+        s.name = line.substr(size_t(name));
+        if (s.name.empty() || s.name.find('/') != std::string::npos)
+            return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
+        sums.push_back(s);
+    }
+    if (!text.starts_with(VERSION_LINE))
+        return fail(Exit::input, "%s: line 1: expected \"flatgpt checkpoint 1\"", path.c_str());
+    if (manifest_text(sums) != text)
+        return fail(Exit::input, "%s: its own checksum is wrong, or it is cut short", path.c_str());
+    for (const char* needed : {"model.safetensors", "config.json", "state.json"})
+        if (std::none_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == needed; }))
+            return fail(Exit::input, "%s: it does not list %s", path.c_str(), needed);
+    return sums;
+}
+
+Status verify_file(const std::string& path, const Sum& expected) {
+    Result<File> file = File::open(path);
+    TRY(file.status);
+    if (file.value.bytes() != expected.bytes)
+        return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
+                    (long long)expected.bytes, (long long)file.value.bytes());
+    uint32_t crc = 0;
+    std::vector<char> piece(size_t(std::min(CHUNK, expected.bytes)));
+    for (int64_t at = 0; at < expected.bytes; at += CHUNK) {
+        int64_t bytes = std::min(CHUNK, expected.bytes - at);
+        TRY(file.value.read(at, piece.data(), bytes));
+        crc = crc32c(crc, piece.data(), bytes);
+    }
+    if (crc != expected.crc)
+        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);
+    return {};
+}
+
+bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json") || exists(dir + "/MANIFEST"); }
+}   // namespace
+
+Status checkpoint_verify(const std::string& dir) {
+    std::string path = dir + "/MANIFEST";
+    if (!exists(path) && !exists(dir + "/state.json")) {
+        TRY(checkpoint_config(dir).status);
+        return checkpoint_weight_headers(dir);
+    }
+    Result<std::string> text = read_file(path, 1 << 20);
+    TRY(text.status);
+    Result<std::vector<Sum>> sums = manifest_parse(text.value, path);
+    TRY(sums.status);
+    for (const Sum& s : sums.value) TRY(verify_file(dir + "/" + s.name, s));
+    return {};
+}
+
+std::vector<std::string> checkpoint_list(const std::string& run) {
+    std::vector<std::string> dirs;
+    for (const std::string& name : names_in(run)) {
+        bool named = name.size() == 13 && name.starts_with("step_") &&
+                     name.find_first_not_of("0123456789", 5) == std::string::npos;
+        if (named && is_directory(run + "/" + name)) dirs.push_back(run + "/" + name);
+    }
+    return dirs;
+}
+
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged) {
+    if (!is_directory(path)) return fail(Exit::input, "%s: expected a directory: a checkpoint or a run", path.c_str());
+    if (is_checkpoint(path)) {
+        Status s = checkpoint_verify(path);
+        return s.ok() ? Result<std::string>(path) : s;
+    }
+    std::vector<std::string> dirs = checkpoint_list(path);
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        Status s = exists(*dir + "/MANIFEST") ? checkpoint_verify(*dir)
+                                              : fail(Exit::input, "%s/MANIFEST: it is not there", dir->c_str());
+        if (s.ok()) return *dir;
+        if (damaged) damaged->push_back(s.message);
+    }
+    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", path.c_str(), dirs.size());
+}

@@ -1,0 +1,343 @@
+// command.cpp - what the flag rows mean: values from text and back, arguments, the TOML of --config.
+//
+// The arguments are read here and not by a library because what a library adds is in the rows already (types, ranges,
+// defaults, help), and the rest is one short loop that has to be exact: empty values, values that look like flags.
+#include "command.h"
+
+#include <algorithm>
+#include <charconv>
+#include <climits>
+#include <cstring>
+#include <optional>
+#include <sstream>
+
+#include "console.h"
+#include "data/file.h"
+#include "toml.h"
+
+using Strings = std::vector<std::string>;
+
+namespace {
+std::string join(const Strings& words, const char* between) {
+    std::string text;
+    for (auto& w : words) text += (text.empty() ? "" : between) + w;
+    return text;
+}
+// Text of unknown length and content for a message.
+std::string quoted(const std::string& text) {
+    return "'" + escape_control(text.size() > 60 ? text.substr(0, 60) + "..." : text) + "'";
+}
+bool is_positional(const Flag& f) { return f.name[0] != '-'; }
+template <class V> bool holds(const Flag& f) { return std::holds_alternative<V*>(f.to); }
+bool is_list(const Flag& f) { return holds<Strings>(f); }
+bool is_text(const Flag& f) { return holds<std::string>(f) || is_list(f); }
+bool is_integer(const Flag& f) { return holds<int>(f) || holds<int64_t>(f); }
+
+// The name in a TOML file: "--val-fraction" is val-fraction, "RUN" is run.
+std::string key(const Flag& f) {
+    std::string k = f.name.substr(f.name.find_first_not_of('-'));
+    for (char& c : k) c = char(tolower(static_cast<unsigned char>(c)));
+    return k;
+}
+std::string dashed(std::string name) {
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
+}
+}   // namespace
+
+// ---- values --------------------------------------------------------------------------------------------------------
+
+namespace {
+// The shortest text that reads back to the same bits.
+std::string number_text(double x) {
+    char text[64];
+    return {text, std::to_chars(text, text + sizeof text, x).ptr};
+}
+std::string value_text(const Flag& f) {
+    if (auto p = std::get_if<bool*>(&f.to)) return **p ? "true" : "false";
+    if (auto p = std::get_if<int*>(&f.to)) return std::to_string(**p);
+    if (auto p = std::get_if<int64_t*>(&f.to)) return std::to_string(**p);
+    if (auto p = std::get_if<double*>(&f.to)) return number_text(**p);
+    if (auto p = std::get_if<std::string*>(&f.to)) return **p;
+    return join(*std::get<Strings*>(f.to), " ");
+}
+// What a flag takes: "a whole number of at least 1", "one of cosine, linear". Empty for free text.
+std::string wanted(const Flag& f) {
+    if (holds<bool>(f)) return "true or false";
+    if (is_text(f)) return f.choices.empty() ? "" : "one of " + join(f.choices, ", ");
+    bool low = f.min > -1e18, high = f.max < 1e18;
+    std::string kind = is_integer(f) ? "a whole number" : "a number";
+    std::string from = number_text(f.min), to = number_text(f.max);
+    if (low && high) return kind + " from " + from + " to " + to;
+    return kind + (low ? " of at least " + from : high ? " of at most " + to : "");
+}
+// 1_000, 4k and 0.5M as a plain decimal number: 1000, 4e3, 0.5e6. Nothing where the text is no finite number.
+std::optional<std::string> plain_number(std::string text) {
+    auto digit = [&](size_t i) { return i < text.size() && text[i] >= '0' && text[i] <= '9'; };
+    for (size_t i = text.size(); i-- > 0;) {
+        if (text[i] != '_') continue;
+        if (i == 0 || !digit(i - 1) || !digit(i + 1)) return {};
+        text.erase(i, 1);
+    }
+    if (text.empty() || text.size() > 400) return {};
+    if (const char* unit = strchr("kKMG", text.back())) {
+        text.pop_back();
+        if (text.find_first_of("eE") != std::string::npos) return {};
+        text += *unit == 'G' ? "e9" : *unit == 'M' ? "e6" : "e3";
+    }
+    if (text.find_first_not_of("0123456789.eE+-") != std::string::npos) return {};    // inf, nan, hexadecimal
+    return text;
+}
+std::optional<double> read_number(const std::string& text) {
+    auto plain = plain_number(text);
+    if (!plain) return {};
+    double x;
+    auto [end, error] = std::from_chars(plain->data(), plain->data() + plain->size(), x);
+    if (error != std::errc() || end != plain->data() + plain->size()) return {};
+    return x;
+}
+std::optional<int64_t> read_integer(const std::string& text) {
+    auto plain = plain_number(text);
+    if (!plain) return {};
+    int64_t n;
+    auto [end, error] = std::from_chars(plain->data(), plain->data() + plain->size(), n);
+    if (error == std::errc() && end == plain->data() + plain->size()) return n;
+    auto x = read_number(text);    // 1e6, 0.5M: exact up to 2^53
+    if (!x || *x != std::floor(*x) || std::fabs(*x) > 0x1p53) return {};
+    return int64_t(*x);
+}
+// False where the text is no value of the flag's kind and range.
+bool set_value(const Flag& f, const std::string& text) {
+    auto inside = [&](double x) { return x >= f.min && x <= f.max; };
+    if (auto p = std::get_if<bool*>(&f.to)) {
+        **p = text == "true";
+        return text == "true" || text == "false";
+    }
+    if (auto p = std::get_if<double*>(&f.to)) {
+        auto x = read_number(text);
+        if (!x || !inside(*x)) return false;
+        **p = *x;
+        return true;
+    }
+    if (is_integer(f)) {
+        auto n = read_integer(text);
+        if (!n || !inside(double(*n)) || (holds<int>(f) && (*n > INT_MAX || *n < INT_MIN))) return false;
+        if (auto p = std::get_if<int*>(&f.to)) **p = int(*n);
+        else *std::get<int64_t*>(f.to) = *n;
+        return true;
+    }
+    if (text.find('\0') != std::string::npos) return false;
+    if (!f.choices.empty() && std::find(f.choices.begin(), f.choices.end(), text) == f.choices.end()) return false;
+    if (auto p = std::get_if<std::string*>(&f.to)) **p = text;
+    else std::get<Strings*>(f.to)->push_back(text);
+    return true;
+}
+}   // namespace
+
+Status flag_set(const Flag& f, const Strings& values) {
+    if (is_list(f)) std::get<Strings*>(f.to)->clear();
+    else if (values.size() > 1) return fail(Exit::usage, "%s: given more than once", f.name.c_str());
+    for (auto& v : values) {
+        if (set_value(f, v)) continue;
+        std::string expected = wanted(f);
+        if (holds<int>(f) && read_integer(v) && std::fabs(double(*read_integer(v))) > INT_MAX)
+            expected += " and at most " + std::to_string(INT_MAX);
+        return fail(Exit::usage, "%s: expected %s, found %s", f.name.c_str(),
+                    expected.empty() ? "text without NUL" : expected.c_str(), quoted(v).c_str());
+    }
+    return {};
+}
+
+// ---- arguments -----------------------------------------------------------------------------------------------------
+
+namespace {
+// Levenshtein: the fewest letters to insert, delete or replace.
+size_t edit_distance(const std::string& a, const std::string& b) {
+    std::vector<size_t> row(b.size() + 1);
+    for (size_t j = 0; j <= b.size(); j++) row[j] = j;
+    for (size_t i = 1; i <= a.size(); i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= b.size(); j++) {
+            size_t up = row[j];
+            row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] != b[j - 1])});
+            diagonal = up;
+        }
+    }
+    return row[b.size()];
+}
+}   // namespace
+
+std::string did_you_mean(const std::string& word, const Strings& known) {
+    std::string best;
+    size_t distance = std::max<size_t>(2, word.size() / 3) + 1;
+    for (auto& k : known) {
+        bool prefix = word.size() >= 3 && k.compare(0, word.size(), word) == 0;
+        size_t d = word.size() > 100 ? distance : prefix ? 1 : edit_distance(word, k);
+        if (d < distance) distance = d, best = k;
+    }
+    return best.empty() ? "" : "; did you mean " + best + "?";
+}
+
+namespace {
+using Given = std::vector<std::pair<const Flag*, Strings>>;
+
+Strings names(const Command& command) {
+    Strings all = {"--config", "--help"};
+    for (auto& f : command.flags)
+        if (!is_positional(f)) all.push_back(f.name);
+    return all;
+}
+void give(Given& given, const Flag& f, const std::string& value) {
+    for (auto& [flag, values] : given)
+        if (flag == &f) return values.push_back(value);
+    given.push_back({&f, {value}});
+}
+Status give_positional(const Command& command, Given& given, const std::string& value) {
+    for (auto& f : command.flags) {
+        bool taken = std::any_of(given.begin(), given.end(), [&](auto& g) { return g.first == &f; });
+        if (is_positional(f) && (is_list(f) || !taken)) return give(given, f, value), Status{};
+    }
+    return fail(Exit::usage, "unexpected argument %s", quoted(value).c_str());
+}
+// Arguments to (flag, values). `config` is a row like the others. False: --help.
+Result<bool> split(const Command& command, const Flag& config, const Strings& args, Given& given) {
+    Strings known = names(command);
+    bool flags = true;    // until "--"
+    for (size_t i = 0; i < args.size(); i++) {
+        const std::string& arg = args[i];
+        if (flags && arg == "--") {
+            flags = false;
+            continue;
+        }
+        if (!flags || arg.size() < 2 || arg[0] != '-') {
+            if (Status s = give_positional(command, given, arg); !s.ok()) return s;
+            continue;
+        }
+        size_t equals = arg.find('=');
+        std::string name = dashed(arg.substr(0, equals));
+        if (name == "--help" || name == "-h") return false;
+        const Flag* f = name == config.name ? &config : nullptr;
+        for (auto& row : command.flags)
+            if (row.name == name) f = &row;
+        if (!f)
+            return fail(Exit::usage, "unknown option %s%s", quoted(name).c_str(), did_you_mean(name, known).c_str());
+        if (equals != std::string::npos) {
+            give(given, *f, arg.substr(equals + 1));
+        } else if (holds<bool>(*f)) {
+            give(given, *f, "true");
+        } else if (i + 1 == args.size() || std::count(known.begin(), known.end(), dashed(args[i + 1]))) {
+            return fail(Exit::usage, "%s: a value is missing", name.c_str());
+        } else {
+            give(given, *f, args[++i]);
+        }
+    }
+    return true;
+}
+}   // namespace
+
+Result<bool> command_parse(const Command& command, const Strings& args) {
+    std::string config;
+    const Flag config_row = {.name = "--config", .to = &config, .help = ""};
+    Given given;
+    Result<bool> run = split(command, config_row, args, given);
+    if (!run.ok() || !run.value) return run;
+    std::vector<const Flag*> set;
+    for (auto& [flag, values] : given) {
+        if (Status s = flag_set(*flag, values); !s.ok()) return s;
+        set.push_back(flag);
+    }
+    if (std::count(set.begin(), set.end(), &config_row)) {
+        Result<std::string> toml = read_file(config, 1 << 20);
+        if (!toml.ok()) return toml.status;
+        if (Status s = command_read_toml(command, toml.value, config, &set); !s.ok()) return s;
+    }
+    for (auto& f : command.flags)
+        if (f.required && (!std::count(set.begin(), set.end(), &f) || value_text(f).empty()))
+            return fail(Exit::usage, "%s is required: %s", f.name.c_str(), f.help.c_str());
+    if (command.resolved) *command.resolved = command_write_toml(command);
+    return true;
+}
+
+// ---- TOML ----------------------------------------------------------------------------------------------------------
+
+Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
+                         std::vector<const Flag*>* given) {
+    Result<std::vector<TomlSetting>> settings = toml_parse(toml, name);
+    if (!settings.ok()) return settings.status;
+    auto wrong = [&](int line, const std::string& what) {
+        return fail(Exit::usage, "%s:%d: %s", escape_control(name).c_str(), line, what.c_str());
+    };
+    Strings seen, known;
+    for (auto& f : command.flags) known.push_back(key(f));
+    std::vector<const Flag*> from_arguments = *given;
+    for (auto& s : settings.value) {
+        std::string k = dashed(s.key);
+        auto row = std::find(known.begin(), known.end(), k);
+        if (row == known.end()) return wrong(s.line, "unknown key " + quoted(s.key) + did_you_mean(k, known));
+        if (std::count(seen.begin(), seen.end(), k)) return wrong(s.line, "the key " + k + " is there twice");
+        seen.push_back(k);
+        const Flag& f = command.flags[size_t(row - known.begin())];
+        if (s.text != is_text(f) || s.list != is_list(f))
+            return wrong(s.line, k + ": expected " + (is_list(f)   ? "a list of strings"
+                                                       : is_text(f) ? "a string in quotes"
+                                                                    : wanted(f) + " without quotes"));
+        if (std::count(from_arguments.begin(), from_arguments.end(), &f)) continue;
+        if (Status status = flag_set(f, s.values); !status.ok()) return wrong(s.line, status.message);
+        given->push_back(&f);
+    }
+    return {};
+}
+
+std::string command_write_toml(const Command& command) {
+    std::string out;
+    for (auto& f : command.flags) {
+        std::string value = value_text(f);
+        if (is_list(f)) {
+            value.clear();
+            for (auto& s : *std::get<Strings*>(f.to)) value += (value.empty() ? "" : ", ") + toml_string(s);
+            value = "[" + value + "]";
+        } else if (is_text(f)) {
+            value = toml_string(value);
+        } else if (holds<double>(f) && value.find_first_of(".e") == std::string::npos) {
+            value += ".0";
+        }
+        out += key(f) + " = " + value + "\n";
+    }
+    return out;
+}
+
+// ---- help ----------------------------------------------------------------------------------------------------------
+
+std::string command_help(const Command& command) {
+    std::string usage = "usage: flatgpt " + command.name, rows;
+    auto row = [&](const std::string& left, const std::string& right) {
+        const size_t indent = 26, width = 100;
+        std::string line = "  " + left;
+        if (line.size() + 1 >= indent) rows += line + "\n", line = "";
+        line.resize(indent, ' ');
+        std::istringstream words(right);
+        for (std::string word; words >> word;) {
+            if (line.size() + word.size() > width) rows += line + "\n", line = std::string(indent, ' ');
+            line += (line.size() > indent ? " " : "") + word;
+        }
+        rows += line + "\n";
+    };
+    for (auto& f : command.flags) {
+        std::string kind = is_text(f) ? " TEXT" : is_integer(f) ? " N" : " X", value = value_text(f);
+        if (holds<bool>(f)) kind = value == "true" ? "=false" : "";
+        std::string limits = holds<bool>(f) ? "" : wanted(f);
+        if (is_positional(f)) {
+            std::string place = f.name + (is_list(f) ? "..." : "");
+            usage += f.required ? " " + place : " [" + place + "]";
+        }
+        std::string about = f.help + (limits.empty() ? "" : "; " + limits);
+        if (is_list(f) && !is_positional(f)) about += "; may be repeated";
+        about += f.required ? " (required)" : " (default " + (value.empty() ? "none" : escape_control(value)) + ")";
+        row(is_positional(f) ? f.name : f.name + kind, about);
+    }
+    row("--config TEXT", "file of `key = value` lines, as in run.toml; flags win over it (default none)");
+    row("--help", "this text");
+    return usage + " [options]\n" + command.summary + "\n\n" + rows +
+           "\nnumbers: 1000, 1_000, 1e6, 0.5M, 4k\nexample: " + command.example + "\n";
+}

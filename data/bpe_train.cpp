@@ -1,0 +1,205 @@
+// bpe_train.cpp - learns the merges of a byte-pair encoding.
+//
+// Distinct pieces are counted on all cores as the text goes by; only they are kept. They are then laid out one after
+// the other, a symbol for each byte, and merged in place: each pair knows where it occurs, so a merge costs as much as
+// it has occurrences, however long the pieces are.
+#include <algorithm>
+#include <omp.h>
+#include <queue>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "bpe.h"
+
+namespace {
+constexpr size_t CHUNK = 1 << 20;    // bytes of text that a thread counts at a time
+constexpr int MAX_VOCAB = 1 << 20;
+
+struct Hash {
+    using is_transparent = void;
+    size_t operator()(std::string_view s) const { return std::hash<std::string_view>()(s); }
+};
+using Counts = std::unordered_map<std::string, int64_t, Hash, std::equal_to<>>;
+
+void count_pieces(Splitter& pieces, std::string_view text, Counts& counts) {
+    pieces.start(text);
+    for (std::string_view piece; pieces.next(piece);) {
+        auto it = counts.find(piece);
+        if (it == counts.end()) it = counts.emplace(piece, 0).first;
+        it->second++;
+    }
+}
+
+// The distinct pieces of all text and how often each occurs.
+Result<Counts> count_all(const BpeTraining& training) {
+    auto threads = size_t(omp_get_max_threads());
+    std::vector<Counts> counts(threads);
+    std::vector<std::string> batch;
+    int64_t done = 0;
+    for (bool more = true; more;) {
+        batch.clear();
+        for (std::string text; batch.size() < 8 * threads;) {
+            Result<bool> read = training.read(text);
+            if (!read.ok()) return read.status;
+            if (more = read.value; !more) break;
+            done += int64_t(text.size());
+            for (size_t cut = 1; text.size() > CHUNK && (cut = safe_cut(training.pattern, text, CHUNK)) > 0;) {
+                batch.push_back(text.substr(0, cut));
+                text.erase(0, cut);
+            }
+            batch.push_back(std::move(text));
+        }
+#pragma omp parallel num_threads(int(threads))
+        {
+            Splitter pieces(training.pattern);
+#pragma omp for schedule(dynamic)
+            for (size_t i = 0; i < batch.size(); i++)
+                count_pieces(pieces, batch[i], counts[size_t(omp_get_thread_num())]);
+        }
+        if (training.progress) training.progress("count", done, 0);
+    }
+    for (size_t i = 1; i < threads; i++) {
+        for (auto& [piece, n] : counts[i]) counts[0][piece] += n;
+        counts[i].clear();
+    }
+    return std::move(counts[0]);
+}
+
+class Merger {
+  public:
+    Merger(const Counts& counts, const std::vector<std::string>& special);
+    // The next pair by the rule of bpe.h, made the next token; false where none is left.
+    bool step(std::pair<int, int>& merged);
+
+  private:
+    struct Pair {
+        int64_t count = 0;
+        std::vector<uint32_t> places;    // of its left symbol; some are out of date
+    };
+    struct Candidate {
+        int64_t count;
+        uint64_t pair;
+        bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
+    };
+    static constexpr int END = -1;       // between pieces
+    static uint64_t key(int left, int right) { return uint64_t(left) << 32 | uint32_t(right); }
+
+    // symbol[i]: the id where a symbol starts, -2 - start where one of several bytes ends, END between pieces.
+    std::vector<int> symbol;
+    std::vector<uint32_t> piece;         // by place
+    std::vector<int64_t> weight;         // by piece: how often it occurs
+    std::vector<std::string> token;      // by id
+    std::unordered_set<std::string> taken;    // spelled by a token
+    std::unordered_map<uint64_t, Pair> pairs;
+    std::priority_queue<Candidate> queue;
+
+    size_t after(size_t at) const { return at + token[size_t(symbol[at])].size(); }
+    size_t before(size_t at) const { return symbol[at - 1] <= -2 ? size_t(-2 - symbol[at - 1]) : at - 1; }
+    void merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created);
+};
+
+Merger::Merger(const Counts& counts, const std::vector<std::string>& special) : taken(special.begin(), special.end()) {
+    auto order = gpt2_byte_order();
+    int id_of[256];
+    for (int i = 0; i < 256; i++) {
+        id_of[order[size_t(i)]] = i;
+        token.emplace_back(1, char(order[size_t(i)]));
+    }
+    std::vector<const Counts::value_type*> sorted;    // any order gives the same merges; one order, the same memory
+    for (auto& entry : counts)
+        if (entry.first.size() > 1) sorted.push_back(&entry);
+    std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
+    symbol.push_back(END);
+    piece.push_back(0);
+    for (auto* entry : sorted) {
+        for (char c : entry->first) symbol.push_back(id_of[static_cast<unsigned char>(c)]);
+        symbol.push_back(END);
+        piece.resize(symbol.size(), uint32_t(weight.size()));
+        weight.push_back(entry->second);
+    }
+    for (size_t i = 1; i + 1 < symbol.size(); i++) {
+        if (symbol[i] == END || symbol[i + 1] == END) continue;
+        Pair& p = pairs[key(symbol[i], symbol[i + 1])];
+        p.count += weight[piece[i]];
+        p.places.push_back(uint32_t(i));
+    }
+    for (auto& [pair, p] : pairs) queue.push({p.count, pair});
+}
+
+// Replaces the pair at `at` if it is still there, and moves the counts of its neighbours.
+void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created) {
+    if (symbol[at] != left) return;
+    size_t middle = after(at);
+    if (symbol[middle] != right) return;
+    size_t end = after(middle);
+    int64_t n = weight[piece[at]];
+    symbol[middle - 1] = middle - 1 == at ? left : -2;    // no symbol ends here any more
+    symbol[middle] = -2;
+    symbol[at] = id;
+    symbol[end - 1] = -2 - int(at);
+    auto change = [&](size_t place, int old_left, int old_right, int new_left, int new_right) {
+        pairs[key(old_left, old_right)].count -= n;
+        Pair& p = pairs[key(new_left, new_right)];
+        if (p.places.empty()) created.push_back(key(new_left, new_right));
+        p.count += n;
+        p.places.push_back(uint32_t(place));
+    };
+    if (symbol[at - 1] != END) {
+        size_t previous = before(at);
+        change(previous, symbol[previous], left, symbol[previous], id);
+    }
+    if (symbol[end] != END) change(at, right, symbol[end], id, symbol[end]);
+}
+
+bool Merger::step(std::pair<int, int>& merged) {
+    while (!queue.empty()) {
+        auto [count, pair] = queue.top();
+        queue.pop();
+        auto it = pairs.find(pair);
+        if (it == pairs.end() || it->second.count < 2) continue;
+        if (it->second.count != count) {    // it only falls once all its occurrences are known
+            queue.push({it->second.count, pair});
+            continue;
+        }
+        int left = int(pair >> 32), right = int(uint32_t(pair));
+        std::string bytes = token[size_t(left)] + token[size_t(right)];
+        if (!taken.insert(bytes).second) continue;
+        auto id = int(token.size());
+        token.push_back(std::move(bytes));
+        std::vector<uint32_t> places = std::move(it->second.places);
+        pairs.erase(it);
+        std::sort(places.begin(), places.end());    // from left to right: aaa becomes (aa)a
+        std::vector<uint64_t> created;
+        for (uint32_t at : places) merge_at(at, left, right, id, created);
+        pairs.erase(pair);
+        for (uint64_t p : created) queue.push({pairs[p].count, p});
+        merged = {left, right};
+        return true;
+    }
+    return false;
+}
+}   // namespace
+
+Result<Tokenizer> bpe_train(const BpeTraining& training) {
+    int64_t fixed = 256 + int64_t(training.special.size());
+    if (training.vocab <= fixed || training.vocab > MAX_VOCAB)
+        return fail(Exit::usage, "vocabulary: expected %lld (bytes and special tokens) < size <= %d, found %d",
+                    (long long)fixed, MAX_VOCAB, training.vocab);
+    Result<Counts> counted = count_all(training);
+    if (!counted.ok()) return counted.status;
+    Counts& counts = counted.value;
+    int64_t symbols = 1;
+    for (auto& [piece, n] : counts) symbols += int64_t(piece.size()) + 1;
+    if (counts.empty()) return fail(Exit::input, "expected text to train a tokenizer on, found none");
+    if (symbols >= INT32_MAX)
+        return fail(Exit::input, "expected less than 2 GiB of distinct words, found %lld bytes", (long long)symbols);
+    Merger merger(counts, training.special);
+    Counts().swap(counts);
+    auto wanted = int64_t(training.vocab) - fixed;
+    std::vector<std::pair<int, int>> merges;
+    for (std::pair<int, int> m; int64_t(merges.size()) < wanted && merger.step(m);) {
+        merges.push_back(m);
+        if (training.progress) training.progress("merge", int64_t(merges.size()), wanted);
+    }
+    return Tokenizer::from_merges(merges, training.pattern, training.special);
+}

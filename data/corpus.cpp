@@ -1,0 +1,150 @@
+// corpus.cpp - see corpus.h.
+#include "corpus.h"
+
+#include <cerrno>
+#include <cstring>
+#include <sys/stat.h>
+
+#include "json.h"
+
+namespace {
+constexpr size_t SEGMENT = 1 << 20, BLOCK = 1 << 20;
+constexpr size_t LONGEST = size_t(1) << 30;    // a line, or text without a safe cut
+constexpr size_t MANY = 100;                   // from more text files, whole documents are held out
+}   // namespace
+
+bool Corpus::is_json(const std::string& path) const {
+    return path == "-" ? !config.field.empty() : path.ends_with(".jsonl");
+}
+
+Result<Corpus> Corpus::open(CorpusConfig config) {
+    Corpus c;
+    c.config = std::move(config);
+    c.many = c.config.files.size() > MANY;
+    bool unknown = false;
+    for (const std::string& path : c.config.files) {
+        struct stat info{};
+        bool is_stdin = path == "-";
+        if (is_stdin ? fstat(fileno(stdin), &info) : stat(path.c_str(), &info))
+            return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
+        if (S_ISDIR(info.st_mode)) return fail(Exit::input, "%s: expected a file, found a directory", path.c_str());
+        if (S_ISREG(info.st_mode) && !is_stdin) {    // a pipe can be opened only once
+            std::unique_ptr<FILE, Close> f(fopen(path.c_str(), "rb"));
+            if (!f) return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
+        }
+        c.total += info.st_size;
+        unknown |= !S_ISREG(info.st_mode);
+        if (c.config.val_fraction > 0 && !S_ISREG(info.st_mode) && !c.many && !c.is_json(path))
+            return fail(Exit::usage, "--val-fraction: expected files or JSON lines, found the stream %s, which has no "
+                        "tail before its end", path.c_str());
+    }
+    if (unknown) c.total = 0;
+    return c;
+}
+
+Status Corpus::open_next() {
+    name = config.files[file++];
+    input.reset(name == "-" ? stdin : fopen(name.c_str(), "rb"));
+    if (!input) return fail(Exit::input, "%s: cannot read: %s", name.c_str(), strerror(errno));
+    buffer.clear();
+    at = 0;
+    ended = false;
+    json = is_json(name);
+    line = 0;
+    tail = !json && many && hold_out();
+    until_tail = INT64_MAX;
+    struct stat info{};
+    if (config.val_fraction > 0 && !many && fstat(fileno(input.get()), &info) == 0)
+        until_tail = info.st_size - int64_t(double(info.st_size) * config.val_fraction);
+    return {};
+}
+
+// At least `bytes` to come, unless the file ends.
+Status Corpus::fill(size_t bytes) {
+    if (buffer.size() - at >= bytes || ended) return {};
+    buffer.erase(0, at);
+    at = 0;
+    while (buffer.size() < bytes && !ended) {
+        size_t had = buffer.size();
+        buffer.resize(had + BLOCK);
+        size_t n = fread(buffer.data() + had, 1, BLOCK, input.get());
+        buffer.resize(had + n);
+        done += int64_t(n);
+        ended = n < BLOCK;
+        if (ferror(input.get())) return fail(Exit::io, "%s: cannot read on: %s", name.c_str(), strerror(errno));
+    }
+    return {};
+}
+
+Result<bool> Corpus::next(Segment& segment) {
+    for (;;) {
+        if (!input) {
+            if (file == config.files.size()) return false;
+            if (Status s = open_next(); !s.ok()) return s;
+        }
+        segment = {};
+        Result<bool> found = json ? next_line(segment) : next_text(segment);
+        if (!found.ok() || found.value) return found;
+        input.reset();
+    }
+}
+
+// Whether the next whole document is held out: evenly spaced, so that the share is right at any time.
+bool Corpus::hold_out() {
+    documents++;
+    return int64_t(double(documents) * config.val_fraction) > int64_t(double(documents - 1) * config.val_fraction);
+}
+
+Result<bool> Corpus::next_line(Segment& segment) {
+    for (;;) {
+        size_t length = 0;
+        for (size_t want = BLOCK; ; want *= 2) {
+            if (Status s = fill(want); !s.ok()) return s;
+            size_t end = buffer.find('\n', at + length);
+            length = (end == std::string::npos ? buffer.size() : end) - at;
+            if (end != std::string::npos || ended) break;
+            if (length > LONGEST)
+                return fail(Exit::input, "%s:%lld: a line of more than 1 GiB", name.c_str(), (long long)line + 1);
+        }
+        if (at == buffer.size()) return false;
+        std::string_view text = std::string_view(buffer).substr(at, length);
+        at = std::min(at + length + 1, buffer.size());
+        line++;
+        if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+        segment = {std::string(text), true, hold_out(), name + ":" + std::to_string(line)};
+        return true;
+    }
+}
+
+Result<bool> Corpus::next_text(Segment& segment) {
+    for (size_t want = SEGMENT; want <= LONGEST; want *= 2) {
+        if (Status s = fill(want + 4); !s.ok()) return s;    // a cut depends on the character behind it
+        std::string_view rest = std::string_view(buffer).substr(at);
+        if (rest.empty()) return false;
+        bool splits = until_tail <= int64_t(want) && until_tail < int64_t(rest.size());
+        bool whole = ended && rest.size() <= want && !splits;
+        size_t cut = whole ? rest.size() : config.safe_cut(rest, splits ? size_t(until_tail) : want);
+        if (cut == 0 && splits) {    // all of it stays in training
+            until_tail = INT64_MAX;
+            want /= 2;
+        }
+        if (cut == 0) continue;
+        segment.validation = tail;
+        segment.ends_document = whole || splits;
+        tail |= splits;
+        until_tail = splits ? INT64_MAX : until_tail - int64_t(cut);
+        segment.text = rest.substr(0, cut);
+        at += cut;
+        return true;
+    }
+    return fail(Exit::input, "%s: expected a space or a line end within 1 GiB, found none", name.c_str());
+}
+
+Status Corpus::json_text(Segment& segment) const {
+    if (segment.where.empty()) return {};
+    Result<nlohmann::json> line = json_parse(segment.text, segment.where, 64);
+    if (!line.ok()) return line.status;
+    if (!line.value.is_object()) return fail(Exit::input, "%s: expected a JSON object", segment.where.c_str());
+    std::string field = config.field.empty() ? "text" : config.field;
+    return JsonFields{line.value, segment.where}.get(field.c_str(), &segment.text);
+}

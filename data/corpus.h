@@ -1,0 +1,57 @@
+// corpus.h - text files, JSON lines and stdin as documents, in bounded memory.
+#pragma once
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "../common.h"
+
+// A document, or a part of one that may be encoded by itself.
+struct Segment {
+    std::string text;
+    bool ends_document = false, validation = false;
+    std::string where;    // JSON lines: file and line; text is the whole line until json_text
+};
+
+struct CorpusConfig {
+    std::vector<std::string> files;    // .jsonl: a document a line; anything else: one document; "-": stdin
+    std::string field;                 // of JSON lines; given: stdin is JSON lines, too. Empty: "text", and plain text
+    double val_fraction = 0;           // of JSON lines and of more than 100 files: documents; else each file's tail
+    // The largest place in (0, limit] where text may be cut, or 0.
+    std::function<size_t(std::string_view text, size_t limit)> safe_cut;
+};
+
+class Corpus {
+  public:
+    // Opens every file once, so that a bad name is found at the start. Exit 3 naming it; 2 where stdin has no tail.
+    static Result<Corpus> open(CorpusConfig config);
+    // The next segment, about 1 MiB of text or one line; false at the end. Exit 3 where 1 GiB has no safe cut or line
+    // end, 4 where reading fails.
+    Result<bool> next(Segment& segment);
+    // A JSON line's text in place of the line; exit 3 naming file and line. Other segments are left alone.
+    Status json_text(Segment& segment) const;
+    int64_t bytes_read() const { return done; }
+    int64_t bytes() const { return total; }    // 0: unknown
+
+  private:
+    struct Close { void operator()(FILE* f) const { if (f != stdin) fclose(f); } };
+    CorpusConfig config;
+    bool many = false;                     // files: whole ones are held out
+    size_t file = 0;                       // the next one to open
+    std::unique_ptr<FILE, Close> input;
+    std::string name, buffer;              // of the open file; its bytes from `at` on are to come
+    size_t at = 0;
+    bool ended = false, json = false, tail = false;    // tail: what comes of this text is held out
+    int64_t line = 0, documents = 0, done = 0, total = 0;
+    int64_t until_tail = 0;                // bytes
+
+    bool is_json(const std::string& path) const;
+    Status open_next();
+    Status fill(size_t bytes);
+    Result<bool> next_line(Segment& segment);
+    Result<bool> next_text(Segment& segment);
+    bool hold_out();
+};

@@ -1,0 +1,65 @@
+// file.cpp - see file.h.
+#include "file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+File::~File() {
+    if (descriptor >= 0) close(descriptor);
+}
+File& File::operator=(File&& other) noexcept {
+    std::swap(path, other.path);
+    std::swap(descriptor, other.descriptor);
+    std::swap(size, other.size);
+    std::swap(mtime, other.mtime);
+    return *this;
+}
+
+Result<File> File::open(const std::string& path) {
+    File f;
+    f.path = path;
+    // Without O_NONBLOCK, opening a FIFO waits for a writer.
+    do f.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    while (f.descriptor < 0 && errno == EINTR);
+    if (f.descriptor < 0) {
+        bool input = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP || errno == ENAMETOOLONG;
+        return fail(input ? Exit::input : Exit::io, "%s: cannot be opened: %s", path.c_str(), strerror(errno));
+    }
+    struct stat s;
+    if (fstat(f.descriptor, &s)) return fail(Exit::io, "%s: fstat: %s", path.c_str(), strerror(errno));
+    if (!S_ISREG(s.st_mode))
+        return fail(Exit::input, "%s: expected a regular file, found a %s", path.c_str(),
+                    S_ISDIR(s.st_mode) ? "directory" : S_ISFIFO(s.st_mode) ? "FIFO" : "device or socket");
+    f.size = s.st_size;
+    f.mtime = int64_t(s.st_mtim.tv_sec) * 1000000000 + s.st_mtim.tv_nsec;
+    return f;
+}
+
+Status File::read(int64_t offset, void* to, int64_t bytes) const {
+    for (int64_t done = 0; done < bytes;) {
+        ssize_t n = pread(descriptor, static_cast<char*>(to) + done, size_t(bytes - done), offset + done);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0)
+            return fail(Exit::io, "%s: offset %lld: %s", path.c_str(), (long long)(offset + done), strerror(errno));
+        if (n == 0)
+            return fail(Exit::input, "%s: expected %lld bytes at offset %lld, the file ends at %lld", path.c_str(),
+                        (long long)bytes, (long long)offset, (long long)(offset + done));
+        done += n;
+    }
+    return {};
+}
+
+Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
+    Result<File> file = File::open(path);
+    TRY(file.status);
+    int64_t bytes = file.value.bytes();
+    if (bytes > max_bytes)
+        return fail(Exit::input, "%s: expected at most %lld bytes, found %lld", path.c_str(), (long long)max_bytes,
+                    (long long)bytes);
+    std::string text(size_t(bytes), '\0');
+    TRY(file.value.read(0, text.data(), bytes));
+    return text;
+}

@@ -1,0 +1,125 @@
+// json.cpp - see json.h.
+#include "json.h"
+
+#include <set>
+#include <vector>
+
+namespace {
+using nlohmann::json;
+
+// A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
+struct Validator : nlohmann::json_sax<json> {
+    int max_depth;
+    std::vector<std::set<std::string>> keys;    // of each open object; an array has an empty set
+    std::string error;
+    size_t error_byte = 0;
+    explicit Validator(int max_depth) : max_depth(max_depth) {}
+
+    bool null() override { return true; }
+    bool boolean(bool) override { return true; }
+    bool number_integer(number_integer_t) override { return true; }
+    bool number_unsigned(number_unsigned_t) override { return true; }
+    bool number_float(number_float_t, const string_t&) override { return true; }
+    bool string(string_t&) override { return true; }
+    bool binary(binary_t&) override { return true; }
+    bool start_object(size_t) override { return open(); }
+    bool end_object() override { return close(); }
+    bool start_array(size_t) override { return open(); }
+    bool end_array() override { return close(); }
+    bool key(string_t& name) override {
+        if (keys.back().insert(name).second) return true;
+        error = "the key \"" + name + "\" occurs twice";
+        return false;
+    }
+    bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
+        std::string what = e.what();
+        error = "not JSON: " + what.substr(what.find("] ") + 2);    // after the library's own tag
+        error_byte = byte;
+        return false;
+    }
+
+  private:
+    bool open() {
+        keys.emplace_back();
+        if (int(keys.size()) <= max_depth) return true;
+        error = "nested more than " + std::to_string(max_depth) + " deep";
+        return false;
+    }
+    bool close() {
+        keys.pop_back();
+        return true;
+    }
+};
+}   // namespace
+
+Result<json> json_parse(std::string_view text, const std::string& name, int max_depth) {
+    // The library takes a NUL for the end and would not look behind it.
+    if (size_t nul = text.find('\0'); nul != text.npos)
+        return fail(Exit::input, "%s: byte %zu: not JSON: a NUL", name.c_str(), nul + 1);
+    Validator v(max_depth);
+    if (!json::sax_parse(text.begin(), text.end(), &v)) {
+        std::string where = v.error_byte ? "byte " + std::to_string(v.error_byte) + ": " : "";
+        return fail(Exit::input, "%s: %s%s", name.c_str(), where.c_str(), v.error.c_str());
+    }
+    return json::parse(text.begin(), text.end(), nullptr, false);
+}
+
+bool JsonFields::has(const char* key) const {
+    auto it = object.find(key);
+    return it != object.end() && !it->is_null();
+}
+
+Status JsonFields::expected(const char* key, const std::string& what) const {
+    auto it = object.find(key);
+    std::string found = "nothing";
+    if (it != object.end()) found = it->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
+    return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), key, what.c_str(), found.c_str());
+}
+
+Status JsonFields::get(const char* key, int64_t* out, int64_t min, int64_t max) const {
+    auto it = object.find(key);
+    bool fits = it != object.end() && it->is_number_integer() &&
+                !(it->is_number_unsigned() && it->get<uint64_t>() > uint64_t(INT64_MAX));
+    if (!fits || it->get<int64_t>() < min || it->get<int64_t>() > max)
+        return expected(key, "an integer from " + std::to_string(min) + " to " + std::to_string(max));
+    *out = it->get<int64_t>();
+    return {};
+}
+Status JsonFields::get(const char* key, int* out, int min, int max) const {
+    int64_t wide = 0;
+    TRY(get(key, &wide, int64_t(min), int64_t(max)));
+    *out = int(wide);
+    return {};
+}
+Status JsonFields::get(const char* key, uint64_t* out) const {
+    auto it = object.find(key);
+    if (it == object.end() || !it->is_number_unsigned()) return expected(key, "an integer from 0 to 2^64-1");
+    *out = it->get<uint64_t>();
+    return {};
+}
+Status JsonFields::get(const char* key, double* out, double min, double max) const {
+    auto it = object.find(key);
+    if (it == object.end() || !it->is_number() || !(it->get<double>() >= min && it->get<double>() <= max)) {
+        char range[80];
+        snprintf(range, sizeof range, "a number from %g to %g", min, max);
+        return expected(key, range);
+    }
+    *out = it->get<double>();
+    return {};
+}
+Status JsonFields::get(const char* key, bool* out) const {
+    auto it = object.find(key);
+    if (it == object.end() || !it->is_boolean()) return expected(key, "true or false");
+    *out = it->get<bool>();
+    return {};
+}
+Status JsonFields::get(const char* key, std::string* out) const {
+    auto it = object.find(key);
+    if (it == object.end() || !it->is_string()) return expected(key, "a string");
+    *out = it->get<std::string>();
+    return {};
+}
+
+std::string json_string(std::string_view text) {
+    return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}

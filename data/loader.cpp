@@ -1,0 +1,181 @@
+// loader.cpp - the order of the samples, and the thread that reads ahead. See loader.h.
+#include "loader.h"
+
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <mutex>
+#include <system_error>
+#include <thread>
+
+// A Feistel network over the bits of [0, n), its round function philox; what falls outside [0, n) is sent through
+// again (cycle walking: Black & Rogaway 2002), fewer than twice on average as the domain is smaller than 2n.
+int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i) {
+    CHECK(i >= 0 && i < n);
+    constexpr int ROUNDS = 8;
+    constexpr uint64_t STREAM = 0xDA7Aull << 48;    // apart from the other users of the seed
+    int bits = std::bit_width(uint64_t(n - 1));
+    uint64_t x = uint64_t(i);
+    do {
+        int low = bits / 2, high = bits - low;
+        for (int round = 0; round < ROUNDS; round++) {
+            uint64_t right = x & ((uint64_t(1) << low) - 1), left = x >> low;
+            Philox4 f = philox(seed, STREAM ^ uint64_t(epoch), uint64_t(round) << 56 | right);
+            uint64_t mask = (uint64_t(1) << high) - 1, mixed = (left ^ (uint64_t(f.v[1]) << 32 | f.v[0])) & mask;
+            x = right << high | mixed;    // the halves change places, and so do their widths
+            std::swap(low, high);
+        }
+    } while (x >= uint64_t(n));
+    return int64_t(x);
+}
+
+struct Loader::State {
+    static constexpr int DEPTH = 2;    // batches that are read or waiting
+
+    LoaderConfig c;
+    std::vector<Shard> shards;
+    std::vector<int64_t> before;       // before[i]: samples of the shards before i; the last one: all
+    Position at;                       // of the next next()
+
+    // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<int> ring[DEPTH];      // (B,S+1) each
+    Status error;                      // of the batch after the last one made
+    Position ahead;                    // of the batch that the reader fills
+    int64_t made = 0, taken = 0, seeks = 0;
+    bool stop = false;
+    std::thread reader;
+
+    int64_t samples() const { return before.back(); }
+    Position normal(Position p) const { return {p.epoch + p.index / samples(), p.index % samples()}; }
+    Position after(Position p) const { return normal({p.epoch, p.index + int64_t(c.ranks) * c.B}); }
+
+    Status read(Position p, int* out) const {
+        for (int b = 0; b < c.B; b++) {
+            Position place = normal({p.epoch, p.index + int64_t(c.rank) * c.B + b});
+            int64_t sample = c.shuffle ? shuffled(c.seed, place.epoch, samples(), place.index) : place.index;
+            auto shard = std::upper_bound(before.begin(), before.end(), sample) - before.begin() - 1;
+            int64_t first = (sample - before[size_t(shard)]) * c.S;
+            TRY(shard_read(shards[size_t(shard)], first, c.S + 1, c.vocab, out + int64_t(b) * (c.S + 1)));
+        }
+        return {};
+    }
+
+    void read_ahead() {
+        std::unique_lock lock(mutex);
+        while (true) {
+            changed.wait(lock, [&] { return stop || (error.ok() && made - taken < DEPTH); });
+            if (stop) return;
+            Position p = ahead;
+            int64_t seeks_then = seeks;
+            int* out = ring[made % DEPTH].data();
+            lock.unlock();
+            Status status = read(p, out);
+            lock.lock();
+            if (seeks != seeks_then) continue;    // nobody wants it any more
+            error = status;
+            if (!status.ok()) {
+                changed.notify_all();
+                continue;
+            }
+            ahead = after(p);
+            made++;
+            changed.notify_all();
+        }
+    }
+
+    ~State() {
+        {
+            std::lock_guard lock(mutex);
+            stop = true;
+        }
+        changed.notify_all();
+        if (reader.joinable()) reader.join();
+    }
+};
+
+Loader::Loader() = default;
+Loader::~Loader() = default;
+Loader::Loader(Loader&&) noexcept = default;
+Loader& Loader::operator=(Loader&&) noexcept = default;
+
+Result<Loader> Loader::open(const LoaderConfig& c) {
+    CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
+    Result<std::vector<std::string>> files = shard_glob(c.pattern);
+    TRY(files.status);
+    Loader loader;
+    loader.s = std::make_unique<State>();
+    State& s = *loader.s;
+    s.c = c;
+    s.before = {0};
+    for (const std::string& path : files.value) {
+        Result<Shard> shard = shard_open(path, c.raw_u16);
+        TRY(shard.status);
+        int64_t n = std::max<int64_t>(0, shard.value.tokens - 1) / c.S;
+        s.before.push_back(s.before.back() + n);
+        s.shards.push_back(std::move(shard.value));
+    }
+    if (s.samples() == 0)
+        return fail(Exit::input, "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
+                    "first, %s, has %lld", c.pattern.c_str(), s.shards.size(), c.S + 1, s.shards[0].path.c_str(),
+                    (long long)s.shards[0].tokens);
+    for (auto& batch : s.ring) batch.resize(size_t(c.B) * size_t(c.S + 1));
+    try {
+        s.reader = std::thread([&s] { s.read_ahead(); });
+    } catch (const std::system_error& e) {
+        return fail(Exit::run, "the thread that reads the data cannot be started: %s", e.what());
+    }
+    return loader;
+}
+
+Status Loader::next(int* tokens, int* targets) {
+    CHECK(s);
+    std::unique_lock lock(s->mutex);
+    s->changed.wait(lock, [&] { return s->made > s->taken || !s->error.ok(); });
+    if (s->made == s->taken) return s->error;
+    const int *from = s->ring[s->taken % State::DEPTH].data(), B = s->c.B, S = s->c.S;
+    lock.unlock();    // the reader is kept from this batch until it is taken
+    for (int64_t b = 0; b < B; b++, from += S + 1) {
+        std::copy(from, from + S, tokens + b * S);
+        std::copy(from + 1, from + S + 1, targets + b * S);
+    }
+    lock.lock();
+    s->taken++;
+    s->at = s->after(s->at);
+    s->changed.notify_all();
+    return {};
+}
+
+Loader::Position Loader::position() const { return s->at; }
+void Loader::seek(Position p) {
+    CHECK(s && p.epoch >= 0 && p.index >= 0);
+    std::lock_guard lock(s->mutex);
+    s->at = s->ahead = s->normal(p);
+    s->taken = s->made;
+    s->error = {};
+    s->seeks++;
+    s->changed.notify_all();
+}
+int64_t Loader::samples() const { return s->samples(); }
+const std::vector<Shard>& Loader::shards() const { return s->shards; }
+int64_t Loader::tokens() const {
+    int64_t n = 0;
+    for (const Shard& shard : s->shards) n += shard.tokens;
+    return n;
+}
+
+uint64_t Loader::fingerprint() const {
+    uint64_t h = 0xCBF29CE484222325ull;    // FNV-1a, 64 bits
+    auto add = [&](const void* data, size_t bytes) {
+        for (size_t i = 0; i < bytes; i++) h = (h ^ static_cast<const unsigned char*>(data)[i]) * 0x100000001B3ull;
+    };
+    for (const Shard& shard : s->shards) {
+        // Without its directory (data may move between stop and resume), with its NUL (names must not run together).
+        const char* name = shard.path.c_str() + shard.path.rfind('/') + 1;
+        add(name, std::char_traits<char>::length(name) + 1);
+        add(&shard.file_bytes, 8);
+        add(&shard.tokens, 8);
+    }
+    return h;
+}

@@ -1,0 +1,178 @@
+// shard.cpp - one file of tokens: header, reading, writing. See loader.h for the format.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <glob.h>
+#include <unistd.h>
+
+#include "file.h"
+#include "loader.h"
+
+namespace {
+constexpr int64_t HEADER_BYTES = 1024;
+constexpr int64_t MAX_TOKENS = INT32_MAX;    // the header's count is an int32
+struct Kind { int32_t magic, version; int token_bytes; };
+constexpr Kind KINDS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+}   // namespace
+
+// ---- reading -------------------------------------------------------------------------------------------------------
+
+Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16) {
+    Shard s;
+    s.path = path;
+    s.file_bytes = file_bytes;
+    if (raw_u16) {
+        s.data_offset = 0;
+        s.tokens = file_bytes / 2;
+        if (file_bytes % 2)
+            return fail(Exit::input, "%s: raw uint16 tokens: expected an even number of bytes, found %lld",
+                        path.c_str(), (long long)file_bytes);
+        return s;
+    }
+    if (file_bytes < HEADER_BYTES || int64_t(head.size()) < HEADER_BYTES)
+        return fail(Exit::input, "%s: expected a shard header of %lld bytes, the file has %lld", path.c_str(),
+                    (long long)HEADER_BYTES, (long long)file_bytes);
+    int32_t magic, version, count;
+    memcpy(&magic, head.data(), 4);
+    memcpy(&version, head.data() + 4, 4);
+    memcpy(&count, head.data() + 8, 4);
+    auto kind = std::find_if(std::begin(KINDS), std::end(KINDS), [&](const Kind& k) { return k.magic == magic; });
+    if (kind == std::end(KINDS))
+        return fail(Exit::input, "%s: offset 0: magic: expected %d (uint16 tokens) or %d (uint32), found %d; a file "
+                    "without header needs --raw-u16", path.c_str(), KINDS[0].magic, KINDS[1].magic, magic);
+    if (version != kind->version)
+        return fail(Exit::input, "%s: offset 4: version: expected %d, found %d", path.c_str(), kind->version, version);
+    if (count < 0) return fail(Exit::input, "%s: offset 8: token count: found %d", path.c_str(), count);
+    s.token_bytes = kind->token_bytes;
+    s.tokens = count;
+    if (int64_t expected = HEADER_BYTES + s.tokens * s.token_bytes; expected != file_bytes)
+        return fail(Exit::input, "%s: offset 8: %d tokens take %lld bytes with the header, the file has %lld",
+                    path.c_str(), count, (long long)expected, (long long)file_bytes);
+    return s;
+}
+
+Result<Shard> shard_open(const std::string& path, bool raw_u16) {
+    Result<File> file = File::open(path);
+    TRY(file.status);
+    char head[HEADER_BYTES];
+    int64_t bytes = raw_u16 ? 0 : std::min(HEADER_BYTES, file.value.bytes());
+    TRY(file.value.read(0, head, bytes));
+    Result<Shard> s = shard_parse({head, size_t(bytes)}, file.value.bytes(), path, raw_u16);
+    s.value.modified = file.value.modified();
+    return s;
+}
+
+Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
+    CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
+    // Opened for each read: any number of shards works, and a file that was removed or replaced is seen.
+    Result<File> file = File::open(s.path);
+    int64_t offset = s.data_offset + first * s.token_bytes;
+    TRY(file.status);
+    if (file.value.bytes() != s.file_bytes || file.value.modified() != s.modified)
+        return fail(Exit::input, "%s: the file was changed while in use (%lld bytes, now %lld); reading at offset %lld",
+                    s.path.c_str(), (long long)s.file_bytes, (long long)file.value.bytes(), (long long)offset);
+    // Into the upper end of out, then widened in place: the write at i never passes the read.
+    char* raw = reinterpret_cast<char*>(out) + count * (4 - s.token_bytes);
+    TRY(file.value.read(offset, raw, count * s.token_bytes));
+    for (int64_t i = 0; i < count; i++) {
+        uint32_t token = 0;
+        memcpy(&token, raw + i * s.token_bytes, size_t(s.token_bytes));
+        if (token >= uint32_t(vocab))
+            return fail(Exit::input, "%s: offset %lld: token %lld is %u: expected less than %d, the vocabulary",
+                        s.path.c_str(), (long long)(offset + i * s.token_bytes), (long long)(first + i), token, vocab);
+        out[i] = int(token);
+    }
+    return {};
+}
+
+Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
+    std::vector<std::string> files;
+    for (size_t begin = 0; begin <= pattern.size();) {
+        size_t end = std::min(pattern.find(',', begin), pattern.size());
+        std::string one = pattern.substr(begin, end - begin);
+        begin = end + 1;
+        glob_t found{};
+        int rc = glob(one.c_str(), GLOB_TILDE, nullptr, &found);
+        if (rc == 0) files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+        globfree(&found);
+        if (rc != 0) return fail(Exit::input, "'%s': no such files", one.c_str());
+    }
+    std::sort(files.begin(), files.end());
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+    return files;
+}
+
+// ---- writing -------------------------------------------------------------------------------------------------------
+
+struct ShardWriter::State {
+    std::string path;
+    int fd = -1, vocab = 0;
+    Kind kind{};
+    int64_t tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
+    std::string buffer;
+
+    Status failed(const char* what) { return fail(Exit::io, "%s.tmp: %s: %s", path.c_str(), what, strerror(errno)); }
+    Status write(const void* data, size_t bytes, int64_t at) {
+        for (size_t done = 0; done < bytes;) {
+            ssize_t n = pwrite(fd, static_cast<const char*>(data) + done, bytes - done, at + int64_t(done));
+            if (n < 0 && errno == EINTR) continue;
+            if (n < 0) return failed("write");
+            done += size_t(n);
+        }
+        return {};
+    }
+    Status flush() {
+        TRY(write(buffer.data(), buffer.size(), offset));
+        offset += int64_t(buffer.size());
+        buffer.clear();
+        return {};
+    }
+    ~State() {
+        if (fd < 0) return;
+        close(fd);
+        unlink((path + ".tmp").c_str());
+    }
+};
+ShardWriter::ShardWriter() = default;
+ShardWriter::~ShardWriter() = default;
+int64_t ShardWriter::tokens() const { return s ? s->tokens : 0; }
+
+Status ShardWriter::open(const std::string& path, int vocab) {
+    s = std::make_unique<State>();
+    s->path = path;
+    s->vocab = vocab;
+    s->kind = KINDS[vocab > 65536];
+    s->fd = ::open((path + ".tmp").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    return s->fd < 0 ? s->failed("cannot be created") : Status{};
+}
+
+Status ShardWriter::append(const int* tokens, int64_t count) {
+    CHECK(s && s->fd >= 0);
+    if (count > MAX_TOKENS - s->tokens)
+        return fail(Exit::usage, "%s: one shard holds at most %lld tokens", s->path.c_str(), (long long)MAX_TOKENS);
+    for (int64_t i = 0; i < count; i++) {
+        CHECK(tokens[i] >= 0 && tokens[i] < s->vocab, "token %d", tokens[i]);
+        s->buffer.append(reinterpret_cast<const char*>(&tokens[i]), size_t(s->kind.token_bytes));
+        if (s->buffer.size() >= (1 << 20)) TRY(s->flush());
+    }
+    s->tokens += count;
+    return {};
+}
+
+Status ShardWriter::commit() {
+    CHECK(s && s->fd >= 0);
+    TRY(s->flush());
+    int32_t header[HEADER_BYTES / 4] = {s->kind.magic, s->kind.version, int32_t(s->tokens)};
+    TRY(s->write(header, sizeof header, 0));
+    if (fsync(s->fd)) return s->failed("fsync");
+    if (rename((s->path + ".tmp").c_str(), s->path.c_str())) return s->failed("rename");
+    close(std::exchange(s->fd, -1));
+    size_t slash = s->path.rfind('/');
+    std::string parent = slash == std::string::npos ? "." : s->path.substr(0, slash + 1);
+    int dir = ::open(parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool synced = dir >= 0 && fsync(dir) == 0;
+    if (!synced) return s->failed("fsync of the directory");
+    close(dir);
+    return {};
+}

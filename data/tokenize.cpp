@@ -1,0 +1,282 @@
+// tokenize.cpp - `flatgpt train-tokenizer` and `flatgpt tokenize`: text to merges, text to shards.
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "../command.h"
+#include "../console.h"
+#include "bpe.h"
+#include "corpus.h"
+#include "loader.h"
+
+namespace {
+namespace fs = std::filesystem;
+constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
+constexpr const char* FIELD_HELP = "of JSON lines (text when empty); given, stdin is JSON lines, too";
+
+// "tokenize: 12.3 of 100.0 MB, 61.2 MB/s, 0:01 left"
+class Meter {
+  public:
+    explicit Meter(const char* what) : what(what), start(now_seconds()) {}
+    void show(int64_t done, int64_t total, Progress& progress) {
+        double seconds = now_seconds() - start, speed = double(done) / std::max(seconds, 1e-9);
+        if (seconds < shown + 0.1) return;
+        shown = seconds;
+        char text[160];
+        int n = snprintf(text, sizeof text, "%s: %.1f%s", what, double(done) / 1e6, total ? "" : " MB");
+        if (total) n += snprintf(text + n, sizeof text - size_t(n), " of %.1f MB", double(total) / 1e6);
+        n += snprintf(text + n, sizeof text - size_t(n), ", %.1f MB/s", speed / 1e6);
+        if (total > done && speed > 0)
+            snprintf(text + n, sizeof text - size_t(n), ", %s left", human_time(double(total - done) / speed).c_str());
+        progress.line(text);
+    }
+
+  private:
+    const char* what;
+    double start, shown = 0;
+};
+
+Status make_parent(const std::string& path) {
+    std::error_code error;
+    fs::path parent = fs::path(path).parent_path();
+    if (!parent.empty()) fs::create_directories(parent, error);
+    if (!error) return {};
+    return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
+}
+
+Status write_file(const std::string& path, const std::string& text) {
+    TRY(make_parent(path));
+    std::string temporary = path + ".tmp";
+    FILE* f = fopen(temporary.c_str(), "wb");
+    bool written = f && fwrite(text.data(), 1, text.size(), f) == text.size();
+    if (f) written &= fclose(f) == 0;
+    if (written && rename(temporary.c_str(), path.c_str()) == 0) return {};
+    Status failed = fail(Exit::io, "%s: cannot write: %s", path.c_str(), strerror(errno));
+    remove(temporary.c_str());
+    return failed;
+}
+}   // namespace
+
+// ---- train-tokenizer -----------------------------------------------------------------------------------------------
+
+namespace {
+struct TrainOptions {
+    int vocab = 4096;
+    std::string out, pattern = "gpt2", field;
+    std::vector<std::string> files;
+};
+
+Status train_tokenizer(const TrainOptions& o) {
+    BpeTraining training;
+    training.vocab = o.vocab;
+    training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
+    auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
+    Result<Corpus> corpus = Corpus::open({o.files, o.field, 0, cut});
+    if (!corpus.ok()) return corpus.status;
+    training.read = [&](std::string& text) -> Result<bool> {
+        Segment segment;
+        Result<bool> more = corpus.value.next(segment);
+        if (!more.ok() || !more.value) return more;
+        if (Status s = corpus.value.json_text(segment); !s.ok()) return s;
+        text = std::move(segment.text);
+        return true;
+    };
+    Progress progress;
+    Meter counting("counting words");
+    double shown = 0;
+    training.progress = [&](const char* phase, int64_t done, int64_t total) {
+        if (phase == std::string("count"))
+            return counting.show(corpus.value.bytes_read(), corpus.value.bytes(), progress);
+        if (done < total && now_seconds() < shown + 0.1) return;
+        shown = now_seconds();
+        progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
+    };
+    Result<Tokenizer> trained = bpe_train(training);
+    if (!trained.ok()) return trained.status;
+    TRY(write_file(o.out, trained.value.to_json()));
+    int got = trained.value.vocab_size();
+    std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
+    progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +
+                  human_bytes(double(corpus.value.bytes_read())) + " of text", true);
+    return {};
+}
+}   // namespace
+
+Command train_tokenizer_command() {
+    auto o = std::make_shared<TrainOptions>();
+    return {"train-tokenizer", "learn a vocabulary from text",
+            "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt",
+            {{.name = "FILE", .to = &o->files, .help = "text, JSON lines (.jsonl), or - for stdin", .required = true},
+             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true},
+             {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
+              .min = 258, .max = 1 << 20},
+             {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
+              .choices = {"gpt2", "cl100k"}},
+             {.name = "--field", .to = &o->field, .help = FIELD_HELP}},
+            [o] { return train_tokenizer(*o); }};
+}
+
+// ---- tokenize ------------------------------------------------------------------------------------------------------
+
+namespace {
+struct TokenizeOptions {
+    std::string tokenizer = "gpt2", out, field;
+    double val_fraction = 0;
+    int64_t shard_tokens = 100'000'000;
+    bool overwrite = false;
+    std::vector<std::string> files;
+};
+
+// OUT_train_000.bin and so on, as many as the tokens need.
+class Shards {
+  public:
+    Shards(std::string stem, int vocab, int64_t limit) : stem(std::move(stem)), vocab(vocab), limit(limit) {}
+    Status append(const std::vector<int>& ids) {
+        for (size_t at = 0; at < ids.size();) {
+            if (!open) {
+                char number[16];
+                snprintf(number, sizeof number, "_%03zu.bin", files.size());
+                files.push_back(stem + number);
+                TRY(writer.open(files.back(), vocab));
+                open = true;
+            }
+            int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
+            TRY(writer.append(ids.data() + at, n));
+            at += size_t(n);
+            tokens += n;
+            if (writer.tokens() == limit) TRY(close());
+        }
+        return {};
+    }
+    Status close() {
+        if (!open) return {};
+        open = false;
+        return writer.commit();
+    }
+    std::vector<std::string> files;
+    int64_t tokens = 0;
+
+  private:
+    std::string stem;
+    int vocab;
+    int64_t limit;
+    ShardWriter writer;
+    bool open = false;
+};
+
+// The files OUT_{train,val}_N.bin that exist.
+std::vector<std::string> existing_shards(const std::string& out) {
+    std::vector<std::string> found;
+    fs::path parent = fs::path(out).parent_path();
+    std::error_code error;
+    for (auto& entry : fs::directory_iterator(parent.empty() ? "." : parent, error)) {
+        std::string path = (parent / entry.path().filename()).string();
+        for (std::string stem : {out + "_train_", out + "_val_"}) {
+            bool named = path.starts_with(stem) && path.ends_with(".bin") && path.size() > stem.size() + 4;
+            size_t digits = named ? path.find_first_not_of("0123456789", stem.size()) : 0;
+            if (named && digits == path.size() - 4) found.push_back(path);
+        }
+    }
+    std::sort(found.begin(), found.end());
+    return found;
+}
+
+// Segments of up to BATCH bytes of text; empty at the end.
+Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
+    batch.clear();
+    for (int64_t bytes = 0; bytes < BATCH;) {
+        Segment segment;
+        Result<bool> more = corpus.next(segment);
+        if (!more.ok()) return more.status;
+        if (!more.value) break;
+        bytes += int64_t(segment.text.size()) + 64;
+        batch.push_back(std::move(segment));
+    }
+    return {};
+}
+
+// Ids of each segment, <|endoftext|> after a document; a document without text has none. text_bytes: of all.
+Status encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<Segment>& batch,
+                    std::vector<std::vector<int>>& ids, int64_t& text_bytes) {
+    ids.assign(batch.size(), {});
+    std::vector<Status> status(batch.size());
+#pragma omp parallel for schedule(dynamic)
+    for (size_t i = 0; i < batch.size(); i++) {
+        status[i] = corpus.json_text(batch[i]);
+        if (!status[i].ok()) continue;
+        ids[i] = tokenizer.encode(batch[i].text);
+        if (batch[i].ends_document && !batch[i].text.empty()) ids[i].push_back(tokenizer.end_of_text());
+    }
+    for (size_t i = 0; i < batch.size(); i++) {
+        TRY(status[i]);
+        text_bytes += int64_t(batch[i].text.size());
+    }
+    return {};
+}
+
+Status tokenize(const TokenizeOptions& o) {
+    Result<Tokenizer> loaded = Tokenizer::load(o.tokenizer);
+    if (!loaded.ok()) return loaded.status;
+    const Tokenizer& tokenizer = loaded.value;
+    if (tokenizer.end_of_text() < 0)
+        return fail(Exit::input, "%s: expected a token <|endoftext|>, which ends a document; train one with flatgpt "
+                    "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
+    std::vector<std::string> old = existing_shards(o.out);
+    if (!old.empty() && !o.overwrite)
+        return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
+    auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
+    Result<Corpus> opened = Corpus::open({o.files, o.field, o.val_fraction, cut});
+    if (!opened.ok()) return opened.status;
+    Corpus& corpus = opened.value;
+    TRY(make_parent(o.out));
+
+    Shards train(o.out + "_train", tokenizer.vocab_size(), o.shard_tokens);
+    Shards val(o.out + "_val", tokenizer.vocab_size(), o.shard_tokens);
+    Progress progress;
+    Meter meter("tokenize");
+    std::vector<Segment> batch;
+    std::vector<std::vector<int>> ids;
+    int64_t text_bytes = 0;
+    for (;;) {
+        TRY(read_batch(corpus, batch));
+        if (batch.empty()) break;
+        TRY(encode_batch(tokenizer, corpus, batch, ids, text_bytes));
+        for (size_t i = 0; i < batch.size(); i++) TRY((batch[i].validation ? val : train).append(ids[i]));
+        meter.show(corpus.bytes_read(), corpus.bytes(), progress);
+    }
+    TRY(train.close());
+    TRY(val.close());
+    if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
+    std::vector<std::string> written = train.files;
+    written.insert(written.end(), val.files.begin(), val.files.end());
+    for (auto& path : old)    // of a larger run before: they would be read together with the new ones
+        if (std::find(written.begin(), written.end(), path) == written.end()) remove(path.c_str());
+
+    char text[256];
+    snprintf(text, sizeof text, "%lld tokens (%lld train, %lld validation), %.2f bytes per token, in ",
+             (long long)(train.tokens + val.tokens), (long long)train.tokens, (long long)val.tokens,
+             double(text_bytes) / double(train.tokens + val.tokens));
+    progress.line(text + written[0] + (written.size() > 1 ? " ... " + written.back() : ""), true);
+    if (o.val_fraction > 0 && val.tokens == 0)
+        progress.note("no validation tokens: the text is too short for this --val-fraction");
+    return {};
+}
+}   // namespace
+
+Command tokenize_command() {
+    auto o = std::make_shared<TokenizeOptions>();
+    return {"tokenize", "write text as token shards",
+            "flatgpt tokenize --tokenizer tok.json --out data/austen --val-fraction 0.1 text.txt",
+            {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl: one a line; -: stdin",
+              .required = true},
+             {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...",
+              .required = true},
+             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json"},
+             {.name = "--val-fraction", .to = &o->val_fraction, .help = "held out for validation: of JSON lines and of "
+              "more than 100 files every so many documents, otherwise the tail of each file", .min = 0, .max = 0.5},
+             {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "tokens of a shard", .min = 1, .max = 1e9},
+             {.name = "--field", .to = &o->field, .help = FIELD_HELP},
+             {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}},
+            [o] { return tokenize(*o); }};
+}

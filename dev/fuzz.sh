@@ -1,0 +1,66 @@
+#!/bin/bash
+# A libFuzzer run for each parser of files, under AddressSanitizer and UBSan. Corpora stay in build/fuzz.
+# Usage: fuzz.sh [TARGET...]   FUZZ_SECONDS=60 for each
+set -u
+cd "$(dirname "$0")/.." || exit 1
+targets=("$@")
+[ $# -gt 0 ] || for t in test/fuzz_*.cpp; do t=${t#test/fuzz_}; targets+=("${t%.cpp}"); done
+out=build/fuzz passed=0 failed=0
+mkdir -p $out
+
+check=$out/check.cpp
+echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >$check
+works() { command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address,undefined $check -o $out/check 2>/dev/null; }
+runtime=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)
+works || dev/deps.sh quiet clang ${runtime:+"$runtime"}
+if ! works; then
+    echo "fuzz: no clang++ with libFuzzer here"
+    echo "0 passed, 0 failed, ${#targets[@]} skipped"
+    exit 0
+fi
+
+flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
+objects=()
+compile() {    # source, further flags
+    local source=$1 object=$out/${1//\//_}.o
+    shift
+    objects+=("$object")
+    [ -e "$object" ] && [ -z "$(find . -maxdepth 2 -name '*.h' -newer "$object")" ] && [ "$object" -nt "$source" ] ||
+        clang++ $flags "$@" -c "$source" -o "$object"
+}
+for source in data/*.cpp checkpoint_json.cpp gpt.cpp; do
+    case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
+    compile "$source" -fsanitize=fuzzer-no-link || exit 1
+done
+make -s BUILD=$out $out/data/gpt2_merges.o || exit 1
+
+# One valid sample of each format to begin with.
+seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
+shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
+seed safetensors test/golden/tiny.safetensors 1
+seed safetensors test/golden/hf_tiny/model.safetensors 2
+seed config test/golden/hf_tiny/config.json 1
+seed config test/golden/checkpoint_1/config.json 2
+seed state test/golden/checkpoint_1/state.json 1
+shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
+shard '\xa1\xd9\x34\x01\x07\x00\x00\x00\x04\x00\x00\x00' >$out/sample && seed shard $out/sample 2
+
+for t in "${targets[@]}"; do
+    library=("${objects[@]}")
+    compile test/fuzz_"$t".cpp
+    objects=("${library[@]}")
+    mkdir -p $out/"$t"
+    if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o -lpcre2-8 -lpthread \
+            -o $out/fuzz_"$t" &&
+        $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+            -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
+        passed=$((passed + 1))
+        echo "passed  $t: $(sed -n 's/stat::number_of_executed_units: *//p' $out/"$t".log) inputs"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $t: $out/$t.log"
+        tail -30 $out/"$t".log
+    fi
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]

@@ -1,0 +1,31 @@
+// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: 12 bytes an element forward.
+//
+// Two positions may hold the same token: in the backward each thread owns a range of columns and walks all rows in
+// order, so that nothing is summed twice at once and the order is always the same.
+#include "vec.h"
+
+namespace ISA {
+void embedding_forward(float* x, const int* tok, const float* wte, const float* wpe, int B, int S, int C, int pos) {
+#pragma omp parallel for schedule(static)
+    for (int n = 0; n < B * S; n++) {
+        const float *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(pos + n % S) * C;
+        float* out = x + int64_t(n) * C;    // x[b,s,:]
+        each_vector(C, [&](int64_t c, auto at) { at.put(out + c, at.get(e + c) + at.get(p + c)); });
+    }
+}
+
+void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* tok, int B, int S, int C) {
+#pragma omp parallel
+    {
+        Range r = my_share(C, 16);
+        for (int n = 0; n < B * S && r.from < r.to; n++) {
+            const float* d = dx + int64_t(n) * C + r.from;
+            float *e = dwte + int64_t(tok[n]) * C + r.from, *p = dwpe + int64_t(n % S) * C + r.from;
+            each_vector(r.to - r.from, [&](int64_t c, auto at) {
+                at.put(e + c, at.get(e + c) + at.get(d + c));
+                at.put(p + c, at.get(p + c) + at.get(d + c));
+            });
+        }
+    }
+}
+}   // namespace ISA

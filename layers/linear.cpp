@@ -1,0 +1,204 @@
+// linear.cpp - y = x w^T + b + residual and its gradients: oneDNN's matrix products where it is there, and only here;
+// otherwise (and for what oneDNN does not offer on this CPU) the product of matmul.cpp. Up to GEMV_ROWS rows go to
+// gemv. Bound by FMAs: 2 N C OC of them forward, 4 N C OC backward.
+//
+// With --dtype bf16 the inputs are rounded to bf16 copies in scratch at each call; sums and results are float.
+#include <omp.h>
+
+#include <algorithm>
+#include <array>
+
+#include "cpu.h"
+
+#ifdef HAVE_DNNL
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <map>
+#include <memory>
+#include <optional>
+#endif
+
+namespace {
+// C (M,N) = A B (+ bias) (+ residual), or += : A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb].
+struct Product {
+    int M, N, K;
+    const float* a; int64_t ra, ca;
+    const float* b; int64_t rb, cb;
+    float* c;
+    const float *bias = nullptr, *residual = nullptr;    // residual may be c
+    bool add = false;
+};
+
+void own(const Loops& loops, const Product& p, bool round) {
+    bool add = p.add || p.bias || p.residual;
+    if (p.bias || (p.residual && p.residual != p.c)) loops.add_rows(p.c, p.residual, p.bias, p.M, p.N);
+    loops.matmul({p.M, p.N, p.K, p.a, p.ra, p.ca, p.b, p.rb, p.cb, p.c, add, round});
+}
+
+#ifdef HAVE_DNNL
+using dnnl::memory;
+
+struct Primitive {
+    dnnl::matmul run;
+    memory a, b, c, bias, residual;
+    std::unordered_map<int, memory> arguments;
+};
+
+// The form of a product: what a primitive is made for. The number of threads is part of it.
+using Form = std::array<int64_t, 12>;
+
+memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
+    return {{rows, columns}, type, memory::dims{columns, 1}};
+}
+
+// Throws dnnl::error where this CPU has no such product.
+Primitive make(const dnnl::engine& engine, const Product& p, bool half) {
+    const auto input = half ? memory::data_type::bf16 : memory::data_type::f32, f32 = memory::data_type::f32;
+    const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
+    const memory::desc c = dense(p.M, p.N, f32), bias = p.bias ? dense(1, p.N, f32) : memory::desc();
+    const bool binary = p.residual && p.residual != p.c;
+    dnnl::post_ops after;
+    if (p.add || (p.residual && !binary)) after.append_sum(1);
+    if (binary) after.append_binary(dnnl::algorithm::binary_add, c);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(after);
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl::matmul::primitive_desc plan(engine, a, b, bias, c, attributes);
+#else
+    dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, bias, c), attributes, engine);
+#endif
+    Primitive made = {dnnl::matmul(plan), memory(a, engine, nullptr), memory(b, engine, nullptr),
+                      memory(c, engine, nullptr), memory(bias, engine, nullptr), memory(c, engine, nullptr), {}};
+    made.arguments = {{DNNL_ARG_SRC, made.a}, {DNNL_ARG_WEIGHTS, made.b}, {DNNL_ARG_DST, made.c}};
+    if (p.bias) made.arguments[DNNL_ARG_BIAS] = made.bias;
+    if (binary) made.arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = made.residual;
+    return made;
+}
+
+// a, b: the inputs, bf16 with half. False where oneDNN has no such product here.
+bool library(const Product& p, const void* a, const void* b, bool half) {
+    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    static dnnl::stream stream(engine);
+    static std::map<Form, std::optional<Primitive>> made;
+    const int residual = !p.residual ? 0 : p.residual == p.c ? 1 : 2;
+    const Form form = {p.M, p.N, p.K, p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, residual, p.add, half, cpu_threads()};
+    auto found = made.find(form);
+    try {
+        if (found == made.end()) {
+            found = made.emplace(form, std::nullopt).first;
+            found->second = make(engine, p, half);
+        }
+        if (!found->second) return false;
+        Primitive& primitive = *found->second;
+        primitive.a.set_data_handle(const_cast<void*>(a));
+        primitive.b.set_data_handle(const_cast<void*>(b));
+        primitive.c.set_data_handle(p.c);
+        if (p.bias) primitive.bias.set_data_handle(const_cast<float*>(p.bias));
+        if (residual == 2) primitive.residual.set_data_handle(const_cast<float*>(p.residual));
+        primitive.run.execute(stream, primitive.arguments);
+        stream.wait();
+        return true;
+    } catch (const dnnl::error&) {
+        return false;    // nothing has been written: a failed primitive never started
+    }
+}
+#else
+bool library(const Product&, const void*, const void*, bool) { return false; }
+#endif
+
+// The bf16 copies of a call, in scratch: x (N,C), w (OC,C), dy (N,OC), each at a multiple of 64 bytes.
+int64_t copy_size(int64_t elements) { return round_up(elements, 32); }
+int64_t copies_bytes(int64_t N, int64_t C, int64_t OC) {
+    return int64_t(sizeof(uint16_t)) * (copy_size(N * C) + copy_size(OC * C) + copy_size(N * OC));
+}
+struct Copies { uint16_t *x, *w, *dy; };
+Copies copies(int64_t N, int64_t C, int64_t OC) {
+    auto* p = static_cast<uint16_t*>(cpu_scratch(copies_bytes(N, C, OC)));
+    return {p, p + copy_size(N * C), p + copy_size(N * C) + copy_size(OC * C)};
+}
+
+template <Isa isa, Dtype dtype> struct Linear {
+    static constexpr bool half = dtype == Dtype::bf16;
+
+    // oneDNN may share out the sum over k from 2048 steps on, and then the bits depend on the number of threads: it
+    // gets shorter ones, in order.
+    static void multiply(Product p, const void* a, const void* b) {
+        constexpr int MOST = 1984, size = half ? 2 : 4;
+        const int K = p.K, step = int(round_up(ceil_div(K, ceil_div(K, MOST)), 64));
+        for (int k = 0; k < K; k += step) {
+            p.K = std::min(step, K - k);
+            if (!library(p, a, b, half)) own(cpu_loops(isa), p, half);
+            a = static_cast<const char*>(a) + step * p.ca * size;
+            b = static_cast<const char*>(b) + step * p.rb * size;
+            p.a += step * p.ca;
+            p.b += step * p.rb;
+            p.bias = p.residual = nullptr;
+            p.add = true;
+        }
+    }
+
+    static void forward(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C,
+                        int OC) {
+        const Loops& loops = cpu_loops(isa);
+        if (N <= GEMV_ROWS) return loops.gemv(y, x, w, b, residual, N, C, OC, half);
+        const Product p = {N, OC, C, x, C, 1, w, 1, C, y, b, residual};    // x[n,c] w[o,c]
+        if (!half) return multiply(p, x, w);
+        const Copies to = copies(N, C, OC);
+        loops.to_bf16(to.x, x, int64_t(N) * C);
+        loops.to_bf16(to.w, w, int64_t(OC) * C);
+        multiply(p, to.x, to.w);
+    }
+
+    static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N, int C,
+                         int OC) {
+        const Loops& loops = cpu_loops(isa);
+        const void *x_in = x, *w_in = w, *dy_in = dy;
+        if (half) {
+            const Copies to = copies(N, C, OC);
+            loops.to_bf16(to.x, x, int64_t(N) * C);
+            if (dx) loops.to_bf16(to.w, w, int64_t(OC) * C);
+            loops.to_bf16(to.dy, dy, int64_t(N) * OC);
+            x_in = to.x, w_in = to.w, dy_in = to.dy;
+        }
+        if (dx) multiply({N, C, OC, dy, OC, 1, w, C, 1, dx}, dy_in, w_in);    // dy[n,o] w[o,c]
+        Product p = {OC, C, N, dy, 1, OC, x, C, 1, dw};                       // dy[n,o] x[n,c]
+        p.add = true;
+        multiply(p, dy_in, x_in);
+        if (db) loops.column_sums(db, dy, N, OC);
+    }
+};
+}   // namespace
+
+#ifdef HAVE_DNNL
+const char* linear_library() {
+    static const dnnl_version_t& v = *dnnl_version();
+    static const std::string name = "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor);
+    return name.c_str();
+}
+#else
+const char* linear_library() { return "own GEMM"; }
+#endif
+
+int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC) {
+#ifdef HAVE_DNNL
+    (void)loops;
+    return dtype == Dtype::fp32 ? 0 : copies_bytes(N, C, OC);
+#else
+    (void)dtype;
+    return std::max({loops.matmul_scratch(N, OC, C), loops.matmul_scratch(N, C, OC), loops.matmul_scratch(OC, C, N)});
+#endif
+}
+
+void linear_entries(Ops<float>& ops, Isa isa, Dtype dtype) {
+    auto set = [&]<Isa i, Dtype d>() {
+        if (isa != i || dtype != d) return;
+        ops.linear_forward = Linear<i, d>::forward;
+        ops.linear_backward = Linear<i, d>::backward;
+    };
+    set.operator()<Isa::base, Dtype::fp32>();
+    set.operator()<Isa::base, Dtype::bf16>();
+    set.operator()<Isa::avx2, Dtype::fp32>();
+    set.operator()<Isa::avx2, Dtype::bf16>();
+    set.operator()<Isa::avx512, Dtype::fp32>();
+    set.operator()<Isa::avx512, Dtype::bf16>();
+}

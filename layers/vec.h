@@ -1,0 +1,111 @@
+// vec.h - one vector of floats on GCC's vector extensions: load, store, tails, reductions, exp. Per instruction set.
+#pragma once
+#include <omp.h>
+
+#include "cpu.h"
+
+#if defined(__AVX512F__)
+#define VW 16    // floats in a vector
+#elif defined(__AVX2__)
+#define VW 8
+#else
+#define VW 4
+#endif
+#define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
+
+namespace ISA {
+typedef float vf __attribute__((vector_size(4 * VW)));
+typedef int32_t vi __attribute__((vector_size(4 * VW)));
+typedef float vf_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+
+INLINE int least(int a, int b) { return a < b ? a : b; }
+INLINE int64_t least64(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
+
+INLINE vf set1(float s) { return s - vf{}; }
+INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
+INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
+// The first n < VW elements; the others are zero.
+INLINE vf load_some(const float* p, int n) {
+    float t[VW] = {};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return load(t);
+}
+INLINE void store_some(float* p, vf v, int n) {
+    float t[VW];
+    store(t, v);
+    for (int i = 0; i < n; i++) p[i] = t[i];
+}
+INLINE vi lanes() {
+    vi v;
+    for (int i = 0; i < VW; i++) v[i] = i;
+    return v;
+}
+// A vector's place in a row: all of it, or the first n lanes of the last one.
+template <bool full> struct Place {
+    int n;
+    INLINE_MEMBER vf get(const float* p) const { return full ? load(p) : load_some(p, n); }
+    INLINE_MEMBER void put(float* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
+    INLINE_MEMBER vf others(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
+};
+// Calls f(offset, place) for each vector of n elements: one text for whole vectors and the tail.
+template <class F> INLINE void each_vector(int64_t n, F f) {
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) f(i, Place<true>{VW});
+    if (i < n) f(i, Place<false>{int(n - i)});
+}
+
+INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b where either is NaN
+INLINE vf min(vf a, vf b) { return a < b ? a : b; }
+
+// Reductions by halves: one order for all callers.
+template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }
+INLINE float sum(vf v) {
+    if constexpr (VW > 8) v += swapped<8>(v);
+    if constexpr (VW > 4) v += swapped<4>(v);
+    v += swapped<2>(v);
+    v += swapped<1>(v);
+    return v[0];
+}
+INLINE float max(vf v) {
+    if constexpr (VW > 8) v = max(v, swapped<8>(v));
+    if constexpr (VW > 4) v = max(v, swapped<4>(v));
+    v = max(v, swapped<2>(v));
+    v = max(v, swapped<1>(v));
+    return v[0];
+}
+
+// exp(x) = 2^k exp(r), |r| <= ln2/2: at most 1.1 ulp off, denormal results included; NaN, 0 and infinity where exp has
+// them. The polynomial is a minimax fit of degree 6. 2^k in two factors: each exponent is in range.
+INLINE vf exp(vf x) {
+    const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer, which the low bits then hold
+    x = max(set1(-104), min(set1(89), x));
+    vf t = x * 0x1.715476p0f + MAGIC;
+    vi k = reinterpret_cast<vi>(t) - 0x4B400000;
+    vf kf = t - MAGIC;
+    vf r = x - kf * 0x1.63p-1f - kf * -0x1.bd0106p-13f;    // ln2 in two parts, the first times kf exact
+    vf p = set1(0x1.6a23a8p-10f);
+    p = p * r + 0x1.123a36p-7f;
+    p = p * r + 0x1.5558f4p-5f;
+    p = p * r + 0x1.555490p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = p * r * r + r + 1.0f;
+    vi half = k >> 1, rest = k - half;
+    return p * reinterpret_cast<vf>((half + 127) << 23) * reinterpret_cast<vf>((rest + 127) << 23);
+}
+
+// The bf16 nearest to x (ties to even), as a float; NaN stays NaN.
+INLINE vf rounded_bf16(vf x) {
+    vi u = reinterpret_cast<vi>(x), odd = (u >> 16) & 1;
+    vi r = (u + 0x7fff + odd) & int32_t(0xffff0000), quiet = u | 0x400000;
+    return reinterpret_cast<vf>(x == x ? r : quiet & int32_t(0xffff0000));
+}
+
+// This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
+struct Range { int64_t from, to; };
+INLINE Range my_share(int64_t n, int64_t unit) {
+    int64_t units = (n + unit - 1) / unit, id = omp_get_thread_num(), threads = omp_get_num_threads();
+    return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
+}
+}   // namespace ISA

@@ -1,0 +1,135 @@
+#include "ops.h"
+
+static int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
+static int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
+
+// Forward and backward of every instruction set; tolerance relative to the largest element of each output.
+static void compare(int B, int S, Heads h, double size, double tolerance) {
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(size);
+    const Ops<double>& ref = reference_ops();
+    const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
+    auto qkv = normal<float>(nq, 1, size), dy = normal<float>(ny, 2);
+    std::vector<double> y(ny), dqkv(nq);
+    std::vector<float> lse(nl);
+    ref.attention_forward(y.data(), lse.data(), doubles(qkv).data(), B, S, h);
+    std::vector<float> y32(y.begin(), y.end());
+    ref.attention_backward(dqkv.data(), doubles(dy).data(), y.data(), doubles(qkv).data(), lse.data(), B, S, h);
+    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        Guarded<float> fy(ny), fl(nl), fd(nq);
+        op.attention_forward(fy, fl, qkv.data(), B, S, h);
+        op.attention_backward(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
+        CHECK(relative_error(fy.data(), y.data(), ny) < tolerance);
+        CHECK(relative_error(fl.data(), lse.data(), nl) < tolerance);
+        CHECK(relative_error(fd.data(), dqkv.data(), nq) < 4 * tolerance);
+        CHECK((fy.intact() && fl.intact() && fd.intact()));
+    });
+}
+
+TEST_CASE("attention: every instruction set against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    int k = 0;
+    for (int S : {1, 2, 63, 64, 65, 130})
+        for (int HS : {4, 8, 16, 20, 32, 64, 80, 96, 128}) {
+            Heads h = kinds[k++ % 3];
+            h.HS = HS;
+            compare(S < 100 ? 2 : 1, S, h, 1, 2e-6);
+        }
+    compare(8, 100, {4, 4, 32}, 1, 2e-6);       // many heads: dQ is not split
+    compare(2, 130, {2, 2, 1}, 1, 2e-6);
+    compare(1, 100, {2, 1, 64}, 30, 1e-3);      // scores of some 1e4: a float score is off by 1e-3 itself
+}
+
+TEST_CASE("attention: the same bits for any number of threads") {
+    for (int B : {1, 9}) {
+        const int S = 130;
+        const Heads h = {4, 2, 20};
+        const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
+        auto qkv = normal<float>(nq, 1), dy = normal<float>(ny, 2);
+        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+            CHECK(same_bits(ny + nl + nq, [&](float* out) {
+                op.attention_forward(out, out + ny, qkv.data(), B, S, h);
+                op.attention_backward(out + ny + nl, dy.data(), out, qkv.data(), out + ny, B, S, h);
+            }));
+        });
+    }
+}
+
+TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
+    const int S = 100, at = 70;
+    const Heads h = {2, 2, 32};
+    auto qkv = normal<float>(packed(1, S, h), 1);
+    qkv[size_t((int64_t(at) * 6 + 2) * 32 + 5)] = NAN;    // k of head 0
+    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        std::vector<float> y(heads(1, S, h)), lse(2 * S);
+        op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
+        bool right = true;
+        for (int s = 0; s < S; s++)
+            for (int d = 0; d < 64; d++) right = right && std::isnan(y[size_t(s * 64 + d)]) == (s >= at && d < 32);
+        CHECK(right);
+    });
+}
+
+// A sequence in calls of various lengths through the cache equals the whole at once.
+static void cached(int B, Heads h, std::vector<int> calls, int spare) {
+    int S = 0;
+    for (int n : calls) S += n;
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS);
+    const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS, width = int64_t(h.NH) * h.HS, maxT = S + spare;
+    auto qkv = normal<float>(packed(B, S, h), 1);
+    std::vector<double> want(heads(B, S, h));
+    std::vector<float> lse(size_t(B) * h.NH * S);
+    reference_ops().attention_forward(want.data(), lse.data(), doubles(qkv).data(), B, S, h);
+    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        Guarded<float> k(B * h.NKV * maxT * h.HS, 77), v(B * h.NKV * maxT * h.HS, 77), all(heads(B, S, h));
+        int pos = 0;
+        for (int n : calls) {
+            std::vector<float> part(size_t(B * n * row));
+            for (int b = 0; b < B; b++)
+                memcpy(&part[size_t(b * n * row)], &qkv[size_t((b * S + pos) * row)], size_t(n * row) * sizeof(float));
+            Guarded<float> y(heads(B, n, h));
+            op.attention_cached(y, k, v, part.data(), B, n, pos, int(maxT), h);
+            for (int b = 0; b < B; b++)
+                memcpy(&all[(int64_t(b) * S + pos) * width], &y[b * n * width], size_t(n * width) * sizeof(float));
+            CHECK(y.intact());
+            pos += n;
+        }
+        CHECK(relative_error(all.data(), want.data(), all.n) < 2e-6);
+        bool untouched = true;
+        for (int64_t i = 0; i < k.n; i++)
+            if (i / h.HS % maxT >= S) untouched = untouched && k[i] == 77 && v[i] == 77;
+        CHECK(untouched);
+        CHECK((k.intact() && v.intact()));
+    });
+}
+
+TEST_CASE("attention: through the cache, equal to the whole sequence") {
+    cached(1, {2, 2, 16}, {1, 1, 1, 5, 1, 60, 1, 64, 2}, 3);
+    cached(3, {4, 2, 20}, {7, 1, 1, 50, 1}, 0);
+    cached(2, {3, 1, 64}, {65, 1, 1}, 10);
+    cached(1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the keys
+    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        const Heads h = {4, 2, 24};
+        CHECK(same_bits(4 * 24, [&](float* y) {
+            auto k = normal<float>(2 * 600 * 24, 1), v = normal<float>(2 * 600 * 24, 2), qkv = normal<float>(8 * 24, 3);
+            op.attention_cached(y, k.data(), v.data(), qkv.data(), 1, 1, 599, 600, h);
+        }));
+    });
+}
+
+TEST_CASE("attention: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int B = 2, S = 5;
+    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}}) {
+        const int64_t nq = packed(B, S, h), ny = heads(B, S, h);
+        auto qkv = normal<double>(nq, 1), g = normal<double>(ny, 2);
+        std::vector<double> y(ny), d(nq);
+        std::vector<float> lse(size_t(B) * h.NH * S);
+        auto loss = [&] {
+            op.attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
+            return dot(y, g);
+        };
+        loss();
+        op.attention_backward(d.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
+        CHECK(gradient_error(qkv.data(), d.data(), nq, loss) < 1e-5);    // lse is float
+    }
+}

@@ -1,0 +1,206 @@
+// test_tokenize.cpp - `flatgpt train-tokenizer` and `flatgpt tokenize` from files to shards.
+#include "command.h"
+#include "data/bpe.h"
+#include "data/corpus.h"
+#include "data/file.h"
+#include "data/loader.h"
+
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <unistd.h>
+
+#include "test.h"
+
+namespace {
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+Status run(Command command, const Strings& args) {
+    Result<bool> go = command_parse(command, args);
+    return go.ok() ? command.run() : go.status;
+}
+Status tokenize(const Strings& args) { return run(tokenize_command(), args); }
+void write(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+std::vector<int> read_shard(const std::string& path, int vocab = 50257) {
+    Result<Shard> shard = shard_open(path, false);
+    REQUIRE_MESSAGE(shard.ok(), shard.status.message);
+    std::vector<int> ids(size_t(shard.value.tokens));
+    Status s = shard_read(shard.value, 0, shard.value.tokens, vocab, ids.data());
+    REQUIRE_MESSAGE(s.ok(), s.message);
+    return ids;
+}
+std::string story(int lines) {
+    static const char* const words[] = {"the", "cat", "sat", "on", "a", "mat", "It's", "raining,", "said", "\"Emma.\"",
+                                        "\xE6\xBC\xA2\xE5\xAD\x97", "1815"};
+    std::string text;
+    for (int i = 0; i < lines; i++) {
+        for (uint64_t j = 0; j < 10; j++) text += std::string(words[philox(1, uint64_t(i), j).v[0] % 12]) + " ";
+        text += i % 7 ? "\n" : "\r\n\n";
+    }
+    return text;
+}
+std::vector<int> encoded(const std::string& text) {
+    static const Tokenizer t = Tokenizer::gpt2();
+    std::vector<int> ids = t.encode(text);
+    ids.push_back(t.end_of_text());
+    return ids;
+}
+template <class V> V operator+(V a, const V& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
+}   // namespace
+
+TEST_CASE("tokenize: a long text, cut for memory and for shards, has the ids of the whole") {
+    std::string dir = temporary_directory(), text = story(60000);    // several segments
+    write(dir + "/a.txt", text);
+    write(dir + "/b.txt", "short");
+    write(dir + "/empty.txt", "");
+    REQUIRE(tokenize({"--out", dir + "/new/x", "--shard-tokens", "300k", dir + "/a.txt", dir + "/b.txt",
+                      dir + "/empty.txt"}).ok());
+    std::vector<int> ids;
+    for (int i = 0; fs::exists(dir + "/new/x_train_00" + std::to_string(i) + ".bin"); i++) {
+        std::vector<int> shard = read_shard(dir + "/new/x_train_00" + std::to_string(i) + ".bin");
+        CHECK(shard.size() <= 300000);
+        ids = ids + shard;
+    }
+    CHECK(ids.size() > 600000);
+    CHECK(ids == encoded(text) + encoded("short"));
+    CHECK_FALSE(fs::exists(dir + "/new/x_val_000.bin"));
+}
+
+TEST_CASE("tokenize: the tail of a text is held out") {
+    std::string dir = temporary_directory(), text = story(20000);
+    write(dir + "/a.txt", text);
+    REQUIRE(tokenize({"--out", dir + "/x", "--val-fraction", "0.25", dir + "/a.txt"}).ok());
+    Tokenizer t = Tokenizer::gpt2();
+    std::vector<int> train = read_shard(dir + "/x_train_000.bin"), val = read_shard(dir + "/x_val_000.bin");
+    REQUIRE(train.back() == 50256);
+    REQUIRE(val.back() == 50256);
+    train.pop_back();
+    val.pop_back();
+    CHECK(t.decode(train) + t.decode(val) == text);
+    CHECK(train + val == t.encode(text));
+    CHECK(double(t.decode(val).size()) / double(text.size()) == doctest::Approx(0.25).epsilon(0.001));
+}
+
+TEST_CASE("tokenize: JSON lines, one document each; every so many are held out") {
+    std::string dir = temporary_directory(), lines;
+    std::vector<int> train, val;
+    for (int i = 0; i < 1000; i++) {
+        std::string text = "document " + std::to_string(i) + "\nwith \xC3\xA9 <|endoftext|>";
+        lines += "{\"id\": " + std::to_string(i) + ", \"body\": \"document " + std::to_string(i) +
+                 "\\nwith \\u00e9 <|endoftext|>\"}" + (i % 3 ? "\n" : "\r\n\n");
+        (i % 20 == 19 ? val : train) = (i % 20 == 19 ? val : train) + encoded(text);
+    }
+    write(dir + "/a.jsonl", lines);
+    REQUIRE(tokenize({"--out", dir + "/x", "--val-fraction", "0.05", "--field", "body", dir + "/a.jsonl"}).ok());
+    CHECK(read_shard(dir + "/x_train_000.bin") == train);
+    CHECK(read_shard(dir + "/x_val_000.bin") == val);
+
+    int in = dup(0), fd = open((dir + "/a.jsonl").c_str(), O_RDONLY);    // the same from stdin
+    dup2(fd, 0);
+    CHECK(tokenize({"--out", dir + "/y", "--val-fraction", "0.05", "--field", "body", "-"}).ok());
+    dup2(in, 0);
+    close(fd);
+    close(in);
+    CHECK(read_shard(dir + "/y_val_000.bin") == val);
+}
+
+TEST_CASE("tokenize: what is wrong, and where") {
+    std::string dir = temporary_directory();
+    auto check = [&](Status s, Exit code, const std::string& message) {
+        CHECK(s.code == code);
+        CHECK_MESSAGE(s.message.find(message) != std::string::npos, s.message);
+    };
+    auto line = [&](const std::string& bad) {
+        write(dir + "/bad.jsonl", "{\"text\": \"fine\"}\n\n" + bad + "\n{\"text\": \"fine\"}\n");
+        return tokenize({"--out", dir + "/z", dir + "/bad.jsonl"});
+    };
+    check(line("{\"text\": 5}"), Exit::input, "bad.jsonl:3: text: expected a string, found 5");
+    check(line("{\"txt\": \"a\"}"), Exit::input, "bad.jsonl:3: text: expected a string, found nothing");
+    check(line("[1]"), Exit::input, "bad.jsonl:3: expected a JSON object");
+    check(line("{\"text\": \"a"), Exit::input, "bad.jsonl:3: ");
+    check(line("{\"text\": \"\xFF\"}"), Exit::input, "bad.jsonl:3: ");
+    check(tokenize({"--out", dir + "/z", dir + "/none.txt"}), Exit::input, "none.txt: cannot read");
+    check(tokenize({"--out", dir + "/z", dir}), Exit::input, "found a directory");
+    write(dir + "/empty.txt", "");
+    check(tokenize({"--out", dir + "/z", dir + "/empty.txt"}), Exit::input, "found none");
+    check(tokenize({"--out", dir + "/z", "--val-fraction", "0.1", "/dev/null"}), Exit::usage, "stream");
+    write(dir + "/a.txt", "some text");
+    write(dir + "/no_end.json", Tokenizer::from_merges({}, Pattern::gpt2, {"<|end|>"}).to_json());
+    check(tokenize({"--tokenizer", dir + "/no_end.json", "--out", dir + "/z", dir + "/a.txt"}), Exit::input,
+          "<|endoftext|>");
+    check(tokenize({"--out", dir + "/a.txt/z", dir + "/a.txt"}), Exit::io, "cannot create");
+    for (auto& entry : fs::directory_iterator(dir)) CHECK(entry.path().extension() != ".bin");    // nothing was written
+
+    // old shards are never overwritten unasked, nor left beside new ones
+    Strings args = {"--out", dir + "/z", "--shard-tokens", "1", dir + "/a.txt"};
+    REQUIRE(tokenize(args).ok());
+    CHECK(fs::exists(dir + "/z_train_002.bin"));
+    check(tokenize(args), Exit::usage, "z_train_000.bin exists");
+    write(dir + "/z_train_x.bin", "somebody's");
+    args[3] = "2";
+    args.push_back("--overwrite");
+    REQUIRE(tokenize(args).ok());
+    CHECK(fs::exists(dir + "/z_train_001.bin"));
+    CHECK_FALSE(fs::exists(dir + "/z_train_002.bin"));
+    CHECK(fs::exists(dir + "/z_train_x.bin"));
+}
+
+TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to give the text") {
+    std::string dir = temporary_directory(), text = story(30000);
+    write(dir + "/a.txt", text);
+    for (std::string pattern : {"gpt2", "cl100k"}) {
+        std::string out = dir + "/" + pattern + "/tok.json";
+        Strings args = {"--vocab", "290", "--pattern", pattern, "--out", out, dir + "/a.txt"};
+        REQUIRE(run(train_tokenizer_command(), args).ok());
+        Result<Tokenizer> t = Tokenizer::load(out);
+        REQUIRE(t.ok());
+        CHECK(t.value.vocab_size() == 290);
+        CHECK(t.value.end_of_text() == 289);
+        BpeTraining whole;    // in one stretch
+        whole.vocab = 290;
+        whole.pattern = pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
+        bool given = false;
+        whole.read = [&](std::string& s) -> Result<bool> { return s = text, !std::exchange(given, true); };
+        CHECK(bpe_train(whole).value.to_json() == t.value.to_json());
+        REQUIRE(tokenize({"--tokenizer", out, "--out", dir + "/" + pattern + "/x", dir + "/a.txt"}).ok());
+        std::vector<int> ids = t.value.encode(text);
+        ids.push_back(289);
+        CHECK(read_shard(dir + "/" + pattern + "/x_train_000.bin", 290) == ids);
+    }
+    Status s = run(train_tokenizer_command(), {"--vocab", "300", "--out", dir + "/t.json", dir + "/none"});
+    CHECK(s.code == Exit::input);
+    write(dir + "/bad.jsonl", "{\"text\": \"fine\"}\n{}\n");
+    s = run(train_tokenizer_command(), {"--vocab", "300", "--out", dir + "/t.json", dir + "/bad.jsonl"});
+    CHECK(s.code == Exit::input);
+    CHECK(s.message.find("bad.jsonl:2: text") != std::string::npos);
+    CHECK_FALSE(fs::exists(dir + "/t.json"));
+}
+
+TEST_CASE("corpus: segments are bounded, and many files are held out whole") {
+    std::string dir = temporary_directory();
+    write(dir + "/long.txt", story(50000));
+    auto cut = [](std::string_view text, size_t limit) { return safe_cut(Pattern::gpt2, text, limit); };
+    Result<Corpus> corpus = Corpus::open({{dir + "/long.txt"}, "", 0, cut});
+    REQUIRE(corpus.ok());
+    size_t largest = 0, n = 0;
+    for (Segment s; corpus.value.next(s).value; n++) largest = std::max(largest, s.text.size());
+    CHECK(n >= 2);
+    CHECK(largest <= (1 << 20));
+    CHECK(corpus.value.bytes_read() == corpus.value.bytes());
+    Strings files;
+    for (int i = 0; i < 101; i++) {
+        files.push_back(dir + "/" + std::to_string(i) + ".txt");
+        write(files.back(), "text " + std::to_string(i));
+    }
+    Result<Corpus> many = Corpus::open({files, "", 0.1, cut});
+    REQUIRE(many.ok());
+    int held_out = 0, documents = 0;
+    for (Segment s; many.value.next(s).value; documents++) {
+        CHECK(s.ends_document);
+        held_out += s.validation;
+    }
+    CHECK(documents == 101);
+    CHECK(held_out == 10);
+}

@@ -1,0 +1,364 @@
+// test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
+#include "train.h"
+
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "data/safetensors.h"
+#include "test.h"
+
+namespace {
+namespace fs = std::filesystem;
+
+// A directory with a byte tokenizer (257 tokens), a training shard and a validation shard of noisy repetition.
+struct Toy {
+    std::string dir = temporary_directory();
+    Toy() {
+        Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
+        std::ofstream(dir + "/tok.json") << bytes.to_json();
+        write("train", 20000, 1);
+        write("val", 2000, 2);
+    }
+    void write(const std::string& name, int n, uint64_t stream, int add = 0) {
+        std::vector<int> text(static_cast<size_t>(n));
+        for (int i = 0; i < n; i++) {
+            uint32_t r = philox(3, stream, uint64_t(i)).v[0];
+            text[size_t(i)] = (r % 4 ? (i * 7) % 64 : int(r >> 8) % 64) + add;
+        }
+        ShardWriter w;
+        REQUIRE(w.open(dir + "/" + name + ".bin", 257).ok());
+        REQUIRE(w.append(text.data(), n).ok());
+        REQUIRE(w.commit().ok());
+    }
+    std::vector<std::string> args(const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> a = {"train", "--data", dir + "/train.bin", "--val", dir + "/val.bin", "--tokenizer", dir + "/tok.json",
+                                      "--layers", "2", "--heads", "2", "--channels", "32", "--out", dir + "/" + out, "--batch", "4",
+                                      "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-batches", "2"};
+        a.insert(a.end(), more.begin(), more.end());
+        return a;
+    }
+    // metrics.jsonl without what the clock says
+    std::string metrics(const std::string& out) const {
+        std::ifstream file(dir + "/" + out + "/metrics.jsonl");
+        std::string all, line;
+        while (std::getline(file, line)) {
+            size_t from = line.find(",\"ms\":"), to = line.find(",\"tokens\":");
+            REQUIRE(from != std::string::npos);
+            REQUIRE(to != std::string::npos);
+            all += line.substr(0, from) + line.substr(to) + "\n";
+        }
+        return all;
+    }
+    std::string newest(const std::string& out) const {
+        auto all = checkpoint_list(dir + "/" + out);
+        return all.empty() ? "" : all.back();
+    }
+};
+bool same_file(const std::string& a, const std::string& b) {
+    std::string x = read_file(a), y = read_file(b);
+    return !x.empty() && x == y;
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+}   // namespace
+
+TEST_CASE("train: two runs, the same bits; then eval and sample") {
+    Toy toy;
+    for (const char* out : {"a", "b"}) {
+        ProcessResult r = run_flatgpt(toy.args(out, {"--steps", "60", "--eval-every", "20", "--sample-every", "30"}));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    }
+    CHECK(toy.metrics("a") == toy.metrics("b"));
+    CHECK(contains(toy.metrics("a"), "\"val_loss\":"));
+    CHECK(contains(toy.metrics("a"), "\"sample\":"));
+    CHECK(same_file(toy.newest("a") + "/model.safetensors", toy.newest("b") + "/model.safetensors"));
+    CHECK(same_file(toy.newest("a") + "/optimizer.safetensors", toy.newest("b") + "/optimizer.safetensors"));
+
+    ProcessResult e = run_flatgpt({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--json"});
+    INFO(e.err);
+    CHECK(e.exit_code == 0);
+    double loss = 0, perplexity = 0, bits = 0;
+    long long tokens = 0;
+    CHECK(sscanf(e.out.c_str(), "{\"loss\":%lf,\"perplexity\":%lf,\"bits_per_byte\":%lf,\"tokens\":%lld}", &loss, &perplexity, &bits, &tokens) == 4);
+    CHECK(tokens == 1999 / 32 * 32);
+    CHECK(loss < 3.5);    // log 64 = 4.16 for who has learnt nothing but the alphabet
+    CHECK(perplexity == doctest::Approx(std::exp(loss)));
+    CHECK(bits == doctest::Approx(loss / std::log(2.0)));    // one byte a token
+
+    auto sample = [&](std::vector<std::string> more) {
+        std::vector<std::string> a = {"sample", toy.dir + "/a", "--prompt", "abc", "--tokens", "40", "--ignore-end"};
+        a.insert(a.end(), more.begin(), more.end());
+        ProcessResult r = run_flatgpt(a);
+        INFO(r.err);
+        CHECK(r.exit_code == 0);
+        return r;
+    };
+    CHECK(sample({"--seed", "3"}).out == sample({"--seed", "3"}).out);
+    CHECK(sample({"--seed", "3"}).out != sample({"--seed", "4"}).out);
+    CHECK(sample({"--temperature", "0"}).out == sample({"--top-k", "1"}).out);
+    CHECK(sample({"--num", "3"}).out.find("--- 3 ---") != std::string::npos);
+    CHECK(contains(sample({"--json", "--num", "2"}).out, "{\"sample\":1,\"prompt\":\"abc\""));
+    CHECK(contains(sample({"--tokens", "100"}).err, "context of 32 tokens is full"));
+    ProcessResult piped = run_flatgpt({"sample", toy.dir + "/a", "--prompt-file", "-", "--tokens", "5"}, {"abc", {}, {}, 60});
+    CHECK(piped.out.substr(0, 3) == "abc");
+}
+
+TEST_CASE("train: killed at 50 random moments, resumed each time: the same losses and weights, bit for bit") {
+    Toy toy;
+    const std::vector<std::string> flags = {"--steps", "600", "--save-every", "10", "--eval-every", "50", "--keep", "2", "--resume", "auto"};
+    ProcessResult unbroken = run_flatgpt(toy.args("unbroken", flags), {{}, {}, {}, 120});
+    INFO(unbroken.err);
+    REQUIRE(unbroken.exit_code == 0);
+    const int kills = test_long() ? 500 : 50;
+    int killed = 0, saved = 0;
+    for (int i = 0; i < kills; i++) {
+        Process p([&] { auto a = toy.args("killed", flags); a.insert(a.begin(), flatgpt_binary()); return a; }());
+        // A kill must find the run at work: 0 to 15 ms times the run's own pace, seen from outside.
+        usleep(useconds_t(60000 + philox(17, 0, uint64_t(i)).v[0] % 160000));
+        p.send(SIGKILL);
+        killed += p.wait().signal == SIGKILL;
+        saved = int(checkpoint_list(toy.dir + "/killed").size()) > 0 ? saved + 1 : saved;
+    }
+    ProcessResult last = run_flatgpt(toy.args("killed", flags), {{}, {}, {}, 120});
+    INFO(last.err);
+    REQUIRE(last.exit_code == 0);
+    MESSAGE(killed << " of " << kills << " kills found the run alive, " << saved << " with a checkpoint");
+    CHECK(killed >= 10);
+    CHECK(toy.metrics("killed") == toy.metrics("unbroken"));
+    for (const char* file : {"model.safetensors", "optimizer.safetensors", "state.json"})
+        CHECK(same_file(toy.newest("killed") + "/" + file, toy.newest("unbroken") + "/" + file));
+    for (auto& entry : fs::directory_iterator(toy.dir + "/killed")) CHECK(!contains(entry.path().string(), ".tmp"));
+}
+
+TEST_CASE("train: SIGINT and SIGTERM save and say so; the resumed run has the same bits") {
+    Toy toy;
+    const std::vector<std::string> flags = {"--steps", "400", "--resume", "auto"};
+    REQUIRE(run_flatgpt(toy.args("unbroken", flags)).exit_code == 0);
+    for (auto [number, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+        std::vector<std::string> a = toy.args("stopped", flags);
+        a.insert(a.begin(), flatgpt_binary());
+        Process p(a);
+        for (int i = 0; i < 500 && !contains(p.err(), " parameters, "); i++) usleep(10000);
+        usleep(100000);
+        p.send(number);
+        ProcessResult r = p.wait();
+        INFO(r.err);
+        if (r.exit_code == 0) continue;    // it was done already
+        CHECK(r.exit_code == code);
+        CHECK(contains(r.err, "--resume auto"));
+        CHECK(!toy.newest("stopped").empty());
+    }
+    REQUIRE(run_flatgpt(toy.args("stopped", flags)).exit_code == 0);
+    CHECK(toy.metrics("stopped") == toy.metrics("unbroken"));
+    CHECK(same_file(toy.newest("stopped") + "/model.safetensors", toy.newest("unbroken") + "/model.safetensors"));
+}
+
+TEST_CASE("train: a damaged newest checkpoint is named and the one before is used") {
+    Toy toy;
+    REQUIRE(run_flatgpt(toy.args("a", {"--steps", "20", "--save-every", "10"})).exit_code == 0);
+    std::string weights = toy.newest("a") + "/model.safetensors", bytes = read_file(weights);
+    bytes[bytes.size() / 2] ^= 1;
+    std::ofstream(weights, std::ios::binary) << bytes;
+    ProcessResult r = run_flatgpt(toy.args("a", {"--steps", "30", "--resume", "auto"}));
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.err, "step_00000020"));
+    CHECK(contains(r.err, "after step 10"));
+    ProcessResult s = run_flatgpt({"sample", weights.substr(0, weights.rfind('/')), "--tokens", "3"});
+    CHECK(s.exit_code == 3);    // asked for by name, it is not silently replaced
+}
+
+TEST_CASE("train: what cannot be done is said in one line with the right exit code") {
+    Toy toy;
+    toy.write("big", 2000, 3, 250);    // ids up to 313 in a vocabulary of 257
+    std::ofstream(toy.dir + "/short.bin") << "abc";
+    REQUIRE(run_flatgpt(toy.args("a", {"--steps", "4"})).exit_code == 0);
+    auto check = [&](int code, const char* word, std::vector<std::string> args) {
+        ProcessResult r = run_flatgpt(args);
+        INFO(r.err);
+        CHECK(r.exit_code == code);
+        CHECK(contains(r.err, word));
+    };
+    auto with = [&](const char* out, const char* flag, const std::string& value) {
+        std::vector<std::string> a = toy.args(out, {"--steps", "4"});
+        for (size_t i = 0; i < a.size(); i++)
+            if (a[i] == flag) { a[i + 1] = value; return a; }
+        a.insert(a.end(), {flag, value});
+        return a;
+    };
+    check(2, "--resume auto", with("a", "--steps", "4"));
+    check(2, "C=64", [&] { auto a = with("a", "--channels", "64"); a.insert(a.end(), {"--resume", "auto"}); return a; }());
+    check(2, "--seed", [&] { auto a = with("a", "--seed", "6"); a.insert(a.end(), {"--resume", "auto"}); return a; }());
+    check(2, "other shards", [&] { auto a = with("a", "--data", toy.dir + "/val.bin"); a.insert(a.end(), {"--resume", "auto"}); return a; }());
+    check(2, "multiple", with("b", "--channels", "33"));
+    check(2, "--total-batch", with("b", "--total-batch", "100"));
+    check(2, "--warmup", with("b", "--warmup", "5"));
+    check(2, "gpt3", with("b", "--model", "gpt3"));
+    check(3, "nothing*.bin", with("b", "--data", toy.dir + "/nothing*.bin"));
+    check(3, "short.bin", with("b", "--data", toy.dir + "/short.bin"));
+    check(3, "big.bin", with("b", "--data", toy.dir + "/big.bin"));
+    check(3, "tok", with("b", "--tokenizer", toy.dir + "/train.bin"));
+    check(3, "nowhere", with("b", "--from", toy.dir + "/nowhere"));
+    check(5, "CUDA", with("b", "--device", "cuda"));
+    check(4, "--out", with("b", "--out", "/proc/flatgpt"));
+}
+
+TEST_CASE("train: one directory, one run") {
+    Toy toy;
+    std::vector<std::string> a = toy.args("a", {"--steps", "1000000"});
+    a.insert(a.begin(), flatgpt_binary());
+    Process first(a);
+    for (int i = 0; i < 500 && !contains(first.err(), " parameters, "); i++) usleep(10000);
+    ProcessResult second = run_flatgpt(toy.args("a", {"--steps", "4"}));
+    CHECK(second.exit_code == 2);
+    CHECK(contains(second.err, "another flatgpt train"));
+    first.send(SIGKILL);
+    first.wait();
+    CHECK(run_flatgpt(toy.args("a", {"--steps", "4"})).exit_code == 0);    // the lock dies with its process
+}
+
+TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
+    Toy toy;
+    REQUIRE(run_flatgpt(toy.args("a", {"--steps", "40"})).exit_code == 0);
+    std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/b", "--batch", "4",
+                                     "--steps", "2", "--lr", "0", "--dtype", "fp32"};
+    ProcessResult r = run_flatgpt(tune);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(same_file(toy.newest("a") + "/model.safetensors", toy.newest("b") + "/model.safetensors"));    // lr 0 moves nothing
+    CHECK(same_file(toy.newest("a") + "/tokenizer.json", toy.newest("b") + "/tokenizer.json"));
+}
+
+// ---- a NaN never reaches the weights ---------------------------------------------------------------------------
+
+namespace {
+int poison_call = -1, backward_calls = 0;
+float poison_value = NAN;
+void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N, int C, int OC) {
+    cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+    if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
+}
+}   // namespace
+
+TEST_CASE("train: a gradient that is not finite never reaches the weights") {
+    Toy toy;
+    Ops<float> ops = cpu_ops(Dtype::fp32);
+    ops.linear_backward = poisoned_linear_backward;
+    Trainer t;
+    t.o.data = toy.dir + "/train.bin", t.o.tokenizer = toy.dir + "/tok.json", t.o.layers = 2, t.o.heads = 2, t.o.channels = 32;
+    t.o.batch = 2, t.o.seq_len = 32, t.o.total_batch = 128, t.o.steps = 100, t.o.model = "d2";
+    t.ops = &ops;
+    REQUIRE(t.choose_model().ok());
+    REQUIRE(t.open_data().ok());
+    REQUIRE(gpt_allocate(t.g, t.config, ops, Use::train, 2, 32).ok());
+    REQUIRE(t.load().ok());
+    double loss, norm;
+    bool skipped;
+    for (int i = 0; i < 40; i++) REQUIRE(t.one_step(loss, norm, skipped).ok());
+    const int64_t n = config_flat_size(t.config);
+    const int calls = 2 * (1 + 2 * 4);    // two micro-batches: the head, and four products in each block
+    for (int call = 0; call < calls; call++)
+        for (float value : {NAN, INFINITY, -INFINITY}) {
+            std::vector<float> before(t.g.params, t.g.params + n), m(t.g.m, t.g.m + n), v(t.g.v, t.g.v + n);
+            backward_calls = 0, poison_call = call, poison_value = value;
+            const int64_t skips = t.state.skipped;
+            REQUIRE(t.one_step(loss, norm, skipped).ok());
+            CHECK(backward_calls == calls);
+            CHECK(skipped);
+            CHECK(t.state.skipped == skips + 1);
+            CHECK(t.state.bad_in_a_row == 1);
+            CHECK(memcmp(before.data(), t.g.params, size_t(n) * 4) == 0);
+            CHECK(memcmp(m.data(), t.g.m, size_t(n) * 4) == 0);
+            CHECK(memcmp(v.data(), t.g.v, size_t(n) * 4) == 0);
+            poison_call = -1;
+            CHECK(std::isfinite(t.state.grad_norm.score(10 * norm)) == false);    // norm is NaN or infinite here
+            REQUIRE(t.one_step(loss, norm, skipped).ok());
+            CHECK(!skipped);
+            CHECK(t.state.bad_in_a_row == 0);
+            CHECK(t.state.grad_norm.score(100 * norm) > 6);    // the detector is alive
+        }
+}
+
+TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole weights") {
+    Toy toy;
+    ProcessResult r = run_flatgpt(toy.args("a", {"--steps", "2000", "--lr", "10", "--warmup", "0", "--grad-clip", "0", "--weight-decay", "10"}));
+    INFO(r.err);
+    REQUIRE(r.exit_code == 6);
+    auto opened = SafetensorsFile::open(toy.newest("a") + "/model.safetensors");
+    REQUIRE(opened.ok());
+    for (const TensorEntry& e : opened.value.entries()) {
+        std::vector<float> x(size_t((e.end - e.begin) / 4));
+        opened.value.read(e, 0, int64_t(x.size()), x.data());
+        for (float f : x) REQUIRE(std::isfinite(f));
+    }
+}
+
+TEST_CASE("train: gradient accumulation equals the larger batch") {
+    Toy toy;
+    auto losses = [&](const char* out, const char* batch) {
+        std::vector<std::string> a = toy.args(out, {"--steps", "10", "--total-batch", "256"});
+        for (size_t i = 0; i < a.size(); i++)
+            if (a[i] == "--batch") a[i + 1] = batch;
+        REQUIRE(run_flatgpt(a).exit_code == 0);
+        std::vector<double> all;
+        std::istringstream lines(toy.metrics(out));
+        for (std::string line; std::getline(lines, line);) all.push_back(std::stod(line.substr(line.find("\"loss\":") + 7)));
+        return all;
+    };
+    std::vector<double> a = losses("a", "8"), b = losses("b", "2");
+    REQUIRE(a.size() == 10);
+    REQUIRE(b.size() == 10);
+    for (size_t i = 0; i < 10; i++) CHECK(b[i] == doctest::Approx(a[i]).epsilon(1e-5));
+}
+
+TEST_CASE("train: --dry-run tells the memory within 3 %") {
+#if defined(__SANITIZE_ADDRESS__)
+    SKIP("AddressSanitizer has memory of its own");
+#endif
+    Toy toy;
+    for (const char* dtype : {"fp32", "bf16"}) {
+        if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;
+        std::vector<std::string> a = toy.args(dtype, {"--steps", "2"});
+        for (size_t i = 0; i < a.size(); i++) {
+            if (a[i] == "--channels") a[i + 1] = "512";
+            if (a[i] == "--heads" || a[i] == "--layers") a[i + 1] = "8";
+            if (a[i] == "--dtype") a[i + 1] = dtype;
+        }
+        std::vector<std::string> dry = a;
+        dry.push_back("--dry-run");
+        ProcessResult said = run_flatgpt(dry), ran = run_flatgpt(a);
+        INFO(said.out << said.err << ran.err);
+        REQUIRE(said.exit_code == 0);
+        REQUIRE(ran.exit_code == 0);
+        rusage usage;
+        getrusage(RUSAGE_CHILDREN, &usage);    // the largest child so far: this one, by far
+        double predicted = std::stod(said.out.substr(said.out.rfind('(') + 1)), measured = double(usage.ru_maxrss) * 1024;
+        MESSAGE(dtype << ": predicted " << predicted / 1e6 << " MB, measured " << measured / 1e6 << " MB");
+        CHECK(std::fabs(predicted / measured - 1) < 0.03);
+        CHECK(measured > 3e8);
+    }
+}
+
+TEST_CASE("train: a full disk costs a checkpoint, never an older one") {
+    Toy toy;
+    const std::string disk = toy.dir + "/disk";
+    fs::create_directory(disk);
+    if (mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1500k") != 0) SKIP("no tmpfs may be mounted here");
+    // A checkpoint takes about 500 kB here: room for two with what comes first, not for all of --keep 0.
+    std::vector<std::string> a = toy.args("disk/run", {"--steps", "60", "--save-every", "10", "--keep", "0"});
+    ProcessResult r = run_flatgpt(a);
+    INFO(r.err);
+    CHECK(r.exit_code == 4);
+    CHECK(contains(r.err, "no checkpoint of step"));
+    auto left = checkpoint_list(disk + "/run");
+    CHECK(left.size() >= 1);
+    for (const std::string& dir : left) CHECK(checkpoint_verify(dir).ok());
+    for (auto& entry : fs::directory_iterator(disk + "/run")) CHECK(!contains(entry.path().string(), ".tmp"));
+    umount(disk.c_str());
+}

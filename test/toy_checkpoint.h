@@ -1,0 +1,60 @@
+// toy_checkpoint.h - a small model in plain memory, and what the tests of checkpoints ask of one.
+#pragma once
+#include "checkpoint.h"
+
+#include <cstring>
+#include <filesystem>
+#include <memory>
+
+#include "test.h"
+
+inline const Ops<float>& host_ops() {
+    static const Ops<float> ops = [] {
+        Ops<float> o{};
+        o.zero = [](void* p, int64_t bytes) { memset(p, 0, size_t(bytes)); };
+        o.upload = o.download = [](void* to, const void* from, int64_t bytes) { memcpy(to, from, size_t(bytes)); };
+        return o;
+    }();
+    return ops;
+}
+
+// Weights and moments are functions of the seed; the rows that pad the vocabulary are zero.
+struct Toy {
+    Gpt<float> g;
+    std::vector<float> params, m, v;
+
+    static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
+    explicit Toy(uint64_t seed, const Config& c = config()) {
+        g.c = c;
+        g.op = &host_ops();
+        g.tensors = config_tensors(c);
+        params.resize(size_t(config_flat_size(c)));
+        m = v = params;
+        g.params = params.data(), g.m = m.data(), g.v = v.data();
+        uint64_t stream = seed * 3;
+        for (float* flat : {g.params, g.m, g.v}) {
+            stream++;
+            for (const Tensor& t : g.tensors)
+                fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | uint64_t(t.offset));
+        }
+    }
+    void poison() {
+        for (std::vector<float>* flat : {&params, &m, &v})
+            for (const Tensor& t : g.tensors) std::fill_n(flat->data() + t.offset, t.size(), NAN);
+    }
+};
+inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * 4) == 0;
+}
+
+// Step and seed of the run; the rest is there to be read back.
+inline TrainState toy_state(int64_t step, uint64_t seed) {
+    TrainState s;
+    s.step = step, s.seed = seed;
+    s.tokens = INT64_MAX, s.updates = 3, s.skipped = 2, s.bad_in_a_row = 1, s.epoch = 4, s.index = int64_t(1) << 40;
+    s.data = ~uint64_t(0), s.metrics_bytes = 12345;
+    for (int i = 0; i < 200; i++) s.loss.add(double(philox_normal(1, 2, uint64_t(i))) * std::pow(10.0, i % 40 - 20));
+    for (double x : {0.1, -0.0, 5e-324, 1.7976931348623157e308, 1.0 / 3}) s.grad_norm.add(x);
+    s.config = "[train]\nout = \"r\xc3\xa4\\n\"\n\tlr = 1e-3\n";
+    return s;
+}

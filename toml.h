@@ -1,0 +1,17 @@
+// toml.h - TOML without tables: `key = value`, where a value is a string, a number, true, false or a list of strings.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common.h"
+
+struct TomlSetting {
+    std::string key;
+    std::vector<std::string> values;    // escapes resolved; a number as it stands
+    bool text = false, list = false;    // in quotes; in brackets
+    int line = 0;                       // from 1
+};
+// Exit 2 naming `name`, the line, what was expected and what was found.
+Result<std::vector<TomlSetting>> toml_parse(std::string_view text, const std::string& name);
+std::string toml_string(const std::string& text);    // in quotes, escaped
