@@ -55,6 +55,7 @@ define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)
 	$$(CXX) $$(FLAGS) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
+	@! nm -C $$@ | grep ' W ' || { echo "$$@: inline functions that every CPU could be given"; rm $$@; false; } >&2
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 # 50,000 pairs of uint16: the one table that is data, not code.

@@ -58,7 +58,7 @@ void checkpoint_tensors(const Gpt<float>& g, const float* flat, const std::strin
                 transpose(host.data(), rows.data(), t.rows, t.cols);
             }
             std::copy_n(host.data() + first, count, out);
-            if (first + count == t.size()) host = {};
+            if (first + count == t.size()) std::vector<float>().swap(host);    // = {} would keep the memory
         };
         TensorSource source{prefix + t.name, TensorType::f32, file_shape(t), plain};
         if (t.transposed) source.fill = turned;

@@ -71,7 +71,7 @@ class StreamDecoder {
 };
 
 // Learns merges until the vocabulary (256 bytes + merges + special) has `vocab` tokens or no pair occurs twice. The
-// most frequent pair first; ties go to the lowest pair of ids. A pair that spells a token which exists is passed over.
+// most frequent pair first; ties go to the lowest pair of ids.
 // `read` gives the next stretch of text (cut where safe_cut allows), false at the end; its pieces are counted, the text
 // is not kept. progress(phase, done, total) may be empty: "count" in bytes, total 0; then "merge" in merges.
 struct BpeTraining {

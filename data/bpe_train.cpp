@@ -3,11 +3,9 @@
 // Distinct pieces are counted on all cores as the text goes by; only they are kept. They are then laid out one after
 // the other, a symbol for each byte, and merged in place: each pair knows where it occurs, so a merge costs as much as
 // it has occurrences, however long the pieces are.
-#include <algorithm>
 #include <omp.h>
 #include <queue>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "bpe.h"
 
@@ -67,55 +65,51 @@ Result<Counts> count_all(const BpeTraining& training) {
 
 class Merger {
   public:
-    Merger(const Counts& counts, const std::vector<std::string>& special);
+    explicit Merger(const Counts& counts);
     // The next pair by the rule of bpe.h, made the next token; false where none is left.
     bool step(std::pair<int, int>& merged);
 
   private:
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> places;    // of its left symbol; some are out of date
+        std::vector<uint32_t> places;    // of its left symbol, ascending; some are out of date
     };
     struct Candidate {
         int64_t count;
         uint64_t pair;
         bool operator<(const Candidate& o) const { return count != o.count ? count < o.count : pair > o.pair; }
     };
-    static constexpr int END = -1;       // between pieces
+    static constexpr int END = -1, INSIDE = -2;
     static uint64_t key(int left, int right) { return uint64_t(left) << 32 | uint32_t(right); }
 
-    // symbol[i]: the id where a symbol starts, -2 - start where one of several bytes ends, END between pieces.
+    // symbol[i]: the id where a symbol starts, -2 - start where one of several bytes ends (start > 0), INSIDE between;
+    // END before, between and after the pieces.
     std::vector<int> symbol;
     std::vector<uint32_t> piece;         // by place
     std::vector<int64_t> weight;         // by piece: how often it occurs
     std::vector<std::string> token;      // by id
-    std::unordered_set<std::string> taken;    // spelled by a token
     std::unordered_map<uint64_t, Pair> pairs;
     std::priority_queue<Candidate> queue;
 
     size_t after(size_t at) const { return at + token[size_t(symbol[at])].size(); }
-    size_t before(size_t at) const { return symbol[at - 1] <= -2 ? size_t(-2 - symbol[at - 1]) : at - 1; }
+    size_t before(size_t at) const { return symbol[at - 1] < END ? size_t(-2 - symbol[at - 1]) : at - 1; }
     void merge_at(size_t at, int left, int right, int id, std::vector<uint64_t>& created);
 };
 
-Merger::Merger(const Counts& counts, const std::vector<std::string>& special) : taken(special.begin(), special.end()) {
+Merger::Merger(const Counts& counts) {
     auto order = gpt2_byte_order();
     int id_of[256];
     for (int i = 0; i < 256; i++) {
         id_of[order[size_t(i)]] = i;
         token.emplace_back(1, char(order[size_t(i)]));
     }
-    std::vector<const Counts::value_type*> sorted;    // any order gives the same merges; one order, the same memory
-    for (auto& entry : counts)
-        if (entry.first.size() > 1) sorted.push_back(&entry);
-    std::sort(sorted.begin(), sorted.end(), [](auto* a, auto* b) { return a->first < b->first; });
     symbol.push_back(END);
     piece.push_back(0);
-    for (auto* entry : sorted) {
-        for (char c : entry->first) symbol.push_back(id_of[static_cast<unsigned char>(c)]);
+    for (auto& [text, n] : counts) {    // in any order: the merges are the same
+        for (char c : text) symbol.push_back(id_of[static_cast<unsigned char>(c)]);
         symbol.push_back(END);
         piece.resize(symbol.size(), uint32_t(weight.size()));
-        weight.push_back(entry->second);
+        weight.push_back(n);
     }
     for (size_t i = 1; i + 1 < symbol.size(); i++) {
         if (symbol[i] == END || symbol[i + 1] == END) continue;
@@ -133,8 +127,7 @@ void Merger::merge_at(size_t at, int left, int right, int id, std::vector<uint64
     if (symbol[middle] != right) return;
     size_t end = after(middle);
     int64_t n = weight[piece[at]];
-    symbol[middle - 1] = middle - 1 == at ? left : -2;    // no symbol ends here any more
-    symbol[middle] = -2;
+    symbol[middle - 1] = symbol[middle] = INSIDE;
     symbol[at] = id;
     symbol[end - 1] = -2 - int(at);
     auto change = [&](size_t place, int old_left, int old_right, int new_left, int new_right) {
@@ -162,15 +155,12 @@ bool Merger::step(std::pair<int, int>& merged) {
             continue;
         }
         int left = int(pair >> 32), right = int(uint32_t(pair));
-        std::string bytes = token[size_t(left)] + token[size_t(right)];
-        if (!taken.insert(bytes).second) continue;
         auto id = int(token.size());
-        token.push_back(std::move(bytes));
+        token.push_back(token[size_t(left)] + token[size_t(right)]);
         std::vector<uint32_t> places = std::move(it->second.places);
         pairs.erase(it);
-        std::sort(places.begin(), places.end());    // from left to right: aaa becomes (aa)a
         std::vector<uint64_t> created;
-        for (uint32_t at : places) merge_at(at, left, right, id, created);
+        for (uint32_t at : places) merge_at(at, left, right, id, created);    // from the left: aaa becomes (aa)a
         pairs.erase(pair);
         for (uint64_t p : created) queue.push({pairs[p].count, p});
         merged = {left, right};
@@ -193,7 +183,7 @@ Result<Tokenizer> bpe_train(const BpeTraining& training) {
     if (counts.empty()) return fail(Exit::input, "expected text to train a tokenizer on, found none");
     if (symbols >= INT32_MAX)
         return fail(Exit::input, "expected less than 2 GiB of distinct words, found %lld bytes", (long long)symbols);
-    Merger merger(counts, training.special);
+    Merger merger(counts);
     Counts().swap(counts);
     auto wanted = int64_t(training.vocab) - fixed;
     std::vector<std::pair<int, int>> merges;

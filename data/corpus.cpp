@@ -118,7 +118,7 @@ Result<bool> Corpus::next_line(Segment& segment) {
 
 Result<bool> Corpus::next_text(Segment& segment) {
     for (size_t want = SEGMENT; want <= LONGEST; want *= 2) {
-        if (Status s = fill(want + 4); !s.ok()) return s;    // a cut depends on the character behind it
+        if (Status s = fill(want); !s.ok()) return s;
         std::string_view rest = std::string_view(buffer).substr(at);
         if (rest.empty()) return false;
         bool splits = until_tail <= int64_t(want) && until_tail < int64_t(rest.size());

@@ -56,6 +56,15 @@ const pcre2_code* compiled(Pattern pattern) {
     static const pcre2_code* cl100k = compile(CL100K);
     return pattern == Pattern::gpt2 ? gpt2 : cl100k;
 }
+// PCRE2's own limits would end the match of a long run.
+pcre2_match_context* without_limits() {
+    pcre2_match_context* context = pcre2_match_context_create(nullptr);
+    CHECK(context, "out of memory");
+    pcre2_set_match_limit(context, UINT32_MAX);
+    pcre2_set_depth_limit(context, UINT32_MAX);
+    pcre2_set_heap_limit(context, UINT32_MAX);
+    return context;
+}
 }   // namespace
 
 const char* pattern_text(Pattern pattern) {
@@ -86,7 +95,8 @@ bool Splitter::next(std::string_view& piece) {
     if (m.at == m.text.size()) return false;
     if (m.at == m.end) {
         auto* subject = reinterpret_cast<PCRE2_SPTR>(m.text.data());
-        int rc = pcre2_match(m.code, subject, m.text.size(), m.at, 0, m.match, nullptr);
+        static pcre2_match_context* const limits = without_limits();
+        int rc = pcre2_match(m.code, subject, m.text.size(), m.at, 0, m.match, limits);
         CHECK(rc > 0 || rc == PCRE2_ERROR_NOMATCH, "PCRE2 error %d at byte %zu of %zu", rc, m.at, m.text.size());
         const PCRE2_SIZE* range = pcre2_get_ovector_pointer(m.match);
         m.begin = rc > 0 ? range[0] : m.text.size();

@@ -58,12 +58,13 @@ train=(--data "$dir/tokens_train_*.bin" --val "$dir/tokens_val_*.bin" --tokenize
 steps=$(sed -n 's/^steps = //p' "$run/run.toml" 2>/dev/null || true)
 if [ -z "$steps" ] || [ -e "$run/step_$(printf %08d "$steps")" ]; then
     rm -rf "$run" "$dir/trial"
-    ./flatgpt train "${train[@]}" --eval-batches 1 --steps 20 --out "$dir/trial" 2>"$dir/log" || { cat "$dir/log"; exit 1; }
+    ./flatgpt train "${train[@]}" --eval-batches 1 --steps 20 --out "$dir/trial" 2>"$dir/log" ||
+        { cat "$dir/log"; exit 1; }
     ms=$(./flatgpt plot --csv "$dir/trial" | cut -d, -f7 | sort -g | sed -n 11p)
-    steps=$(awk "BEGIN { n = int($TRAIN_SECONDS * 10 / $ms) * 100; print n < 300 ? 300 : n > 6000 ? 6000 : n }")
+    steps=$(awk "BEGIN { n = int($TRAIN_SECONDS * 10 / $ms) * 100; print (n < 100 ? 100 : n > 6000 ? 6000 : n) }")
 fi
-flatgpt train "${train[@]}" --eval-every $((steps / 10)) --eval-batches 20 --sample-every $((steps / 3)) \
-    --save-every $((steps / 3)) --keep 2 --steps "$steps" --resume auto --out "$run"
+flatgpt train "${train[@]}" --eval-every $((steps / 10)) --eval-batches 20 --sample-every $((steps / 4)) \
+    --save-every $((steps / 4)) --keep 2 --steps "$steps" --resume auto --out "$run"
 flatgpt eval "$run" --data "$dir/tokens_val_*.bin"
 for prompt in "${prompts[@]}"; do
     flatgpt sample "$run" --prompt "$prompt" --tokens 80 --temperature 0.8 --top-k 50 --seed 1

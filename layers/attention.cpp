@@ -196,7 +196,6 @@ static void backward_pair(const BackwardTiles& t, float* dq, const float* lse, c
         strip<true>(P, m - r, t.p + r * LDS + j, 1, LDS, t.dy + r * P, P, t.dv + j * P, P);
         strip<true>(P, m - r, t.ds + r * LDS + j, 1, LDS, t.q + r * P, P, t.dk + j * P, P);
     }
-    for (int r = m; r < rows; r++) clear(t.ds + r * LDS, LDS);
     for (int r = 0; r < rows; r += MR) {
         int keys = limit(r + MR - 1);
         if (keys > 0) strip<true>(P, keys, t.ds + r * LDS, LDS, 1, t.k, P, dq + r * P, P);

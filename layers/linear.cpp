@@ -2,6 +2,8 @@
 // otherwise (and for what oneDNN does not offer on this CPU) the product of matmul.cpp. Up to GEMV_ROWS rows go to
 // gemv. Bound by FMAs: 2 N C OC of them forward, 4 N C OC backward.
 //
+// The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
+// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows).
 // With --dtype bf16 the inputs are rounded to bf16 copies in scratch at each call; sums and results are float.
 #include <omp.h>
 
@@ -120,20 +122,21 @@ Copies copies(int64_t N, int64_t C, int64_t OC) {
 template <Isa isa, Dtype dtype> struct Linear {
     static constexpr bool half = dtype == Dtype::bf16;
 
-    // oneDNN may share out the sum over k from 2048 steps on, and then the bits depend on the number of threads: it
-    // gets shorter ones, in order.
-    static void multiply(Product p, const void* a, const void* b) {
+    static void multiply(const Product& p, const void* a, const void* b) {
+        if (!library(p, a, b, half)) own(cpu_loops(isa), p, half);
+    }
+
+    // dw += dy^T x. oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small,
+    // and then the bits depend on their number: it gets shorter sums, in order.
+    static void weight_gradient(float* dw, const float* dy, const float* x, const void* dy_in, const void* x_in, int N,
+                                int C, int OC) {
         constexpr int MOST = 1984, size = half ? 2 : 4;
-        const int K = p.K, step = int(round_up(ceil_div(K, ceil_div(K, MOST)), 64));
-        for (int k = 0; k < K; k += step) {
-            p.K = std::min(step, K - k);
-            if (!library(p, a, b, half)) own(cpu_loops(isa), p, half);
-            a = static_cast<const char*>(a) + step * p.ca * size;
-            b = static_cast<const char*>(b) + step * p.rb * size;
-            p.a += step * p.ca;
-            p.b += step * p.rb;
-            p.bias = p.residual = nullptr;
+        const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
+        for (int64_t n = 0; n < N; n += step) {
+            const int rows = std::min(step, N - int(n));
+            Product p = {OC, C, rows, dy + n * OC, 1, OC, x + n * C, C, 1, dw};    // dy[n,o] x[n,c]
             p.add = true;
+            multiply(p, static_cast<const char*>(dy_in) + n * OC * size, static_cast<const char*>(x_in) + n * C * size);
         }
     }
 
@@ -161,9 +164,7 @@ template <Isa isa, Dtype dtype> struct Linear {
             x_in = to.x, w_in = to.w, dy_in = to.dy;
         }
         if (dx) multiply({N, C, OC, dy, OC, 1, w, C, 1, dx}, dy_in, w_in);    // dy[n,o] w[o,c]
-        Product p = {OC, C, N, dy, 1, OC, x, C, 1, dw};                       // dy[n,o] x[n,c]
-        p.add = true;
-        multiply(p, dy_in, x_in);
+        weight_gradient(dw, dy, x, dy_in, x_in, N, C, OC);
         if (db) loops.column_sums(db, dy, N, OC);
     }
 };

@@ -17,6 +17,7 @@
 namespace ISA {
 typedef float vf __attribute__((vector_size(4 * VW)));
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
+typedef uint32_t vu __attribute__((vector_size(4 * VW)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 
 INLINE int least(int a, int b) { return a < b ? a : b; }
@@ -97,9 +98,8 @@ INLINE vf exp(vf x) {
 
 // The bf16 nearest to x (ties to even), as a float; NaN stays NaN.
 INLINE vf rounded_bf16(vf x) {
-    vi u = reinterpret_cast<vi>(x), odd = (u >> 16) & 1;
-    vi r = (u + 0x7fff + odd) & int32_t(0xffff0000), quiet = u | 0x400000;
-    return reinterpret_cast<vf>(x == x ? r : quiet & int32_t(0xffff0000));
+    vu u = reinterpret_cast<vu>(x), nearest = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000;
+    return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
 }
 
 // This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.

@@ -68,7 +68,8 @@ template <class T> struct Guarded {
     static constexpr unsigned char BYTE = 0xA5;
     std::vector<unsigned char> raw;
     int64_t n;
-    explicit Guarded(int64_t n, double fill = NAN) : raw(size_t((n + 2 * GUARD) * int64_t(sizeof(T)) + 64), BYTE), n(n) {
+    explicit Guarded(int64_t n, double fill = NAN)
+        : raw(size_t((n + 2 * GUARD) * int64_t(sizeof(T)) + 64), BYTE), n(n) {
         for (int64_t i = 0; i < n; i++) data()[i] = T(fill);
     }
     // 64-byte aligned, as the model's buffers are

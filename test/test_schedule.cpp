@@ -76,7 +76,7 @@ TEST_CASE("detector: standard deviations from the mean, with a sign") {
 }
 TEST_CASE("detector: NaN and infinity score infinity and never enter the window") {
     Detector d;
-    for (double x : {double(NAN), double(INFINITY), -double(INFINITY)}) CHECK(d.score(x) == INFINITY);    // not warm, too
+    for (double x : {double(NAN), double(INFINITY), -double(INFINITY)}) CHECK(d.score(x) == INFINITY);    // cold
     for (int i = 0; i < 64; i++) d.add(i % 2 ? 1 : 3);
     Detector before = d;
     for (int i = 0; i < 500; i++) {
