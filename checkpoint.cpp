@@ -49,7 +49,7 @@ const Disk& real_disk() {
 
 namespace {
 using Sink = std::function<Status(const void*, int64_t)>;
-constexpr int64_t CHUNK = 4 << 20;    // bytes of one write or read
+constexpr int64_t CHUNK = 1 << 20;    // bytes of one write or read
 
 template <class Call> int64_t uninterrupted(Call call) {
     int64_t rc;

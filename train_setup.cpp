@@ -119,6 +119,10 @@ Status Trainer::dry_run() {
            flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
     printf("operations    %s, %d threads\nmemory\n", ops->name, cpu_threads());
     std::vector<MemoryRow> rows = gpt_memory(config, *ops, Use::train, o.batch, o.seq_len);
+    int64_t largest = 0;    // a matrix is turned on its way to a file
+    for (const Tensor& t : config_tensors(config))
+        if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));
+    rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20)});
     rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
     int64_t total = 0;
     for (const MemoryRow& r : rows) {

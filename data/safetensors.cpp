@@ -209,7 +209,7 @@ Status safetensors_write(const std::vector<TensorSource>& tensors,
     TRY(sink(&length, 8));
     TRY(sink(text.data(), int64_t(text.size())));
 
-    constexpr int64_t PIECE = 1 << 20;    // elements
+    constexpr int64_t PIECE = 1 << 18;    // elements
     std::vector<float> wide;
     std::vector<uint16_t> narrow;
     for (const TensorSource& t : tensors) {

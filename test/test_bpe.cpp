@@ -188,6 +188,8 @@ TEST_CASE("bpe: the published patterns, piece by piece") {
         }
         std::string torture = golden("torture.txt");
         CHECK(pieces_of(pattern, torture) == pieces_by_definition(pattern, torture));
+        for (char c : {'a', ' ', '\n'})    // longer than PCRE2's own limit for a match
+            CHECK(pieces_of(pattern, std::string(12'000'000, c)).size() == 1);
     }
     using Pieces = std::vector<std::string>;
     CHECK(pieces_of(Pattern::gpt2, "It's  two\n\n words\xFF\xFE!") ==

@@ -275,7 +275,8 @@ class SimulatedDisk {
     }
 };
 
-struct Outcome { int states = 0, refused = 0, wrong = 0, stuck = 0; };
+// damaged: half a checkpoint under a checkpoint's name, one too many even where it is passed over.
+struct Outcome { int states = 0, refused = 0, wrong = 0, stuck = 0, damaged = 0; };
 // Runs `what` on a run, then loads from every state in which a crash may leave it. `allowed` before the end, `last` of
 // them after it. dishonest: fsync of a directory does nothing.
 Outcome crash_everywhere(const std::string& run, const std::function<Status(const std::string&)>& what,
@@ -302,10 +303,11 @@ Outcome crash_everywhere(const std::string& run, const std::function<Status(cons
                 else write_file(place + "/" + path, bytes);
             uint64_t seed = loads(place);
             o.states++;
+            for (const std::string& dir : checkpoint_list(place)) o.damaged += !checkpoint_verify(dir).ok();
             o.refused += seed == 0;
             o.wrong += seed != 0 && (end ? seed != last : !allowed.contains(seed));
-            // And the run goes on from there.
-            bool goes_on = checkpoint_write(place, Toy(5).g, Tokenizer(), toy_state(9, 5), FAULTY).ok() &&
+            // And the run goes on from there, to the same step again.
+            bool goes_on = checkpoint_write(place, Toy(5).g, Tokenizer(), toy_state(2, 5), FAULTY).ok() &&
                            checkpoint_prune(place, 1, FAULTY).ok() && loads(place) == 5 && !has_temporary(place);
             o.stuck += !goes_on;
         });
@@ -335,6 +337,7 @@ TEST_CASE("checkpoint: the power goes at any moment") {
         CHECK(o.refused == 0);
         CHECK(o.wrong == 0);
         CHECK(o.stuck == 0);
+        CHECK(o.damaged == 0);
     }
     // The simulation can tell: where fsync of a directory does nothing, the committed checkpoint is not safe.
     std::string run = temporary_directory();
