@@ -47,8 +47,8 @@ const Disk& real_disk();
 // exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched.
 Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer,
                         const TrainState& state, const Disk& disk = real_disk());
-// Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It reads
-// those that it keeps.
+// Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It
+// reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
 // Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST and state.json (from
 // the Hub) passes if config.json and the weights' headers parse.

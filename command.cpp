@@ -1,9 +1,7 @@
 // command.cpp - what the flag rows mean: values from text and back, arguments, the TOML of --config.
-//
-// The arguments are read here and not by a library because what a library adds is in the rows already (types, ranges,
-// defaults, help), and the rest is one short loop that has to be exact: empty values, values that look like flags.
 #include "command.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <climits>
@@ -24,7 +22,7 @@ std::string join(const Strings& words, const char* between) {
     return text;
 }
 // Text of unknown length and content for a message.
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
     return "'" + escape_control(text.size() > 60 ? text.substr(0, 60) + "..." : text) + "'";
 }
 bool is_positional(const Flag& f) { return f.name[0] != '-'; }
@@ -143,7 +141,7 @@ Status flag_set(const Flag& f, const Strings& values) {
         if (holds<int>(f) && read_integer(v) && std::fabs(double(*read_integer(v))) > INT_MAX)
             expected += " and at most " + std::to_string(INT_MAX);
         return fail(Exit::usage, "%s: expected %s, found %s", f.name.c_str(),
-                    expected.empty() ? "text without NUL" : expected.c_str(), quoted(v).c_str());
+                    expected.empty() ? "text without NUL" : expected.c_str(), in_quotes(v).c_str());
     }
     return {};
 }
@@ -180,57 +178,57 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-using Given = std::vector<std::pair<const Flag*, Strings>>;
-
-Strings names(const Command& command) {
-    Strings all = {"--config", "--help"};
-    for (auto& f : command.flags)
-        if (!is_positional(f)) all.push_back(f.name);
-    return all;
-}
-void give(Given& given, const Flag& f, const std::string& value) {
-    for (auto& [flag, values] : given)
-        if (flag == &f) return values.push_back(value);
-    given.push_back({&f, {value}});
-}
-Status give_positional(const Command& command, Given& given, const std::string& value) {
-    for (auto& f : command.flags) {
-        bool taken = std::any_of(given.begin(), given.end(), [&](auto& g) { return g.first == &f; });
-        if (is_positional(f) && (is_list(f) || !taken)) return give(given, f, value), Status{};
+// Where CLI11 differs: it takes any word for a value, `--text=` for `--text`, and `--a_b` for another name than `--a-b`.
+Status mend(const CLI::App& app, Strings& args) {
+    auto option = [&](const std::string& word) {
+        return word[0] == '-' ? app.get_option_no_throw(dashed(word)) : nullptr;
+    };
+    for (size_t i = 0; i < args.size() && args[i] != "--"; i++) {
+        size_t equals = args[i].find('=');
+        const CLI::Option* o = option(args[i].substr(0, equals));
+        if (!o) continue;
+        bool empty = equals + 1 == args[i].size(), alone = equals == std::string::npos, takes = o->get_expected() > 0;
+        if (takes ? alone && (i + 1 == args.size() || option(args[i + 1])) : empty)
+            return fail(Exit::usage, "%s: a value is missing", o->get_name().c_str());
+        args[i].replace(0, equals, o->get_name());
+        if (takes && empty) args[i].pop_back(), args.insert(args.begin() + ptrdiff_t(i) + 1, "");
+        if (takes && (empty || alone)) i++;
     }
-    return fail(Exit::usage, "unexpected argument %s", quoted(value).c_str());
+    return {};
 }
-// Arguments to (flag, values). `config` is a row like the others. False: --help.
-Result<bool> split(const Command& command, const Flag& config, const Strings& args, Given& given) {
-    Strings known = names(command);
-    bool flags = true;    // until "--"
-    for (size_t i = 0; i < args.size(); i++) {
-        const std::string& arg = args[i];
-        if (flags && arg == "--") {
-            flags = false;
-            continue;
-        }
-        if (!flags || arg.size() < 2 || arg[0] != '-') {
-            if (Status s = give_positional(command, given, arg); !s.ok()) return s;
-            continue;
-        }
-        size_t equals = arg.find('=');
-        std::string name = dashed(arg.substr(0, equals));
-        if (name == "--help" || name == "-h") return false;
-        const Flag* f = name == config.name ? &config : nullptr;
-        for (auto& row : command.flags)
-            if (row.name == name) f = &row;
-        if (!f)
-            return fail(Exit::usage, "unknown option %s%s", quoted(name).c_str(), did_you_mean(name, known).c_str());
-        if (equals != std::string::npos) {
-            give(given, *f, arg.substr(equals + 1));
-        } else if (holds<bool>(*f)) {
-            give(given, *f, "true");
-        } else if (i + 1 == args.size() || std::count(known.begin(), known.end(), dashed(args[i + 1]))) {
-            return fail(Exit::usage, "%s: a value is missing", name.c_str());
-        } else {
-            give(given, *f, args[++i]);
-        }
+// The arguments into the rows, and these rows into `given`. False: --help.
+Result<bool> read_arguments(const Command& command, const Flag& config, Strings args,
+                            std::vector<const Flag*>* given) {
+    std::vector<const Flag*> rows = {&config};
+    for (auto& f : command.flags) rows.push_back(&f);
+    CLI::App app;    // with --help
+    app.allow_extras();
+    app.option_defaults()->take_all();    // flag_set says how many are too many
+    Strings known = {"--help"};
+    for (auto f : rows) {
+        CLI::Option* o = holds<bool>(*f) ? app.add_flag(f->name) : app.add_option(f->name);
+        if (!is_positional(*f)) known.push_back(f->name);
+        else if (is_list(*f)) o->expected(int(args.size()) + 1);    // not "unlimited": [a,b] would be two
+    }
+    if (Status s = mend(app, args); !s.ok()) return s;
+    try {
+        app.parse(Strings(args.rbegin(), args.rend()));
+    } catch (const CLI::CallForHelp&) {
+        return false;
+    } catch (const CLI::ParseError& e) {
+        return fail(Exit::usage, "%s", e.what());
+    }
+    for (auto& extra : app.remaining()) {
+        if (extra == "--") continue;
+        if (extra[0] != '-') return fail(Exit::usage, "unexpected argument %s", in_quotes(extra).c_str());
+        std::string name = dashed(extra.substr(0, extra.find('=')));
+        return fail(Exit::usage, "unknown option %s%s", in_quotes(name).c_str(), did_you_mean(name, known).c_str());
+    }
+    for (auto f : rows) {
+        const Strings& values = app.get_option(f->name)->results();
+        if (values.empty()) continue;
+        if (Status s = flag_set(*f, values); !s.ok()) return s;
+        given->push_back(f);
     }
     return true;
 }
@@ -239,21 +237,16 @@ Result<bool> split(const Command& command, const Flag& config, const Strings& ar
 Result<bool> command_parse(const Command& command, const Strings& args) {
     std::string config;
     const Flag config_row = {.name = "--config", .to = &config, .help = ""};
-    Given given;
-    Result<bool> run = split(command, config_row, args, given);
+    std::vector<const Flag*> given;
+    Result<bool> run = read_arguments(command, config_row, args, &given);
     if (!run.ok() || !run.value) return run;
-    std::vector<const Flag*> set;
-    for (auto& [flag, values] : given) {
-        if (Status s = flag_set(*flag, values); !s.ok()) return s;
-        set.push_back(flag);
-    }
-    if (std::count(set.begin(), set.end(), &config_row)) {
+    if (std::count(given.begin(), given.end(), &config_row)) {
         Result<std::string> toml = read_file(config, 1 << 20);
         if (!toml.ok()) return toml.status;
-        if (Status s = command_read_toml(command, toml.value, config, &set); !s.ok()) return s;
+        if (Status s = command_read_toml(command, toml.value, config, &given); !s.ok()) return s;
     }
     for (auto& f : command.flags)
-        if (f.required && (!std::count(set.begin(), set.end(), &f) || value_text(f).empty()))
+        if (f.required && (!std::count(given.begin(), given.end(), &f) || value_text(f).empty()))
             return fail(Exit::usage, "%s is required: %s", f.name.c_str(), f.help.c_str());
     if (command.resolved) *command.resolved = command_write_toml(command);
     return true;
@@ -274,7 +267,7 @@ Status command_read_toml(const Command& command, std::string_view toml, const st
     for (auto& s : settings.value) {
         std::string k = dashed(s.key);
         auto row = std::find(known.begin(), known.end(), k);
-        if (row == known.end()) return wrong(s.line, "unknown key " + quoted(s.key) + did_you_mean(k, known));
+        if (row == known.end()) return wrong(s.line, "unknown key " + in_quotes(s.key) + did_you_mean(k, known));
         if (std::count(seen.begin(), seen.end(), k)) return wrong(s.line, "the key " + k + " is there twice");
         seen.push_back(k);
         const Flag& f = command.flags[size_t(row - known.begin())];

@@ -7,7 +7,7 @@
 
 #include "command.h"
 #include "console.h"
-#include "layers/layers.h"
+#include "layers/cpu.h"
 
 namespace {
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
@@ -157,16 +157,21 @@ int main(int argc, char** argv) {
     }
     std::string name = args[0], prefix = "flatgpt";
     args.erase(args.begin());
-    Status status;
-    if (name == "--help" || name == "-h") fputs(help(commands).c_str(), stdout);
-    else if (name == "--version") fputs(version().c_str(), stdout);
-    else status = run_command(commands, name, args);
+    Status status = cpu_check();    // FLATGPT_ISA
+    if (!status.ok()) {
+    } else if (name == "--help" || name == "-h") {
+        fputs(help(commands).c_str(), stdout);
+    } else if (name == "--version") {
+        fputs(version().c_str(), stdout);
+    } else {
+        status = run_command(commands, name, args);
+    }
 
     if (status.ok() && (fflush(stdout) != 0 || ferror(stdout)))
         status = fail(Exit::io, "cannot write to standard output");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
-    if (!status.message.empty()) fprintf(stderr, "%s: %s\n", prefix.c_str(), status.message.c_str());
+    if (!status.message.empty()) fprintf(stderr, "%s: %s\n", prefix.c_str(), escape_control(status.message).c_str());
     if (status.code == Exit::usage) fprintf(stderr, "try %s --help\n", prefix.c_str());
     return int(status.code);
 }

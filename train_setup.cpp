@@ -184,7 +184,7 @@ Status Trainer::resume_from(const std::string& dir) {
     Result<TrainState> s = checkpoint_state(dir);
     TRY(s.status);
     if (s.value.data != state.data)
-        return fail(Exit::usage, "%s: trained on other shards than --data %s names (names, sizes or order differ)",
+        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
                     dir.c_str(), o.data.c_str());
     if (s.value.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, the command line says %llu", dir.c_str(),

@@ -177,5 +177,6 @@ uint64_t Loader::fingerprint() const {
         add(&shard.file_bytes, 8);
         add(&shard.tokens, 8);
     }
+    add(&s->c.S, sizeof s->c.S);
     return h;
 }

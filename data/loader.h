@@ -79,7 +79,7 @@ class Loader {
     int64_t samples() const;           // an epoch's
     int64_t tokens() const;            // of all shards
     const std::vector<Shard>& shards() const;
-    uint64_t fingerprint() const;      // hash of the shards' names, sizes and token counts: resume checks it
+    uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it
 
   private:
     struct State;

@@ -50,15 +50,29 @@ __attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
     for (int i = 1; i < 16; i++) a[0] += a[i];
     return a[0][0];
 }
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
 FMA_LOOP(fma_base, "default", 4)
+#define WIDE
 #endif
+
+// The sum of n 64-byte lines, n even.
+WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
+    typedef int64_t line __attribute__((vector_size(64)));
+    line a = {}, b = {};
+    for (int64_t i = 0; i < n; i += 2) {
+        a += *reinterpret_cast<const line*>(p + 8 * i);
+        b += *reinterpret_cast<const line*>(p + 8 * i + 8);
+    }
+    a += b;
+    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+}
 
 volatile float sink;
 double loop_peak(float (*loop)(int64_t), double flops_per_round) {
     const int64_t rounds = 3000000;
     double best = 1e9;
-    for (int r = 0; r < 5; r++) {
+    for (int r = 0; r < 30; r++) {
         double start = now();
 #pragma omp parallel
         sink = loop(rounds);
@@ -68,19 +82,24 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round) {
 }
 
 struct Peaks { double fp32, bf16, bytes; } peak;
-int64_t evict_bytes = 256 << 20;
-const int64_t* evict_buffer;
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
+const int64_t* far_memory;
 
-int64_t read_all() {
+// Reads the next part: what was in the caches is not any more. In short pieces, so that other work on the machine
+// falls between some of them.
+int64_t read_part() {
+    static int next = 0;
+    const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
     int64_t total = 0;
 #pragma omp parallel for schedule(static) reduction(+ : total)
-    for (int64_t i = 0; i < evict_bytes / 8; i++) total += evict_buffer[i];
+    for (int64_t block = 0; block < 64; block++) total += sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64);
     return total;
 }
 
 void measure_peaks(const Ops<float>& op) {
-    evict_buffer = static_cast<int64_t*>(op.allocate(evict_bytes));
-    memset(const_cast<int64_t*>(evict_buffer), 1, size_t(evict_bytes));
+    void* memory = op.allocate(PART * PARTS);
+    memset(memory, 1, PART * PARTS);
+    far_memory = static_cast<int64_t*>(memory);
     peak.fp32 = loop_peak(fma_base, 2 * 16 * 4);
 #if defined(__x86_64__)
     if (cpu_supports(Isa::avx2)) peak.fp32 = std::max(peak.fp32, loop_peak(fma_avx2, 2 * 16 * 8));
@@ -90,12 +109,12 @@ void measure_peaks(const Ops<float>& op) {
     peak.bf16 = peak.fp32;
 #endif
     double best = 1e9;
-    for (int r = 0; r < 6; r++) {
+    for (int r = 0; r < 60; r++) {
         double start = now();
-        sink = float(read_all());
+        sink = float(read_part());
         best = std::min(best, now() - start);
     }
-    peak.bytes = double(evict_bytes) / best;
+    peak.bytes = double(PART) / best;
     printf("%s, %d threads; peaks: %.0f GFLOP/s fp32, %.0f bf16, %.1f GB/s read\n\n", op.name, cpu_threads(),
            peak.fp32 / 1e9, peak.bf16 / 1e9, peak.bytes / 1e9);
 }
@@ -109,7 +128,7 @@ void row(const std::string& name, double flops, double flop_peak, double bytes, 
     run();
     std::vector<double> times;
     for (double spent = 0; times.size() < 3 || (times.size() < 15 && spent < 0.25); spent += times.back()) {
-        sink = float(read_all());
+        sink = float(read_part());
         double start = now();
         run();
         times.push_back(now() - start);

@@ -4,8 +4,8 @@
 check_hf.py CHECKPOINT --data SHARD [--windows 16] [--flatgpt ./flatgpt]
     the loss of AutoModelForCausalLM over the first windows of a shard, against `flatgpt eval --json` over the same ones
 check_hf.py CHECKPOINT --ids 1,2,3 --logits FILE
-    the logits that follow these token ids, against FILE: raw float32, the V numbers of the last position or all T*V, such
-    as gpt_logits gives
+    the logits that follow these token ids, against FILE: raw float32, the V numbers of the last position (what
+    gpt_logits gives) or all T*V
 Both also read optimizer.safetensors with the Python library. Exit status 1 where something differs by more than 1e-4.
 """
 import argparse

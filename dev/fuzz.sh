@@ -10,7 +10,7 @@ mkdir -p $out
 
 check=$out/check.cpp
 echo 'extern "C" int LLVMFuzzerTestOneInput(const unsigned char*, unsigned long) { return 0; }' >$check
-works() { command -v clang++ >/dev/null && clang++ -fsanitize=fuzzer,address,undefined $check -o $out/check 2>/dev/null; }
+works() { clang++ -fsanitize=fuzzer,address,undefined $check -o $out/check 2>/dev/null; }
 runtime=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]*\)$/libclang-rt-\1-dev/p' | head -1)
 works || dev/deps.sh quiet clang ${runtime:+"$runtime"}
 if ! works; then
@@ -50,8 +50,8 @@ for t in "${targets[@]}"; do
     compile test/fuzz_"$t".cpp
     objects=("${library[@]}")
     mkdir -p $out/"$t"
-    if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o -lpcre2-8 -lpthread \
-            -o $out/fuzz_"$t" &&
+    if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
+            -lpcre2-8 -lpthread -o $out/fuzz_"$t" &&
         $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
             -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
         passed=$((passed + 1))

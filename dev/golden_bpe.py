@@ -5,8 +5,8 @@
     pip download openai-whisper==20250625 --no-deps --no-binary :all:
     dev/golden_bpe.py openai_whisper-20250625.tar.gz test/golden
 
-The text (contractions, digits, every kind of space and line end, a dozen scripts, emoji with joiners, source code, all of
-Latin-1, unassigned and private characters) has no letter younger than 2021: the libraries' Unicode versions differ.
+The text (contractions, digits, every kind of space and line end, a dozen scripts, emoji with joiners, source code, all
+of Latin-1, unassigned and private characters) has no letter younger than 2021: the libraries' Unicode versions differ.
 """
 import base64
 import pathlib
@@ -21,6 +21,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 CL100K = (r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
           r"""|\s*[\r\n]+|\s+(?!\S)|\s+""")
+
 
 def gpt2_encoding(archive):
     with tarfile.open(archive) as tar:

@@ -16,6 +16,17 @@ layers/reference.cpp; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/; gpt: 
 layers/reference.cpp; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/; gpt: gradients of all*
 layers/reference.cpp; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/; gpt: gradients of all*
 layers/reference.cpp; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/; gpt: gradients of all*
+layers/attention.cpp; s/e \* (load(ds + u) - delta)/e * load(ds + u)/; attention: every*
+layers/attention.cpp; s/least(n, ahead + r + 1); };/least(n, ahead + r + 2); };/; attention: every*
+layers/attention.cpp; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/; attention: every*
+layers/norm.cpp; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/; layernorm: every*
+layers/norm.cpp; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/; layernorm: every*
+layers/lm_head.cpp; s/e\[target\] -= scale;/e[target] -= 1;/; cross entropy: every*
+layers/lm_head.cpp; s/total \*= scalar_exp(top - now);//; cross entropy: every*
+layers/ffn.cpp; s/(3 \* K2 \* CUBIC)/(2 * K2 * CUBIC)/; gelu: every*
+layers/embedding.cpp; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/; embedding: every*
+layers/linear.cpp; s/p.add = true;/p.add = false;/; linear: every*
+layers/linear.cpp; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/; linear: every*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1

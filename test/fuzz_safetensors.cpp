@@ -3,7 +3,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string_view file(reinterpret_cast<const char*>(data), size);
-    for (int64_t more : {int64_t(0), int64_t(8), INT64_MAX - int64_t(size)}) {    // a longer file of which this is the head
+    // The whole file, and the head of a longer one.
+    for (int64_t more : {int64_t(0), int64_t(8), INT64_MAX - int64_t(size)}) {
         Result<std::vector<TensorEntry>> r = safetensors_parse(file, int64_t(size) + more, "fuzz");
         CHECK(r.ok() || (r.status.code == Exit::input && !r.status.message.empty()));
         int64_t end = 0;

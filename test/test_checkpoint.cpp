@@ -129,7 +129,7 @@ TEST_CASE("checkpoint: a model saved by transformers") {
 }
 
 TEST_CASE("checkpoint: format 1 loads for ever") {
-    const std::string dir = "test/golden/checkpoint_1";    // Toy(7) of this vocabulary and toy_state(500, 7), as written
+    const std::string dir = "test/golden/checkpoint_1";    // Toy(7) of V = 259, toy_state(500, 7)
     Config c = Toy::config();
     c.V = 259;
     CHECK(checkpoint_verify(dir).ok());
@@ -208,8 +208,20 @@ TEST_CASE("checkpoint: weights of other exporters") {
     extra.back() = {"transformer.wpe.weight", {c.T, c.C}};
     write_tensors(one, extra);
     refused("twice");
+}
 
-    fs::remove(one);
+TEST_CASE("checkpoint: weights in several files by an index") {
+    std::string dir = temporary_directory();
+    Toy expected(1), toy(2);
+    write_tensors(dir + "/model.safetensors", toy_tensors(true));
+    REQUIRE(checkpoint_weights(dir, expected.g).ok());
+    fs::remove(dir + "/model.safetensors");
+    auto refused = [&](const std::string& text) {
+        Status s = checkpoint_weights(dir, toy.g);
+        INFO(s.message);
+        CHECK(s.code == Exit::input);
+        CHECK(s.message.find(text) != std::string::npos);
+    };
     auto all = toy_tensors(true), rest = all;
     all.resize(3);
     rest.erase(rest.begin(), rest.begin() + 3);
@@ -220,7 +232,8 @@ TEST_CASE("checkpoint: weights of other exporters") {
     for (auto& t : rest) index["weight_map"][t.first] = "model-00002-of-00002.safetensors";
     const std::string index_path = dir + "/model.safetensors.index.json";
     write_file(index_path, index.dump());
-    CHECK(loads_the_same());
+    CHECK(checkpoint_weights(dir, toy.g).ok());
+    CHECK(same_bits(toy.params, expected.params));
     const std::string second = "/model-00002-of-00002.safetensors";
     index["weight_map"][rest[0].first] = "../" + fs::path(dir).filename().string() + second;
     write_file(index_path, index.dump());

@@ -1,0 +1,82 @@
+// test_info.cpp - `flatgpt info` says what things are and finds what is wrong with them.
+#include "data/json.h"
+#include "data/loader.h"
+#include "toy_checkpoint.h"
+
+#include "test.h"
+
+namespace {
+nlohmann::json info(const std::string& path, int code = 0, const std::vector<std::string>& flags = {}) {
+    std::vector<std::string> args = {"info", path, "--json"};
+    args.insert(args.end(), flags.begin(), flags.end());
+    ProcessResult r = run_flatgpt(args);
+    INFO(path, r.out, r.err);
+    CHECK(r.exit_code == code);
+    CHECK(r.err.empty() == (code == 0));
+    if (code) CHECK(r.err.find(path) != std::string::npos);
+    return nlohmann::json::parse(r.out, nullptr, false);
+}
+}   // namespace
+
+TEST_CASE("info: checkpoints and runs") {
+    nlohmann::json j = info("test/golden/checkpoint_1");
+    CHECK(j["kind"] == "checkpoint");
+    CHECK(j["step"] == 500);
+    CHECK(j["parameters"] == 2720);
+    CHECK(j["vocabulary"] == 259);
+    CHECK(j["tokenizer"] == 259);
+    CHECK(j["checksums"] == "verified");
+    CHECK(info("test/golden/hf_tiny")["checksums"] == "none");
+
+    std::string run = temporary_directory();
+    for (int step : {1, 2}) REQUIRE(checkpoint_write(run, Toy(1).g, Tokenizer(), toy_state(step, 1)).ok());
+    j = info(run);
+    CHECK(j["kind"] == "run");
+    CHECK(j["checkpoints"] == 2);
+    CHECK(j["step"] == 2);
+    write_file(run + "/step_00000002/config.json", "{}");
+    j = info(run, 3);
+    CHECK(j["step"] == 1);
+    CHECK(j["error"].get<std::string>().find("step_00000002/config.json") != std::string::npos);
+    CHECK(info(run + "/step_00000002", 3)["kind"] == "checkpoint");
+    write_file(run + "/step_00000001/MANIFEST", "");
+    info(run, 3);
+    info(temporary_directory(), 3);
+    info(run + "/none", 3);
+}
+
+TEST_CASE("info: files") {
+    nlohmann::json j = info("test/golden/tiny.safetensors");
+    CHECK(j["kind"] == "safetensors");
+    CHECK(j["numbers"] == 16);
+    CHECK(j["bytes"] == 465);
+    j = info("test/golden/checkpoint_1/tokenizer.json");
+    CHECK(j["kind"] == "tokenizer");
+    CHECK(j["vocabulary"] == 259);
+
+    std::string dir = temporary_directory(), path = dir + "/s.bin";
+    std::vector<int> tokens(1500000, 3);    // more than is read at once
+    tokens[1400000] = 777;
+    ShardWriter w;
+    REQUIRE(w.open(path, 1000).ok());
+    REQUIRE(w.append(tokens.data(), int64_t(tokens.size())).ok());
+    REQUIRE(w.commit().ok());
+    j = info(path, 0, {"--vocab", "778"});
+    CHECK(j["kind"] == "shard");
+    CHECK(j["tokens"] == 1500000);
+    CHECK(j["largest_id"] == 777);
+    CHECK(info(path, 3, {"--vocab", "777"})["error"].get<std::string>().find("offset 2801024") != std::string::npos);
+    CHECK(info(path, 0, {"--raw-u16"})["tokens"] == 1500512);
+    write_file(path, read_file(path).substr(0, 3000));
+    info(path, 3);
+    for (const char* name : {"/x.safetensors", "/x.json", "/x.bin", "/x"}) {
+        write_file(dir + name, "");
+        info(dir + name, 3);
+        write_file(dir + name, "{\"a\"");
+        info(dir + name, 3);
+    }
+
+    ProcessResult people = run_flatgpt({"info", "test/golden/hf_tiny", "test/golden/tiny.safetensors"});
+    CHECK(people.exit_code == 0);
+    CHECK(people.out.find("  parameters      308\n") != std::string::npos);
+}
