@@ -178,7 +178,7 @@ std::string did_you_mean(const std::string& word, const Strings& known) {
 }
 
 namespace {
-// Where CLI11 differs: it takes any word for a value, `--text=` for `--text`, and `--a_b` for another name than `--a-b`.
+// CLI11 takes any word for a value, `--text=` for `--text`, and `--a_b` for another name than `--a-b`.
 Status mend(const CLI::App& app, Strings& args) {
     auto option = [&](const std::string& word) {
         return word[0] == '-' ? app.get_option_no_throw(dashed(word)) : nullptr;
