@@ -1,9 +1,11 @@
 # make          the binary ./flatgpt            make demo     everything once, on a real text (TEXT=my.txt for yours)
-# make test     all tests                       make bench    every operation and a training step: measured, floor, ratio
+# make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make deps     the Debian packages that the above need
 CXX ?= g++
-MAKEFLAGS += -j$(shell nproc)
+MAKEFLAGS += $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+# make V=1 shows the commands.
+Q := $(if $(V),,@)
 BUILD ?= build
 OPT ?= -O3
 # GCC 12 sees -Wrestrict in its own std::string. CI adds -Werror.
@@ -36,32 +38,39 @@ TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
 $(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ)
-	$(CXX) $(FLAGS) $^ $(LIBS) -o $@
+	@echo "  link $@"
+	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
 $(BUILD)/test_all: $(TEST_OBJ) $(OBJ)
-	$(CXX) $(FLAGS) $^ $(LIBS) -o $@
+	@echo "  link $@"
+	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
 $(BUILD)/bench: $(BUILD)/dev/bench.cpp.o $(OBJ)
-	$(CXX) $(FLAGS) $^ $(LIBS) -o $@
+	@echo "  link $@"
+	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"'
 $(BUILD)/layers/linear.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) -c $< -o $@
+	@echo "  c++  $<"
+	$(Q)$(CXX) $(FLAGS) -c $< -o $@
 $(BUILD)/%.cu.o: %.cu
 	@mkdir -p $(@D)
-	$(CXX) $(FLAGS) -x c++ -c $< -o $@
+	@echo "  c++  $<"
+	$(Q)$(CXX) $(FLAGS) -x c++ -c $< -o $@
 define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)
-	$$(CXX) $$(FLAGS) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
+	@echo "  c++  $$< ($1)"
+	$$(Q)$$(CXX) $$(FLAGS) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
 	@! nm -C $$@ | grep ' W ' || { echo "$$@: inline functions that every CPU could be given"; rm $$@; false; } >&2
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))
 # 50,000 pairs of uint16: the one table that is data, not code.
 $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 	@mkdir -p $(@D)
-	printf '.section .rodata\n.global gpt2_merges\n.balign 4\ngpt2_merges: .incbin "$<"\n.section .note.GNU-stack,"",@progbits\n' | $(CXX) -x assembler -c - -o $@
+	$(Q)printf '%s\n' '.section .rodata' '.global gpt2_merges' '.balign 4' 'gpt2_merges: .incbin "$<"' \
+	    '.section .note.GNU-stack,"",%progbits' | $(CXX) -x assembler -c - -o $@
 
 test: flatgpt $(BUILD)/test_all
 	$(BUILD)/test_all $(ARGS)
@@ -74,7 +83,8 @@ demo: flatgpt
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
 asan:
-	$(MAKE) BUILD=build/asan OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" build/asan/flatgpt build/asan/test_all
+	$(MAKE) BUILD=build/asan build/asan/flatgpt build/asan/test_all \
+	    OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 	FLATGPT=build/asan/flatgpt build/asan/test_all $(ARGS)
 fuzz:
 	dev/fuzz.sh

@@ -25,7 +25,9 @@ Result<Config> config_named(const std::string& name);                   // gpt2,
 
 // ---- parameters ----------------------------------------------------------------------------------------------------
 
-template <class T> struct Block { T *ln1w, *ln1b, *qkvw, *qkvb, *projw, *projb, *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b; };
+template <class T> struct Block {
+    T *ln1w, *ln1b, *qkvw, *qkvb, *projw, *projb, *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b;
+};
 template <class T> struct Params {
     T *wte, *wpe;
     std::vector<Block<T>> block;
@@ -93,7 +95,8 @@ struct MemoryRow { const char* purpose; int64_t bytes; };
 // What gpt_allocate will take, by purpose, the backend's scratch included. element: sizeof(T).
 template <class T> std::vector<MemoryRow> gpt_memory(const Config& c, const Ops<T>& op, Use use, int B, int S);
 
-template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S);    // exit 5
+// exit 2: impossible sizes; 5: no memory.
+template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S);
 template <class T> void gpt_free(Gpt<T>& g);
 template <class T> void gpt_init(Gpt<T>& g, uint64_t seed);
 
@@ -103,7 +106,8 @@ template <class T> void gpt_forward(Gpt<T>& g, const int* tok, int B, int S, Cac
 template <class T> void gpt_logits(Gpt<T>& g, float* out, int B, int S);
 // Mean loss over the B*S targets, in double and in order; with train, also the head's gradients times scale (1 over
 // the number of targets in the whole batch), chunk by chunk: (N,V) logits never exist.       losses (N) or null, host
-template <class T> double gpt_loss(Gpt<T>& g, const int* target, int B, int S, bool train, float scale, float* losses = nullptr);
+template <class T>
+double gpt_loss(Gpt<T>& g, const int* target, int B, int S, bool train, float scale, float* losses = nullptr);
 // Gradients of everything, after gpt_forward and gpt_loss(train). Adds to grads.
 template <class T> void gpt_backward(Gpt<T>& g, int B, int S);
 template <class T> void gpt_zero_grad(Gpt<T>& g);

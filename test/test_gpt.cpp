@@ -259,7 +259,8 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     gpt_free(g);
 }
 
-// ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py ----------------------------------------------
+// ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py
+// ----------------------------------------------
 
 namespace {
 struct Golden {

@@ -38,9 +38,33 @@ struct Toy {
         REQUIRE(w.commit().ok());
     }
     std::vector<std::string> args(const std::string& out, std::vector<std::string> more = {}) const {
-        std::vector<std::string> a = {"train", "--data", dir + "/train.bin", "--val", dir + "/val.bin", "--tokenizer", dir + "/tok.json",
-                                      "--layers", "2", "--heads", "2", "--channels", "32", "--out", dir + "/" + out, "--batch", "4",
-                                      "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-batches", "2"};
+        std::vector<std::string> a = {"train",
+                                      "--data",
+                                      dir + "/train.bin",
+                                      "--val",
+                                      dir + "/val.bin",
+                                      "--tokenizer",
+                                      dir + "/tok.json",
+                                      "--layers",
+                                      "2",
+                                      "--heads",
+                                      "2",
+                                      "--channels",
+                                      "32",
+                                      "--out",
+                                      dir + "/" + out,
+                                      "--batch",
+                                      "4",
+                                      "--seq-len",
+                                      "32",
+                                      "--lr",
+                                      "3e-3",
+                                      "--seed",
+                                      "5",
+                                      "--dtype",
+                                      "fp32",
+                                      "--eval-batches",
+                                      "2"};
         for (size_t i = 0; i + 1 < more.size(); i += 2) set(a, more[i], more[i + 1]);
         return a;
     }
@@ -79,7 +103,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 void wait_for_training(Process& p) {
     for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("train: two runs, the same bits; then eval and sample") {
     Toy toy;
@@ -99,7 +123,8 @@ TEST_CASE("train: two runs, the same bits; then eval and sample") {
     CHECK(e.exit_code == 0);
     double loss = 0, perplexity = 0, bits = 0;
     long long tokens = 0;
-    CHECK(sscanf(e.out.c_str(), "{\"loss\":%lf,\"perplexity\":%lf,\"bits_per_byte\":%lf,\"tokens\":%lld}", &loss, &perplexity, &bits, &tokens) == 4);
+    CHECK(sscanf(e.out.c_str(), "{\"loss\":%lf,\"perplexity\":%lf,\"bits_per_byte\":%lf,\"tokens\":%lld}", &loss,
+                 &perplexity, &bits, &tokens) == 4);
     CHECK(tokens == 1999 / 32 * 32);
     CHECK(loss < 3.5);    // log 64 = 4.16 for who has learnt nothing but the alphabet
     CHECK(perplexity == doctest::Approx(std::exp(loss)));
@@ -120,13 +145,15 @@ TEST_CASE("train: two runs, the same bits; then eval and sample") {
     CHECK(sample({"--num", "3"}).out.find("--- 3 ---") != std::string::npos);
     CHECK(contains(sample({"--json", "--num", "2"}).out, "{\"sample\":1,\"prompt\":\"abc\""));
     CHECK(contains(sample({"--tokens", "100"}).err, "context of 32 tokens is full"));
-    ProcessResult piped = run_flatgpt({"sample", toy.dir + "/a", "--prompt-file", "-", "--tokens", "5"}, {"abc", {}, {}, 60});
+    ProcessResult piped =
+        run_flatgpt({"sample", toy.dir + "/a", "--prompt-file", "-", "--tokens", "5"}, {"abc", {}, {}, 60});
     CHECK(piped.out.substr(0, 3) == "abc");
 }
 
 TEST_CASE("train: killed at 50 random moments, resumed each time: the same losses and weights, bit for bit") {
     Toy toy;
-    const std::vector<std::string> flags = {"--steps", "600", "--save-every", "10", "--eval-every", "50", "--keep", "2", "--resume", "auto"};
+    const std::vector<std::string> flags = {"--steps", "600", "--save-every", "10",  "--eval-every", "50",
+                                            "--keep",  "2",   "--resume",     "auto"};
     ProcessResult unbroken = run_flatgpt(toy.args("unbroken", flags), {{}, {}, {}, 120});
     INFO(unbroken.err);
     REQUIRE(unbroken.exit_code == 0);
@@ -246,12 +273,26 @@ TEST_CASE("train: one directory, one run") {
 TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "40"})).exit_code == 0);
-    std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/b", "--batch", "4",
-                                     "--steps", "2", "--lr", "0", "--dtype", "fp32"};
+    std::vector<std::string> tune = {"train",
+                                     "--from",
+                                     toy.dir + "/a",
+                                     "--data",
+                                     toy.dir + "/train.bin",
+                                     "--out",
+                                     toy.dir + "/b",
+                                     "--batch",
+                                     "4",
+                                     "--steps",
+                                     "2",
+                                     "--lr",
+                                     "0",
+                                     "--dtype",
+                                     "fp32"};
     ProcessResult r = run_flatgpt(tune);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
-    CHECK(same_file(toy.newest("a") + "/model.safetensors", toy.newest("b") + "/model.safetensors"));    // lr 0 moves nothing
+    CHECK(same_file(toy.newest("a") + "/model.safetensors",
+                    toy.newest("b") + "/model.safetensors"));    // lr 0 moves nothing
     CHECK(same_file(toy.newest("a") + "/tokenizer.json", toy.newest("b") + "/tokenizer.json"));
 }
 
@@ -260,18 +301,20 @@ TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
 namespace {
 int poison_call = -1, backward_calls = 0;
 float poison_value = NAN;
-void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N, int C, int OC) {
+void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N,
+                              int C, int OC) {
     cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
     if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
 }
-}   // namespace
+}    // namespace
 
 TEST_CASE("train: a gradient that is not finite never reaches the weights") {
     Toy toy;
     Ops<float> ops = cpu_ops(Dtype::fp32);
     ops.linear_backward = poisoned_linear_backward;
     Trainer t;
-    t.o.data = toy.dir + "/train.bin", t.o.tokenizer = toy.dir + "/tok.json", t.o.layers = 2, t.o.heads = 2, t.o.channels = 32;
+    t.o.data = toy.dir + "/train.bin", t.o.tokenizer = toy.dir + "/tok.json", t.o.layers = 2, t.o.heads = 2,
+    t.o.channels = 32;
     t.o.batch = 2, t.o.seq_len = 32, t.o.total_batch = 128, t.o.steps = 100, t.o.model = "d2";
     t.ops = &ops;
     REQUIRE(t.choose_model().ok());
@@ -307,7 +350,8 @@ TEST_CASE("train: a gradient that is not finite never reaches the weights") {
 
 TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole weights") {
     Toy toy;
-    ProcessResult r = run_flatgpt(toy.args("a", {"--steps", "2000", "--lr", "10", "--warmup", "0", "--grad-clip", "0", "--weight-decay", "10"}));
+    ProcessResult r = run_flatgpt(
+        toy.args("a", {"--steps", "2000", "--lr", "10", "--warmup", "0", "--grad-clip", "0", "--weight-decay", "10"}));
     INFO(r.err);
     REQUIRE(r.exit_code == 6);
     auto opened = SafetensorsFile::open(toy.newest("a") + "/model.safetensors");
@@ -325,7 +369,8 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
         REQUIRE(run_flatgpt(toy.args(out, {"--steps", "10", "--total-batch", "256", "--batch", batch})).exit_code == 0);
         std::vector<double> all;
         std::istringstream lines(toy.metrics(out));
-        for (std::string line; std::getline(lines, line);) all.push_back(std::stod(line.substr(line.find("\"loss\":") + 7)));
+        for (std::string line; std::getline(lines, line);)
+            all.push_back(std::stod(line.substr(line.find("\"loss\":") + 7)));
         return all;
     };
     std::vector<double> a = losses("a", "8"), b = losses("b", "2");
@@ -341,7 +386,8 @@ TEST_CASE("train: --dry-run tells the memory within 3 %") {
     Toy toy;
     for (const char* dtype : {"fp32", "bf16"}) {
         if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;
-        std::vector<std::string> a = toy.args(dtype, {"--steps", "2", "--channels", "512", "--heads", "8", "--layers", "8", "--dtype", dtype});
+        std::vector<std::string> a =
+            toy.args(dtype, {"--steps", "2", "--channels", "512", "--heads", "8", "--layers", "8", "--dtype", dtype});
         std::vector<std::string> dry = a;
         dry.push_back("--dry-run");
         ProcessResult said = run_flatgpt(dry), ran = run_flatgpt(a);
@@ -350,7 +396,8 @@ TEST_CASE("train: --dry-run tells the memory within 3 %") {
         REQUIRE(ran.exit_code == 0);
         rusage usage;
         getrusage(RUSAGE_CHILDREN, &usage);    // the largest child so far: this one, by far
-        double predicted = std::stod(said.out.substr(said.out.rfind('(') + 1)), measured = double(usage.ru_maxrss) * 1024;
+        double predicted = std::stod(said.out.substr(said.out.rfind('(') + 1)),
+               measured = double(usage.ru_maxrss) * 1024;
         MESSAGE(dtype << ": predicted " << predicted / 1e6 << " MB, measured " << measured / 1e6 << " MB");
         CHECK(std::fabs(predicted / measured - 1) < 0.03);
         CHECK(measured > 3e8);
