@@ -2,8 +2,8 @@
 # make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make deps     the Debian packages that the above need
-CXX ?= g++
-MAKEFLAGS += $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
+MAKEFLAGS += $(JOBS)
 # make V=1 shows the commands.
 Q := $(if $(V),,@)
 BUILD ?= build

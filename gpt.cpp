@@ -130,10 +130,10 @@ double config_flops_per_token(const Config& c, int S) {
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 namespace {
+// Rows of logits that exist at a time: a quarter of all, 64 MiB in float at most; from 256 rows on GEMMs are at speed.
 int head_rows_for(const Config& c, int64_t N) {
-    const int64_t CHUNK =
-        16 << 20;    // logits that exist at a time: 64 MiB in float; GEMMs are at full speed from 256 rows
-    return int(std::min(N, round_up(ceil_div(N, ceil_div(N * c.Vp(), CHUNK)), 16)));
+    const int64_t most = std::max<int64_t>(64, std::min((16 << 20) / int64_t(c.Vp()), ceil_div(N, 4)));
+    return int(std::min(N, round_up(most, 16)));
 }
 
 template <class T> struct ActivationRow {
