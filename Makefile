@@ -79,7 +79,7 @@ test-long: flatgpt $(BUILD)/test_all
 bench: $(BUILD)/bench
 	$(BUILD)/bench $(ARGS)
 demo: flatgpt
-	dev/demo.sh $(TEXT)
+	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
 asan:

@@ -315,5 +315,8 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
         if (s.ok()) return *dir;
         if (damaged) damaged->push_back(s.message);
     }
+    if (dirs.empty())
+        return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
+                    path.c_str());
     return fail(Exit::input, "%s: %zu checkpoints, none of them whole", path.c_str(), dirs.size());
 }

@@ -110,6 +110,7 @@ constexpr CountRow COUNTS[] = {
     {"step", &TrainState::step},       {"tokens", &TrainState::tokens},     {"updates", &TrainState::updates},
     {"skipped", &TrainState::skipped}, {"epoch", &TrainState::epoch},       {"bad_in_a_row", &TrainState::bad_in_a_row},
     {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
+constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not overflow
 struct HashRow { const char* key; uint64_t TrainState::*field; };
 constexpr HashRow HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
 struct DetectorRow { const char* key; Detector TrainState::*field; };
@@ -122,7 +123,7 @@ Status detector_parse(const JsonFields& state, const char* key, Detector* d) {
     auto it = state.object.find(key);
     if (it == state.object.end() || !it->is_object() || it->size() != 2 || !it->contains("window"))
         return fail(Exit::input, "%s: %s: expected {seen, window}", state.name.c_str(), key);
-    TRY((JsonFields{*it, state.name + ": " + key}).get("seen", &d->seen, 0, INT64_MAX));
+    TRY((JsonFields{*it, state.name + ": " + key}).get("seen", &d->seen, 0, MOST));
     const json& window = (*it)["window"];
     if (!window.is_array() || int64_t(window.size()) != window_size(d->seen))
         return fail(Exit::input, "%s: %s: window: expected %lld numbers, found %zu", state.name.c_str(), key,
@@ -156,7 +157,7 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     TRY(j.status);
     JsonFields f{j.value, name};
     TrainState s;
-    for (auto& row : COUNTS) TRY(f.get(row.key, &(s.*row.field), int64_t(0), INT64_MAX));
+    for (auto& row : COUNTS) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
     for (auto& row : HASHES) TRY(f.get(row.key, &(s.*row.field)));
     for (auto& row : DETECTORS) TRY(detector_parse(f, row.key, &(s.*row.field)));
     TRY(f.get("config", &s.config));

@@ -73,21 +73,20 @@ struct Sequence {
     // Appends; ends at a stop string; holds back a tail that one could begin with.
     bool append(const std::string& piece, int index, const Generation& what) {
         text += piece;
-        size_t hold = 0;
-        for (const std::string& stop : what.stop) {
-            if (stop.empty()) continue;
-            if (size_t at = text.find(stop, given); at != std::string::npos) {
-                text.resize(at);
-                done = true;
-                hold = 0;
-                return give(text.size(), index, what);
-            }
-            for (size_t n = std::min(stop.size() - 1, text.size() - given); n > hold; n--)
+        size_t end = std::string::npos, hold = 0;
+        for (const std::string& stop : what.stop)
+            if (!stop.empty()) end = std::min(end, text.find(stop, given));
+        if (end != std::string::npos) {
+            text.resize(end);
+            done = true;
+            return give(end, index, what);
+        }
+        for (const std::string& stop : what.stop)
+            for (size_t n = std::min(stop.size(), text.size() - given + 1); n-- > hold + 1;)
                 if (text.compare(text.size() - n, n, stop, 0, n) == 0) {
                     hold = n;
                     break;
                 }
-        }
         return give(text.size() - hold, index, what);
     }
 };
@@ -191,10 +190,11 @@ Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Gene
 
 // ---- loss over shards ----------------------------------------------------------------------------------------------
 
-Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches) {
+Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+                            const std::function<void(int64_t done, int64_t windows)>& progress) {
     loader.seek({0, 0});
     int64_t windows = loader.samples();
-    if (batches > 0) windows = std::min(windows, batches * B);
+    if (batches > 0 && batches < windows / B + 1) windows = std::min(windows, batches * B);
     std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
     std::vector<float> losses(tokens.size());
     Evaluation e;
@@ -210,6 +210,7 @@ Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& toke
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id)) bytes += double(tokenizer.token(id).size());
         }
         e.tokens += rows * S;
+        if (progress) progress(done + rows, windows);
     }
     e.loss = sum / double(e.tokens);
     e.bits_per_byte = bytes > 0 ? sum / std::log(2.0) / bytes : 0;

@@ -24,13 +24,14 @@ int sample_token(const float* logits, int V, const Sampling& s, const std::vecto
                  uint64_t place);
 
 struct Generation {
-    std::vector<int> prompt;      // at least one token
-    int num = 1, tokens = 200;    // sequences, new tokens each at most
+    std::vector<int> prompt = {};    // at least one token
+    int num = 1, tokens = 200;       // sequences, new tokens each at most
     Sampling sampling;
-    std::vector<std::string> stop;                                    // a sequence ends before the first of these
-    bool end_of_text = true;                                          // ... and at <|endoftext|>
-    std::function<bool(int sequence, std::string_view text)> text;    // whole UTF-8 characters; false: stop everything
-    std::function<void(const std::string&)> note;                     // what a person should know
+    std::vector<std::string> stop = {};    // a sequence ends before the first of these
+    bool end_of_text = true;               // ... and at <|endoftext|>
+    std::function<bool(int sequence, std::string_view text)> text =
+        {};                                               // whole UTF-8 characters; false: stop everything
+    std::function<void(const std::string&)> note = {};    // what a person should know
 };
 struct Generated {
     std::vector<std::string> texts;    // without the prompt
@@ -45,5 +46,7 @@ struct Evaluation {
     int64_t tokens = 0;
     double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0 where the tokenizer is unknown
 };
-// `batches` of the loader from its start (0: all of it, each window once). g is forward only here.
-Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches);
+// `batches` of the loader from its start (0: all of it, each window once). g is forward only here. progress may be
+// empty.
+Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+                            const std::function<void(int64_t done, int64_t windows)>& progress = {});

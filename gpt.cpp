@@ -231,6 +231,8 @@ template <class T> std::vector<MemoryRow> gpt_memory(const Config& c, const Ops<
 template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S) {
     TRY(config_check(c));
     CHECK(B > 0 && S > 0 && S <= c.T, "B=%d S=%d context=%d", B, S, c.T);
+    if (int64_t(B) * S > INT32_MAX / 4)
+        return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)B * S, INT32_MAX / 4);
     g.c = c, g.op = &op, g.use = use, g.B = B, g.S = S, g.tensors = config_tensors(c);
     Layout<T> count, layout;
     place(count, g);
@@ -329,7 +331,7 @@ template <class T> double gpt_loss(Gpt<T>& g, const int* target, int B, int S, b
 template <class T> void gpt_logits(Gpt<T>& g, float* out, int B, int S) {
     const Ops<T>& o = *g.op;
     const int C = g.c.C, V = g.c.V, Vp = g.c.Vp();
-    std::vector<T> host(size_t(g.head_rows) * size_t(Vp));
+    std::vector<T> host(size_t(std::min(g.head_rows, B)) * size_t(Vp));
     for (int b = 0; b < B; b += g.head_rows) {
         const int rows = std::min(g.head_rows, B - b);
         for (int i = 0; i < rows; i++)    // x_last has been read: its first rows hold the last positions now

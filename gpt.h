@@ -53,7 +53,8 @@ struct Tensor {
 std::vector<Tensor> config_tensors(const Config& c);
 int64_t config_parameters(const Config& c);         // numbers that a file holds
 int64_t config_flat_size(const Config& c);          // elements of the flat buffer, padding included
-// FLOPs of one token's forward and backward as llm.c counts: 6 per parameter + 12*L*C*S for attention, counted full.
+// FLOPs of one token's forward and backward: 6 per parameter + 12*L*C*S for attention, counted full (Chowdhery et al.
+// 2022, appendix B; llm.c counts 6*L*C*S).
 double config_flops_per_token(const Config& c, int S);
 
 // ---- the model -----------------------------------------------------------------------------------------------------

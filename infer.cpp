@@ -2,13 +2,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <iostream>
 #include <memory>
 
 #include "checkpoint.h"
 #include "command.h"
 #include "console.h"
+#include "data/file.h"
 #include "data/json.h"
 #include "device.h"
 #include "generate.h"
@@ -21,8 +21,9 @@ struct Model {
     ~Model() { gpt_free(g); }
 };
 
-// The newest whole checkpoint of a run, or a model directory; B sequences of up to S positions at once.
-Status open_model(Model& m, const std::string& path, const DeviceOptions& device, int B, int S) {
+// The newest whole checkpoint of a run, or a model directory; activations for B x S positions (S 0: the context).
+Status open_model(Model& m, const std::string& path, const std::string& own_tokenizer, const DeviceOptions& device,
+                  int B, int S) {
     Result<const Ops<float>*> ops = choose_ops(device, false);
     TRY(ops.status);
     std::vector<std::string> damaged;
@@ -32,7 +33,7 @@ Status open_model(Model& m, const std::string& path, const DeviceOptions& device
     m.dir = dir.value;
     Result<Config> config = checkpoint_config(m.dir);
     TRY(config.status);
-    Result<Tokenizer> tokenizer = checkpoint_tokenizer(m.dir);
+    Result<Tokenizer> tokenizer = own_tokenizer.empty() ? checkpoint_tokenizer(m.dir) : Tokenizer::load(own_tokenizer);
     TRY(tokenizer.status);
     m.tokenizer = tokenizer.value;
     if (S == 0) S = config.value.T;
@@ -57,27 +58,15 @@ struct SampleOptions {
 Result<std::string> read_prompt(const SampleOptions& o) {
     if (o.prompt_file.empty()) return o.prompt;
     if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
-    std::string text;
-    if (o.prompt_file == "-") {
-        text.assign(std::istreambuf_iterator<char>(std::cin), {});
-    } else {
-        std::ifstream file(o.prompt_file, std::ios::binary);
-        text.assign(std::istreambuf_iterator<char>(file), {});
-        if (!file.good() && text.empty()) return fail(Exit::io, "%s: cannot be read", o.prompt_file.c_str());
-    }
-    return text;
+    if (o.prompt_file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    return read_file(o.prompt_file, 1 << 30);
 }
 
 Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Model m;
-    TRY(open_model(m, o.model, o.device, std::max(1, o.num), 0));
-    if (!o.tokenizer.empty()) {
-        Result<Tokenizer> other = Tokenizer::load(o.tokenizer);
-        TRY(other.status);
-        m.tokenizer = other.value;
-    }
+    TRY(open_model(m, o.model, o.tokenizer, o.device, o.num, o.num < 16 ? 0 : 1));    // prompts are fed in pieces
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
                     m.dir.c_str());
@@ -98,7 +87,9 @@ Status sample(const SampleOptions& o) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    what.note = [](const std::string& text) { fprintf(stderr, "note: %s\n", text.c_str()); };
+    what.note = [&](const std::string& text) {
+        fprintf(stderr, "%snote: %s\n", stream && terminal ? "\n" : "", text.c_str());
+    };
     if (stream) {
         if (!put(prompt.value)) return fail(Exit::io, "the output was closed");
         what.text = [&](int, std::string_view text) { return put(text); };
@@ -133,28 +124,32 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Model m;
-    TRY(open_model(m, o.model, o.device, o.batch, o.seq_len));
-    if (!o.tokenizer.empty()) {
-        Result<Tokenizer> other = Tokenizer::load(o.tokenizer);
-        TRY(other.status);
-        m.tokenizer = other.value;
-    }
+    TRY(open_model(m, o.model, o.tokenizer, o.device, o.batch, o.seq_len));
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g.S, config.vocab = m.g.c.V;
     config.shuffle = false;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
     const double start = now_seconds();
-    Result<Evaluation> result = evaluate(m.g, loader.value, m.tokenizer, o.batch, m.g.S, o.batches);
+    Progress progress;
+    Result<Evaluation> result =
+        evaluate(m.g, loader.value, m.tokenizer, o.batch, m.g.S, o.batches, [&](int64_t done, int64_t of) {
+            progress.line("eval: " + std::to_string(done) + " of " + std::to_string(of) + " windows");
+        });
     TRY(result.status);
     const Evaluation& e = result.value;
     const double seconds = now_seconds() - start;
-    if (o.json)
-        printf("{\"loss\":%.17g,\"perplexity\":%.17g,\"bits_per_byte\":%.17g,\"tokens\":%lld}\n", e.loss,
-               std::exp(e.loss), e.bits_per_byte, (long long)e.tokens);
-    else
-        printf("loss %.4f  perplexity %.2f  bits per byte %.4f  tokens %lld\n", e.loss, std::exp(e.loss),
-               e.bits_per_byte, (long long)e.tokens);
+    const bool known = e.bits_per_byte > 0;
+    if (o.json) {
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
+               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
+               (long long)e.tokens);
+    } else {
+        char bits[32];
+        snprintf(bits, sizeof bits, known ? "%.4f" : "unknown (--tokenizer)", e.bits_per_byte);
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits,
+               (long long)e.tokens);
+    }
     fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
             human_count(double(e.tokens) / seconds).c_str(), m.g.op->name);
     return {};
@@ -186,10 +181,10 @@ Command sample_command() {
                {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
                {"--repetition-penalty", &o->sampling.repetition_penalty,
                 "above 1: tokens seen so far become less likely", 0.01, 100},
-               {"--stop", &o->stop, "end a sample before this text; may be given several times"},
+               {"--stop", &o->stop, "end a sample before this text"},
                {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"},
                {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, where MODEL has none"},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's"},
                {"--json", &o->json, "one JSON object per sample on standard output"}};
     for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
     c.run = [o] { return sample(*o); };
@@ -200,7 +195,7 @@ Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
     Command c{"eval",
               "Loss, perplexity and bits per byte of a model over token shards.",
-              "flatgpt eval runs/a --data 'data/austen_val_*.bin' --json",
+              "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json",
               {},
               {},
               nullptr};
@@ -216,7 +211,7 @@ Command eval_command() {
                {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
                {"--batches", &o->batches, "batches to read; 0: all, every window once", 0, 1e15},
                {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json for bits per byte, where MODEL has none"},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
                {"--json", &o->json, "one JSON object on standard output"}};
     for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
     c.run = [o] { return eval(*o); };

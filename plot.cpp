@@ -30,7 +30,8 @@ struct Curve {
 
 // One JSON object per line to `row`. A last line that is no JSON is what a killed run leaves, and passed over.
 Status read_metrics(const std::string& run, const std::function<Status(const Json&, const std::string& where)>& row) {
-    std::string path = std::filesystem::is_directory(run) ? run + "/metrics.jsonl" : run;
+    std::error_code error;
+    std::string path = std::filesystem::is_directory(run, error) ? run + "/metrics.jsonl" : run;
     std::ifstream file(path, std::ios::binary);
     if (!file) return fail(Exit::input, "%s: cannot be read: %s", escape_control(path).c_str(), strerror(errno));
     int64_t number = 0;

@@ -8,14 +8,15 @@ enum class Decay { cosine, linear, constant, wsd };    // wsd: warm-up, stable, 
 
 struct Schedule {
     Decay decay = Decay::cosine;
-    double lr = 1e-3, final_fraction = 0.1;    // the last step's rate is lr * final_fraction
+    // The last step's rate is lr * final_fraction, if it comes two steps after the warm-up or later.
+    double lr = 1e-3, final_fraction = 0.1;
     int64_t warmup = 0, steps = 0;
 };
 
 // Learning rate of step 0 .. steps-1. Warm-up is linear and reaches lr at step warmup-1.
 inline double learning_rate(const Schedule& s, int64_t step) {
     if (step < s.warmup) return s.lr * double(step + 1) / double(s.warmup);
-    int64_t from = s.decay == Decay::wsd ? std::max(s.warmup, s.steps - s.steps / 5) : s.warmup;
+    int64_t from = s.decay == Decay::wsd ? std::max(s.warmup, s.steps - std::max<int64_t>(2, s.steps / 5)) : s.warmup;
     double span = double(std::max<int64_t>(1, s.steps - 1 - from));
     double x = std::clamp(double(step - from) / span, 0.0, 1.0), floor = s.lr * s.final_fraction;
     switch (s.decay) {

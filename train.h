@@ -31,23 +31,27 @@ struct Trainer {
     Schedule schedule;
     TrainState state;
     Progress progress;
+    std::string start;        // a checkpoint's directory; empty: new weights
+    bool resuming = false;    // start is this run's own past
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::string extra, val_text;    // of this step's metrics; the last validation loss
-    double started = 0, best_ms = 0;
+    double started = 0;
     int64_t first_step = 0;
 
     ~Trainer();
     Status run();
 
     // train_setup.cpp
+    Result<std::string> newest(const std::string& path);
+    Status find_start();      // the checkpoint to resume, or --from
     Status choose_model();    // config and tokenizer
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
     Status dry_run();
     Status open_run();    // the directory, locked
     Status load();        // weights: resumed, --from, or new ones
-    Status resume_from(const std::string& dir);
+    Status resume();
 
     // train_gpt.cu
     Status loop();
@@ -55,5 +59,6 @@ struct Trainer {
     Status report(double loss, double norm, bool skipped, double seconds);
     Status between_steps();    // validation, sample
     Status save();
+    Status after_saving(Status why);
     Status sample_text();
 };

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "data/file.h"
 #include "data/json.h"
 #include "train.h"
 
@@ -15,19 +16,28 @@ namespace {
 volatile sig_atomic_t stop_signal = 0;
 void catch_signals() {
     struct sigaction action = {};
-    action.sa_handler = [](int s) { stop_signal = s; };
+    action.sa_handler = [](int s) {
+        static const char said[] = "\nstopping after this step, with a checkpoint; a second signal stops at once\n";
+        stop_signal = s;
+        [[maybe_unused]] ssize_t n = write(STDERR_FILENO, said, sizeof said - 1);
+    };
     action.sa_flags = SA_RESETHAND;
-    for (int s : {SIGINT, SIGTERM}) sigaction(s, &action, nullptr);
+    for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaction(s, &action, nullptr);
+    signal(SIGPIPE, SIG_IGN);    // a reader of stderr that goes away must not cost the run
 }
 
-std::string number(double x) {    // JSON has no NaN
-    char text[32];
-    snprintf(text, sizeof text, std::isfinite(x) ? "%.17g" : "null", x);
-    return text;
+std::string shell_quoted(const std::string& text) {
+    if (text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/=+,:@%") ==
+        std::string::npos)
+        return text;
+    std::string out = "'";
+    for (char ch : text) out += ch == '\'' ? "'\\''" : std::string(1, ch);
+    return out + "'";
 }
 }    // namespace
 
 Status Trainer::run() {
+    TRY(find_start());
     TRY(choose_model());
     Result<const Ops<float>*> chosen = choose_ops(o.device, true);
     TRY(chosen.status);
@@ -40,10 +50,8 @@ Status Trainer::run() {
     TRY(load());
     state.config = o.resolved;
 
-    const std::string toml = o.out + "/run.toml", jsonl = o.out + "/metrics.jsonl";
-    FILE* f = fopen(toml.c_str(), "w");
-    if (!f || fwrite(o.resolved.data(), 1, o.resolved.size(), f) != o.resolved.size() || fclose(f) != 0)
-        return fail(Exit::io, "%s: cannot be written: %s", toml.c_str(), strerror(errno));
+    const std::string jsonl = o.out + "/metrics.jsonl";
+    TRY(replace_file(o.out + "/run.toml", o.resolved));
     metrics = fopen(jsonl.c_str(), "a");
     // What a killed run wrote after its last checkpoint will be written again.
     std::error_code error;
@@ -51,10 +59,10 @@ Status Trainer::run() {
     if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
     catch_signals();
-    progress.note(human_count(double(config_parameters(config))) + " parameters, " +
-                  human_count(double(data.tokens())) + " tokens, " + std::to_string(o.steps) + " steps of " +
-                  std::to_string(o.total_batch) + " tokens, " + ops->name + ", " + std::to_string(cpu_threads()) +
-                  " threads");
+    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
+                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
+                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " + ops->name +
+                  ", " + std::to_string(cpu_threads()) + " threads");
     return loop();
 }
 
@@ -99,16 +107,17 @@ Status Trainer::report(double loss, double norm, bool skipped, double seconds) {
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     char line[256];
     snprintf(line, sizeof line,
-             "step %lld/%lld  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %.0f GFLOP/s  %s  ETA %s",
-             (long long)state.step, (long long)o.steps, loss, val_text.c_str(), lr, norm, 1e3 * seconds,
-             human_count(rate).c_str(), rate * config_flops_per_token(config, o.seq_len) / 1e9,
-             human_bytes(double(resident_bytes())).c_str(), human_time(left).c_str());
+             "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %.0f GFLOP/s",
+             (long long)state.step, (long long)o.steps, human_time(left).c_str(), loss, val_text.c_str(), lr, norm,
+             1e3 * seconds, human_count(rate).c_str(), human_bytes(double(resident_bytes())).c_str(),
+             rate * config_flops_per_token(config, o.seq_len) / 1e9);
     progress.line(line + (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
-    std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + number(loss) +
-                      ",\"lr\":" + number(lr) + ",\"grad_norm\":" + number(norm) + ",\"ms\":" + number(1e3 * seconds) +
-                      ",\"tokens_per_second\":" + number(rate) + ",\"tokens\":" + std::to_string(state.tokens) +
-                      (skipped ? ",\"skipped\":true" : "") + extra + "}\n";
+    std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(loss) +
+                      ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(norm) +
+                      ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
+                      ",\"tokens\":" + std::to_string(state.tokens) + (skipped ? ",\"skipped\":true" : "") + extra +
+                      "}\n";
     extra.clear();
     if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)
         return fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
@@ -118,7 +127,9 @@ Status Trainer::report(double loss, double norm, bool skipped, double seconds) {
 
 // A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
 Status Trainer::save() {
-    Status written = checkpoint_write(o.out, g, tokenizer, state);
+    Status written = fsync(fileno(metrics)) == 0    // the checkpoint will count on these bytes
+                         ? checkpoint_write(o.out, g, tokenizer, state)
+                         : fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
         return written;
@@ -151,39 +162,52 @@ Status Trainer::between_steps() {
         char text[48];
         snprintf(text, sizeof text, "  val %.4f", e.value.loss);
         val_text = text;
-        extra += ",\"val_loss\":" + number(e.value.loss);
+        extra += ",\"val_loss\":" + json_number(e.value.loss);
     }
     if (due(o.sample_every) && tokenizer.vocab_size()) TRY(sample_text());
     return {};
 }
 
+Status Trainer::after_saving(Status why) {
+    if (state.step > first_step) (void)save();    // whose own failure has been noted
+    return why;
+}
+
 Status Trainer::loop() {
-    const std::string again = "flatgpt train --config " + o.out + "/run.toml --resume auto";
-    if (state.step >= o.steps)
-        progress.note("nothing to do: step " + std::to_string(state.step) + " is the last one; more --steps go on");
     started = now_seconds();
     first_step = state.step;
+    progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     Status saved;
-    while (state.step < o.steps && !stop_signal) {
+    int stop = 0;
+    while (state.step < o.steps && !stop) {
         const double start = now_seconds();
         double loss, norm;
         bool skipped;
-        TRY(one_step(loss, norm, skipped));
+        // A shard that turns out bad must not cost the steps before it: those are saved first.
+        if (Status s = one_step(loss, norm, skipped); !s.ok()) return after_saving(s);
         const double seconds = now_seconds() - start;
-        TRY(between_steps());
+        Status between = between_steps();
         TRY(report(loss, norm, skipped, seconds));
+        if (!between.ok()) return after_saving(between);
         if (state.bad_in_a_row >= 3) {
-            (void)save();
-            return fail(Exit::diverged,
-                        "loss or gradient was not finite three times in a row (step %lld); the weights are those of "
-                        "the last good update; a lower --lr, a longer --warmup or other data may help",
-                        (long long)state.step);
+            return after_saving(fail(
+                Exit::diverged,
+                "loss or gradient was not finite three times in a row (step %lld); the weights are those of the last "
+                "good update; a lower --lr, a longer --warmup or other data may help",
+                (long long)state.step));
         }
-        if (state.step == o.steps || stop_signal || (o.save_every && state.step % o.save_every == 0)) saved = save();
+        stop = stop_signal;    // read once: a later signal is the next turn's
+        if (state.step == o.steps || stop || (o.save_every && state.step % o.save_every == 0)) saved = save();
     }
-    if (stop_signal && !saved.ok()) return saved;
-    if (stop_signal && state.step < o.steps)
-        return {stop_signal == SIGINT ? Exit::sigint : Exit::sigterm,
-                "stopped by a signal after step " + std::to_string(state.step) + "; go on with: " + again};
-    return saved;
+    TRY(saved);
+    if (state.step < o.steps)
+        return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
+                "stopped by a signal after step " + std::to_string(state.step) + "; to go on:\n  " +
+                    program_invocation_name + " train --config " + shell_quoted(o.out + "/run.toml") +
+                    " --resume auto"};
+    const std::string whole = checkpoint_list(o.out).empty() ? start : checkpoint_list(o.out).back();
+    progress.note((first_step == o.steps ? "nothing to do, step " + std::to_string(o.steps) + " is the last one: "
+                                         : human_time(now_seconds() - started) + "; saved ") +
+                  whole);
+    return {};
 }

@@ -26,41 +26,64 @@ Trainer::~Trainer() {
     gpt_free(g);
 }
 
-Status Trainer::choose_model() {
-    const std::string& base = o.from.empty() ? o.model : o.from;
-    const bool directory = std::filesystem::is_directory(base);
-    std::string dir;
-    if (directory) {
-        std::vector<std::string> damaged;
-        Result<std::string> found = checkpoint_find(base, &damaged);
-        for (const std::string& why : damaged) progress.note("passed over: " + why);
-        TRY(found.status);
-        dir = found.value;
-    } else if (!o.from.empty()) {
-        return fail(Exit::input, "--from %s: no such directory; expected a run, a checkpoint or a Hugging Face GPT-2",
-                    base.c_str());
-    }
-    Result<Config> named = directory ? checkpoint_config(dir) : config_named(base);
-    TRY(named.status);
-    config = named.value;
-    if (o.layers) config.L = o.layers;
-    if (o.heads) config.NH = o.heads;
-    if (o.channels) config.C = o.channels, config.F = 4 * o.channels;
-    if (!o.from.empty() && (o.layers || o.heads || o.channels))
-        return fail(Exit::usage, "--from gives the model's sizes: --layers, --heads and --channels cannot change them");
+// The newest whole checkpoint under a path, its damaged successors named.
+Result<std::string> Trainer::newest(const std::string& path) {
+    std::vector<std::string> damaged;
+    Result<std::string> found = checkpoint_find(path, &damaged);
+    for (const std::string& why : damaged) progress.note("passed over: " + why);
+    return found;
+}
 
-    if (!o.tokenizer.empty()) {
-        Result<Tokenizer> t = Tokenizer::load(o.tokenizer);
-        TRY(t.status);
-        tokenizer = t.value;
-    } else if (directory) {
-        Result<Tokenizer> t = checkpoint_tokenizer(dir);
-        TRY(t.status);
-        tokenizer = t.value;
-    } else {
-        tokenizer = Tokenizer::gpt2();
+Status Trainer::find_start() {
+    resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
+    const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
+    if (path.empty()) return {};
+    Result<std::string> found = newest(path);
+    TRY(found.status);
+    start = found.value;
+    // Checkpoints of another future would be pruned against this one's, and resumed in its place.
+    const std::vector<std::string> mine = checkpoint_list(o.out);
+    auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
+    if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
+        return fail(Exit::usage, "--resume %s: %s is newer; another --out, or remove what is newer", start.c_str(),
+                    mine.back().c_str());
+    return {};
+}
+
+// A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
+Status Trainer::choose_model() {
+    std::string base = start;
+    std::error_code error;
+    const bool directory = std::filesystem::is_directory(o.model, error);
+    if (base.empty() && directory) {
+        Result<std::string> found = newest(o.model);
+        TRY(found.status);
+        base = found.value;
     }
-    if (o.from.empty()) {
+    Result<Config> found = base.empty() ? config_named(o.model) : checkpoint_config(base);
+    TRY(found.status);
+    config = found.value;
+    Config asked = config;
+    if (resuming && o.from.empty() && !directory) {
+        Result<Config> named = config_named(o.model);
+        TRY(named.status);
+        asked = named.value;
+        asked.V = config.V, asked.T = o.seq_len ? o.seq_len : config.T, asked.norm_eps = config.norm_eps;
+    }
+    if (o.layers) asked.L = o.layers;
+    if (o.heads) asked.NH = o.heads;
+    if (o.channels) asked.C = o.channels, asked.F = 4 * o.channels;
+    if (!start.empty() && !(asked == config))
+        return fail(Exit::usage, "%s has L=%d NH=%d C=%d T=%d, the command line asks for L=%d NH=%d C=%d T=%d",
+                    start.c_str(), config.L, config.NH, config.C, config.T, asked.L, asked.NH, asked.C, asked.T);
+    config = asked;
+
+    Result<Tokenizer> t = !resuming && !o.tokenizer.empty() ? Tokenizer::load(o.tokenizer)
+                          : !base.empty()                   ? checkpoint_tokenizer(base)
+                                                            : Tokenizer::gpt2();
+    TRY(t.status);
+    tokenizer = t.value;
+    if (start.empty()) {
         if (tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
         if (o.seq_len) config.T = o.seq_len;
     }
@@ -69,7 +92,6 @@ Status Trainer::choose_model() {
     if (!o.seq_len) o.seq_len = config.T;
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
-    if (!o.from.empty()) o.from = dir;
     return config_check(config);
 }
 
@@ -91,6 +113,9 @@ Status Trainer::open_data() {
     if (o.total_batch % micro)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len = %lld",
                     (long long)o.total_batch, (long long)micro);
+    if (o.total_batch / micro > 1 << 20)
+        return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
+                    1 << 20, (long long)micro);
     accumulate = int(o.total_batch / micro);
     if (o.steps == 0) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
     if (o.warmup < 0) o.warmup = std::min<int64_t>(700, o.steps / 10);
@@ -142,6 +167,7 @@ Status Trainer::open_run() {
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
         return fail(Exit::usage, "%s: another flatgpt train is using this directory", o.out.c_str());
+    TRY(checkpoint_prune(o.out, 0));    // what a killed run left behind
     if (o.resume == "no" && !checkpoint_list(o.out).empty())
         return fail(Exit::usage,
                     "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
@@ -149,64 +175,42 @@ Status Trainer::open_run() {
     return {};
 }
 
-// Weights: from the checkpoint to resume, from --from, or new ones.
 Status Trainer::load() {
     state.seed = uint64_t(o.seed);
     state.data = data.fingerprint();
-    std::string dir;
-    if (o.resume == "auto") {
-        if (!checkpoint_list(o.out).empty()) {
-            std::vector<std::string> damaged;
-            Result<std::string> found = checkpoint_find(o.out, &damaged);
-            for (const std::string& why : damaged) progress.note("passed over: " + why);
-            TRY(found.status);
-            dir = found.value;
-        }
-    } else if (o.resume != "no") {
-        dir = o.resume;
-        TRY(checkpoint_verify(dir));
-    }
-    if (!dir.empty()) return resume_from(dir);
-    if (!o.from.empty()) return checkpoint_weights(o.from, g);
+    if (resuming) return resume();
+    if (!start.empty()) return checkpoint_weights(start, g);
     gpt_init(g, uint64_t(o.seed));
     return {};
 }
 
-Status Trainer::resume_from(const std::string& dir) {
-    Result<Config> saved = checkpoint_config(dir);
-    TRY(saved.status);
-    if (!(saved.value == config))
-        return fail(Exit::usage,
-                    "%s: the checkpoint's model has L=%d NH=%d C=%d T=%d V=%d, the command line asks for L=%d NH=%d "
-                    "C=%d T=%d V=%d",
-                    dir.c_str(), saved.value.L, saved.value.NH, saved.value.C, saved.value.T, saved.value.V, config.L,
-                    config.NH, config.C, config.T, config.V);
-    Result<TrainState> s = checkpoint_state(dir);
+Status Trainer::resume() {
+    Result<TrainState> s = checkpoint_state(start);
     TRY(s.status);
     if (s.value.data != state.data)
         return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
-                    dir.c_str(), o.data.c_str());
+                    start.c_str(), o.data.c_str());
     if (s.value.seed != state.seed)
-        return fail(Exit::usage, "%s: trained with --seed %llu, the command line says %llu", dir.c_str(),
+        return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.value.seed, (unsigned long long)state.seed);
-    TRY(checkpoint_weights(dir, g));
-    TRY(checkpoint_optimizer(dir, g));
+    TRY(checkpoint_weights(start, g));
+    TRY(checkpoint_optimizer(start, g));
     state = s.value;
     data.seek({state.epoch, state.index});
-    progress.note("resumed from " + dir + " after step " + std::to_string(state.step));
+    progress.note("resumed from " + start + " after step " + std::to_string(state.step));
     return {};
 }
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{
-        "train",
-        "Train a GPT on token shards, from scratch or from a checkpoint.",
-        "flatgpt train --data 'data/austen_train_*.bin' --val 'data/austen_val_*.bin' --tokenizer tok.json --model d6 "
-        "--out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3",
-        {},
-        {},
-        nullptr};
+    Command c{"train",
+              "Train a GPT on token shards, from scratch or from a checkpoint.",
+              "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
+              "--model d6 "
+              "--out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3",
+              {},
+              {},
+              nullptr};
     c.flags = {
         {"--data", &o->data, "training shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
         {"--val", &o->val, "validation shards, likewise"},
@@ -228,7 +232,7 @@ Command train_command() {
          1 << 20},
         {"--total-batch", &o->total_batch,
          "tokens per update, a multiple of batch x seq-len (gradients accumulate); 0: batch x seq-len", 0, 1e12},
-        {"--steps", &o->steps, "updates in all; 0: one pass over the data", 0, 1e12},
+        {"--steps", &o->steps, "updates in all; 0: one pass over the data", 0, 99999999},
         {"--lr", &o->lr, "peak learning rate", 0, 10},
         {"--warmup", &o->warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
         {"--lr-schedule", &o->lr_schedule, "after the warm-up", 0, 0, {"cosine", "linear", "constant", "wsd"}},

@@ -63,3 +63,18 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
     TRY(file.value.read(0, text.data(), bytes));
     return text;
 }
+
+Status replace_file(const std::string& path, const std::string& text) {
+    struct stat s;
+    if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
+        return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
+    const std::string temporary = path + ".tmp";
+    FILE* f = fopen(temporary.c_str(), "wb");
+    bool written =
+        f && fwrite(text.data(), 1, text.size(), f) == text.size() && fflush(f) == 0 && fsync(fileno(f)) == 0;
+    Status failed = fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    if (f && fclose(f) != 0) written = false;
+    if (written && rename(temporary.c_str(), path.c_str()) == 0) return {};
+    remove(temporary.c_str());
+    return failed;
+}

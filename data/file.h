@@ -25,3 +25,5 @@ class File {
 
 // A whole file of at most max_bytes; exit 3 where it is longer.
 Result<std::string> read_file(const std::string& path, int64_t max_bytes);
+// By way of path.tmp, fsync and rename: the old text or the new one, never a part. Exit 2: path is no regular file; 4.
+Status replace_file(const std::string& path, const std::string& text);

@@ -11,6 +11,7 @@ Result<nlohmann::json> json_parse(std::string_view text, const std::string& name
 
 // A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
 std::string json_string(std::string_view text);
+std::string json_number(double x);    // reads back to the same bits; null for what JSON has not: NaN, infinity
 
 // One object's fields. Each getter: exit 3 where the field is missing, of another type or out of [min, max].
 struct JsonFields {

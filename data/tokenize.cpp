@@ -9,6 +9,7 @@
 #include "../console.h"
 #include "bpe.h"
 #include "corpus.h"
+#include "file.h"
 #include "loader.h"
 
 namespace {
@@ -44,18 +45,6 @@ Status make_parent(const std::string& path) {
     if (!parent.empty()) fs::create_directories(parent, error);
     if (!error) return {};
     return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
-}
-
-Status write_file(const std::string& path, const std::string& text) {
-    TRY(make_parent(path));
-    std::string temporary = path + ".tmp";
-    FILE* f = fopen(temporary.c_str(), "wb");
-    bool written = f && fwrite(text.data(), 1, text.size(), f) == text.size();
-    if (f) written &= fclose(f) == 0;
-    if (written && rename(temporary.c_str(), path.c_str()) == 0) return {};
-    Status failed = fail(Exit::io, "%s: cannot write: %s", path.c_str(), strerror(errno));
-    remove(temporary.c_str());
-    return failed;
 }
 }   // namespace
 
@@ -95,7 +84,8 @@ Status train_tokenizer(const TrainOptions& o) {
     };
     Result<Tokenizer> trained = bpe_train(training);
     if (!trained.ok()) return trained.status;
-    TRY(write_file(o.out, trained.value.to_json()));
+    TRY(make_parent(o.out));
+    TRY(replace_file(o.out, trained.value.to_json()));
     int got = trained.value.vocab_size();
     std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +
@@ -171,8 +161,9 @@ std::vector<std::string> existing_shards(const std::string& out) {
     std::vector<std::string> found;
     fs::path parent = fs::path(out).parent_path();
     std::error_code error;
-    for (auto& entry : fs::directory_iterator(parent.empty() ? "." : parent, error)) {
-        std::string path = (parent / entry.path().filename()).string();
+    fs::directory_iterator it(parent.empty() ? "." : parent, error), end;
+    for (; !error && it != end; it.increment(error)) {
+        std::string path = (parent / it->path().filename()).string();
         for (std::string stem : {out + "_train_", out + "_val_"}) {
             bool named = path.starts_with(stem) && path.ends_with(".bin") && path.size() > stem.size() + 4;
             size_t digits = named ? path.find_first_not_of("0123456789", stem.size()) : 0;
@@ -268,7 +259,7 @@ Status tokenize(const TokenizeOptions& o) {
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
     return {"tokenize", "write text as token shards",
-            "flatgpt tokenize --tokenizer tok.json --out data/austen --val-fraction 0.1 text.txt",
+            "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
             {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl: one a line; -: stdin",
               .required = true},
              {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...",

@@ -1,8 +1,8 @@
 // cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
 //
 // The loops (embedding, norm, matmul, attention, ffn, lm_head, adamw, table) are compiled once per instruction set,
-// into a namespace of its name, and chosen at run time. They include no header of the standard library that has inline
-// functions or templates: of an inline function that several objects hold the linker keeps one, for all CPUs.
+// into a namespace of its name, and chosen at run time. They use nothing inline of the standard library: of an
+// inline function that several objects hold the linker keeps one, for all CPUs (the Makefile rejects such an object).
 #pragma once
 #include <stdint.h>
 

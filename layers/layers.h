@@ -7,8 +7,8 @@
 // heads, NKV key/value heads, HS head size, V vocabulary, Vp padded vocabulary. All arrays are dense and row-major.
 // Arguments: outputs, inputs, saved statistics, sizes. Statistics (mean, rstd, lse, losses) are float always.
 // Gradients of parameters accumulate (+=); gradients of activations are assigned (=) except where "adds" is written.
-// Every entry gives the same bits for the same inputs, whatever the number of threads; no entry allocates after the
-// first call with a given shape.
+// Every entry gives the same bits for the same inputs, whatever the number of threads (linear: see linear.cpp); no
+// entry allocates after the first call with a given shape.
 #pragma once
 #include "../common.h"
 

@@ -132,6 +132,8 @@ TEST_CASE("loader: files in order when unshuffled, each sample once an epoch whe
         std::set<int> epoch(mixed.begin() + e * 13, mixed.begin() + (e + 1) * 13);
         CHECK(epoch.size() == 13);
     }
+    for (int e = 1; e < 3; e++)    // each epoch in an order of its own
+        CHECK(!std::equal(mixed.begin(), mixed.begin() + 13, mixed.begin() + e * 13));
     CHECK(s.position() == Loader::Position{3, 0});
     CHECK(!std::equal(starts.begin(), starts.begin() + 13, mixed.begin()));
 }

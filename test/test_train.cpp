@@ -38,33 +38,10 @@ struct Toy {
         REQUIRE(w.commit().ok());
     }
     std::vector<std::string> args(const std::string& out, std::vector<std::string> more = {}) const {
-        std::vector<std::string> a = {"train",
-                                      "--data",
-                                      dir + "/train.bin",
-                                      "--val",
-                                      dir + "/val.bin",
-                                      "--tokenizer",
-                                      dir + "/tok.json",
-                                      "--layers",
-                                      "2",
-                                      "--heads",
-                                      "2",
-                                      "--channels",
-                                      "32",
-                                      "--out",
-                                      dir + "/" + out,
-                                      "--batch",
-                                      "4",
-                                      "--seq-len",
-                                      "32",
-                                      "--lr",
-                                      "3e-3",
-                                      "--seed",
-                                      "5",
-                                      "--dtype",
-                                      "fp32",
-                                      "--eval-batches",
-                                      "2"};
+        std::vector<std::string> a = {
+            "train", "--data", dir + "/train.bin", "--val", dir + "/val.bin", "--tokenizer", dir + "/tok.json",
+            "--layers", "2", "--heads", "2", "--channels", "32", "--out", dir + "/" + out, "--batch", "4",
+            "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-batches", "2"};
         for (size_t i = 0; i + 1 < more.size(); i += 2) set(a, more[i], more[i + 1]);
         return a;
     }
@@ -100,9 +77,49 @@ bool same_file(const std::string& a, const std::string& b) {
     return !x.empty() && x == y;
 }
 bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+double number(const std::string& text, const std::string& after) {
+    return std::stod(text.substr(text.find(after) + after.size()));    // which throws where there is none
+}
 void wait_for_training(Process& p) {
     for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
 }
+int poison_call = -1, backward_calls = 0;
+float poison_value = NAN, poison_loss = 0;
+void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N,
+                              int C, int OC) {
+    cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+    if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
+}
+void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N,
+                            int V, int Vp) {
+    cpu_ops(Dtype::fp32).cross_entropy(loss, dlogits, logits, target, scale, N, V, Vp);
+    for (int n = 0; n < N; n++) loss[n] += poison_loss;
+}
+// A trainer that can be stepped by hand: two micro-batches a step.
+struct Steps : Trainer {
+    Ops<float> poisoned = cpu_ops(Dtype::fp32);
+    std::vector<float> weights, m, v;    // as remember() found them
+    double last_loss = 0, norm = 0;
+    bool skipped = false;
+    void prepare(const Toy& toy) {
+        poisoned.linear_backward = poisoned_linear_backward, poisoned.cross_entropy = poisoned_cross_entropy;
+        o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2", ops = &poisoned;
+        o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
+        REQUIRE(choose_model().ok());
+        REQUIRE(open_data().ok());
+        REQUIRE(gpt_allocate(g, config, poisoned, Use::train, 2, 32).ok());
+        REQUIRE(load().ok());
+    }
+    void step() { REQUIRE(one_step(last_loss, norm, skipped).ok()); }
+    void remember() {
+        const int64_t n = config_flat_size(config);
+        weights.assign(g.params, g.params + n), m.assign(g.m, g.m + n), v.assign(g.v, g.v + n);
+    }
+    bool unchanged() const {
+        const size_t n = weights.size() * sizeof(float);
+        return !memcmp(weights.data(), g.params, n) && !memcmp(m.data(), g.m, n) && !memcmp(v.data(), g.v, n);
+    }
+};
 }    // namespace
 
 TEST_CASE("train: two runs, the same bits; then eval and sample") {
@@ -273,21 +290,8 @@ TEST_CASE("train: one directory, one run") {
 TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "40"})).exit_code == 0);
-    std::vector<std::string> tune = {"train",
-                                     "--from",
-                                     toy.dir + "/a",
-                                     "--data",
-                                     toy.dir + "/train.bin",
-                                     "--out",
-                                     toy.dir + "/b",
-                                     "--batch",
-                                     "4",
-                                     "--steps",
-                                     "2",
-                                     "--lr",
-                                     "0",
-                                     "--dtype",
-                                     "fp32"};
+    std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out",
+                                     toy.dir + "/b", "--batch", "4", "--steps", "2", "--lr", "0", "--dtype", "fp32"};
     ProcessResult r = run_flatgpt(tune);
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
@@ -296,56 +300,75 @@ TEST_CASE("train: fine-tuning starts from a checkpoint's weights") {
     CHECK(same_file(toy.newest("a") + "/tokenizer.json", toy.newest("b") + "/tokenizer.json"));
 }
 
-// ---- a NaN never reaches the weights ---------------------------------------------------------------------------
-
-namespace {
-int poison_call = -1, backward_calls = 0;
-float poison_value = NAN;
-void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N,
-                              int C, int OC) {
-    cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-    if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
-}
-}    // namespace
-
 TEST_CASE("train: a gradient that is not finite never reaches the weights") {
     Toy toy;
-    Ops<float> ops = cpu_ops(Dtype::fp32);
-    ops.linear_backward = poisoned_linear_backward;
-    Trainer t;
-    t.o.data = toy.dir + "/train.bin", t.o.tokenizer = toy.dir + "/tok.json", t.o.layers = 2, t.o.heads = 2,
-    t.o.channels = 32;
-    t.o.batch = 2, t.o.seq_len = 32, t.o.total_batch = 128, t.o.steps = 100, t.o.model = "d2";
-    t.ops = &ops;
-    REQUIRE(t.choose_model().ok());
-    REQUIRE(t.open_data().ok());
-    REQUIRE(gpt_allocate(t.g, t.config, ops, Use::train, 2, 32).ok());
-    REQUIRE(t.load().ok());
-    double loss, norm;
-    bool skipped;
-    for (int i = 0; i < 40; i++) REQUIRE(t.one_step(loss, norm, skipped).ok());
-    const int64_t n = config_flat_size(t.config);
+    Steps t;
+    t.prepare(toy);
+    for (int i = 0; i < 40; i++) t.step();
     const int calls = 2 * (1 + 2 * 4);    // two micro-batches: the head, and four products in each block
     for (int call = 0; call < calls; call++)
         for (float value : {NAN, INFINITY, -INFINITY}) {
-            std::vector<float> before(t.g.params, t.g.params + n), m(t.g.m, t.g.m + n), v(t.g.v, t.g.v + n);
+            t.remember();
             backward_calls = 0, poison_call = call, poison_value = value;
             const int64_t skips = t.state.skipped;
-            REQUIRE(t.one_step(loss, norm, skipped).ok());
+            t.step();
             CHECK(backward_calls == calls);
-            CHECK(skipped);
+            CHECK(t.skipped);
             CHECK(t.state.skipped == skips + 1);
             CHECK(t.state.bad_in_a_row == 1);
-            CHECK(memcmp(before.data(), t.g.params, size_t(n) * 4) == 0);
-            CHECK(memcmp(m.data(), t.g.m, size_t(n) * 4) == 0);
-            CHECK(memcmp(v.data(), t.g.v, size_t(n) * 4) == 0);
+            CHECK(t.unchanged());
             poison_call = -1;
-            CHECK(std::isfinite(t.state.grad_norm.score(10 * norm)) == false);    // norm is NaN or infinite here
-            REQUIRE(t.one_step(loss, norm, skipped).ok());
-            CHECK(!skipped);
+            CHECK(!std::isfinite(t.norm));
+            t.step();
+            CHECK(!t.skipped);
             CHECK(t.state.bad_in_a_row == 0);
-            CHECK(t.state.grad_norm.score(100 * norm) > 6);    // the detector is alive
+            CHECK(t.state.grad_norm.score(100 * t.norm) > 6);    // the detector is alive
         }
+}
+
+TEST_CASE("train: --skip-norm-z and --skip-loss-z leave out the update of an outlier, and only when asked") {
+    Toy toy;
+    for (bool by_loss : {false, true})
+        for (bool asked : {true, false}) {
+            Steps t;
+            t.prepare(toy);
+            for (int i = 0; i < 40; i++) t.step();
+            (by_loss ? t.o.skip_loss_z : t.o.skip_norm_z) = asked ? 20 : 0;
+            t.remember();
+            (by_loss ? poison_loss : poison_value) = 100;
+            poison_call = by_loss ? -1 : 3, backward_calls = 0;
+            t.step();
+            poison_loss = 0, poison_call = -1;
+            CHECK((by_loss ? t.last_loss : t.norm) > 90);
+            CHECK(t.skipped == asked);
+            CHECK(t.unchanged() == asked);
+            CHECK(t.state.skipped == asked);
+            CHECK(t.state.bad_in_a_row == 0);
+            t.step();
+            CHECK(!t.skipped);
+            CHECK(!t.unchanged());
+        }
+}
+
+TEST_CASE("train: the first update moves each weight by the rate that is reported for it") {
+    Toy toy;
+    Steps t;
+    t.o.lr = 0.02, t.o.warmup = 4, t.o.weight_decay = 0, t.o.grad_clip = 0, t.o.lr_schedule = "constant";
+    t.prepare(toy);
+    t.remember();
+    t.step();
+    t.metrics = fopen((toy.dir + "/metrics.jsonl").c_str(), "w");
+    REQUIRE(t.report(t.last_loss, t.norm, t.skipped, 1).ok());
+    const double lr = number(read_file(toy.dir + "/metrics.jsonl"), "\"lr\":");
+    CHECK(lr == doctest::Approx(0.02 / 4));
+    int64_t moved = 0;
+    for (size_t i = 0; i < t.weights.size(); i++) {
+        if (std::fabs(t.g.grads[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
+        moved++;
+        const double by = (double(t.weights[i]) - double(t.g.params[i])) / std::copysign(lr, double(t.g.grads[i]));
+        CHECK(std::fabs(by - 1) < 1e-3);
+    }
+    CHECK(moved > 1000);
 }
 
 TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole weights") {
@@ -361,6 +384,11 @@ TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole
         opened.value.read(e, 0, int64_t(x.size()), x.data());
         for (float f : x) REQUIRE(std::isfinite(f));
     }
+    std::vector<bool> skips;
+    std::istringstream rows(toy.metrics("a"));
+    for (std::string row; std::getline(rows, row);) skips.push_back(contains(row, "\"skipped\":true"));
+    REQUIRE(skips.size() > 3);
+    CHECK(std::vector<bool>(skips.end() - 4, skips.end()) == std::vector<bool>{false, true, true, true});
 }
 
 TEST_CASE("train: gradient accumulation equals the larger batch") {
@@ -370,12 +398,11 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
         std::vector<double> all;
         std::istringstream lines(toy.metrics(out));
         for (std::string line; std::getline(lines, line);)
-            all.push_back(std::stod(line.substr(line.find("\"loss\":") + 7)));
+            all.push_back(number(line, "\"loss\":"));
         return all;
     };
     std::vector<double> a = losses("a", "8"), b = losses("b", "2");
-    REQUIRE(a.size() == 10);
-    REQUIRE(b.size() == 10);
+    REQUIRE((a.size() == 10 && b.size() == 10));
     for (size_t i = 0; i < 10; i++) CHECK(b[i] == doctest::Approx(a[i]).epsilon(1e-5));
 }
 

@@ -1,0 +1,270 @@
+// test_generate.cpp - sampling by hand-made logits; generation by models whose text is known before it is written.
+#include "generate.h"
+
+#include <set>
+
+#include "test.h"
+
+namespace {
+const Sampling PLAIN = {.temperature = 1, .top_k = 0};
+
+int draw(const std::vector<float>& logits, const Sampling& s, const std::vector<int>& seen = {}, uint64_t sequence = 0,
+         uint64_t place = 0) {
+    return sample_token(logits.data(), int(logits.size()), s, seen, sequence, place);
+}
+std::set<int> candidates(const std::vector<float>& logits, const Sampling& s) {
+    std::set<int> ids;
+    for (uint64_t place = 0; place < 4000; place++) ids.insert(draw(logits, s, {}, 0, place));
+    return ids;
+}
+
+Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}); }
+
+// A model that can hold few activations at a time: prompts are fed in pieces.
+struct Model {
+    Gpt<float> g;
+    Model(int V, int T) {
+        REQUIRE(gpt_allocate(g, {V, T, 2, 2, 32, 64, 1e-5f}, cpu_ops(Dtype::fp32), Use::infer, 1, 8).ok());
+        gpt_init(g, 1);
+    }
+    ~Model() { gpt_free(g); }
+    Model(const Model&) = delete;
+};
+// Its next token depends on all that came before. 94 tokens: of a byte tokenizer those are the letters '!' to '~', so
+// that a text tells its tokens.
+struct Talker : Model {
+    explicit Talker(int T) : Model(94, T) {
+        for (const Tensor& t : g.tensors)
+            for (int64_t i = 0; i < t.file_rows * t.cols; i++)
+                g.params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
+    }
+};
+// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is that
+// of the token to say, ten times as long.
+struct Actor : Model {
+    explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Model(V, T) {
+        for (int64_t i = 0; i < V * 32; i++) g.w.wte[i] = philox_normal(5, 0, uint64_t(i)) / std::sqrt(32.f);
+        for (size_t p = 0; p < size_t(T); p++)
+            for (int i = 0; i < 32; i++)
+                g.w.wpe[int(p) * 32 + i] = p + 1 < script.size() ? 10 * g.w.wte[script[p + 1] * 32 + i] : 0;
+    }
+};
+
+Generation asked(const std::vector<int>& prompt, int tokens, int num = 1) {
+    Generation what;
+    what.prompt = prompt, what.tokens = tokens, what.num = num;
+    what.sampling = {.temperature = 0};
+    return what;
+}
+// Generates, and checks that what was streamed is what was returned.
+Generated run(Gpt<float>& g, const Tokenizer& tokenizer, Generation what) {
+    std::vector<std::string> streamed(static_cast<size_t>(what.num));
+    what.text = [&](int sequence, std::string_view text) {
+        streamed.at(size_t(sequence)) += text;
+        return true;
+    };
+    Result<Generated> r = generate(g, tokenizer, what);
+    REQUIRE_MESSAGE(r.ok(), r.status.message);
+    CHECK(r.value.texts == streamed);
+    return r.value;
+}
+}    // namespace
+
+TEST_CASE("sample_token: the candidates that top-k, top-p and min-p leave") {
+    const std::vector<float> logits = {0, 2, -1, 1, -2};    // probabilities .086 .636 .032 .234 .012
+    using Ids = std::set<int>;
+    auto with = [&](const Sampling& s) { return candidates(logits, s); };
+    CHECK(with(PLAIN) == Ids{0, 1, 2, 3, 4});
+    CHECK(with({.temperature = 1, .top_k = 1}) == Ids{1});
+    CHECK(with({.temperature = 1, .top_k = 2}) == Ids{1, 3});
+    CHECK(with({.temperature = 1, .top_k = 4}) == Ids{0, 1, 2, 3});
+    CHECK(with({.temperature = 1, .top_k = 9}) == Ids{0, 1, 2, 3, 4});
+    CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.01}) == Ids{1});
+    CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.62}) == Ids{1});
+    CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.65}) == Ids{1, 3});
+    CHECK(with({.temperature = 1, .top_k = 0, .top_p = 0.9}) == Ids{0, 1, 3});
+    CHECK(with({.temperature = 1, .top_k = 2, .top_p = 0.7}) == Ids{1});    // .731 of what top-k leaves
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.2}) == Ids{1, 3});      // against the likeliest: .368
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 0.1}) == Ids{0, 1, 3});    // .135
+    CHECK(with({.temperature = 2, .top_k = 0, .min_p = 0.2}) == Ids{0, 1, 2, 3});
+    CHECK(with({.temperature = 1, .top_k = 0, .min_p = 1}) == Ids{1});
+}
+
+TEST_CASE("sample_token: frequencies follow the softmax at the temperature") {
+    const std::vector<float> logits = {0, 2, -1, 1, -2};
+    const int n = 20000;
+    for (double temperature : {0.5, 2.0}) {
+        double sum = 0;
+        for (float x : logits) sum += std::exp(double(x) / temperature);
+        int count[5] = {};
+        for (uint64_t place = 0; place < uint64_t(n); place++)
+            count[draw(logits, {.temperature = temperature, .top_k = 0}, {}, 3, place)]++;
+        for (int v = 0; v < 5; v++) {
+            const double p = std::exp(double(logits[size_t(v)]) / temperature) / sum;
+            CHECK(std::fabs(count[v] - n * p) < 4 * std::sqrt(n * p * (1 - p)));
+        }
+    }
+}
+
+TEST_CASE("sample_token: penalty, greedy ties, NaN, and one id for one (seed, sequence, place)") {
+    const Sampling greedy = {.temperature = 0}, penalty = {.temperature = 0, .repetition_penalty = 2};
+    CHECK(draw({1, 0.9f}, penalty) == 0);
+    CHECK(draw({1, 0.9f}, penalty, {0}) == 1);
+    CHECK(draw({1, 0.9f}, penalty, {1, 0}) == 0);
+    CHECK(draw({1, 0.4f}, penalty, {0, 0, 0}) == 0);    // once, however often it was seen
+    CHECK(draw({-1, -1.5f}, penalty, {0}) == 1);
+    CHECK(draw({-1, -2.5f}, penalty, {0}) == 0);
+
+    CHECK(draw({1, 3, 2, 3, 3}, greedy) == 1);
+    CHECK(draw({-INFINITY, -5, -5}, greedy) == 1);
+    CHECK(draw({NAN, 1, 2, NAN}, greedy) == 2);
+    CHECK(candidates({NAN, 1, 2, NAN}, PLAIN) == std::set<int>{1, 2});
+    CHECK(candidates({NAN, 1, 2, NAN}, {.temperature = 1, .top_k = 3}) == std::set<int>{1, 2});
+    CHECK(candidates({NAN, 1, 2, NAN}, {.temperature = 1, .top_k = 0, .top_p = 0.999}) == std::set<int>{1, 2});
+
+    auto sequence = [](uint64_t seed, uint64_t sequence, uint64_t from) {
+        std::vector<int> ids;
+        for (uint64_t place = from; place < from + 50; place++)
+            ids.push_back(draw(std::vector<float>(10, 0.f), {.temperature = 1, .top_k = 0, .seed = seed}, {}, sequence,
+                               place));
+        return ids;
+    };
+    CHECK(sequence(1, 2, 3) == sequence(1, 2, 3));
+    CHECK(sequence(1, 2, 3) != sequence(2, 2, 3));
+    CHECK(sequence(1, 2, 3) != sequence(1, 3, 3));
+    CHECK(sequence(1, 2, 3) != sequence(1, 2, 4));
+}
+
+TEST_CASE("generate: stop strings are cut off, and what may become one is not streamed") {
+    const Tokenizer bytes = byte_tokenizer();
+    const int h = bytes.encode("h")[0], e = bytes.encode("e")[0];
+    // "he" is one token.
+    const Tokenizer tokenizer = Tokenizer::from_merges({{h, e}}, Pattern::gpt2, {"<|endoftext|>"});
+    const std::string text = "ab abc hello";
+    const std::vector<int> script = tokenizer.encode("." + text);
+    REQUIRE(script.size() == text.size());    // 1 more for the prompt, 1 less for "he"
+    Actor actor(script);
+    auto said = [&](const std::vector<std::string>& stop, int tokens = 11) {
+        Generation what = asked({script[0]}, tokens);
+        what.stop = stop;
+        return run(actor.g, tokenizer, what).texts[0];
+    };
+    CHECK(said({}) == text);
+    CHECK(said({""}) == text);
+    CHECK(said({"nothing"}) == text);
+    CHECK(said({"hello"}) == "ab abc ");
+    CHECK(said({"abc"}) == "ab ");            // "ab" was held back twice, and given out once
+    CHECK(said({"ab"}) == "");
+    CHECK(said({"b abx", "c h"}) == "ab ab");
+    CHECK(said({"e", "he"}) == "ab abc ");    // the first in the text, not in the list
+    CHECK(said({"el"}) == "ab abc h");        // begins within a token
+    CHECK(said({"llo"}) == "ab abc he");
+    CHECK(said({"hello, world"}) == text);    // held back to the end, which does not come to it
+    CHECK(said({"abc"}, 5) == "ab ab");       // likewise
+    Generation what = asked({script[0]}, 11);
+    what.stop = {"abc"};
+    std::vector<std::string> pieces;
+    what.text = [&](int, std::string_view piece) {
+        pieces.push_back(std::string(piece));
+        return true;
+    };
+    Result<Generated> r = generate(actor.g, tokenizer, what);
+    REQUIRE(r.ok());
+    CHECK(pieces == std::vector<std::string>{"ab "});
+    CHECK(r.value.tokens == 6);    // and ended there
+}
+
+TEST_CASE("generate: ends at <|endoftext|>, or goes on past it") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    const std::vector<int> script = tokenizer.encode(".ab<|endoftext|>cd", true);
+    REQUIRE(script.size() == 6);
+    Actor actor(script);
+    Generation what = asked({script[0]}, 5, 2);
+    Generated ended = run(actor.g, tokenizer, what);
+    CHECK(ended.texts == std::vector<std::string>{"ab", "ab"});
+    CHECK(ended.tokens == 2 * 3);
+    what.end_of_text = false;
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "ab<|endoftext|>cd");
+}
+
+TEST_CASE("generate: characters split across tokens are streamed whole") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    const std::string text = "a\u00e9\u20ac\U0001F600b";
+    const std::vector<int> script = tokenizer.encode("." + text);
+    Actor actor(script);
+    Generation what = asked({script[0]}, int(script.size()) - 1);
+    CHECK(run(actor.g, tokenizer, what).texts[0] == text);
+    std::vector<std::string> pieces;
+    what.text = [&](int, std::string_view piece) {
+        pieces.push_back(std::string(piece));
+        return true;
+    };
+    REQUIRE(generate(actor.g, tokenizer, what).ok());
+    CHECK(pieces == std::vector<std::string>{"a", "\u00e9", "\u20ac", "\U0001F600", "b"});
+}
+
+TEST_CASE("generate: a batch of samples is what each would be alone") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    Talker talker(64);
+    Generation what = asked(tokenizer.encode("fed-in-several-pieces"), 30);
+    what.sampling = PLAIN;
+    auto texts = [&](int num, double temperature) {
+        what.num = num;
+        what.sampling.temperature = temperature;
+        return run(talker.g, tokenizer, what).texts;
+    };
+    const auto one = texts(1, 1), three = texts(3, 1);
+    CHECK(one[0].size() == 30);
+    CHECK(one == texts(1, 1));
+    CHECK(three[0] == one[0]);
+    CHECK(three[0] != three[1]);
+    CHECK(three[0] != three[2]);
+    CHECK(three[1] != three[2]);
+    const auto greedy = texts(1, 0), pair = texts(2, 0);
+    CHECK(std::set<char>(greedy[0].begin(), greedy[0].end()).size() > 3);    // it says something
+    CHECK(pair[0] == greedy[0]);
+    CHECK(pair[1] == greedy[0]);
+    what.sampling.seed = 2;
+    CHECK(texts(1, 1) != one);
+    what.prompt.back()++;
+    CHECK(texts(1, 0) != greedy);    // the prompt is read
+}
+
+TEST_CASE("generate: past the context it goes on from the last half, and says so once") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    std::vector<std::string> notes;
+    auto note = [&](const std::string& text) { notes.push_back(text); };
+    // Position 7 is the last: after it says 8, the tokens 5678 stand at positions 0-3, and position 3 says 4.
+    const std::vector<int> script = tokenizer.encode("012345678");
+    Actor actor(script, 8);
+    Generation what = asked({script[0]}, 20, 2);
+    what.note = note;
+    CHECK(run(actor.g, tokenizer, what).texts == std::vector<std::string>(2, "12345678456784567845"));
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0].find("context of 8 tokens is full") != std::string::npos);
+
+    Talker talker(16);    // after position 15 it knows the last 8 tokens, and no others
+    what.prompt = tokenizer.encode("abc"), what.tokens = 14 + 8, what.num = 1;
+    const std::string whole = run(talker.g, tokenizer, what).texts[0];
+    what.prompt = tokenizer.encode(whole.substr(14 - 8, 8)), what.tokens = 8;
+    CHECK(run(talker.g, tokenizer, what).texts[0] == whole.substr(14));
+
+    notes.clear();    // a prompt longer than the context: its end is read
+    what.prompt = tokenizer.encode("0123456789abcdefghij"), what.tokens = 1;
+    const std::string cut = run(talker.g, tokenizer, what).texts[0];
+    REQUIRE(notes.size() == 1);
+    CHECK(notes[0].find("only its last 16") != std::string::npos);
+    what.prompt = tokenizer.encode("456789abcdefghij");
+    CHECK(run(talker.g, tokenizer, what).texts[0] == cut);
+    CHECK(notes.size() == 1);
+}
+
+TEST_CASE("generate: a reader that has gone stops everything") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    Talker talker(16);
+    Generation what = asked({1}, 10, 2);
+    int calls = 0;
+    what.text = [&](int, std::string_view) { return ++calls < 4; };
+    CHECK(generate(talker.g, tokenizer, what).status.code == Exit::io);
+    CHECK(calls == 4);
+}
