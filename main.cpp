@@ -141,6 +141,7 @@ Status run_command(const std::vector<Command>& commands, const std::string& name
 }   // namespace
 
 int main(int argc, char** argv) {
+    cpu_spin_less(argv);
     signal(SIGPIPE, SIG_DFL);    // `flatgpt ... | head` ends quietly, whatever the parent process ignores
     std::set_new_handler([] {
         fputs("flatgpt: out of memory\n", stderr);

@@ -255,6 +255,7 @@ void bench_step(const char* name, const Config& c, int B, int S, Dtype dtype, in
 }   // namespace
 
 int main(int argc, char** argv) {
+    cpu_spin_less(argv);
     if (argc > 1) filter = argv[1];
     cpu_set_threads(argc > 2 ? atoi(argv[2]) : 0);
     measure_peaks(cpu_ops(Dtype::fp32));

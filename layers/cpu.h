@@ -11,6 +11,12 @@
 enum class Isa { base, avx2, avx512 };    // any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
 constexpr int ISA_COUNT = 3;
 
+// First thing in main: starts the program again with GOMP_SPINCOUNT set, unless the user has set a policy. libgomp
+// reads it before main; its own choice is to spin for milliseconds in every barrier. 40 steps of a small model beside
+// four other busy processes on 2 cores took 25 s so, 5 to 8 s with 20000; far less costs small models dear on an idle
+// machine (0.4 s -> 4 s with 2000). 2026-11-21.
+void cpu_spin_less(char** argv);
+
 bool cpu_supports(Isa isa);
 Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512) names no instruction set of this CPU
 // The table of one instruction set, which the CPU must have. cpu_ops() is this for the best one, or FLATGPT_ISA's.

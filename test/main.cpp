@@ -1,5 +1,7 @@
 // main.cpp - runs all cases and closes with one line: N passed, N failed, N skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
+#include "layers/cpu.h"
+
 #include "test.h"
 
 #include <atomic>
@@ -162,6 +164,7 @@ void write_file(const std::string& path, std::string_view text) {
 }
 
 int main(int argc, char** argv) {
+    cpu_spin_less(argv);
     doctest::Context context(argc, argv);
     context.setOption("no-breaks", true);
     int rc = context.run();
