@@ -98,6 +98,10 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
+    Gpt<double> wide;    // more rows than a chunk: (N,V) logits never exist
+    REQUIRE(gpt_allocate(wide, {65, 256, 1, 1, 4, 4, 1e-5f}, reference_ops(), Use::train, 12, 256).ok());
+    CHECK(wide.head_rows <= 12 * 256 / 4);
+    gpt_free(wide);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
     CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);

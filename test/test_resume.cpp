@@ -1,0 +1,57 @@
+// test_resume.cpp - what a run keeps when its data or its origin fails it.
+#include "toy_run.h"
+
+namespace {
+// One token of a shard of uint16 becomes an id that no vocabulary here has.
+void spoil(const std::string& shard, int64_t token) {
+    std::fstream file(shard, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(1024 + 2 * token);
+    file.write("\x60\xea", 2);    // 60000
+}
+}    // namespace
+
+TEST_CASE("train: a shard that turns out bad costs no step that was done") {
+    for (const char* name : {"train", "val"}) {
+        Toy toy;
+        spoil(toy.dir + "/" + name + ".bin", name == std::string("val") ? 40 : 12345);
+        ProcessResult r = run_flatgpt(toy.args("a", {"--steps", "300"}));
+        INFO(r.err);
+        CHECK(r.exit_code == 3);
+        CHECK(contains(r.err, std::string(name) + ".bin"));
+        CHECK(contains(r.err, "60000"));
+        REQUIRE(!toy.newest("a").empty());
+        CHECK(checkpoint_verify(toy.newest("a")).ok());
+        Result<TrainState> s = checkpoint_state(toy.newest("a"));
+        REQUIRE(s.ok());
+        const std::string metrics = toy.metrics("a");
+        CHECK(s.value.step == std::count(metrics.begin(), metrics.end(), '\n'));
+        CHECK(s.value.step > 0);
+    }
+}
+
+TEST_CASE("train: a fine-tuned run goes on when the model it came from is gone") {
+    Toy toy;
+    REQUIRE(run_flatgpt(toy.args("base", {"--steps", "5"})).exit_code == 0);
+    std::vector<std::string> tune = {"train", "--from", toy.dir + "/base", "--data", toy.dir + "/train.bin", "--out",
+                                     toy.dir + "/tuned", "--batch", "4", "--steps", "4", "--dtype", "fp32"};
+    REQUIRE(run_flatgpt(tune).exit_code == 0);
+    fs::rename(toy.dir + "/base", toy.dir + "/moved");
+    fs::remove(toy.dir + "/tok.json");
+    ProcessResult r = run_flatgpt({"train", "--config", toy.dir + "/tuned/run.toml", "--resume", "auto", "--steps", "8"});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(toy.newest("tuned"), "step_00000008"));
+    CHECK(run_flatgpt(tune).exit_code != 0);    // without --resume the base is needed
+}
+
+TEST_CASE("train: an older checkpoint is not resumed beside newer ones") {
+    Toy toy;
+    REQUIRE(run_flatgpt(toy.args("a", {"--steps", "30", "--save-every", "10"})).exit_code == 0);
+    const std::string older = toy.dir + "/a/step_00000010";
+    ProcessResult r = run_flatgpt(toy.args("a", {"--steps", "30", "--resume", older}));
+    INFO(r.err);
+    CHECK(r.exit_code == 2);
+    CHECK(contains(r.err, "newer"));
+    CHECK(run_flatgpt(toy.args("b", {"--steps", "30", "--resume", older})).exit_code == 0);    // its own directory
+    CHECK(same_file(toy.newest("a") + "/model.safetensors", toy.newest("b") + "/model.safetensors"));
+}

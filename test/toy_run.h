@@ -1,0 +1,81 @@
+// toy_run.h - data for small runs of `flatgpt train`, their command lines, and what is compared afterwards.
+#pragma once
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include "data/bpe.h"
+#include "data/loader.h"
+#include "checkpoint.h"
+#include "test.h"
+
+namespace fs = std::filesystem;
+
+// A directory with a byte tokenizer (257 tokens), a training shard and a validation shard of noisy repetition.
+struct Toy {
+    std::string dir = temporary_directory();
+    Toy() {
+        Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
+        std::ofstream(dir + "/tok.json") << bytes.to_json();
+        write("train", 20000, 1);
+        write("val", 2000, 2);
+    }
+    void write(const std::string& name, int n, uint64_t stream, int add = 0) {
+        std::vector<int> text(static_cast<size_t>(n));
+        for (int i = 0; i < n; i++) {
+            uint32_t r = philox(3, stream, uint64_t(i)).v[0];
+            text[size_t(i)] = (r % 4 ? (i * 7) % 64 : int(r >> 8) % 64) + add;
+        }
+        ShardWriter w;
+        REQUIRE(w.open(dir + "/" + name + ".bin", 65536).ok());
+        REQUIRE(w.append(text.data(), n).ok());
+        REQUIRE(w.commit().ok());
+    }
+    std::vector<std::string> args(const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> a = {
+            "train", "--data", dir + "/train.bin", "--val", dir + "/val.bin", "--tokenizer", dir + "/tok.json",
+            "--layers", "2", "--heads", "2", "--channels", "32", "--out", dir + "/" + out, "--batch", "4",
+            "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-batches", "2"};
+        for (size_t i = 0; i + 1 < more.size(); i += 2) set(a, more[i], more[i + 1]);
+        return a;
+    }
+    std::vector<std::string> started(const std::string& out, const std::vector<std::string>& more) const {
+        std::vector<std::string> a = args(out, more);
+        a.insert(a.begin(), flatgpt_binary());
+        return a;
+    }
+    static void set(std::vector<std::string>& args, const std::string& flag, const std::string& value) {
+        auto at = std::find(args.begin(), args.end(), flag);
+        if (at == args.end()) args.insert(args.end(), {flag, value});
+        else at[1] = value;
+    }
+    // metrics.jsonl without what the clock says
+    std::string metrics(const std::string& out) const {
+        std::ifstream file(dir + "/" + out + "/metrics.jsonl");
+        std::string all, line;
+        while (std::getline(file, line)) {
+            size_t from = line.find(",\"ms\":"), to = line.find(",\"tokens\":");
+            REQUIRE(from != std::string::npos);
+            REQUIRE(to != std::string::npos);
+            all += line.substr(0, from) + line.substr(to) + "\n";
+        }
+        return all;
+    }
+    std::string newest(const std::string& out) const {
+        auto all = checkpoint_list(dir + "/" + out);
+        return all.empty() ? "" : all.back();
+    }
+};
+inline bool same_file(const std::string& a, const std::string& b) {
+    std::string x = read_file(a), y = read_file(b);
+    return !x.empty() && x == y;
+}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+inline double number(const std::string& text, const std::string& after) {
+    return std::stod(text.substr(text.find(after) + after.size()));    // which throws where there is none
+}
+inline void wait_for_training(Process& p) {
+    for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
+}
