@@ -2,6 +2,7 @@
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
 # A row: file ;; sed expression ;; test cases that must fail.
 set -u
+export WARN=-w    # a mutant may leave a variable unused
 cd "$(dirname "$0")/.."
 rows='
 gpt.cpp ;; s/o.gelu_backward(dwide, dwide, a.fch/o.gelu_backward(dwide, dwide, a.fcg/ ;; gpt: gradients of all*
