@@ -148,6 +148,15 @@ Status Trainer::dry_run() {
     for (const Tensor& t : config_tensors(config))
         if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20)});
+    // The libraries take theirs when they first work: a pass of a toy shows how much.
+    Gpt<float> toy;
+    TRY(gpt_allocate(toy, {256, 256, 1, 4, 256, 1024, 1e-5f}, *ops, Use::train, 1, 256));
+    gpt_init(toy, 1);
+    const std::vector<int> zeros(256);
+    gpt_forward(toy, zeros.data(), 1, 256);
+    (void)gpt_loss(toy, zeros.data(), 1, 256, true, 1.0f / 256);
+    gpt_backward(toy, 1, 256);
+    gpt_free(toy);
     rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
     int64_t total = 0;
     for (const MemoryRow& r : rows) {
