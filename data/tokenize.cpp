@@ -96,7 +96,7 @@ Status train_tokenizer(const TrainOptions& o) {
 
 Command train_tokenizer_command() {
     auto o = std::make_shared<TrainOptions>();
-    return {"train-tokenizer", "learn a vocabulary from text",
+    return {"train-tokenizer", "Learn a vocabulary from text.",
             "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt",
             {{.name = "FILE", .to = &o->files, .help = "text, JSON lines (.jsonl), or - for stdin", .required = true},
              {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true},
@@ -258,7 +258,7 @@ Status tokenize(const TokenizeOptions& o) {
 
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
-    return {"tokenize", "write text as token shards",
+    return {"tokenize", "Write text as token shards.",
             "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
             {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl: one a line; -: stdin",
               .required = true},
