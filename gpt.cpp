@@ -157,7 +157,7 @@ template <class T> std::vector<StatisticRow<T>> statistic_rows(const Config& c) 
 }
 
 // Lays everything out; called twice: with base null to count, then to place.
-template <class T> struct Layout {
+struct Layout {
     char* base = nullptr;
     int64_t used = 0;
     std::vector<MemoryRow> purposes;
@@ -178,9 +178,10 @@ template <class T> struct Layout {
     }
 };
 
-template <class T> void place(Layout<T>& at, Gpt<T>& g) {
+template <class T> void place(Layout& at, Gpt<T>& g) {
     const Config& c = g.c;
     const int64_t N = int64_t(g.B) * g.S, flat = config_flat_size(c);
+    g.flat = flat;
     const bool train = g.use == Use::train;
     at.purpose("parameters");
     at.take(g.params, flat);
@@ -221,7 +222,7 @@ template <class T> void place(Layout<T>& at, Gpt<T>& g) {
 template <class T> std::vector<MemoryRow> gpt_memory(const Config& c, const Ops<T>& op, Use use, int B, int S) {
     Gpt<T> g;
     g.c = c, g.use = use, g.B = B, g.S = S, g.tensors = config_tensors(c);
-    Layout<T> count;
+    Layout count;
     place(count, g);
     count.purposes.push_back(
         {"scratch of the operations", op.scratch_bytes(B, S, c.C, c.F, c.Vp(), g.head_rows, c.heads())});
@@ -234,7 +235,7 @@ template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>&
     if (int64_t(B) * S > INT32_MAX / 4)
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)B * S, INT32_MAX / 4);
     g.c = c, g.op = &op, g.use = use, g.B = B, g.S = S, g.tensors = config_tensors(c);
-    Layout<T> count, layout;
+    Layout count, layout;
     place(count, g);
     g.arena_bytes = count.used;
     g.arena = op.allocate(count.used);
@@ -244,6 +245,8 @@ template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>&
                     double(count.used) / (1 << 30));
     layout.base = static_cast<char*>(g.arena);
     place(layout, g);
+    g.host_loss.resize(size_t(B) * size_t(S));
+    g.host_norm.resize(g.tensors.size());
     g.w = bind(c, g.params);
     if (use == Use::train) g.dw = bind(c, g.grads);
     return {};
@@ -256,7 +259,7 @@ template <class T> void gpt_free(Gpt<T>& g) {
 
 template <class T> void gpt_init(Gpt<T>& g, uint64_t seed) {
     const int64_t CHUNK = 1 << 20;
-    std::vector<T> host(size_t(std::min(CHUNK, config_flat_size(g.c))));
+    std::vector<T> host(size_t(std::min(CHUNK, g.flat)));
     for (size_t i = 0; i < g.tensors.size(); i++) {
         const Tensor& t = g.tensors[i];
         const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * g.c.L) : 0.02;
@@ -320,8 +323,7 @@ template <class T> double gpt_loss(Gpt<T>& g, const int* target, int B, int S, b
         o.cross_entropy(g.loss + n, train ? g.logits : nullptr, g.logits, g.target + n, scale, rows, V, Vp);
         if (train) o.linear_backward(g.dt + int64_t(n) * C, g.dw.wte, nullptr, g.logits, x, g.w.wte, rows, C, Vp);
     }
-    std::vector<float> own(losses ? 0 : size_t(N));
-    float* host = losses ? losses : own.data();
+    float* host = losses ? losses : g.host_loss.data();
     o.download(host, g.loss, int64_t(sizeof(float)) * N);
     double sum = 0;
     for (int n = 0; n < N; n++) sum += double(host[n]);
@@ -370,18 +372,18 @@ template <class T> void gpt_backward(Gpt<T>& g, int B, int S) {
 
 // ---- update --------------------------------------------------------------------------------------------------------
 
-template <class T> void gpt_zero_grad(Gpt<T>& g) { g.op->zero(g.grads, config_flat_size(g.c) * int64_t(sizeof(T))); }
+template <class T> void gpt_zero_grad(Gpt<T>& g) { g.op->zero(g.grads, g.flat * int64_t(sizeof(T))); }
 
 template <class T> double gpt_grad_norm(Gpt<T>& g, std::vector<double>* per_tensor) {
     for (size_t i = 0; i < g.tensors.size(); i++)
         g.op->sum_of_squares(g.norm + i, g.grads + g.tensors[i].offset, g.tensors[i].size());
-    std::vector<double> squares(g.tensors.size());
+    std::vector<double>& squares = g.host_norm;
     g.op->download(squares.data(), g.norm, int64_t(sizeof(double) * squares.size()));
     double sum = 0;
     for (double s : squares) sum += s;
     if (per_tensor) {
-        for (double& s : squares) s = std::sqrt(s);
         *per_tensor = squares;
+        for (double& s : *per_tensor) s = std::sqrt(s);
     }
     return std::sqrt(sum);
 }

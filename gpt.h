@@ -80,6 +80,7 @@ template <class T> struct Gpt {
     std::vector<Tensor> tensors;
     T *params = nullptr, *grads = nullptr;   // flat, config_flat_size elements
     float *m = nullptr, *v = nullptr;        // AdamW moments, flat like params
+    int64_t flat = 0;                        // elements of each of the four
     Params<T> w, dw;
     std::vector<Activations<T>> a;           // L of them for training, one for inference
     T *x_last, *lnf;                         // (N,C): the last block's output; normed
@@ -88,6 +89,8 @@ template <class T> struct Gpt {
     int *tok, *target;                       // (N) on the device
     double* norm;                            // one partial sum of squares per tensor
     int head_rows = 0;                       // rows of logits that exist at a time
+    std::vector<float> host_loss;            // (N), and g.norm on the host: a step allocates nothing
+    std::vector<double> host_norm;
     void* arena = nullptr;
     int64_t arena_bytes = 0;
 };

@@ -37,7 +37,7 @@ struct Trainer {
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::string extra, val_text;    // of this step's metrics; the last validation loss
-    double started = 0;
+    double started = 0, flops = 0;    // seconds; of one token
     int64_t first_step = 0;
 
     ~Trainer();

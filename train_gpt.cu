@@ -110,7 +110,7 @@ Status Trainer::report(double loss, double norm, bool skipped, double seconds) {
              "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %.0f GFLOP/s",
              (long long)state.step, (long long)o.steps, human_time(left).c_str(), loss, val_text.c_str(), lr, norm,
              1e3 * seconds, human_count(rate).c_str(), human_bytes(double(resident_bytes())).c_str(),
-             rate * config_flops_per_token(config, o.seq_len) / 1e9);
+             rate * flops / 1e9);
     progress.line(line + (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(loss) +
@@ -176,6 +176,7 @@ Status Trainer::after_saving(Status why) {
 Status Trainer::loop() {
     started = now_seconds();
     first_step = state.step;
+    flops = config_flops_per_token(config, o.seq_len);
     progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     Status saved;
     int stop = 0;
