@@ -2,10 +2,11 @@
 //
 // This file is the definition that the fast tables are tested against, and what makes whole-model gradient checks by
 // central differences exact to about 1e-6 (in float they are nearly blind).
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
-#include "layers.h"
+#include "gate.h"
 
 namespace {
 using T = double;
@@ -21,15 +22,21 @@ void release(void* p, int64_t) { free(p); }
 void zero(void* p, int64_t bytes) { memset(p, 0, static_cast<size_t>(bytes)); }
 void copy(void* to, const void* from, int64_t bytes) { memmove(to, from, static_cast<size_t>(bytes)); }
 
+int64_t mark() { return 0; }
+void wait(int64_t) {}
+int64_t free_bytes() { return INT64_MAX; }
+
 // ---- embedding -----------------------------------------------------------------------------------------------------
 
-void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C, int pos) {
+void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C,
+                       const int* pos) {
+    const int p = pos ? *pos : 0;
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int c = 0; c < C; c++)
-                x[(int64_t(b) * S + s) * C + c] = wte[int64_t(tok[b * S + s]) * C + c] + wpe[int64_t(pos + s) * C + c];
+                x[(int64_t(b) * S + s) * C + c] = wte[int64_t(tok[b * S + s]) * C + c] + wpe[int64_t(p + s) * C + c];
 }
-void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C) {
+void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int c = 0; c < C; c++) {
@@ -111,15 +118,21 @@ T dot(const T* a, const T* b, int n) {
     return sum;
 }
 
-// y = sum_j softmax(score)[j] * v_j over n keys; returns the log-sum-exp of the scaled scores.
-template <class Key, class Value> T attend(T* y, const T* q, int n, int HS, Key key, Value value) {
-    std::vector<T> p(static_cast<size_t>(n));
+// The first key that the query at (b,s) sees.
+int first_key(Heads h, int S, int b, int s) {
+    const int window = h.window ? std::max(0, s - h.window + 1) : 0;
+    return h.doc_start ? std::max(window, h.doc_start[b * S + s]) : window;
+}
+
+// y = sum_j softmax(score)[j] * v_j over keys from..to-1; returns the log-sum-exp of the scaled scores.
+template <class Key, class Value> T attend(T* y, const T* q, int from, int to, int HS, Key key, Value value) {
+    std::vector<T> p(static_cast<size_t>(to));
     T top = -INFINITY, sum = 0;
-    for (int j = 0; j < n; j++) top = std::fmax(top, p[size_t(j)] = dot(q, key(j), HS) / std::sqrt(T(HS)));
-    for (int j = 0; j < n; j++) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
+    for (int j = from; j < to; j++) top = std::fmax(top, p[size_t(j)] = dot(q, key(j), HS) / std::sqrt(T(HS)));
+    for (int j = from; j < to; j++) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
     for (int d = 0; d < HS; d++) {
         y[d] = 0;
-        for (int j = 0; j < n; j++) y[d] += p[size_t(j)] / sum * value(j)[d];
+        for (int j = from; j < to; j++) y[d] += p[size_t(j)] / sum * value(j)[d];
     }
     return top + std::log(sum);
 }
@@ -130,8 +143,8 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
-                T l = attend(out, qkv + at.q(b, s, i), s + 1, h.HS, [&](int j) { return qkv + at.k(b, j, i); },
-                             [&](int j) { return qkv + at.v(b, j, i); });
+                T l = attend(out, qkv + at.q(b, s, i), first_key(h, S, b, s), s + 1, h.HS,
+                             [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); });
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
 }
@@ -144,7 +157,7 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
             for (int s = 0; s < S; s++) {
                 int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
-                for (int j = 0; j <= s; j++) {
+                for (int j = first_key(h, S, b, s); j <= s; j++) {
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
                     T p = std::exp(dot(qkv + q, qkv + k, h.HS) * scale - T(lse[(int64_t(b) * h.NH + i) * S + s]));
                     T ds = p * (dot(dy + o, qkv + v, h.HS) - delta) * scale;
@@ -156,8 +169,10 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
                 }
             }
 }
-void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, int pos, int maxT, Heads h) {
+void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* p, int maxT,
+                      Heads h) {
     Packed at{S, h};
+    const int pos = *p;
     const int group = h.NH / h.NKV;
     auto cache = [&](int b, int kv, int t) { return ((int64_t(b) * h.NKV + kv) * maxT + t) * h.HS; };
     for (int b = 0; b < B; b++)
@@ -169,7 +184,8 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int i = 0; i < h.NH; i++)
-                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), pos + s + 1, h.HS,
+                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i),
+                       h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1, h.HS,
                        [&](int j) { return k_cache + cache(b, i / group, j); },
                        [&](int j) { return v_cache + cache(b, i / group, j); });
 }
@@ -205,6 +221,10 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
     }
 }
 
+void add_losses(double* total, const float* loss, int64_t n) {
+    for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
+}
+
 // ---- adamw ---------------------------------------------------------------------------------------------------------
 
 void sum_of_squares(double* out, const T* x, int64_t n) {
@@ -212,14 +232,27 @@ void sum_of_squares(double* out, const T* x, int64_t n) {
     for (int64_t i = 0; i < n; i++) sum += x[i] * x[i];
     *out = sum;
 }
-void adamw(T* w, float* m, float* v, const T* dw, int64_t n, AdamW a) {
-    T c1 = 1 - std::pow(T(a.beta1), T(a.step)), c2 = 1 - std::pow(T(a.beta2), T(a.step));
+void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
+          Limits limits) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += squares[i];
+    gate_step(step, loss_scale * *loss_total, sum, a, limits);
+}
+void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays, int64_t n, const Step* step, AdamW a,
+           uint64_t) {
+    if (step->skipped) return;
     for (int64_t i = 0; i < n; i++) {
-        T g = T(a.grad_scale) * dw[i];
+        T g = T(step->scale) * dw[i], decay = decays[i / 64] ? T(a.weight_decay) : 0;
         m[i] = float(T(a.beta1) * T(m[i]) + (1 - T(a.beta1)) * g);
         v[i] = float(T(a.beta2) * T(v[i]) + (1 - T(a.beta2)) * g * g);
-        w[i] -= T(a.lr) * (T(m[i]) / c1 / (std::sqrt(T(v[i]) / c2) + T(a.eps)) + T(a.weight_decay) * w[i]);
+        w[i] -= T(a.lr) * (T(m[i]) * T(step->m_scale) / (std::sqrt(T(v[i]) * T(step->v_scale)) + T(a.eps)) + decay * w[i]);
     }
+}
+void from_floats(T* to, const float* from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = T(from[i]);
+}
+void to_floats(float* to, const T* from, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = float(from[i]);
 }
 
 int64_t scratch_bytes(int, int, int, int, int, int, Heads) { return 0; }
@@ -227,8 +260,21 @@ int64_t scratch_bytes(int, int, int, int, int, int, Heads) { return 0; }
 
 const Ops<double>& reference_ops() {
     static const Ops<double> ops = {
-        "reference (double)", allocate, release, zero, copy, copy, copy, embedding_forward, embedding_backward,
-        layernorm_forward, layernorm_backward, linear_forward, linear_backward, attention_forward, attention_backward,
-        attention_cached, gelu_forward, gelu_backward, cross_entropy, sum_of_squares, adamw, scratch_bytes};
+        .name = "reference (double)",
+        .allocate = allocate, .release = release, .allocate_host = allocate, .release_host = release,
+        .zero = zero, .copy = copy, .upload = copy, .download = copy, .upload_ahead = copy, .take = copy,
+        .download_later = copy, .mark = mark, .wait = wait,
+        .record = nullptr, .recorded = nullptr, .replay = nullptr, .release_graph = nullptr,
+        .embedding_forward = embedding_forward, .embedding_backward = embedding_backward,
+        .layernorm_forward = layernorm_forward, .layernorm_backward = layernorm_backward,
+        .linear_forward = linear_forward, .linear_backward = linear_backward,
+        .attention_forward = attention_forward, .attention_backward = attention_backward,
+        .attention_cached = attention_cached,
+        .gelu_forward = gelu_forward, .gelu_backward = gelu_backward,
+        .linear_gelu_forward = nullptr, .linear_gelu_backward = nullptr,
+        .cross_entropy = cross_entropy, .add_losses = add_losses,
+        .sum_of_squares = sum_of_squares, .gate = gate, .adamw = adamw,
+        .from_floats = from_floats, .to_floats = to_floats,
+        .logits_bytes = 1 << 20, .scratch_bytes = scratch_bytes, .free_bytes = free_bytes};
     return ops;
 }

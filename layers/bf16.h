@@ -1,0 +1,38 @@
+// bf16.h - bfloat16 as a storage type, the same on the host, on the GPU and in the emulator. Arithmetic is done in float.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__
+#else
+#define HOST_DEVICE
+#endif
+
+struct bf16 { uint16_t bits; };    // the upper half of a float
+
+HOST_DEVICE inline float to_float(float x) { return x; }
+HOST_DEVICE inline float to_float(bf16 x) {
+    const uint32_t wide = uint32_t(x.bits) << 16;
+    float f;
+    memcpy(&f, &wide, 4);
+    return f;
+}
+
+// Nearest, ties to even; every NaN becomes 0x7fff, as the GPU's cvt.rn.bf16.f32 has it.
+HOST_DEVICE inline bf16 to_bf16(float x) {
+#ifdef __CUDA_ARCH__
+    bf16 out;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(out.bits) : "f"(x));
+    return out;
+#else
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if ((u & 0x7fffffff) > 0x7f800000) return {0x7fff};
+    return {uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+#endif
+}
+
+template <class T> HOST_DEVICE inline T from_float(float x);
+template <> HOST_DEVICE inline float from_float<float>(float x) { return x; }
+template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x); }

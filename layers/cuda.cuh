@@ -1,0 +1,143 @@
+// cuda.cuh - what every kernel builds on: launching, shared memory, 16-byte vectors, warp and block reductions.
+//
+// Under nvcc this is CUDA; under a plain C++ compiler with test/cuda_on_cpu/include in front it is the emulator. Kernels
+// hold no inline assembly (ptx.cuh does), no <<<>>>, no raw __shared__, and no __CUDA_ARCH__.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <type_traits>
+#include <utility>
+
+#include "layers.h"
+
+// ---- errors --------------------------------------------------------------------------------------------------------
+
+// A device that fails takes its memory's content with it: says what failed and ends the process with Exit::device.
+[[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
+#define CUDA_CHECK(call)                                                                      \
+    do {                                                                                      \
+        if (cudaError_t cuda_error = (call); cuda_error != cudaSuccess)                       \
+            cuda_failed(__FILE__, __LINE__, #call, cuda_error);                               \
+    } while (0)
+
+// ---- the device (cuda.cu) ------------------------------------------------------------------------------------------
+
+cudaStream_t cuda_stream();             // all operations go here, in order
+int cuda_multiprocessors();             // of the chosen device
+int cuda_capability();                  // 80, 89, 90, 100
+// One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. 256-byte
+// aligned; its content does not survive the call.
+void* cuda_scratch(int64_t bytes);
+
+// ---- the table's parts: each file fills in its entries ----------------------------------------------------------------
+
+// What a backend says of the scratch that its entries ask for, at these sizes.
+struct ScratchSizes { int B, S, C, F, Vp, head_rows; Heads h; };
+template <class T> void embedding_entries(Ops<T>& o);
+template <class T> void norm_entries(Ops<T>& o);
+template <class T> void linear_entries(Ops<T>& o, Dtype dtype);
+template <class T> void attention_entries(Ops<T>& o);
+template <class T> void ffn_entries(Ops<T>& o);
+template <class T> void lm_head_entries(Ops<T>& o);
+template <class T> void adamw_entries(Ops<T>& o);
+template <class T> int64_t embedding_scratch(const ScratchSizes& s);
+template <class T> int64_t norm_scratch(const ScratchSizes& s);
+template <class T> int64_t linear_scratch(const ScratchSizes& s);
+template <class T> int64_t attention_scratch(const ScratchSizes& s);
+template <class T> int64_t lm_head_scratch(const ScratchSizes& s);
+template <class T> int64_t adamw_scratch(const ScratchSizes& s);
+
+// ---- launching -----------------------------------------------------------------------------------------------------
+
+struct Launch {
+    dim3 grid, block;
+    size_t shared = 0;       // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
+    bool in_order = false;   // the kernel waits for blocks of lower index (the emulator then keeps their order)
+};
+
+template <class T> struct Same { typedef T type; };
+
+#ifdef __CUDACC__
+
+template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
+    if (c.shared > 48 * 1024)
+        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared)));
+    kernel<<<c.grid, c.block, c.shared, cuda_stream()>>>(std::forward<A>(args)...);
+    CUDA_CHECK(cudaGetLastError());
+}
+
+// SHARED(float[32], partial): a static shared array.
+#define SHARED(T, name) __shared__ typename Same<T>::type name
+
+// The block's dynamic shared memory, seen as a T.
+template <class T> __device__ T& dynamic_shared() {
+    extern __shared__ __align__(1024) unsigned char dynamic_shared_bytes[];
+    return *reinterpret_cast<T*>(dynamic_shared_bytes);
+}
+
+#else
+
+template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
+    emu::launch(kernel, c.grid, c.block, c.shared, c.in_order, std::forward<A>(args)...);
+}
+
+#define SHARED(T, name)               \
+    static const char name##_key = 0; \
+    auto& name = *static_cast<typename Same<T>::type*>(emu::block->static_shared(&name##_key, sizeof(T), alignof(T)))
+
+template <class T> T& dynamic_shared() {
+    if (sizeof(T) > emu::block->dynamic_bytes) throw emu::Error("dynamic_shared: the launch asked for less than sizeof(T)");
+    return *reinterpret_cast<T*>(emu::block->shared);
+}
+
+#endif
+
+// ---- 16-byte vectors -----------------------------------------------------------------------------------------------
+
+// W elements of T moved at once: one 16-byte access where W * sizeof(T) is 16, plain elements where W is 1.
+template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
+    static constexpr int width = W;
+    T v[W];
+    __device__ float operator[](int i) const { return to_float(v[i]); }
+    __device__ void set(int i, float x) { v[i] = from_float<T>(x); }
+};
+template <int W, class T> __device__ inline Vec<T, W> load(const T* from) { return *reinterpret_cast<const Vec<T, W>*>(from); }
+template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) { *reinterpret_cast<Vec<T, W>*>(to) = x; }
+// The widest W for rows of C elements that all start at row 0's alignment (16 bytes): full, or 1.
+template <class T> constexpr int VEC = 16 / int(sizeof(T));
+template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
+
+// ---- reductions ----------------------------------------------------------------------------------------------------
+
+// In an order that does not depend on anything: the same bits always. All lanes get the result.
+template <class X> __device__ inline X warp_sum(X x) {
+#pragma unroll
+    for (int bit = 16; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
+    return x;
+}
+__device__ inline float warp_max(float x) {
+#pragma unroll
+    for (int bit = 16; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
+    return x;
+}
+// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers.
+template <class X> __device__ inline X block_sum(X x) {
+    SHARED(X[32], parts);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = warp_sum(x);
+    if (lane == 0) parts[warp] = x;
+    __syncthreads();
+    x = warp_sum(lane < warps ? parts[lane] : X(0));
+    __syncthreads();    // a fast warp must not overwrite parts in the next reduction
+    return x;
+}
+__device__ inline float block_max(float x) {
+    SHARED(float[32], parts);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    x = warp_max(x);
+    if (lane == 0) parts[warp] = x;
+    __syncthreads();
+    x = warp_max(lane < warps ? parts[lane] : -INFINITY);
+    __syncthreads();
+    return x;
+}

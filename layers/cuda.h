@@ -1,0 +1,28 @@
+// cuda.h - the CUDA backend as the rest of the program sees it. Plain C++: no CUDA header.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "layers.h"
+
+struct CudaDevice {
+    int index;
+    std::string name;
+    int major, minor, multiprocessors;
+    int64_t memory, free;        // bytes
+    double bandwidth;            // bytes/s of its memory, by clock and width; 0: unknown
+    double peak_bf16;            // dense FLOP/s of bf16 products, by clock; 0: unknown
+};
+// None, and why in *why: no driver, no device, one too old (compute capability below 8.0).
+std::vector<CudaDevice> cuda_devices(std::string* why);
+// Chooses the device of this process; before the first operation.   exit 5
+Status cuda_open(int index);
+const CudaDevice& cuda_device();    // the chosen one
+
+// T float: fp32 or tf32; T bf16: bf16. After cuda_open.
+template <class T> const Ops<T>& cuda_ops(Dtype dtype);
+
+// linear.cu chooses the fastest of cuBLASLt's algorithms for each shape by trying them. Two choices may round
+// differently, so a checkpoint records them and a resumed run begins with them.
+std::string cuda_choices();
+void cuda_choose(const std::string& choices);    // what cuda_choices gave; unknown text is ignored

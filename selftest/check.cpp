@@ -1,0 +1,27 @@
+#include "check.h"
+
+Numbers random_normal(int64_t n, uint64_t stream, double scale) {
+    Numbers x(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; i++) x[size_t(i)] = scale * double(philox_normal(99, stream, uint64_t(i)));
+    return x;
+}
+std::vector<int> random_tokens(int64_t n, int V, uint64_t stream) {
+    std::vector<int> t(static_cast<size_t>(n));
+    for (int64_t i = 0; i < n; i++) t[size_t(i)] = int(philox(98, stream, uint64_t(i)).v[0] % uint32_t(V));
+    return t;
+}
+
+double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit) {
+    if (got.size() != expected.size()) return INFINITY;
+    if (got.empty()) return 0;
+    double square = 0, error = 0, worst = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        square += expected[i] * expected[i], error += (got[i] - expected[i]) * (got[i] - expected[i]);
+    const double rms = std::sqrt(square / double(got.size())) + 1e-30;
+    for (size_t i = 0; i < got.size(); i++) {
+        const double e = std::fabs(got[i] - expected[i]) / std::fmax(std::fabs(expected[i]), rms);
+        if (!(e <= worst)) worst = e;
+    }
+    const double whole = std::sqrt(error / double(got.size())) / rms / limit, element = worst / (8 * limit);
+    return std::isnan(whole) || std::isnan(element) ? NAN : std::fmax(whole, element);
+}
