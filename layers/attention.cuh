@@ -1,0 +1,18 @@
+// attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
+// layers.h. All read packed qkv in place, are causal, take windows, documents and grouped heads, and save lse alone.
+#pragma once
+#include "cuda.cuh"
+
+// attention_sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
+bool attention_fits_sm80(Heads h);
+void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
+void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
+                             Heads h);
+int64_t attention_scratch_sm80(int B, int S, Heads h);
+
+// attention_sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128.
+bool attention_fits_sm90(Heads h);
+void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
+void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
+                             Heads h);
+int64_t attention_scratch_sm90(int B, int S, Heads h);
