@@ -2,6 +2,7 @@
 # make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make deps     the Debian packages that the above need
+comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += $(JOBS)
 # make V=1 shows the commands.
@@ -29,23 +30,42 @@ MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
 MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 
-SRC := $(filter-out main.cpp,$(wildcard *.cpp)) $(wildcard *.cu) $(wildcard data/*.cpp) \
+# The CUDA backend: by nvcc into the product where there is one, and always as plain C++ against the emulator, into
+# tests and a second binary whose GPU is emulated. ARCH=native builds for this machine's GPU alone.
+NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA := $(if $(NVCC),$(abspath $(dir $(shell readlink -f $(NVCC)))/..))
+ARCH ?= 80 89 90a 100
+KERNELS := $(wildcard layers/*.cu)
+GENCODE = $(if $(filter native,$(ARCH)),-arch=native,$(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
+          $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH))))
+NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
+CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
+EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA
+
+SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(wildcard *.cu) $(wildcard data/*.cpp selftest/*.cpp) \
        layers/reference.cpp layers/cpu.cpp layers/linear.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
+CUDA_OBJ := $(BUILD)/device.cpp.o $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
+EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,device.cpp $(KERNELS))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
+CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
-$(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ)
-	@echo "  link $@"
-	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
-$(BUILD)/test_all: $(TEST_OBJ) $(OBJ)
-	@echo "  link $@"
-	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
-$(BUILD)/bench: $(BUILD)/dev/bench.cpp.o $(OBJ)
-	@echo "  link $@"
-	$(Q)$(CXX) $(FLAGS) $^ $(LIBS) -o $@
+LINK = @echo "  link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
+$(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/test_all: $(TEST_OBJ) $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/bench: $(BUILD)/dev/bench.cpp.o $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
+$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
+$(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"'
@@ -54,10 +74,20 @@ $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
 	$(Q)$(CXX) $(FLAGS) -c $< -o $@
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/device.cpp.o: EXTRA += $(if $(NVCC),-DHAVE_CUDA)
+$(BUILD)/train_gpt.cu.o: train_gpt.cu
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
 	$(Q)$(CXX) $(FLAGS) -x c++ -c $< -o $@
+$(BUILD)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@echo "  nvcc $<"
+	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@
+$(BUILD)/layers/attention_sm90%.cu.o: ONLY = $(filter 90a,$(ARCH))
+$(BUILD)/emu/%.o: %
+	@mkdir -p $(@D)
+	@echo "  c++  $< (emulated GPU)"
+	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
 define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)

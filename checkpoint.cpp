@@ -164,7 +164,7 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     return s;
 }
 
-Status write_files(const Disk& disk, const std::string& dir, const Gpt<float>& g, const Tokenizer& tokenizer,
+Status write_files(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                    const TrainState& state) {
     TRY(disk_status(dir, "mkdir", uninterrupted([&] { return disk.mkdir(dir.c_str()); })));
     std::vector<Sum> sums;
@@ -176,9 +176,9 @@ Status write_files(const Disk& disk, const std::string& dir, const Gpt<float>& g
                           [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
     };
     std::vector<TensorSource> weights, moments;
-    checkpoint_tensors(g, g.params, "", &weights);
-    checkpoint_tensors(g, g.m, "m.", &moments);
-    checkpoint_tensors(g, g.v, "v.", &moments);
+    checkpoint_tensors(g, Part::weights, "", &weights);
+    checkpoint_tensors(g, Part::m, "m.", &moments);
+    checkpoint_tensors(g, Part::v, "v.", &moments);
     TRY(tensors("model.safetensors", weights));
     TRY(tensors("optimizer.safetensors", moments));
     TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
@@ -189,7 +189,7 @@ Status write_files(const Disk& disk, const std::string& dir, const Gpt<float>& g
 }
 }   // namespace
 
-Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer,
+Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer,
                         const TrainState& state, const Disk& disk) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
     char name[32];

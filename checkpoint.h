@@ -26,7 +26,8 @@ struct TrainState {
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     Detector loss, grad_norm;
-    std::string config;           // the resolved command line (TOML), for comparison and for people
+    std::string config;           // the resolved command line (TOML), for people
+    std::string algorithms;       // device_choices(): what the products were computed with
     bool operator==(const TrainState&) const = default;
 };
 
@@ -45,7 +46,7 @@ struct Disk {
 const Disk& real_disk();
 
 // exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched.
-Status checkpoint_write(const std::string& run, const Gpt<float>& g, const Tokenizer& tokenizer,
+Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer,
                         const TrainState& state, const Disk& disk = real_disk());
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It
 // reads those that it keeps.
@@ -60,13 +61,12 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
 std::vector<std::string> checkpoint_list(const std::string& run);
 
 Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what we cannot run, and why
-Status checkpoint_weights(const std::string& dir, Gpt<float>& g);   // model.safetensors, or the files its index names
-Status checkpoint_optimizer(const std::string& dir, Gpt<float>& g); // m and v
+Status checkpoint_weights(const std::string& dir, Model& g);   // model.safetensors, or the files its index names
+Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
-// The model's tensors as a file holds them, appended: flat is g.params, g.m or g.v; prefix: "", "m." or "v.".
-void checkpoint_tensors(const Gpt<float>& g, const float* flat, const std::string& prefix,
-                        std::vector<TensorSource>* sources);
+// The model's tensors as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
+void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
 
 // Every file of the weights, its header alone; exit 3.
 Status checkpoint_weight_headers(const std::string& dir);

@@ -115,7 +115,7 @@ struct HashRow { const char* key; uint64_t TrainState::*field; };
 constexpr HashRow HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
 struct DetectorRow { const char* key; Detector TrainState::*field; };
 constexpr DetectorRow DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
-constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
+constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config; algorithms may be missing
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -149,6 +149,7 @@ std::string state_json(const TrainState& s) {
         j[row.key] = {{"seen", d.seen}, {"window", window}};
     }
     j["config"] = s.config;
+    if (!s.algorithms.empty()) j["algorithms"] = s.algorithms;
     return j.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -161,8 +162,10 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     for (auto& row : HASHES) TRY(f.get(row.key, &(s.*row.field)));
     for (auto& row : DETECTORS) TRY(detector_parse(f, row.key, &(s.*row.field)));
     TRY(f.get("config", &s.config));
-    if (j.value.size() != FIELDS)
-        return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), FIELDS, j.value.size());
+    if (f.has("algorithms")) TRY(f.get("algorithms", &s.algorithms));
+    const size_t fields = FIELDS + j.value.contains("algorithms");
+    if (j.value.size() != fields)
+        return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), fields, j.value.size());
     return s;
 }
 

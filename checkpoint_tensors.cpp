@@ -41,19 +41,16 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
-void checkpoint_tensors(const Gpt<float>& g, const float* flat, const std::string& prefix,
-                        std::vector<TensorSource>* sources) {
-    const Ops<float>* op = g.op;
+void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources) {
     for (const Tensor& t : g.tensors) {
-        const float* from = flat + t.offset;    // of the device
-        auto plain = [op, from](int64_t first, int64_t count, float* out) {
-            op->download(out, from + first, count * 4);
+        auto plain = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
+            g.read(part, at + first, count, out);
         };
         // Asked for in order: the first piece brings the whole tensor, the last one lets it go.
-        auto turned = [op, from, t, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
+        auto turned = [&g, part, t, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
             if (first == 0) {
                 std::vector<float> rows(size_t(t.size()));
-                op->download(rows.data(), from, t.size() * 4);
+                g.read(part, t.offset, t.size(), rows.data());
                 host.resize(rows.size());
                 transpose(host.data(), rows.data(), t.rows, t.cols);
             }
@@ -122,7 +119,7 @@ bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
 }
 
 // Every tensor of the model is there in its shape, and nothing else; before any of them is touched.
-Status weights_match(const Weights& w, const Gpt<float>& g, const std::vector<std::string>& prefixes,
+Status weights_match(const Weights& w, const Model& g, const std::vector<std::string>& prefixes,
                      const std::string& place) {
     std::set<std::string> known;
     for (const std::string& prefix : prefixes)
@@ -144,12 +141,12 @@ Status weights_match(const Weights& w, const Gpt<float>& g, const std::vector<st
     return {};
 }
 
-void load(const Weights& w, const Gpt<float>& g, const std::string& prefix, float* flat) {
+void load(const Weights& w, Model& g, const std::string& prefix, Part part) {
     std::vector<float> host, turned;
     for (const Tensor& t : g.tensors) {
         const Found& found = w.tensors.at(bare_name(prefix + t.name));
-        float* to = flat + t.offset;
-        if (t.rows > t.file_rows) g.op->zero(to + file_elements(t), (t.rows - t.file_rows) * t.cols * 4);
+        const std::vector<float> padding(size_t(t.size() - file_elements(t)));
+        if (!padding.empty()) g.write(part, t.offset + file_elements(t), int64_t(padding.size()), padding.data());
         int64_t piece = t.transposed ? t.size() : PIECE;
         for (int64_t first = 0; first < file_elements(t); first += piece) {
             int64_t count = std::min(piece, file_elements(t) - first);
@@ -159,7 +156,7 @@ void load(const Weights& w, const Gpt<float>& g, const std::string& prefix, floa
                 turned.resize(host.size());
                 transpose(turned.data(), host.data(), t.cols, t.rows);
             }
-            g.op->upload(to + first, (t.transposed ? turned : host).data(), count * 4);
+            g.write(part, t.offset + first, count, (t.transposed ? turned : host).data());
         }
     }
 }
@@ -170,23 +167,23 @@ Status checkpoint_weight_headers(const std::string& dir) {
     return paths.ok() ? weights_open(paths.value).status : paths.status;
 }
 
-Status checkpoint_weights(const std::string& dir, Gpt<float>& g) {
+Status checkpoint_weights(const std::string& dir, Model& g) {
     Result<std::vector<std::string>> paths = weight_files(dir);
     TRY(paths.status);
     Result<Weights> w = weights_open(paths.value);
     TRY(w.status);
     TRY(weights_match(w.value, g, {""}, paths.value.size() == 1 ? paths.value[0] : dir));
-    load(w.value, g, "", g.params);
+    load(w.value, g, "", Part::weights);
     return {};
 }
 
-Status checkpoint_optimizer(const std::string& dir, Gpt<float>& g) {
+Status checkpoint_optimizer(const std::string& dir, Model& g) {
     std::string path = dir + "/optimizer.safetensors";
     Result<Weights> w = weights_open({path});
     TRY(w.status);
     TRY(weights_match(w.value, g, {"m.", "v."}, path));
-    load(w.value, g, "m.", g.m);
-    load(w.value, g, "v.", g.v);
+    load(w.value, g, "m.", Part::m);
+    load(w.value, g, "v.", Part::v);
     return {};
 }
 

@@ -119,6 +119,7 @@ bool set_value(const Flag& f, const std::string& text) {
     }
     if (is_integer(f)) {
         auto n = read_integer(text);
+        if (!f.choices.empty() && text == f.choices[0]) n = int64_t(f.min);
         if (!n || !inside(double(*n)) || (holds<int>(f) && (*n > INT_MAX || *n < INT_MIN))) return false;
         if (auto p = std::get_if<int*>(&f.to)) **p = int(*n);
         else *std::get<int64_t*>(f.to) = *n;

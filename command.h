@@ -14,7 +14,7 @@ struct Flag {
     std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
     std::string help;
     double min = -1e18, max = 1e18;         // numbers only
-    std::vector<std::string> choices = {};  // strings only
+    std::vector<std::string> choices = {};  // of a string; of a whole number: one word that stands for min
     bool required = false;
 };
 
@@ -32,6 +32,7 @@ Command eval_command();               // infer.cpp
 Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
 Command info_command();               // info.cpp
+Command selftest_command();           // selftest/selftest.cpp
 Command plot_command();               // plot.cpp
 
 // ---- command.cpp ---------------------------------------------------------------------------------------------------

@@ -1,24 +1,131 @@
-// device.cpp - from --device, --dtype and --threads to a table of operations.
+// device.cpp - from --device, --dtype and --threads to a model on a device. The only file that knows which backends
+// were built.
 #include "device.h"
+
+#include "console.h"
+#ifdef HAVE_CUDA
+#include "layers/cuda.h"
+#else    // built without nvcc: no device, and why
+struct CudaDevice { std::string name; int major, minor, multiprocessors; int64_t memory, free; double peak_bf16; };
+static std::vector<CudaDevice> cuda_devices(std::string* why) {
+    *why = "this binary was built without CUDA (make found no nvcc)";
+    return {};
+}
+#endif
 
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype",
              &o.dtype,
-             std::string("inputs of matrix products; sums, weights and the rest stay fp32. auto: ") + auto_dtype,
+             std::string("GPU: of activations and products, tf32 of products alone. CPU: of the inputs of products, "
+                         "the rest stays fp32. auto: ") +
+                 auto_dtype,
              0,
              0,
-             {"auto", "fp32", "bf16"}},
+             {"auto", "fp32", "tf32", "bf16"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }
 
-Result<const Ops<float>*> choose_ops(const DeviceOptions& o, bool train) {
-    if (o.device == "cuda")
-        return fail(Exit::device, "--device cuda: this binary was built without a CUDA backend; use --device cpu");
-    cpu_set_threads(o.threads);
+namespace {
+Result<Device> open_cpu(const DeviceOptions& o, bool train) {
+    if (o.dtype == "tf32") return fail(Exit::usage, "--dtype tf32 is a GPU's; a CPU has fp32 and bf16");
     if (o.dtype == "bf16" && !cpu_has_bf16())
         return fail(Exit::device,
                     "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
     const bool bf16 = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
-    return &cpu_ops(bf16 ? Dtype::bf16 : Dtype::fp32);
+    const Ops<float>& ops = cpu_ops(bf16 ? Dtype::bf16 : Dtype::fp32);
+    Device d;
+    d.model = std::make_unique<Gpt<float>>(ops);
+    d.text = std::string(ops.name) + ", " + std::to_string(cpu_threads()) + " threads";
+    return d;
+}
+
+#ifdef HAVE_CUDA
+Result<Device> open_cuda(const DeviceOptions& o, int index) {
+    TRY(cuda_open(index));
+    Device d;
+    d.gpu = true;
+    if (o.dtype == "auto" || o.dtype == "bf16") {
+        d.model = std::make_unique<Gpt<bf16>>(cuda_ops<bf16>(Dtype::bf16));
+        d.peak = cuda_device().peak_bf16;
+    } else {
+        d.model = std::make_unique<Gpt<float>>(cuda_ops<float>(o.dtype == "tf32" ? Dtype::tf32 : Dtype::fp32));
+    }
+    d.text = d.model->backend();
+    d.context_bytes = cuda_context_bytes();
+    return d;
+}
+
+template <class T> double product_speed(const Ops<T>& op) {
+    double best = 0;
+    for (int n = 512; n <= 8192; n *= 2) {
+        const int64_t bytes = int64_t(sizeof(T)) * n * n;
+        T* x = static_cast<T*>(op.allocate(3 * bytes));
+        if (!x) break;
+        const int64_t count = int64_t(n) * n;
+        std::vector<float> host(size_t(1) << 16);
+        for (size_t i = 0; i < host.size(); i++) host[i] = philox_normal(1, 2, i);
+        float* wide = static_cast<float*>(op.allocate(int64_t(host.size()) * 4));
+        if (wide) {    // random numbers: a product of zeros draws less power and is faster
+            op.upload(wide, host.data(), int64_t(host.size()) * 4);
+            for (int64_t i = 0; i < 2 * count; i += int64_t(host.size()))
+                op.from_floats(x + i, wide, std::min<int64_t>(int64_t(host.size()), 2 * count - i));
+            op.linear_forward(x + 2 * count, x, x + count, nullptr, nullptr, n, n, n);
+            op.wait(op.mark());
+            const double start = now_seconds();
+            for (int r = 0; r < 5; r++) op.linear_forward(x + 2 * count, x, x + count, nullptr, nullptr, n, n, n);
+            op.wait(op.mark());
+            const double seconds = now_seconds() - start;
+            best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
+            if (seconds > 0.02) n = 8192;    // long enough
+            op.release(wide, int64_t(host.size()) * 4);
+        }
+        op.release(x, 3 * bytes);
+    }
+    return best;
+}
+#endif
+}    // namespace
+
+Result<Device> open_device(const DeviceOptions& o, bool train) {
+    cpu_set_threads(o.threads);
+    if (o.device == "cpu") return open_cpu(o, train);
+    std::string why;
+    const bool found = !cuda_devices(&why).empty();
+    if (!found && o.device == "cuda") return fail(Exit::device, "--device cuda: %s", why.c_str());
+#ifdef HAVE_CUDA
+    if (found) return open_cuda(o, 0);
+#endif
+    return open_cpu(o, train);
+}
+
+#ifdef HAVE_CUDA
+double measure_peak(const Device& d) {
+    if (auto* wide = dynamic_cast<Gpt<float>*>(d.model.get()); wide && d.gpu) return product_speed(wide->op);
+    if (auto* half = dynamic_cast<Gpt<bf16>*>(d.model.get())) return product_speed(half->op);
+    return 0;
+}
+std::string device_choices() { return cuda_choices(); }
+void device_choose(const std::string& choices) { cuda_choose(choices); }
+#else
+double measure_peak(const Device&) { return 0; }
+std::string device_choices() { return ""; }
+void device_choose(const std::string&) {}
+#endif
+
+std::string describe_devices() {
+    std::string why, text;
+    const std::vector<CudaDevice> devices = cuda_devices(&why);
+    if (devices.empty()) text = "GPU   none: " + why + "\n";
+    for (const CudaDevice& d : devices) {
+        char line[256];
+        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free", d.name.c_str(),
+                 d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
+                 human_bytes(double(d.memory)).c_str());
+        text += line;
+        if (d.peak_bf16 > 0) snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
+        text += "\n";
+    }
+    return text + "CPU   " + cpu_ops(Dtype::fp32).name + ", " + std::to_string(cpu_threads()) + " threads" +
+           (cpu_has_bf16() ? ", bf16 products\n" : "\n");
 }

@@ -1,12 +1,28 @@
-// device.h - from --device, --dtype and --threads to a table of operations.
+// device.h - from --device, --dtype and --threads to a model on a device.
 #pragma once
 #include "command.h"
-#include "layers/layers.h"
+#include "gpt.h"
 
 struct DeviceOptions {
     std::string device = "auto", dtype = "auto";
     int threads = 0;
 };
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype);
-// train: auto is bf16 where the CPU multiplies it natively, else fp32. Otherwise auto is fp32. exit 5: no such device.
-Result<const Ops<float>*> choose_ops(const DeviceOptions& o, bool train);
+
+struct Device {
+    std::unique_ptr<Model> model;    // empty; its type and device are chosen
+    std::string text;                // "cpu bf16 (AVX-512, oneDNN 2.6), 2 threads"
+    bool gpu = false;
+    double peak = 0;                 // FLOP/s of this type's dense products by the device's properties; 0: unknown
+    int64_t context_bytes = 0;       // of a GPU's memory: taken by the driver before any allocation
+};
+// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU, fp32
+// on the CPU. exit 5: no such device.
+Result<Device> open_device(const DeviceOptions& o, bool train);
+double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
+
+// The algorithms that a GPU's library was found fastest with: a resumed run must use the same. "" on the CPU.
+std::string device_choices();
+void device_choose(const std::string& choices);
+// For people: the GPUs, a line each, or why there is none; the CPU's instruction sets.
+std::string describe_devices();

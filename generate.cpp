@@ -92,40 +92,29 @@ struct Sequence {
 };
 
 // Feeds n tokens of each of the cache's sequences, rows (B,n), in pieces that the activations can hold.
-void feed(Gpt<float>& g, Cache<float>& cache, const std::vector<int>& rows, int n, float* logits) {
-    const int B = cache.B, most = std::max(1, int(int64_t(g.B) * g.S / B));
+void feed(Model& g, Cache& cache, const std::vector<int>& rows, int n, float* logits) {
+    const int B = cache.B, most = std::max(1, int(int64_t(g.plan.B) * g.plan.S / B));
     std::vector<int> piece;
     for (int s = 0; s < n; s += most) {
         const int len = std::min(most, n - s);
         piece.clear();
         for (int b = 0; b < B; b++) piece.insert(piece.end(), rows.begin() + b * n + s, rows.begin() + b * n + s + len);
-        gpt_forward(g, piece.data(), B, len, &cache);
-        if (s + len == n) gpt_logits(g, logits, B, len);
+        g.extend(cache, piece.data(), len);
+        if (s + len == n) g.logits(logits);
     }
 }
 
-// Copies the only sequence of `from` into each one of `to`.
-void spread(Gpt<float>& g, const Cache<float>& from, Cache<float>& to) {
-    const Heads h = g.c.heads();
-    const int64_t row = int64_t(h.NKV) * to.maxT * h.HS;
-    for (int l = 0; l < g.c.L; l++)
-        for (int b = 0; b < to.B; b++)
-            for (auto [source, target] : {std::pair{from.k, to.k}, std::pair{from.v, to.v}})
-                g.op->copy(target + (int64_t(l) * to.B + b) * row, source + l * row, row * int64_t(sizeof(float)));
-    to.pos = from.pos;
-}
-
 struct CacheOwner {
-    Gpt<float>& g;
-    Cache<float> cache;
-    explicit CacheOwner(Gpt<float>& g) : g(g) {}
-    ~CacheOwner() { cache_free(g, cache); }
+    Model& g;
+    Cache cache;
+    explicit CacheOwner(Model& g) : g(g) {}
+    ~CacheOwner() { g.cache_free(cache); }
 };
 }    // namespace
 
-Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Generation& what) {
+Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what) {
     const int V = g.c.V, maxT = g.c.T, num = what.num;
-    CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.B) * g.S, "num=%d", num);
+    CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.plan.B) * g.plan.S, "num=%d", num);
     const int full = std::max(1, maxT / 2);                     // what is kept when the context is full
     const int choices = std::min(V, tokenizer.vocab_size());    // a model may have more tokens than its tokenizer
     std::vector<int> prompt = what.prompt;
@@ -136,15 +125,15 @@ Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Gene
                       std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
     }
     CacheOwner one(g), all(g);
-    TRY(cache_allocate(g, one.cache, 1, maxT));
+    TRY(g.cache_allocate(one.cache, 1, maxT));
     std::vector<float> logits(size_t(num) * size_t(V));
     feed(g, one.cache, prompt, int(prompt.size()), logits.data());
     for (int b = 1; b < num; b++) std::copy_n(logits.begin(), V, logits.begin() + int64_t(b) * V);
     if (num > 1) {
-        TRY(cache_allocate(g, all.cache, num, maxT));
-        spread(g, one.cache, all.cache);
+        TRY(g.cache_allocate(all.cache, num, maxT));
+        g.cache_spread(one.cache, all.cache);
     }
-    Cache<float>& cache = num > 1 ? all.cache : one.cache;
+    Cache& cache = num > 1 ? all.cache : one.cache;
 
     std::vector<Sequence> sequences(static_cast<size_t>(num));
     for (Sequence& s : sequences) s.tokens = prompt;
@@ -190,7 +179,7 @@ Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Gene
 
 // ---- loss over shards ----------------------------------------------------------------------------------------------
 
-Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
                             const std::function<void(int64_t done, int64_t windows)>& progress) {
     loader.seek({0, 0});
     int64_t windows = loader.samples();
@@ -202,8 +191,10 @@ Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& toke
     for (int64_t done = 0; done < windows; done += B) {
         TRY(loader.next(tokens.data(), targets.data()));
         const int64_t rows = std::min<int64_t>(B, windows - done);    // the last batch runs into the next epoch
-        gpt_forward(g, tokens.data(), int(rows), S);
-        (void)gpt_loss(g, targets.data(), int(rows), S, false, 0, losses.data());
+        g.batch(tokens.data(), targets.data(), int(rows), S);
+        g.forward();
+        g.loss(false, 0);
+        (void)g.mean_loss(losses.data());
         for (int64_t n = 0; n < rows * S; n++) {
             sum += double(losses[size_t(n)]);
             int id = targets[size_t(n)];

@@ -39,7 +39,7 @@ struct Generated {
 };
 // The prompt is fed once and shared by all sequences. When the context is full, the last half of it is fed again and
 // generation goes on from there (with a note).
-Result<Generated> generate(Gpt<float>& g, const Tokenizer& tokenizer, const Generation& what);
+Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
 
 struct Evaluation {
     double loss = 0;    // mean, nats per token
@@ -48,5 +48,5 @@ struct Evaluation {
 };
 // `batches` of the loader from its start (0: all of it, each window once). g is forward only here. progress may be
 // empty.
-Result<Evaluation> evaluate(Gpt<float>& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {});

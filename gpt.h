@@ -1,5 +1,6 @@
 // gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T>. Knows no device and no file.
 #pragma once
+#include <memory>
 #include <vector>
 
 #include "layers/layers.h"
@@ -33,6 +34,7 @@ template <class T> struct Params {
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
+template <class T> Params<T> bind(const Config& c, T* flat);    // named pointers into a flat buffer
 
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
@@ -60,64 +62,136 @@ double config_flops_per_token(const Config& c, int S);
 // ---- the model -----------------------------------------------------------------------------------------------------
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
+// What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but its
+// input. Same numbers, less memory, more work.
+enum class Recompute { none, cheap, blocks };
+
+struct Plan {
+    Use use = Use::infer;
+    int B = 1, S = 1;                 // the largest batch
+    Recompute recompute = Recompute::none;
+    bool master = true;               // bf16 parameters have fp32 masters; else they are rounded stochastically
+};
+struct MemoryRow { const char* purpose; int64_t bytes; };
+
+// The flat buffers, as float, whatever type they have: what files and tests see. weights: the masters, if there are.
+enum class Part { weights, gradients, m, v };
+
+// Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
+struct Cache {
+    void *k = nullptr, *v = nullptr;
+    int B = 0, maxT = 0, pos = 0;    // pos: positions held
+    int64_t bytes = 0;               // of both
+    int steps = 0;                   // single tokens since the last longer piece
+    void* graph = nullptr;           // the recorded step of one token
+};
+
+// A Gpt<T> whose type and device were chosen at run time. The passes only hand work to the device; what returns
+// numbers waits for them.
+struct Model {
+    Config c;
+    Plan plan;
+    std::vector<Tensor> tensors;
+    int64_t flat = 0;    // elements of each flat buffer
+
+    virtual ~Model() = default;
+    virtual const char* backend() const = 0;    // Ops::name
+    // What allocate will take, by purpose, the backend's scratch included.
+    virtual std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const = 0;
+    virtual int64_t free_bytes() const = 0;    // of the device's memory, now
+    virtual Status allocate(const Config& config, const Plan& plan) = 0;    // exit 2: impossible sizes; 5: no memory
+    virtual void init(uint64_t seed) = 0;                                   // new weights
+    virtual void read(Part part, int64_t offset, int64_t n, float* to) const = 0;
+    virtual void write(Part part, int64_t offset, int64_t n, const float* from) = 0;
+
+    // Hands over the next batch; may come while the one before is being worked on.     tok, target (B,S), host
+    virtual void batch(const int* tok, const int* target, int B, int S) = 0;
+    virtual void forward() = 0;    // up to the final norm, of the batch handed over
+    // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
+    // step), chunk by chunk: (N,V) logits never exist.
+    virtual void loss(bool train, float scale) = 0;
+    virtual void backward() = 0;    // gradients of everything, after forward and loss(train). Adds
+    virtual double mean_loss(float* losses = nullptr) = 0;    // of the batch, in double and in order.   losses (N), host
+    virtual double grad_norm() = 0;                           // global
+
+    // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
+    // stochastic rounding. finish gives the outcome of the oldest update not yet finished; at most two may be pending.
+    virtual void begin_step() = 0;
+    virtual void update(const AdamW& a, const Limits& limits, uint64_t seed) = 0;
+    virtual Step finish() = 0;
+    virtual void set_updates(int64_t updates) = 0;    // AdamW's step count, when a run goes on
+
+    // Generation. extend: S more tokens of each of the cache's sequences.     tok (B,S), host
+    virtual Status cache_allocate(Cache& cache, int B, int maxT) = 0;
+    virtual void cache_free(Cache& cache) = 0;
+    virtual void cache_spread(const Cache& from, Cache& to) = 0;    // from's only sequence into each one of to
+    virtual void extend(Cache& cache, const int* tok, int S) = 0;
+    virtual void logits(float* out) = 0;    // of each sequence's last position, after forward or extend.   (B,V), host
+};
 
 template <class T> struct Activations {
     T *x, *ln1, *qkv, *atty, *x2, *ln2, *fch, *fcg;    // see activation_rows in gpt.cpp for the shapes
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 
-// Keys and values of generation: (L,B,NH,maxT,HS) each.
-template <class T> struct Cache {
-    T *k = nullptr, *v = nullptr;
-    int B = 0, maxT = 0, pos = 0;    // pos: positions already held
-};
-
-template <class T> struct Gpt {
-    Config c;
-    const Ops<T>* op = nullptr;
-    Use use = Use::infer;
-    int B = 0, S = 0;                        // the largest batch that the activations hold
-    std::vector<Tensor> tensors;
-    T *params = nullptr, *grads = nullptr;   // flat, config_flat_size elements
-    float *m = nullptr, *v = nullptr;        // AdamW moments, flat like params
-    int64_t flat = 0;                        // elements of each of the four
-    Params<T> w, dw;
-    std::vector<Activations<T>> a;           // L of them for training, one for inference
+template <class T> struct Gpt final : Model {
+    const Ops<T>& op;
+    T* params = nullptr;                                  // flat; what the passes read
+    float *master = nullptr, *m = nullptr, *v = nullptr;  // flat; master where T is narrower and plan.master
+    Grad<T>* grads = nullptr;                             // flat
+    uint8_t* decays = nullptr;                            // (flat / 64): AdamW's decay applies
+    Params<T> w;
+    Params<Grad<T>> dw;
+    std::vector<Activations<T>> a;           // L of them; shared where they are not kept
     T *x_last, *lnf;                         // (N,C): the last block's output; normed
-    float *mean_f, *rstd_f, *loss;           // (N)
-    T *dx, *dt, *dwide, *logits;             // (N,C) (N,C) (N,max(F,3C)) (head_rows,Vp)
-    int *tok, *target;                       // (N) on the device
-    double* norm;                            // one partial sum of squares per tensor
+    float *mean_f, *rstd_f, *loss_of;        // (N)
+    T *dx, *dt, *dwide, *head;               // (N,C) (N,C) (N,max(F,3C)) (head_rows,Vp): logits
+    int *in, *staged;                        // [pos, 15 unused, tok (N), target (N)]; the next batch's
+    double *squares, *loss_total;
+    Step *step, *results = nullptr;          // on the device; (2) on the host
+    int64_t marks[2] = {}, updates = 0, finished = 0;
+    int64_t step_tokens = 0;                 // since begin_step
+    int B = 0, S = 0;                        // of the current batch
+    int next_B = 0, next_S = 0;
     int head_rows = 0;                       // rows of logits that exist at a time
-    std::vector<float> host_loss;            // (N), and g.norm on the host: a step allocates nothing
-    std::vector<double> host_norm;
+    std::vector<int> host_in;                // as `in`
+    std::vector<float> host_loss;
     void* arena = nullptr;
     int64_t arena_bytes = 0;
+
+    explicit Gpt(const Ops<T>& op) : op(op) {}
+    Gpt(const Gpt&) = delete;
+    ~Gpt() override;
+
+    const char* backend() const override { return op.name; }
+    std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const override;
+    int64_t free_bytes() const override { return op.free_bytes(); }
+    Status allocate(const Config& config, const Plan& plan) override;
+    void init(uint64_t seed) override;
+    void read(Part part, int64_t offset, int64_t n, float* to) const override;
+    void write(Part part, int64_t offset, int64_t n, const float* from) override;
+    void batch(const int* tok, const int* target, int B, int S) override;
+    void forward() override;
+    void loss(bool train, float scale) override;
+    void backward() override;
+    double mean_loss(float* losses = nullptr) override;
+    double grad_norm() override;
+    void begin_step() override;
+    void update(const AdamW& a, const Limits& limits, uint64_t seed) override;
+    Step finish() override;
+    void set_updates(int64_t updates) override;
+    Status cache_allocate(Cache& cache, int B, int maxT) override;
+    void cache_free(Cache& cache) override;
+    void cache_spread(const Cache& from, Cache& to) override;
+    void extend(Cache& cache, const int* tok, int S) override;
+    void logits(float* out) override;
+
+private:
+    int* tok() { return in + IN_HEAD; }
+    int* target() { return in + IN_HEAD + int64_t(plan.B) * plan.S; }
+    void stack(Cache* cache);                                   // every block, and the final norm
+    void block_forward(int l, T* out, Cache* cache);            // out null: all but the block's last product
+    void block_again(int l);                                    // what plan.recompute did not keep
+    void block_backward(int l);
+    static constexpr int IN_HEAD = 16;
 };
-
-struct MemoryRow { const char* purpose; int64_t bytes; };
-// What gpt_allocate will take, by purpose, the backend's scratch included. element: sizeof(T).
-template <class T> std::vector<MemoryRow> gpt_memory(const Config& c, const Ops<T>& op, Use use, int B, int S);
-
-// exit 2: impossible sizes; 5: no memory.
-template <class T> Status gpt_allocate(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S);
-template <class T> void gpt_free(Gpt<T>& g);
-template <class T> void gpt_init(Gpt<T>& g, uint64_t seed);
-
-// Up to the final norm. With a cache: the B*S tokens continue it at cache->pos, which is moved on.   tok (B,S), host
-template <class T> void gpt_forward(Gpt<T>& g, const int* tok, int B, int S, Cache<T>* cache = nullptr);
-// Logits of each sequence's last position, after gpt_forward.                                 out (B,V), host, float
-template <class T> void gpt_logits(Gpt<T>& g, float* out, int B, int S);
-// Mean loss over the B*S targets, in double and in order; with train, also the head's gradients times scale (1 over
-// the number of targets in the whole batch), chunk by chunk: (N,V) logits never exist.       losses (N) or null, host
-template <class T>
-double gpt_loss(Gpt<T>& g, const int* target, int B, int S, bool train, float scale, float* losses = nullptr);
-// Gradients of everything, after gpt_forward and gpt_loss(train). Adds to grads.
-template <class T> void gpt_backward(Gpt<T>& g, int B, int S);
-template <class T> void gpt_zero_grad(Gpt<T>& g);
-// Global gradient norm. per_tensor, if given, gets one norm per row of g.tensors.
-template <class T> double gpt_grad_norm(Gpt<T>& g, std::vector<double>* per_tensor = nullptr);
-template <class T> void gpt_update(Gpt<T>& g, AdamW a);    // decay only where the row says so
-
-template <class T> Status cache_allocate(Gpt<T>& g, Cache<T>& cache, int B, int maxT);
-template <class T> void cache_free(Gpt<T>& g, Cache<T>& cache);

@@ -14,18 +14,20 @@
 #include "generate.h"
 
 namespace {
-struct Model {
-    std::string dir;
+struct Opened {
+    std::string dir, device;
     Tokenizer tokenizer;
-    Gpt<float> g;
-    ~Model() { gpt_free(g); }
+    std::unique_ptr<Model> g;
 };
 
-// The newest whole checkpoint of a run, or a model directory; activations for B x S positions (S 0: the context).
-Status open_model(Model& m, const std::string& path, const std::string& own_tokenizer, const DeviceOptions& device,
+// The newest whole checkpoint of a run, or a model directory; activations for B sequences of S positions, or of the
+// context where that is less (S 0: the context).
+Status open_model(Opened& m, const std::string& path, const std::string& own_tokenizer, const DeviceOptions& device,
                   int B, int S) {
-    Result<const Ops<float>*> ops = choose_ops(device, false);
-    TRY(ops.status);
+    Result<Device> opened = open_device(device, false);
+    TRY(opened.status);
+    m.g = std::move(opened.value.model);
+    m.device = opened.value.text;
     std::vector<std::string> damaged;
     Result<std::string> dir = checkpoint_find(path, &damaged);
     for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
@@ -36,11 +38,8 @@ Status open_model(Model& m, const std::string& path, const std::string& own_toke
     Result<Tokenizer> tokenizer = own_tokenizer.empty() ? checkpoint_tokenizer(m.dir) : Tokenizer::load(own_tokenizer);
     TRY(tokenizer.status);
     m.tokenizer = tokenizer.value;
-    if (S == 0) S = config.value.T;
-    if (S > config.value.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", S, config.value.T);
-    TRY(gpt_allocate(m.g, config.value, *ops.value, Use::infer, B, S));
-    return checkpoint_weights(m.dir, m.g);
+    TRY(m.g->allocate(config.value, {Use::infer, B, S ? std::min(S, config.value.T) : config.value.T}));
+    return checkpoint_weights(m.dir, *m.g);
 }
 
 // ---- sample --------------------------------------------------------------------------------------------------------
@@ -65,13 +64,13 @@ Result<std::string> read_prompt(const SampleOptions& o) {
 Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
-    Model m;
-    TRY(open_model(m, o.model, o.tokenizer, o.device, o.num, o.num < 16 ? 0 : 1));    // prompts are fed in pieces
+    Opened m;
+    TRY(open_model(m, o.model, o.tokenizer, o.device, o.num, std::max(1, 8192 / o.num)));    // prompts: in pieces
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
                     m.dir.c_str());
-    if (m.tokenizer.vocab_size() > m.g.c.V)
-        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g.c.V);
+    if (m.tokenizer.vocab_size() > m.g->c.V)
+        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
 
     Generation what;
     what.prompt = m.tokenizer.encode(prompt.value, true);
@@ -95,7 +94,7 @@ Status sample(const SampleOptions& o) {
         what.text = [&](int, std::string_view text) { return put(text); };
     }
     const double start = now_seconds();
-    Result<Generated> out = generate(m.g, m.tokenizer, what);
+    Result<Generated> out = generate(*m.g, m.tokenizer, what);
     TRY(out.status);
     const double seconds = now_seconds() - start;
     for (size_t i = 0; !stream && i < out.value.texts.size(); i++) {
@@ -108,7 +107,7 @@ Status sample(const SampleOptions& o) {
     }
     if (stream && !put("\n")) return fail(Exit::io, "the output was closed");
     fprintf(stderr, "%lld tokens in %s, %.1f tokens/s (%s)\n", (long long)out.value.tokens, human_time(seconds).c_str(),
-            double(out.value.tokens) / seconds, m.g.op->name);
+            double(out.value.tokens) / seconds, m.device.c_str());
     return {};
 }
 
@@ -123,17 +122,19 @@ struct EvalOptions {
 };
 
 Status eval(const EvalOptions& o) {
-    Model m;
+    Opened m;
     TRY(open_model(m, o.model, o.tokenizer, o.device, o.batch, o.seq_len));
+    if (o.seq_len > m.g->c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
     LoaderConfig config;
-    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g.S, config.vocab = m.g.c.V;
+    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S, config.vocab = m.g->c.V;
     config.shuffle = false;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
-        evaluate(m.g, loader.value, m.tokenizer, o.batch, m.g.S, o.batches, [&](int64_t done, int64_t of) {
+        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, o.batches, [&](int64_t done, int64_t of) {
             progress.line("eval: " + std::to_string(done) + " of " + std::to_string(of) + " windows");
         });
     TRY(result.status);
@@ -151,7 +152,7 @@ Status eval(const EvalOptions& o) {
                (long long)e.tokens);
     }
     fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
-            human_count(double(e.tokens) / seconds).c_str(), m.g.op->name);
+            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
     return {};
 }
 }    // namespace
@@ -186,7 +187,7 @@ Command sample_command() {
                {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
                {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's"},
                {"--json", &o->json, "one JSON object per sample on standard output"}};
-    for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
+    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
     c.run = [o] { return sample(*o); };
     return c;
 }
@@ -213,7 +214,7 @@ Command eval_command() {
                {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
                {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
                {"--json", &o->json, "one JSON object on standard output"}};
-    for (Flag& f : device_flags(o->device, "fp32")) c.flags.push_back(f);
+    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
     c.run = [o] { return eval(*o); };
     return c;
 }

@@ -37,15 +37,26 @@ struct Detector {
 
     double score(double x) const {
         if (!std::isfinite(x)) return INFINITY;
-        int n = int(std::min<int64_t>(seen, WINDOW));
-        if (n < WARM) return 0;
-        double mean = 0, var = 0;
-        for (int i = 0; i < n; i++) mean += window[i] / n;
-        for (int i = 0; i < n; i++) var += (window[i] - mean) * (window[i] - mean) / n;
-        return var > 0 ? (x - mean) / std::sqrt(var) : 0;
+        auto [mean, deviation] = moments();
+        return deviation > 0 ? (x - mean) / deviation : 0;
+    }
+    // The largest value whose score is at most z.
+    double limit(double z) const {
+        auto [mean, deviation] = moments();
+        return deviation > 0 ? mean + z * deviation : INFINITY;
     }
     void add(double x) {
         if (std::isfinite(x)) window[seen++ % WINDOW] = x;
     }
     bool operator==(const Detector&) const = default;
+
+private:
+    std::pair<double, double> moments() const {    // mean, standard deviation; 0, 0 below WARM values
+        const int n = int(std::min<int64_t>(seen, WINDOW));
+        double mean = 0, var = 0;
+        if (n < WARM) return {0, 0};
+        for (int i = 0; i < n; i++) mean += window[i] / n;
+        for (int i = 0; i < n; i++) var += (window[i] - mean) * (window[i] - mean) / n;
+        return {mean, std::sqrt(var)};
+    }
 };

@@ -14,7 +14,8 @@ struct TrainOptions {
             save_every = 0, seed = 1;
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
     double skip_loss_z = 0, skip_norm_z = 0;
-    bool dry_run = false, raw_u16 = false;
+    bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
+    std::string recompute = "none";
     DeviceOptions device;
     std::string resolved;    // run.toml
 };
@@ -23,13 +24,13 @@ int64_t resident_bytes();    // of this process, now
 
 struct Trainer {
     TrainOptions o;
-    Gpt<float> g;
-    const Ops<float>* ops = nullptr;
+    Device device;
+    Plan plan;
     Config config;
     Tokenizer tokenizer;
     Loader data, val;
     Schedule schedule;
-    TrainState state;
+    TrainState state;         // of the steps whose outcome is known
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
@@ -37,8 +38,9 @@ struct Trainer {
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::string extra, val_text;    // of this step's metrics; the last validation loss
-    double started = 0, flops = 0;    // seconds; of one token
-    int64_t first_step = 0;
+    double started = 0, since = 0;  // seconds: the loop; the last step's end
+    double flops = 0, measured = 0; // of one token; the device's FLOP/s, measured
+    int64_t first_step = 0, issued = 0, bytes = 0;    // issued: steps given to the device; bytes: of its memory
 
     ~Trainer();
     Status run();
@@ -47,7 +49,9 @@ struct Trainer {
     Result<std::string> newest(const std::string& path);
     Status find_start();      // the checkpoint to resume, or --from
     Status choose_model();    // config and tokenizer
+    Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
+    std::vector<MemoryRow> memory(const Plan& p);
     Status dry_run();
     Status open_run();    // the directory, locked
     Status load();        // weights: resumed, --from, or new ones
@@ -55,8 +59,10 @@ struct Trainer {
 
     // train_gpt.cu
     Status loop();
-    Status one_step(double& loss, double& norm, bool& skipped);
-    Status report(double loss, double norm, bool skipped, double seconds);
+    Status issue();                        // gives the device one more step
+    bool due_after(int64_t steps) const;    // something happens between this many steps and the next
+    Step outcome();                        // of the oldest step issued: waits for it, and counts it
+    Status report(const Step& step, double seconds);
     Status between_steps();    // validation, sample
     Status save();
     Status after_saving(Status why);

@@ -39,14 +39,17 @@ std::string shell_quoted(const std::string& text) {
 Status Trainer::run() {
     TRY(find_start());
     TRY(choose_model());
-    Result<const Ops<float>*> chosen = choose_ops(o.device, true);
-    TRY(chosen.status);
-    ops = chosen.value;
+    Result<Device> opened = open_device(o.device, true);
+    TRY(opened.status);
+    device = std::move(opened.value);
+    TRY(choose_batch());
     TRY(open_data());
     if (o.dry_run) return dry_run();
     if (o.out.empty()) return fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl");
     TRY(open_run());
-    TRY(gpt_allocate(g, config, *ops, Use::train, o.batch, o.seq_len));
+    measured = measure_peak(device);
+    for (const MemoryRow& r : memory(plan)) bytes += r.bytes;
+    TRY(device.model->allocate(config, plan));
     TRY(load());
     state.config = o.resolved;
 
@@ -61,63 +64,74 @@ Status Trainer::run() {
     catch_signals();
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
-                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " + ops->name +
-                  ", " + std::to_string(cpu_threads()) + " threads");
+                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " + device.text);
     return loop();
 }
 
 // ---- the step loop -------------------------------------------------------------------------------------------------
 
-// One update from `accumulate` batches. A gradient that is not finite never reaches the weights.
-Status Trainer::one_step(double& loss, double& norm, bool& skipped) {
-    gpt_zero_grad(g);
-    loss = 0;
+// Gives the device one update's work, from `accumulate` batches. An update that is not finite or over a limit never
+// reaches the weights: the device itself sees to that.
+Status Trainer::issue() {
+    Model& g = *device.model;
+    g.begin_step();
     for (int i = 0; i < accumulate; i++) {
         TRY(data.next(tokens.data(), targets.data()));
-        gpt_forward(g, tokens.data(), o.batch, o.seq_len);
-        loss += gpt_loss(g, targets.data(), o.batch, o.seq_len, true, float(1.0 / double(o.total_batch))) / accumulate;
-        gpt_backward(g, o.batch, o.seq_len);
+        g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+        g.forward();
+        g.loss(true, float(1.0 / double(o.total_batch)));
+        g.backward();
     }
-    norm = gpt_grad_norm(g);
-    const bool finite = std::isfinite(loss) && std::isfinite(norm);
-    const double loss_z = state.loss.score(loss), norm_z = state.grad_norm.score(norm);
-    skipped = !finite || (o.skip_loss_z > 0 && loss_z > o.skip_loss_z) || (o.skip_norm_z > 0 && norm_z > o.skip_norm_z);
-    state.loss.add(loss);
-    state.grad_norm.add(norm);
-    state.bad_in_a_row = finite ? 0 : state.bad_in_a_row + 1;
-    if (skipped) {
-        state.skipped++;
-        char why[160];
-        snprintf(why, sizeof why, "step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
-                 (long long)state.step + 1, loss, loss_z, norm, norm_z);
-        progress.note(why);
-    } else {
-        const double clip = o.grad_clip > 0 && norm > o.grad_clip ? o.grad_clip / norm : 1;
-        gpt_update(g, {float(learning_rate(schedule, state.step)), float(o.beta1), float(o.beta2), 1e-8f,
-                       float(o.weight_decay), float(clip), ++state.updates});
-    }
-    state.step++;
-    state.tokens += o.total_batch;
+    Limits limits;
+    limits.clip = float(o.grad_clip);
+    if (o.skip_loss_z > 0) limits.loss = float(state.loss.limit(o.skip_loss_z));
+    if (o.skip_norm_z > 0) limits.norm = float(state.grad_norm.limit(o.skip_norm_z));
+    g.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
+             limits, uint64_t(o.seed));
+    issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
     return {};
 }
 
-Status Trainer::report(double loss, double norm, bool skipped, double seconds) {
+Step Trainer::outcome() {
+    const Step s = device.model->finish();
+    const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
+    state.loss.add(s.loss);
+    state.grad_norm.add(s.norm);
+    state.bad_in_a_row = std::isfinite(s.loss) && std::isfinite(s.norm) ? 0 : state.bad_in_a_row + 1;
+    state.updates = s.updates;
+    state.step++;
+    state.tokens += o.total_batch;
+    if (s.skipped) {
+        state.skipped++;
+        char why[160];
+        snprintf(why, sizeof why, "step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
+                 (long long)state.step, s.loss, loss_z, s.norm, norm_z);
+        progress.note(why);
+    }
+    return s;
+}
+
+Status Trainer::report(const Step& s, double seconds) {
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
-    char line[256];
-    snprintf(line, sizeof line,
-             "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %.0f GFLOP/s",
-             (long long)state.step, (long long)o.steps, human_time(left).c_str(), loss, val_text.c_str(), lr, norm,
-             1e3 * seconds, human_count(rate).c_str(), human_bytes(double(resident_bytes())).c_str(),
-             rate * flops / 1e9);
+    char speed[96], line[320];
+    if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
+        snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * rate * flops / device.peak,
+                 100 * rate * flops / measured);
+    if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", rate * flops / 1e9);
+    snprintf(line, sizeof line, "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %s",
+             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss, val_text.c_str(), lr, s.norm,
+             1e3 * seconds, human_count(rate).c_str(),
+             human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed);
     progress.line(line + (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
-    std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(loss) +
-                      ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(norm) +
+    std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
+                      ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
-                      ",\"tokens\":" + std::to_string(state.tokens) + (skipped ? ",\"skipped\":true" : "") + extra +
-                      "}\n";
+                      ",\"tokens\":" + std::to_string(state.tokens) +
+                      (device.peak > 0 ? ",\"mfu\":" + json_number(rate * flops / device.peak) : "") +
+                      (s.skipped ? ",\"skipped\":true" : "") + extra + "}\n";
     extra.clear();
     if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)
         return fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));
@@ -127,8 +141,10 @@ Status Trainer::report(double loss, double norm, bool skipped, double seconds) {
 
 // A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
 Status Trainer::save() {
+    CHECK(issued == state.step, "a step is on its way");
+    state.algorithms = device_choices();
     Status written = fsync(fileno(metrics)) == 0    // the checkpoint will count on these bytes
-                         ? checkpoint_write(o.out, g, tokenizer, state)
+                         ? checkpoint_write(o.out, *device.model, tokenizer, state)
                          : fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
@@ -144,7 +160,7 @@ Status Trainer::sample_text() {
     if (what.prompt.empty()) what.prompt = {0};
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);
-    Result<Generated> text = generate(g, tokenizer, what);
+    Result<Generated> text = generate(*device.model, tokenizer, what);
     TRY(text.status);
     progress.note("--- sample after step " + std::to_string(state.step) + " ---\n" +
                   escape_control(o.sample_prompt + text.value.texts[0]) + "\n---");
@@ -152,12 +168,17 @@ Status Trainer::sample_text() {
     return {};
 }
 
+bool Trainer::due_after(int64_t steps) const {
+    auto due = [&](int64_t every) { return every > 0 && steps % every == 0; };
+    return steps == o.steps || due(o.eval_every) || due(o.sample_every) || due(o.save_every);
+}
+
 // Validation, sample: at their steps and at the end. They only read the weights.
 Status Trainer::between_steps() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
     if (!o.val.empty() && (due(o.eval_every) || last)) {
-        Result<Evaluation> e = evaluate(g, val, tokenizer, o.batch, o.seq_len, o.eval_batches);
+        Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, o.eval_batches);
         TRY(e.status);
         char text[48];
         snprintf(text, sizeof text, "  val %.4f", e.value.loss);
@@ -169,26 +190,34 @@ Status Trainer::between_steps() {
 }
 
 Status Trainer::after_saving(Status why) {
+    for (; state.step < issued; since = now_seconds()) TRY(report(outcome(), now_seconds() - since));
     if (state.step > first_step) (void)save();    // whose own failure has been noted
     return why;
 }
 
+// The device is given one step more than the one whose outcome is awaited, so that it never waits for the host; not
+// where something happens between the two, and not where the outcomes decide about the next one's limits.
 Status Trainer::loop() {
     started = now_seconds();
-    first_step = state.step;
+    first_step = issued = state.step;
     flops = config_flops_per_token(config, o.seq_len);
     progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
+    const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
     Status saved;
     int stop = 0;
     while (state.step < o.steps && !stop) {
-        const double start = now_seconds();
-        double loss, norm;
-        bool skipped;
         // A shard that turns out bad must not cost the steps before it: those are saved first.
-        if (Status s = one_step(loss, norm, skipped); !s.ok()) return after_saving(s);
-        const double seconds = now_seconds() - start;
-        Status between = between_steps();
-        TRY(report(loss, norm, skipped, seconds));
+        if (issued == state.step) {
+            since = now_seconds();
+            if (Status s = issue(); !s.ok()) return after_saving(s);
+        }
+        if (ahead && !stop_signal && !due_after(issued))
+            if (Status s = issue(); !s.ok()) return after_saving(s);
+        const Step step = outcome();
+        const double seconds = now_seconds() - since;
+        Status between = issued == state.step ? between_steps() : Status{};
+        TRY(report(step, seconds));
+        since = now_seconds();
         if (!between.ok()) return after_saving(between);
         if (state.bad_in_a_row >= 3) {
             return after_saving(fail(
@@ -197,6 +226,7 @@ Status Trainer::loop() {
                 "good update; a lower --lr, a longer --warmup or other data may help",
                 (long long)state.step));
         }
+        if (issued > state.step) continue;
         stop = stop_signal;    // read once: a later signal is the next turn's
         if (state.step == o.steps || stop || (o.save_every && state.step % o.save_every == 0)) saved = save();
     }

@@ -23,7 +23,6 @@ int64_t resident_bytes() {
 Trainer::~Trainer() {
     if (metrics) fclose(metrics);
     if (lock >= 0) close(lock);
-    gpt_free(g);
 }
 
 // The newest whole checkpoint under a path, its damaged successors named.
@@ -95,6 +94,40 @@ Status Trainer::choose_model() {
     return config_check(config);
 }
 
+std::vector<MemoryRow> Trainer::memory(const Plan& p) {
+    std::vector<MemoryRow> rows = device.model->memory(config, p);
+    if (device.gpu) rows.push_back({"the driver", device.context_bytes});
+    return rows;
+}
+
+Status Trainer::choose_batch() {
+    plan.use = Use::train;
+    plan.B = o.batch, plan.S = o.seq_len;
+    plan.recompute = o.recompute == "blocks" ? Recompute::blocks
+                     : o.recompute == "cheap" ? Recompute::cheap
+                                              : Recompute::none;
+    plan.master = !o.stochastic_rounding;
+    if (o.batch) return {};
+    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too.
+    const int64_t free = device.model->free_bytes() / 20 * 19;
+    const int64_t rows = o.total_batch ? o.total_batch / o.seq_len : 256;    // of a step
+    for (int64_t B = std::min<int64_t>(rows, 4096); B >= 1; B--) {
+        if (o.total_batch && rows % B) continue;
+        plan.B = int(B);
+        int64_t need = 0;
+        for (const MemoryRow& r : device.model->memory(config, plan)) need += r.bytes;
+        if (need <= free) break;
+        if (B == 1)
+            return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
+                        human_bytes(double(need)).c_str(), human_bytes(double(free)).c_str());
+    }
+    o.batch = plan.B;
+    const size_t at = o.resolved.find("batch = 0\n");    // a resumed run takes the same
+    if (at != std::string::npos) o.resolved.replace(at, 9, "batch = " + std::to_string(o.batch));
+    progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
+    return {};
+}
+
 Status Trainer::open_data() {
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
@@ -142,22 +175,27 @@ Status Trainer::dry_run() {
     const double flops = config_flops_per_token(config, o.seq_len);
     printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
            flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
-    printf("operations    %s, %d threads\nmemory\n", ops->name, cpu_threads());
-    std::vector<MemoryRow> rows = gpt_memory(config, *ops, Use::train, o.batch, o.seq_len);
-    int64_t largest = 0;    // a matrix is turned on its way to a file
-    for (const Tensor& t : config_tensors(config))
-        if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));
-    rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20)});
-    // The libraries take theirs when they first work: a pass of a toy shows how much.
-    Gpt<float> toy;
-    TRY(gpt_allocate(toy, {256, 256, 1, 4, 256, 1024, 1e-5f}, *ops, Use::train, 1, 256));
-    gpt_init(toy, 1);
-    const std::vector<int> zeros(256);
-    gpt_forward(toy, zeros.data(), 1, 256);
-    (void)gpt_loss(toy, zeros.data(), 1, 256, true, 1.0f / 256);
-    gpt_backward(toy, 1, 256);
-    gpt_free(toy);
-    rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
+    printf("operations    %s\nmemory\n", device.text.c_str());
+    std::vector<MemoryRow> rows = memory(plan);
+    if (!device.gpu) {
+        int64_t largest = 0;    // a matrix is turned on its way to a file
+        for (const Tensor& t : config_tensors(config))
+            if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));
+        rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20)});
+        // The libraries take theirs when they first work: a pass of a toy shows how much.
+        Result<Device> toy = open_device(o.device, true);
+        TRY(toy.status);
+        Model& g = *toy.value.model;
+        TRY(g.allocate({256, 256, 1, 4, 256, 1024, 1e-5f}, {Use::train, 1, 256}));
+        g.init(1);
+        const std::vector<int> zeros(256);
+        g.batch(zeros.data(), zeros.data(), 1, 256);
+        g.forward();
+        g.loss(true, 1.0f / 256);
+        g.backward();
+        toy.value.model.reset();
+        rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
+    }
     int64_t total = 0;
     for (const MemoryRow& r : rows) {
         printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
@@ -188,8 +226,8 @@ Status Trainer::load() {
     state.seed = uint64_t(o.seed);
     state.data = data.fingerprint();
     if (resuming) return resume();
-    if (!start.empty()) return checkpoint_weights(start, g);
-    gpt_init(g, uint64_t(o.seed));
+    if (!start.empty()) return checkpoint_weights(start, *device.model);
+    device.model->init(uint64_t(o.seed));
     return {};
 }
 
@@ -202,8 +240,10 @@ Status Trainer::resume() {
     if (s.value.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.value.seed, (unsigned long long)state.seed);
-    TRY(checkpoint_weights(start, g));
-    TRY(checkpoint_optimizer(start, g));
+    device_choose(s.value.algorithms);
+    TRY(checkpoint_weights(start, *device.model));
+    TRY(checkpoint_optimizer(start, *device.model));
+    device.model->set_updates(s.value.updates);
     state = s.value;
     data.seek({state.epoch, state.index});
     progress.note("resumed from " + start + " after step " + std::to_string(state.step));
@@ -236,7 +276,7 @@ Command train_command() {
         {"--resume", &o->resume,
          "auto: go on from the newest whole checkpoint in --out, if there is one; or a checkpoint's directory; no: "
          "start afresh"},
-        {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
+        {"--batch", &o->batch, "sequences per forward pass; auto: as many as the memory holds", 0, 65536, {"auto"}},
         {"--seq-len", &o->seq_len, "tokens per sequence, and a new model's context; 0: the model's context", 0,
          1 << 20},
         {"--total-batch", &o->total_batch,
@@ -261,8 +301,13 @@ Command train_command() {
         {"--save-every", &o->save_every, "steps between checkpoints; 0: only at the end", 0, 1e12},
         {"--keep", &o->keep, "checkpoints to keep; 0: all", 0, 1e6},
         {"--seed", &o->seed, "of initial weights, data order and samples", 0, 9e18},
+        {"--recompute", &o->recompute,
+         "what the backward computes again instead of keeping it: nothing; norms and GELU (cheap); whole blocks", 0, 0,
+         {"none", "cheap", "blocks"}},
+        {"--stochastic-rounding", &o->stochastic_rounding,
+         "on a GPU in bf16: no fp32 copy of the weights, their updates are rounded stochastically"},
         {"--dry-run", &o->dry_run, "print parameters, memory, tokens and FLOPs per step, then stop"}};
-    for (Flag& f : device_flags(o->device, "bf16 where the CPU multiplies it, else fp32")) c.flags.push_back(f);
+    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")) c.flags.push_back(f);
     c.resolved = &o->resolved;
     c.run = [o] {
         Trainer t;

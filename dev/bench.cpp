@@ -170,8 +170,8 @@ void bench_linear(const Shape& s, Dtype dtype, float* const buffer[5]) {
 void bench_operations(const Shape& s) {
     const Ops<float>& op = cpu_ops(Dtype::fp32);
     const std::string label = std::string("fp32 ") + s.name;
-    const int N = s.B * s.S, C = s.C, F = 4 * C, cached = 1024;
-    const Heads h = {s.NH, s.NH, C / s.NH};
+    const int N = s.B * s.S, C = s.C, F = 4 * C, cached = 1024, last = cached - 1;
+    const Heads h = {s.NH, s.NH, C / s.NH}, near = {s.NH, s.NH, C / s.NH, 64};
     const int64_t size = std::max({int64_t(64) << 20, int64_t(s.Vp) * C, int64_t(N) * F});
     const double nc = 4.0 * N * C;
     float* b[5];
@@ -184,8 +184,8 @@ void bench_operations(const Shape& s) {
     std::vector<int> tok(static_cast<size_t>(N));
     for (int i = 0; i < N; i++) tok[size_t(i)] = int(int64_t(i) * 7919 % s.V);
 
-    row(label + " embedding_forward", 0, 1, 3 * nc, [&] { op.embedding_forward(y, tok.data(), w, x, s.B, s.S, C, 0); });
-    row(label + " embedding_backward", 0, 1, 3 * nc, [&] { op.embedding_backward(d, g, x, tok.data(), s.B, s.S, C); });
+    row(label + " embedding_forward", 0, 1, 3 * nc, [&] { op.embedding_forward(y, tok.data(), w, x, s.B, s.S, C, nullptr); });
+    row(label + " embedding_backward", 0, 1, 3 * nc, [&] { op.embedding_backward(d, g, x, tok.data(), s.B, s.S, C, s.V); });
     row(label + " layernorm_forward", 0, 1, 2 * nc,
         [&] { op.layernorm_forward(y, mean.data(), rstd.data(), x, w, g, 1e-5f, N, C); });
     row(label + " layernorm_backward", 0, 1, 4 * nc,
@@ -195,8 +195,13 @@ void bench_operations(const Shape& s) {
         [&] { op.attention_forward(y, lse.data(), x, s.B, s.S, h); });
     row(label + " attention_backward", 10 * pairs, peak.fp32, 8 * nc,
         [&] { op.attention_backward(d, g, y, x, lse.data(), s.B, s.S, h); });
+    const double seen = double(s.B) * s.NH * s.S * 64 * h.HS;
+    row(label + " attention_forward, window 64", 4 * seen, peak.fp32, 4 * nc,
+        [&] { op.attention_forward(y, lse.data(), x, s.B, s.S, near); });
+    row(label + " attention_backward, window 64", 10 * seen, peak.fp32, 8 * nc,
+        [&] { op.attention_backward(d, g, y, x, lse.data(), s.B, s.S, near); });
     row(label + " attention_cached, 1 query, 1024 keys", 0, 1, 8.0 * s.B * cached * C,
-        [&] { op.attention_cached(y, w, g, x, s.B, 1, cached - 1, cached, h); });
+        [&] { op.attention_cached(y, w, g, x, s.B, 1, &last, cached, h); });
     row(label + " gelu_forward", 0, 1, 2.0 * 4 * N * F, [&] { op.gelu_forward(y, x, int64_t(N) * F); });
     row(label + " gelu_backward", 0, 1, 3.0 * 4 * N * F, [&] { op.gelu_backward(d, g, x, int64_t(N) * F); });
     const int rows = 256;
@@ -206,8 +211,11 @@ void bench_operations(const Shape& s) {
     row(label + " sum_of_squares, 32M", 0, 1, 4.0 * (32 << 20), [&] { op.sum_of_squares(&norm, x, 32 << 20); });
     memset(g, 0, size_t(size) * 4);
     memset(d, 0, size_t(size) * 4);
-    row(label + " adamw, 32M", 0, 1, 28.0 * (32 << 20),
-        [&] { op.adamw(w, g, d, x, 32 << 20, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1}); });
+    const Step step = {0, 0, 1, 1, 10, 20, 0};
+    const std::vector<uint8_t> decays((32 << 20) / 64, 1);
+    row(label + " adamw, 32M", 0, 1, 28.0 * (32 << 20), [&] {
+        op.adamw(w, nullptr, g, d, x, decays.data(), 32 << 20, &step, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, 1);
+    });
     bench_linear(s, Dtype::fp32, b);
     bench_linear(s, Dtype::bf16, b);
     for (float* p : b) op.release(p, size * 4);
@@ -218,12 +226,12 @@ void bench_operations(const Shape& s) {
 void bench_step(const char* name, const Config& c, int B, int S, Dtype dtype, int reps) {
     const std::string label = std::string(dtype == Dtype::bf16 ? "bf16 step " : "fp32 step ") + name;
     if (label.find(filter) == std::string::npos) return;
-    Gpt<float> g;
-    if (Status s = gpt_allocate(g, c, cpu_ops(dtype), Use::train, B, S); !s.ok()) {
+    Gpt<float> g(cpu_ops(dtype));
+    if (Status s = g.allocate(c, {Use::train, B, S}); !s.ok()) {
         printf("%s: %s\n", label.c_str(), s.message.c_str());
         return;
     }
-    gpt_init(g, 1);
+    g.init(1);
     const int N = B * S;
     std::vector<int> tok(static_cast<size_t>(N)), target(tok);
     for (int i = 0; i < N; i++) {
@@ -234,12 +242,13 @@ void bench_step(const char* name, const Config& c, int B, int S, Dtype dtype, in
     double loss = 0;
     for (int r = 0; r < reps + 1; r++) {
         double start = now();
-        gpt_zero_grad(g);
-        gpt_forward(g, tok.data(), B, S);
-        loss = gpt_loss(g, target.data(), B, S, true, 1.0f / float(N));
-        gpt_backward(g, B, S);
-        gpt_grad_norm(g);
-        gpt_update(g, {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, r + 1});
+        g.begin_step();
+        g.batch(tok.data(), target.data(), B, S);
+        g.forward();
+        g.loss(true, 1.0f / float(N));
+        g.backward();
+        g.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+        loss = g.finish().loss;
         if (r > 0) times.push_back(now() - start);
     }
     std::sort(times.begin(), times.end());
@@ -250,7 +259,6 @@ void bench_step(const char* name, const Config& c, int B, int S, Dtype dtype, in
     printf("%-44s %9.1f %9.1f ms  %7.0f tok/s (median %.0f)  floor %8.1f ms  %3.0f %%  (loss %.4f)\n", label.c_str(),
            best * 1e3, median * 1e3, N / best, N / median, floor * 1e3, floor / best * 100, loss);
     fflush(stdout);
-    gpt_free(g);
 }
 }   // namespace
 

@@ -5,6 +5,8 @@
 // (sequence, kv head, range of query tiles), and the split into items changes no result. Backward: 10 S^2/2 HS FLOPs
 // a head, an item is (sequence, kv head, every n-th tile of keys); with n > 1 each item has a dQ of its own, added in
 // order afterwards; n depends on the shape alone. Head sizes are padded to whole vectors within the tiles.
+// A window or documents: the first key that a query sees grows with the query. Tiles before it are not looked at;
+// those that it lies in have code of their own (far: true), so that the others cost what they cost without.
 // Bound by FMAs; an exp for 4 HS (forward) or 10 HS (backward) of them. Extra memory: O(S) a thread, and n dQ's.
 #include "tile.h"
 
@@ -15,7 +17,16 @@ constexpr float INF = __builtin_inff();
 
 INLINE int tiles(int n, int size) { return (n + size - 1) / size; }
 INLINE void clear(float* p, int64_t n) { each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); }); }
-INLINE vf before(int from, int limit, vf v, float fill) { return lanes() + from < limit ? v : set1(fill); }
+INLINE int most(int a, int b) { return a > b ? a : b; }
+// Lane i is v where first <= at + i < limit.
+INLINE vf between(int at, int first, int limit, vf v, float fill) {
+    return (lanes() + at >= first) & (lanes() + at < limit) ? v : set1(fill);
+}
+// The first key that query s of sequence b sees, at position pos + s.
+INLINE int first_key(Heads h, int S, int pos, int b, int s) {
+    const int window = h.window ? most(0, pos + s - h.window + 1) : 0;
+    return h.doc_start ? most(window, h.doc_start[int64_t(b) * S + s]) : window;
+}
 
 // Where the heads of one call are: positions within a sequence, sequences, heads.
 struct Keys {
@@ -26,7 +37,7 @@ struct Call {
     float *y, *lse;      // lse may be null
     const float* qkv;
     Keys keys;
-    int B, S, pos;       // query s sees keys 0..pos+s
+    int B, S, pos;       // query s sees keys first_key..pos+s
     Heads h;
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
     float scale() const { return 1 / __builtin_sqrtf(float(h.HS)); }
@@ -34,12 +45,12 @@ struct Call {
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
-// Row of scores -> exp(score - top), zero from limit on; sums and output are brought to the new maximum.
-INLINE void online_softmax(float* s, int limit, float* top, float* sums, float* o, int P) {
+// Row of scores -> exp(score - top), zero outside first..limit; sums and output are brought to the new maximum.
+INLINE void online_softmax(float* s, int first, int limit, float* top, float* sums, float* o, int P) {
     vf m = set1(-INF), x[KB / VW];
 #pragma GCC unroll 16
     for (int u = 0; u < KB / VW; u++) {
-        x[u] = before(u * VW, limit, load(s + u * VW), -INF);
+        x[u] = between(u * VW, first, limit, load(s + u * VW), -INF);
         m = max(x[u], m);
     }
     float now = max(m);
@@ -70,32 +81,42 @@ static ForwardTiles forward_tiles(float* p, int keys, int HS) {
     return {p, p + all, q, s, o, sums, sums + QB * VW};
 }
 
+// The m queries at i0 meet the packed keys of tile j0. far: some see none of its first keys.
+template <bool far> static void query_tile_step(const Call& c, const ForwardTiles& t, int b, int i0, int m, int j0) {
+    const int HS = c.h.HS, P = padded(HS), rows = tiles(m, MR) * MR;
+    const float *kt = t.kt + int64_t(j0) * P, *v = t.v + int64_t(j0) * P;
+    // row r sees keys first(r)..limit(r) of the tile
+    auto limit = [&](int r) { return least(KB, c.pos + i0 + least(r + 1, m) - j0); };
+    auto first = [&](int r) { return far ? most(0, first_key(c.h, c.S, c.pos, b, i0 + least(r, m - 1)) - j0) : 0; };
+    for (int r = 0; r < rows; r += MR) {
+        const int n = limit(r + MR - 1), from = first(r) / VW * VW;
+        if (n > from) strip<false>(padded(n) - from, HS, t.q + r * P, P, 1, kt + from, KB, t.s + r * LDS + from, LDS);
+    }
+    for (int r = 0; r < rows; r++) {
+        const int n = limit(r), from = first(r);
+        if (n > from) online_softmax(t.s + r * LDS, from, n, t.top + r, t.sums + r * VW, t.o + r * P, P);
+        if (far && n <= from) clear(t.s + r * LDS, KB);    // the strip's first rows may see some
+        // the strip's later rows see up to MR - 1 keys more
+        const int end = n > 0 ? padded(n) : 0;
+        if (end < KB && end < n + MR) clear(t.s + r * LDS + end, padded(MR));
+    }
+    for (int r = 0; r < rows; r += MR) {
+        const int n = limit(r + MR - 1), from = first(r);
+        if (n > from) strip<true>(P, n - from, t.s + r * LDS + from, LDS, 1, v + from * P, P, t.o + r * P, P);
+    }
+}
+
 // y of queries i0..i0+m of head i, over packed keys
 static void query_tile(const Call& c, const ForwardTiles& t, int b, int i, int i0) {
-    const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR, first = c.pos + i0;
+    const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
     const float* q = c.qkv + (int64_t(b) * c.S + i0) * c.qkv_row() + int64_t(i) * HS;
     pack_rows(t.q, q, c.qkv_row(), m, rows, HS, c.scale());
     clear(t.o, int64_t(rows) * P);
     clear(t.sums, rows * VW);
     for (int r = 0; r < rows; r++) t.top[r] = -INF;
-    for (int j0 = 0; j0 < first + m; j0 += KB) {
-        const float *kt = t.kt + int64_t(j0) * P, *v = t.v + int64_t(j0) * P;
-        auto limit = [&](int r) { return least(KB, least(first + r + 1, first + m) - j0); };    // keys that row r sees
-        for (int r = 0; r < rows; r += MR) {
-            int n = limit(r + MR - 1);
-            if (n > 0) strip<false>(padded(n), HS, t.q + r * P, P, 1, kt, KB, t.s + r * LDS, LDS);
-        }
-        for (int r = 0; r < rows; r++) {
-            if (limit(r) > 0) online_softmax(t.s + r * LDS, limit(r), t.top + r, t.sums + r * VW, t.o + r * P, P);
-            // the strip's later rows see up to MR - 1 keys more
-            int from = limit(r) > 0 ? padded(limit(r)) : 0;
-            if (from < KB && from < limit(r) + MR) clear(t.s + r * LDS + from, padded(MR));
-        }
-        for (int r = 0; r < rows; r += MR) {
-            int n = limit(r + MR - 1);
-            if (n > 0) strip<true>(P, n, t.s + r * LDS, LDS, 1, v, P, t.o + r * P, P);
-        }
-    }
+    const int first = first_key(c.h, c.S, c.pos, b, i0), last = first_key(c.h, c.S, c.pos, b, i0 + m - 1);
+    for (int j0 = first / KB * KB; j0 < c.pos + i0 + m; j0 += KB)
+        j0 < last ? query_tile_step<true>(c, t, b, i0, m, j0) : query_tile_step<false>(c, t, b, i0, m, j0);
     for (int r = 0; r < m; r++) {
         float total = sum(load(t.sums + r * VW)), inverse = 1 / total;
         float* y = c.y + ((int64_t(b) * c.S + i0 + r) * c.h.NH + i) * HS;    // y[b,s,i,:]
@@ -118,7 +139,7 @@ static void forward(const Call& c) {
             const int range = ranges - 1 - item / heads;    // the longest first
             const int from = qt * range / ranges * QB, to = least(qt * (range + 1) / ranges * QB, c.S);
             const int64_t at = b * c.keys.sequence + kv * c.keys.head;
-            for (int j0 = 0; j0 < c.pos + to; j0 += KB) {
+            for (int j0 = first_key(c.h, c.S, c.pos, b, from) / KB * KB; j0 < c.pos + to; j0 += KB) {
                 const int n = least(KB, c.pos + to - j0);
                 const int64_t row = at + j0 * c.keys.row;
                 pack_transposed(t.kt + int64_t(j0) * P, KB, c.keys.k + row, c.keys.row, n, KB, HS);
@@ -164,41 +185,52 @@ static BackwardTiles backward_tiles(float* x, int HS) {
     return t;
 }
 
-// Scores and dy v^T -> p and ds = p (dp - delta), zero from limit on
-INLINE void probabilities(float* p, float* ds, int limit, float lse, float delta) {
+// Scores and dy v^T -> p and ds = p (dp - delta), zero outside first..limit
+INLINE void probabilities(float* p, float* ds, int first, int limit, float lse, float delta) {
 #pragma GCC unroll 16
     for (int u = 0; u < LDS; u += VW) {
         vf e = {}, g = {};
-        if (u < limit) {
-            e = before(u, limit, exp(load(p + u) - lse), 0);
-            g = before(u, limit, e * (load(ds + u) - delta), 0);
+        if (u < limit && u + VW > first) {
+            e = between(u, first, limit, exp(load(p + u) - lse), 0);
+            g = between(u, first, limit, e * (load(ds + u) - delta), 0);
         }
         store(p + u, e);
         store(ds + u, g);
     }
 }
 
-// The pair of queries i0.. and keys j0.. (n of them): adds to dk, dv and dq (rows of this query tile)
-static void backward_pair(const BackwardTiles& t, float* dq, const float* lse, const float* delta, int m, int n,
-                          int ahead, int HS) {    // ahead = i0 - j0: row r sees ahead + r + 1 keys of the tile
-    const int P = padded(HS), rows = tiles(m, MR) * MR;
-    auto limit = [&](int r) { return least(n, ahead + r + 1); };
+// A tile of queries and one of keys: row r of m queries sees keys first(r)..ahead + r of n.
+struct Pair {
+    int m, n, ahead;           // ahead = i0 - j0
+    const float *lse, *delta;
+    float* dq;                 // of the queries' first row
+    int first[QB];             // ascending; not below 0
+};
+
+// Adds to dk, dv and dq. far: some queries see none of the first keys.
+template <bool far> static void backward_pair(const BackwardTiles& t, const Pair& c, int HS) {
+    const int P = padded(HS), m = c.m, rows = tiles(m, MR) * MR;
+    auto limit = [&](int r) { return least(c.n, c.ahead + r + 1); };
+    auto first = [&](int r) { return far ? c.first[r] : 0; };
     for (int r = 0; r < rows; r += MR) {
-        int keys = limit(r + MR - 1);
-        if (keys <= 0) continue;
-        strip<false>(padded(keys), HS, t.q + r * P, P, 1, t.kt, KB, t.p + r * LDS, LDS);
-        strip<false>(padded(keys), HS, t.dy + r * P, P, 1, t.vt, KB, t.ds + r * LDS, LDS);
+        const int keys = limit(r + MR - 1), from = first(r) / VW * VW, w = padded(keys) - from;
+        if (keys <= from) continue;
+        strip<false>(w, HS, t.q + r * P, P, 1, t.kt + from, KB, t.p + r * LDS + from, LDS);
+        strip<false>(w, HS, t.dy + r * P, P, 1, t.vt + from, KB, t.ds + r * LDS + from, LDS);
     }
-    for (int r = 0; r < m; r++) probabilities(t.p + r * LDS, t.ds + r * LDS, limit(r), lse[r], delta[r]);
-    for (int j = 0; j < n; j += MR) {
-        int r = j > ahead ? j - ahead : 0;    // the first query that sees key j
-        if (r >= m) break;
-        strip<true>(P, m - r, t.p + r * LDS + j, 1, LDS, t.dy + r * P, P, t.dv + j * P, P);
-        strip<true>(P, m - r, t.ds + r * LDS + j, 1, LDS, t.q + r * P, P, t.dk + j * P, P);
+    for (int r = 0; r < m; r++)
+        probabilities(t.p + r * LDS, t.ds + r * LDS, first(r), limit(r), c.lse[r], c.delta[r]);
+    int end = far ? 0 : m;    // of the queries that see any of the MR keys at j
+    for (int j = 0; j < c.n; j += MR) {
+        const int r = most(0, j - c.ahead);    // the first query that sees key j
+        while (far && end < m && first(end) < j + MR) end++;
+        if (r >= end) continue;
+        strip<true>(P, end - r, t.p + r * LDS + j, 1, LDS, t.dy + r * P, P, t.dv + j * P, P);
+        strip<true>(P, end - r, t.ds + r * LDS + j, 1, LDS, t.q + r * P, P, t.dk + j * P, P);
     }
     for (int r = 0; r < rows; r += MR) {
-        int keys = limit(r + MR - 1);
-        if (keys > 0) strip<true>(P, keys, t.ds + r * LDS, LDS, 1, t.k, P, dq + r * P, P);
+        const int keys = limit(r + MR - 1), from = first(r);
+        if (keys > from) strip<true>(P, keys - from, t.ds + r * LDS + from, LDS, 1, t.k + from * P, P, c.dq + r * P, P);
     }
 }
 
@@ -219,12 +251,17 @@ static void key_tile(const Back& c, const BackwardTiles& t, int b, int kv, int j
         for (int i0 = j0 / QB * QB; i0 < c.S; i0 += QB) {
             const int i = kv * group + g, m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
             if (i0 + m <= j0) continue;
+            auto first = [&](int r) { return most(0, first_key(c.h, c.S, 0, b, i0 + r) - j0); };
+            if (first(0) >= n) break;    // later queries see nothing of this tile either
             const int64_t row = int64_t(b) * c.S + i0;
             pack_rows(t.q, c.qkv + row * keys.row + int64_t(i) * HS, keys.row, m, rows, HS, scale);
             pack_rows(t.dy, c.dy + row * C + int64_t(i) * HS, C, m, rows, HS, 1);
-            backward_pair(t, t.dq + (int64_t(g) * tiles(c.S, QB) * QB + i0) * P,
-                          c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + int64_t(g) * padded(c.S) + i0, m, n,
-                          i0 - j0, HS);
+            Pair pair = {m, n, i0 - j0, c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0,
+                         t.delta + int64_t(g) * padded(c.S) + i0, t.dq + (int64_t(g) * tiles(c.S, QB) * QB + i0) * P,
+                         {}};
+            const bool far = first(m - 1) > 0;
+            for (int r = 0; far && r < m; r++) pair.first[r] = first(r);
+            far ? backward_pair<true>(t, pair, HS) : backward_pair<false>(t, pair, HS);
         }
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
     for (int j = 0; j < n; j++)
@@ -346,7 +383,8 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
 }
 
 static void decode(const Call& c) {    // S = 1
-    const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV, n = c.pos + 1, splits = tiles(n, SPLIT);
+    const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV;
+    const int first = first_key(c.h, 1, c.pos, 0, 0), n = c.pos + 1 - first, splits = tiles(n, SPLIT);
     const int64_t parts = int64_t(c.B) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * parts * (P + 2)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
@@ -355,7 +393,7 @@ static void decode(const Call& c) {    // S = 1
 #pragma omp for schedule(static)
         for (int item = 0; item < c.B * c.h.NKV * splits; item++) {
             const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
-            const int64_t at = b * c.keys.sequence + kv * c.keys.head + int64_t(split) * SPLIT * HS;
+            const int64_t at = b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
             for (int i = kv * group; i < (kv + 1) * group; i++) {
                 const int64_t part = (int64_t(b) * NH + i) * splits + split;
                 ends[part] = decode_part(o + part * P, c.qkv + b * c.qkv_row() + int64_t(i) * HS, c.keys.k + at,
@@ -378,8 +416,9 @@ static void decode(const Call& c) {    // S = 1
     }
 }
 
-void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv, int B, int S, int pos, int maxT,
+void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv, int B, int S, const int* p, int maxT,
                       Heads h) {
+    const int pos = *p;
     const Keys fresh = packed_keys(qkv, S, h);
     const Keys cache = {k_cache, v_cache, h.HS, int64_t(h.NKV) * maxT * h.HS, int64_t(maxT) * h.HS};
 #pragma omp parallel for schedule(static)

@@ -3,11 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define HOST_DEVICE __host__ __device__
-#else
-#define HOST_DEVICE
-#endif
+#include "../common.h"
 
 struct bf16 { uint16_t bits; };    // the upper half of a float
 

@@ -1,6 +1,8 @@
 // cpu.cpp - the CPU backend's memory, threads, choice of instruction set and tables.
 #include "cpu.h"
 
+#include "gate.h"
+
 #include <unistd.h>
 
 #include <omp.h>
@@ -47,13 +49,38 @@ void copy(void* to, const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += BLOCK)
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
+void from_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
+void to_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
+
+// Nothing works behind the caller's back here.
+int64_t mark() { return 0; }
+void wait(int64_t) {}
 
 struct Scratch {
     void* p = nullptr;
     int64_t bytes = 0;
 } scratch;
 
-// ---- threads -------------------------------------------------------------------------------------------------------
+// ---- what this process may use --------------------------------------------------------------------------------------
+
+// visit(directory) for this process's cgroups that have the controller: its own, and each one above up to the root.
+template <class Visit> void each_cgroup(const std::string& controller, Visit visit) {
+    std::ifstream groups("/proc/self/cgroup");
+    for (std::string line; std::getline(groups, line);) {    // "0::/path" (v2), "4:cpu,cpuacct:/path" (v1)
+        std::istringstream fields(line);
+        std::string id, controllers, path;
+        if (!(std::getline(fields, id, ':') && std::getline(fields, controllers, ':') && std::getline(fields, path)))
+            continue;
+        if (!controllers.empty() && ("," + controllers + ",").find("," + controller + ",") == std::string::npos)
+            continue;
+        const std::string root = controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/" + controller;
+        while (true) {
+            visit(root + (path == "/" ? "" : path));
+            if (path.size() <= 1) break;
+            path.resize(std::max<size_t>(path.rfind('/'), 1));
+        }
+    }
+}
 
 // cgroup v2 "max 100000" or "150000 100000"; v1 two files, -1 for none. 0: no limit here.
 double quota(const std::string& directory) {
@@ -66,32 +93,52 @@ double quota(const std::string& directory) {
     return limit > 0 && period > 0 ? limit / period : 0;
 }
 
-// The least quota from this process's cgroup up to the root.
-double cgroup_cores() {
-    double least = 0;
-    auto take = [&](double q) { least = q > 0 && (least == 0 || q < least) ? q : least; };
-    std::ifstream groups("/proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {    // "0::/path" (v2), "4:cpu,cpuacct:/path" (v1)
-        std::istringstream fields(line);
-        std::string id, controllers, path;
-        if (!(std::getline(fields, id, ':') && std::getline(fields, controllers, ':') && std::getline(fields, path)))
-            continue;
-        if (!controllers.empty() && ("," + controllers + ",").find(",cpu,") == std::string::npos) continue;
-        const std::string root = controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/cpu";
-        while (true) {
-            take(quota(root + (path == "/" ? "" : path)));
-            if (path.size() <= 1) break;
-            path.resize(std::max<size_t>(path.rfind('/'), 1));
-        }
-    }
-    return least;
-}
-
 int usable_cores() {
     cpu_set_t set;
     int cores = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : omp_get_num_procs();
-    double limit = cgroup_cores();
+    double limit = 0;
+    each_cgroup("cpu", [&](const std::string& directory) {
+        double q = quota(directory);
+        limit = q > 0 && (limit == 0 || q < limit) ? q : limit;
+    });
     return std::max(1, limit > 0 ? std::min(cores, int(std::ceil(limit))) : cores);
+}
+
+// The number after `key` in a file of "key number" lines, the first one without a key; -1: none ("max", no such file).
+int64_t number_in(const std::string& path, const std::string& key = "") {
+    std::ifstream file(path);
+    std::string word;
+    while (!key.empty() && word != key && file >> word) {}
+    int64_t n;
+    return file >> n ? n : -1;
+}
+// What a cgroup (v2 or v1) leaves of its limit. Files that nobody reads any more count as used, yet give way.
+int64_t cgroup_room(const std::string& directory) {
+    const int64_t limit = std::max(number_in(directory + "/memory.max"),
+                                   number_in(directory + "/memory.limit_in_bytes"));
+    const int64_t used = std::max(number_in(directory + "/memory.current"),
+                                  number_in(directory + "/memory.usage_in_bytes"));
+    const std::string stat = directory + "/memory.stat";
+    const int64_t cached = std::max(number_in(stat, "inactive_file"), number_in(stat, "total_inactive_file"));
+    return limit < 0 || used < 0 ? INT64_MAX : std::max<int64_t>(0, limit - used + std::max<int64_t>(0, cached));
+}
+int64_t free_bytes() {
+    const int64_t kilobytes = number_in("/proc/meminfo", "MemAvailable:");
+    int64_t least = kilobytes < 0 ? INT64_MAX : kilobytes * 1024;
+    each_cgroup("memory", [&](const std::string& directory) { least = std::min(least, cgroup_room(directory)); });
+    return least;
+}
+
+// ---- the step's losses and verdict ---------------------------------------------------------------------------------
+
+void add_losses(double* total, const float* loss, int64_t n) {
+    for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
+}
+void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
+          Limits limits) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += squares[i];
+    gate_step(step, loss_scale * *loss_total, sum, a, limits);
 }
 
 // ---- instruction sets and tables -----------------------------------------------------------------------------------
@@ -127,30 +174,26 @@ template <Isa isa, Dtype dtype> int64_t scratch_bytes(int B, int S, int C, int F
 template <Isa isa, Dtype dtype> const Ops<float>& table() {
     static const std::string name = std::string("cpu ") + (dtype == Dtype::bf16 ? "bf16" : "fp32") + " (" +
                                     ISA_NAME[int(isa)] + ", " + linear_library() + ")";
-    static const Ops<float> ops = [] {
-        const Loops& l = cpu_loops(isa);
-        Ops<float> o = {};
-        o.name = name.c_str();
-        o.allocate = allocate;
-        o.release = release;
-        o.zero = zero;
-        o.copy = o.upload = o.download = copy;
-        o.embedding_forward = l.embedding_forward;
-        o.embedding_backward = l.embedding_backward;
-        o.layernorm_forward = l.layernorm_forward;
-        o.layernorm_backward = l.layernorm_backward;
-        linear_entries(o, isa, dtype);
-        o.attention_forward = l.attention_forward;
-        o.attention_backward = l.attention_backward;
-        o.attention_cached = l.attention_cached;
-        o.gelu_forward = l.gelu_forward;
-        o.gelu_backward = l.gelu_backward;
-        o.cross_entropy = l.cross_entropy;
-        o.sum_of_squares = l.sum_of_squares;
-        o.adamw = l.adamw;
-        o.scratch_bytes = scratch_bytes<isa, dtype>;
-        return o;
-    }();
+    static const Loops& l = cpu_loops(isa);
+    static const LinearEntries linear = linear_entries(isa, dtype);
+    static const Ops<float> ops = {
+        .name = name.c_str(),
+        .allocate = allocate, .release = release, .allocate_host = allocate, .release_host = release,
+        .zero = zero, .copy = copy, .upload = copy, .download = copy, .upload_ahead = copy, .take = copy,
+        .download_later = copy, .mark = mark, .wait = wait,
+        .record = nullptr, .recorded = nullptr, .replay = nullptr, .release_graph = nullptr,
+        .embedding_forward = l.embedding_forward, .embedding_backward = l.embedding_backward,
+        .layernorm_forward = l.layernorm_forward, .layernorm_backward = l.layernorm_backward,
+        .linear_forward = linear.forward, .linear_backward = linear.backward,
+        .attention_forward = l.attention_forward, .attention_backward = l.attention_backward,
+        .attention_cached = l.attention_cached,
+        .gelu_forward = l.gelu_forward, .gelu_backward = l.gelu_backward,
+        .linear_gelu_forward = nullptr, .linear_gelu_backward = nullptr,
+        .cross_entropy = l.cross_entropy, .add_losses = add_losses,
+        .sum_of_squares = l.sum_of_squares, .gate = gate, .adamw = l.adamw,
+        .from_floats = from_floats, .to_floats = to_floats,
+        .logits_bytes = 64 << 20,    // 333 rows of GPT-2's: from 256 rows on products are at speed
+        .scratch_bytes = scratch_bytes<isa, dtype>, .free_bytes = free_bytes};
     return ops;
 }
 }   // namespace

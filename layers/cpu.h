@@ -74,6 +74,10 @@ namespace avx512 { const Loops& loops(); }
 
 // linear.cpp
 const char* linear_library();    // "oneDNN 2.6", "own GEMM"
-void linear_entries(Ops<float>& ops, Isa isa, Dtype dtype);    // linear_forward, linear_backward
+struct LinearEntries {
+    decltype(Ops<float>::linear_forward) forward;
+    decltype(Ops<float>::linear_backward) backward;
+};
+LinearEntries linear_entries(Isa isa, Dtype dtype);
 int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC);
 const Loops& cpu_loops(Isa isa);

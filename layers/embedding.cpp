@@ -5,16 +5,18 @@
 #include "vec.h"
 
 namespace ISA {
-void embedding_forward(float* x, const int* tok, const float* wte, const float* wpe, int B, int S, int C, int pos) {
+void embedding_forward(float* x, const int* tok, const float* wte, const float* wpe, int B, int S, int C,
+                       const int* pos) {
+    const int first = pos ? *pos : 0;
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < B * S; n++) {
-        const float *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(pos + n % S) * C;
+        const float *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
         float* out = x + int64_t(n) * C;    // x[b,s,:]
         each_vector(C, [&](int64_t c, auto at) { at.put(out + c, at.get(e + c) + at.get(p + c)); });
     }
 }
 
-void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* tok, int B, int S, int C) {
+void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* tok, int B, int S, int C, int) {
 #pragma omp parallel
     {
         Range r = my_share(C, 16);

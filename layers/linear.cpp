@@ -190,16 +190,16 @@ int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC) {
 #endif
 }
 
-void linear_entries(Ops<float>& ops, Isa isa, Dtype dtype) {
-    auto set = [&]<Isa i, Dtype d>() {
-        if (isa != i || dtype != d) return;
-        ops.linear_forward = Linear<i, d>::forward;
-        ops.linear_backward = Linear<i, d>::backward;
+LinearEntries linear_entries(Isa isa, Dtype dtype) {
+    auto entries = [&]<Isa i>() {
+        using Half = Linear<i, Dtype::bf16>;
+        using Full = Linear<i, Dtype::fp32>;
+        return dtype == Dtype::bf16 ? LinearEntries{Half::forward, Half::backward}
+                                    : LinearEntries{Full::forward, Full::backward};
     };
-    set.operator()<Isa::base, Dtype::fp32>();
-    set.operator()<Isa::base, Dtype::bf16>();
-    set.operator()<Isa::avx2, Dtype::fp32>();
-    set.operator()<Isa::avx2, Dtype::bf16>();
-    set.operator()<Isa::avx512, Dtype::fp32>();
-    set.operator()<Isa::avx512, Dtype::bf16>();
+    switch (isa) {
+        case Isa::avx512: return entries.operator()<Isa::avx512>();
+        case Isa::avx2: return entries.operator()<Isa::avx2>();
+        default: return entries.operator()<Isa::base>();
+    }
 }

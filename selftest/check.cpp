@@ -11,13 +11,13 @@ std::vector<int> random_tokens(int64_t n, int V, uint64_t stream) {
     return t;
 }
 
-double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit) {
+double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor) {
     if (got.size() != expected.size()) return INFINITY;
     if (got.empty()) return 0;
     double square = 0, error = 0, worst = 0;
     for (size_t i = 0; i < got.size(); i++)
         square += expected[i] * expected[i], error += (got[i] - expected[i]) * (got[i] - expected[i]);
-    const double rms = std::sqrt(square / double(got.size())) + 1e-30;
+    const double rms = std::fmax(std::sqrt(square / double(got.size())), floor) + 1e-30;
     for (size_t i = 0; i < got.size(); i++) {
         const double e = std::fabs(got[i] - expected[i]) / std::fmax(std::fabs(expected[i]), rms);
         if (!(e <= worst)) worst = e;

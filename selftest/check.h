@@ -100,7 +100,8 @@ struct Check {
         double e = got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY;
         if (!(e <= worst)) worst = e, output = what;
     }
-    static double error_over_limit(const Numbers& got, const Numbers& expected, double limit);
+    // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
+    static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
 // What storing in X costs: a limit for outputs that are right but for their rounding.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;

@@ -2,3 +2,27 @@
 #pragma once
 #include "check.h"
 
+// embedding: pos below 0: a null pointer; hot: the share of positions that hold one and the same token
+template <class T> Check check_embedding_forward(const Ops<T>& op, int B, int S, int C, int V, int pos);
+template <class T> Check check_embedding_backward(const Ops<T>& op, int B, int S, int C, int V, double hot);
+
+// lm_head: in_place: dlogits are written over the logits
+template <class T> Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_gradient, bool in_place);
+
+// linear: dtype says how much the products may round
+enum class Residual { none, apart, in_y };
+template <class T> constexpr Dtype DTYPE = sizeof(T) == 2 ? Dtype::bf16 : Dtype::fp32;
+template <class T> Check check_linear_forward(const Ops<T>& op, int N, int C, int OC, bool bias, Residual residual,
+                                              Dtype dtype = DTYPE<T>);
+template <class T> Check check_linear_backward(const Ops<T>& op, int N, int C, int OC, bool with_dx, bool bias,
+                                               Dtype dtype = DTYPE<T>);
+template <class T> Check check_linear_gelu_forward(const Ops<T>& op, int N, int C, int OC, Dtype dtype = DTYPE<T>);
+template <class T> Check check_linear_gelu_backward(const Ops<T>& op, int N, int C, int OC, Dtype dtype = DTYPE<T>);
+
+// attention: h without documents; sequences are cut into some of about `document` positions (0: not). scale: of q, k, v
+template <class T>
+Check check_attention_forward(const Ops<T>& op, int B, int S, Heads h, int document = 0, double scale = 1);
+template <class T>
+Check check_attention_backward(const Ops<T>& op, int B, int S, Heads h, int document = 0, double scale = 1);
+template <class T>
+Check check_attention_cached(const Ops<T>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1);

@@ -3,9 +3,33 @@
 static int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
 static int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 
+// Documents of B sequences of S: each begins at its own places, in order, and after the last of them.
+struct Documents {
+    std::vector<int> start, end;
+    Documents(int S, const std::vector<std::vector<int>>& places) : start(places.size() * size_t(S)), end(start) {
+        for (size_t b = 0; b < places.size(); b++) {
+            const size_t row = b * size_t(S);
+            for (int s = 0; s < S; s++) start[row + size_t(s)] = 0, end[row + size_t(s)] = S;
+            for (int at : places[b])
+                for (int s = 0; s < S; s++)
+                    if (s >= at) start[row + size_t(s)] = at;
+                    else end[row + size_t(s)] = std::min(end[row + size_t(s)], at);
+        }
+    }
+    Heads in(Heads h) const {
+        h.doc_start = start.data(), h.doc_end = end.data();
+        return h;
+    }
+};
+static std::vector<int> all_places(int S) {
+    std::vector<int> all(static_cast<size_t>(S));
+    for (int s = 0; s < S; s++) all[size_t(s)] = s;
+    return all;
+}
+
 // Forward and backward of every instruction set; tolerance relative to the largest element of each output.
 static void compare(int B, int S, Heads h, double size, double tolerance) {
-    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(size);
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(size);
     const Ops<double>& ref = reference_ops();
     const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
     auto qkv = normal<float>(nq, 1, size), dy = normal<float>(ny, 2);
@@ -39,10 +63,47 @@ TEST_CASE("attention: every instruction set against the reference") {
     compare(1, 100, {2, 1, 64}, 30, 1e-3);      // scores of some 1e4: a float score is off by 1e-3 itself
 }
 
+TEST_CASE("attention: windows and documents, every instruction set against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int lengths[] = {66, 130, 200}, sizes[] = {8, 20, 64};
+    int k = 0;
+    for (int window : {0, 1, 2, 31, 64, 65, 1000})
+        for (int documents = 0; documents < 4; documents++, k++) {
+            const int S = lengths[k / 3 % 3];
+            Heads h = kinds[k % 3];
+            h.HS = sizes[(k + k / 9) % 3], h.window = window == 1000 ? S + 5 : window;
+            const std::vector<int> edges = {0, 1, 63, 64, 65}, halves = {S / 2}, each = all_places(S);
+            const Documents d(S, documents == 1   ? std::vector{edges, halves}
+                                 : documents == 2 ? std::vector{halves, each}
+                                                  : std::vector{std::vector<int>{}, edges});
+            CAPTURE(documents);
+            compare(2, S, documents ? d.in(h) : h, 1, 2e-6);
+        }
+}
+
+TEST_CASE("attention: documents are as if each were alone; a window of 1 copies v") {
+    const int S = 9, HS = 3;
+    const Heads h = {2, 1, HS};
+    const int64_t row = 4 * HS, width = 2 * HS;
+    auto qkv = normal<double>(packed(1, S, h), 1);
+    std::vector<double> y(heads(1, S, h)), alone(y), copied(y);
+    std::vector<float> lse(2 * S);
+    const Documents d(S, {{2, 3}});
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, d.in(h));
+    for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}})
+        reference_ops().attention_forward(&alone[size_t(from * width)], lse.data(), &qkv[size_t(from * row)], 1,
+                                          to - from, h);
+    CHECK(y == alone);
+    reference_ops().attention_forward(copied.data(), lse.data(), qkv.data(), 1, S, {2, 1, HS, 1});
+    for (int i = 0; i < S * width; i++) CHECK(copied[size_t(i)] == qkv[size_t(i / width * row + 3 * HS + i % HS)]);
+}
+
 TEST_CASE("attention: the same bits for any number of threads") {
-    for (int B : {1, 9}) {
+    const Documents d(130, std::vector<std::vector<int>>(9, {50, 64, 100}));
+    for (auto [B, window, documents] : {std::tuple{1, 0, false}, {9, 0, false}, {1, 40, false}, {9, 70, true}}) {
         const int S = 130;
-        const Heads h = {4, 2, 20};
+        Heads h = {4, 2, 20, window};
+        if (documents) h = d.in(h);
         const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
         auto qkv = normal<float>(nq, 1), dy = normal<float>(ny, 2);
         each_isa(Dtype::fp32, [&](const Ops<float>& op) {
@@ -56,24 +117,29 @@ TEST_CASE("attention: the same bits for any number of threads") {
 
 TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
     const int S = 100, at = 70;
-    const Heads h = {2, 2, 32};
-    auto qkv = normal<float>(packed(1, S, h), 1);
-    qkv[size_t((int64_t(at) * 6 + 2) * 32 + 5)] = NAN;    // k of head 0
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
-        std::vector<float> y(heads(1, S, h)), lse(2 * S);
-        op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
-        bool right = true;
-        for (int s = 0; s < S; s++)
-            for (int d = 0; d < 64; d++) right = right && std::isnan(y[size_t(s * 64 + d)]) == (s >= at && d < 32);
-        CHECK(right);
-    });
+    const Documents d(S, {{at - 3, at + 10}});
+    const Heads all = {2, 2, 32}, window = {2, 2, 32, 10}, document = d.in(all);
+    for (const Heads& h : {all, window, document}) {
+        auto qkv = normal<float>(packed(1, S, h), 1);
+        qkv[size_t((int64_t(at) * 6 + 2) * 32 + 5)] = NAN;    // k of head 0
+        const int last = h.window || h.doc_start ? at + 10 : S;
+        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+            std::vector<float> y(heads(1, S, h)), lse(2 * S);
+            op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
+            bool right = true;
+            for (int s = 0; s < S; s++)
+                for (int d = 0; d < 64; d++)
+                    right = right && std::isnan(y[size_t(s * 64 + d)]) == (s >= at && s < last && d < 32);
+            CHECK(right);
+        });
+    }
 }
 
 // A sequence in calls of various lengths through the cache equals the whole at once.
 static void cached(int B, Heads h, std::vector<int> calls, int spare) {
     int S = 0;
     for (int n : calls) S += n;
-    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS);
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
     const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS, width = int64_t(h.NH) * h.HS, maxT = S + spare;
     auto qkv = normal<float>(packed(B, S, h), 1);
     std::vector<double> want(heads(B, S, h));
@@ -87,7 +153,7 @@ static void cached(int B, Heads h, std::vector<int> calls, int spare) {
             for (int b = 0; b < B; b++)
                 memcpy(&part[size_t(b * n * row)], &qkv[size_t((b * S + pos) * row)], size_t(n * row) * sizeof(float));
             Guarded<float> y(heads(B, n, h));
-            op.attention_cached(y, k, v, part.data(), B, n, pos, int(maxT), h);
+            op.attention_cached(y, k, v, part.data(), B, n, &pos, int(maxT), h);
             for (int b = 0; b < B; b++)
                 memcpy(&all[(int64_t(b) * S + pos) * width], &y[b * n * width], size_t(n * width) * sizeof(float));
             CHECK(y.intact());
@@ -107,11 +173,16 @@ TEST_CASE("attention: through the cache, equal to the whole sequence") {
     cached(3, {4, 2, 20}, {7, 1, 1, 50, 1}, 0);
     cached(2, {3, 1, 64}, {65, 1, 1}, 10);
     cached(1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the keys
+    int many = 0;
+    for (int window : {1, 2, 31, 64, 65, 256, 1000})
+        cached(2, {4, 2, many++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
+    cached(1, {2, 1, 16, 300}, {600, 1, 1}, 3);    // more than one split of the keys in the window
+    const int pos = 599;
     each_isa(Dtype::fp32, [&](const Ops<float>& op) {
         const Heads h = {4, 2, 24};
         CHECK(same_bits(4 * 24, [&](float* y) {
             auto k = normal<float>(2 * 600 * 24, 1), v = normal<float>(2 * 600 * 24, 2), qkv = normal<float>(8 * 24, 3);
-            op.attention_cached(y, k.data(), v.data(), qkv.data(), 1, 1, 599, 600, h);
+            op.attention_cached(y, k.data(), v.data(), qkv.data(), 1, 1, &pos, 600, h);
         }));
     });
 }
@@ -119,7 +190,8 @@ TEST_CASE("attention: through the cache, equal to the whole sequence") {
 TEST_CASE("attention: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
-    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}}) {
+    const Documents d(S, {{2}, {1, 4}});
+    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, d.in({2, 2, 2})}) {
         const int64_t nq = packed(B, S, h), ny = heads(B, S, h);
         auto qkv = normal<double>(nq, 1), g = normal<double>(ny, 2);
         std::vector<double> y(ny), d(nq);

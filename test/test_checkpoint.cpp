@@ -47,7 +47,7 @@ void write_tensors(const std::string& path, const std::vector<std::pair<std::str
 std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefix) {
     std::vector<TensorSource> sources;
     Toy toy(1);
-    checkpoint_tensors(toy.g, toy.g.params, "", &sources);
+    checkpoint_tensors(toy.g, Part::weights, "", &sources);
     std::vector<std::pair<std::string, std::vector<int64_t>>> tensors;
     for (auto& s : sources) tensors.push_back({prefix ? s.name : s.name.substr(strlen("transformer.")), s.shape});
     return tensors;

@@ -21,19 +21,17 @@ std::set<int> candidates(const std::vector<float>& logits, const Sampling& s) {
 Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}); }
 
 // A model that can hold few activations at a time: prompts are fed in pieces.
-struct Model {
-    Gpt<float> g;
-    Model(int V, int T) {
-        REQUIRE(gpt_allocate(g, {V, T, 2, 2, 32, 64, 1e-5f}, cpu_ops(Dtype::fp32), Use::infer, 1, 8).ok());
-        gpt_init(g, 1);
+struct Small {
+    Gpt<float> g{cpu_ops(Dtype::fp32)};
+    Small(int V, int T) {
+        REQUIRE(g.allocate({V, T, 2, 2, 32, 64, 1e-5f}, {Use::infer, 1, 8}).ok());
+        g.init(1);
     }
-    ~Model() { gpt_free(g); }
-    Model(const Model&) = delete;
 };
 // Its next token depends on all that came before. 94 tokens: of a byte tokenizer those are the letters '!' to '~', so
 // that a text tells its tokens.
-struct Talker : Model {
-    explicit Talker(int T) : Model(94, T) {
+struct Talker : Small {
+    explicit Talker(int T) : Small(94, T) {
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)
                 g.params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
@@ -41,8 +39,8 @@ struct Talker : Model {
 };
 // At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is that
 // of the token to say, ten times as long.
-struct Actor : Model {
-    explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Model(V, T) {
+struct Actor : Small {
+    explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Small(V, T) {
         for (int64_t i = 0; i < V * 32; i++) g.w.wte[i] = philox_normal(5, 0, uint64_t(i)) / std::sqrt(32.f);
         for (size_t p = 0; p < size_t(T); p++)
             for (int i = 0; i < 32; i++)
@@ -57,7 +55,7 @@ Generation asked(const std::vector<int>& prompt, int tokens, int num = 1) {
     return what;
 }
 // Generates, and checks that what was streamed is what was returned.
-Generated run(Gpt<float>& g, const Tokenizer& tokenizer, Generation what) {
+Generated run(Model& g, const Tokenizer& tokenizer, Generation what) {
     std::vector<std::string> streamed(static_cast<size_t>(what.num));
     what.text = [&](int sequence, std::string_view text) {
         streamed.at(size_t(sequence)) += text;

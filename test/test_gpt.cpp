@@ -9,15 +9,15 @@ namespace {
 const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 
 // Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
-template <class T> void toy_model(Gpt<T>& g, const Config& c, const Ops<T>& op, Use use, int B, int S) {
-    REQUIRE(gpt_allocate(g, c, op, use, B, S).ok());
-    gpt_init(g, 1);
+void toy_model(Model& g, const Config& c, const Plan& plan) {
+    REQUIRE(g.allocate(c, plan).ok());
+    g.init(1);
     for (size_t i = 0; i < g.tensors.size(); i++) {
         const Tensor& t = g.tensors[i];
-        std::vector<T> x(size_t(t.size()));
-        op.download(x.data(), g.params + t.offset, t.size() * int64_t(sizeof(T)));
-        for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += T(0.2f * philox_normal(3, i, uint64_t(k)));
-        op.upload(g.params + t.offset, x.data(), t.size() * int64_t(sizeof(T)));
+        std::vector<float> x(size_t(t.size()));
+        g.read(Part::weights, t.offset, t.size(), x.data());
+        for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += 0.2f * philox_normal(3, i, uint64_t(k));
+        g.write(Part::weights, t.offset, t.size(), x.data());
     }
 }
 std::vector<int> tokens(int n, int V, uint64_t stream) {
@@ -25,30 +25,42 @@ std::vector<int> tokens(int n, int V, uint64_t stream) {
     for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
     return t;
 }
-template <class T> double train_pass(Gpt<T>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    gpt_zero_grad(g);
-    gpt_forward(g, in.data(), B, S);
-    double loss = gpt_loss(g, out.data(), B, S, true, float(1.0 / (B * S)));
-    gpt_backward(g, B, S);
-    return loss;
+double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    g.batch(in.data(), out.data(), B, S);
+    g.forward();
+    g.loss(true, float(1.0 / (B * S)));
+    g.backward();
+    return g.mean_loss();
+}
+double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    g.begin_step();
+    return add_pass(g, in, out, B, S);
+}
+void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses) {
+    g.batch(in.data(), out.data(), B, S);
+    g.forward();
+    g.loss(false, 0);
+    (void)g.mean_loss(losses);
+}
+Step update(Model& g, float lr, float beta2, float decay, float clip = 0) {
+    g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
+    return g.finish();
 }
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    gpt_forward(g, in.data(), B, S);
-    (void)gpt_loss(g, out.data(), B, S, false, 0);
+    losses_of(g, in, out, B, S, nullptr);
     double sum = 0;
     for (int n = 0; n < B * S; n++) {
-        const double* l = g.logits + n * g.c.Vp();
+        const double* l = g.head + n * g.c.Vp();
         double z = 0;
         for (int v = 0; v < g.c.V; v++) z += std::exp(l[v]);
         sum += std::log(z) - l[out[size_t(n)]];
     }
     return sum / (B * S);
 }
-template <class T> std::vector<float> flat_grads(Gpt<T>& g) {
-    std::vector<float> all;
-    for (const Tensor& t : g.tensors)
-        for (int64_t k = 0; k < t.size(); k++) all.push_back(float(g.grads[t.offset + k]));
+std::vector<float> flat_grads(Model& g) {
+    std::vector<float> all(size_t(g.flat));
+    g.read(Part::gradients, 0, g.flat, all.data());
     return all;
 }
 }    // namespace
@@ -66,8 +78,8 @@ TEST_CASE("gpt: known sizes") {
 
 TEST_CASE("gpt: gradients of all parameters equal central differences") {
     const int B = 2, S = 7;
-    Gpt<double> g;
-    toy_model(g, TOY, reference_ops(), Use::train, B, S);
+    Gpt<double> g(reference_ops());
+    toy_model(g, TOY, {Use::train, B, S});
     auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
     train_pass(g, in, out, B, S);
     std::vector<double> grad(g.grads, g.grads + config_flat_size(TOY));
@@ -88,51 +100,99 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
     MESSAGE("worst relative error " << worst << " over " << checked << " parameters");
     CHECK(checked == config_parameters(TOY));
     CHECK(worst < 1e-4);
-    gpt_free(g);
 }
 
 TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
     const int B = 2, S = 8;
-    Gpt<double> g;
-    toy_model(g, TOY, reference_ops(), Use::train, B, S);
+    Gpt<double> g(reference_ops());
+    toy_model(g, TOY, {Use::train, B, S});
     auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
-    Gpt<double> wide;    // more rows than a chunk: (N,V) logits never exist
-    REQUIRE(gpt_allocate(wide, {65, 256, 1, 1, 4, 4, 1e-5f}, reference_ops(), Use::train, 12, 256).ok());
+    Gpt<double> wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
+    REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {Use::train, 12, 256}).ok());
     CHECK(wide.head_rows <= 12 * 256 / 4);
-    gpt_free(wide);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
     CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);
-    gpt_forward(g, in.data(), B, S);
-    (void)gpt_loss(g, out.data(), B, S, true, float(1.0 / (B * S)));
-    gpt_backward(g, B, S);
+    add_pass(g, in, out, B, S);
     auto twice = flat_grads(g);
     for (float& x : once) x *= 2;
     CHECK(relative_error(twice.data(), once.data(), int64_t(once.size())) < 1e-6);
-    gpt_free(g);
 }
 
 TEST_CASE("gpt: the cpu tables agree with the reference") {
     const int B = 3, S = 33;
     const Config c = {101, 40, 2, 3, 48, 192, 1e-5f};
     auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
-    Gpt<double> r;
-    toy_model(r, c, reference_ops(), Use::train, B, S);
+    Gpt<double> r(reference_ops());
+    toy_model(r, c, {Use::train, B, S});
     double loss = train_pass(r, in, out, B, S);
     auto expected = flat_grads(r);
     for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
         if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
-        Gpt<float> g;
-        toy_model(g, c, cpu_ops(dtype), Use::train, B, S);
+        Gpt<float> g(cpu_ops(dtype));
+        toy_model(g, c, {Use::train, B, S});
         const double tolerance = dtype == Dtype::fp32 ? 1e-5 : 2e-2;
         CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(tolerance));
         CHECK(relative_error(flat_grads(g).data(), expected.data(), int64_t(expected.size())) < 2 * tolerance);
-        CHECK(gpt_grad_norm(g) == doctest::Approx(gpt_grad_norm(r)).epsilon(tolerance));
-        gpt_free(g);
+        CHECK(g.grad_norm() == doctest::Approx(r.grad_norm()).epsilon(tolerance));
     }
-    gpt_free(r);
+}
+
+TEST_CASE("gpt: what the backward computes again has the same bits as what is kept, in less memory") {
+    const int B = 2, S = 24;
+    const Config c = {61, 32, 3, 2, 32, 128, 1e-5f};
+    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    std::vector<float> kept;
+    int64_t bytes = INT64_MAX;
+    for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+        Gpt<float> g(cpu_ops(Dtype::fp32));
+        toy_model(g, c, {Use::train, B, S, r});
+        train_pass(g, in, out, B, S);
+        auto grads = flat_grads(g);
+        if (kept.empty()) kept = grads;
+        CHECK(memcmp(grads.data(), kept.data(), kept.size() * sizeof(float)) == 0);
+        CHECK(g.arena_bytes < bytes);
+        bytes = g.arena_bytes;
+    }
+}
+
+TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order") {
+    const int B = 2, S = 8;
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    toy_model(g, TOY, {Use::train, B, S});
+    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    auto weights = [&] {
+        std::vector<float> x(size_t(g.flat));
+        g.read(Part::weights, 0, g.flat, x.data());
+        return x;
+    };
+    const double loss = train_pass(g, in, out, B, S), norm = g.grad_norm();
+    const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const std::vector<float> before = weights();
+    for (Limits l : {Limits{.loss = float(loss) * 0.99f}, Limits{.norm = float(norm) * 0.99f}}) {
+        g.update(adam, l, 1);
+        const Step s = g.finish();
+        CHECK((s.skipped && s.updates == 0));
+        CHECK(s.loss == doctest::Approx(loss));
+        CHECK(s.norm == doctest::Approx(norm));
+        CHECK(weights() == before);
+    }
+    g.update(adam, {}, 1);
+    train_pass(g, in, out, B, S);
+    g.update(adam, {}, 1);
+    const Step first = g.finish(), second = g.finish();
+    CHECK((!first.skipped && first.updates == 1 && first.loss == doctest::Approx(loss)));
+    CHECK((second.updates == 2 && second.loss < loss));
+    CHECK(weights() != before);
+    g.begin_step();
+    const float nan = NAN;
+    g.write(Part::gradients, 5, 1, &nan);
+    const std::vector<float> good = weights();
+    g.update(adam, {}, 1);
+    CHECK(g.finish().skipped);
+    CHECK(weights() == good);
 }
 
 TEST_CASE("gpt: same bits twice, and for every number of threads") {
@@ -145,15 +205,14 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
         double loss = 0;
         for (int threads : {1, 1, 2, 3}) {
             cpu_set_threads(threads);
-            Gpt<float> g;
-            toy_model(g, c, cpu_ops(dtype), Use::train, B, S);
+            Gpt<float> g(cpu_ops(dtype));
+            toy_model(g, c, {Use::train, B, S});
             double now = train_pass(g, in, out, B, S);
-            gpt_update(g, {1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f, 1, 1});
+            update(g, 1e-3f, 0.95f, 0.1f);
             std::vector<float> bits(g.params, g.params + config_flat_size(c));
             if (first.empty()) first = bits, loss = now;
             CHECK(now == loss);
             CHECK(memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
-            gpt_free(g);
         }
     }
     cpu_set_threads(0);
@@ -163,11 +222,11 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config c = {97, 40, 2, 3, 48, 96, 1e-5f};
     const int B = 2, S = 37;
     auto in = tokens(B * S, c.V, 1);
-    Gpt<float> g;
-    toy_model(g, c, cpu_ops(Dtype::fp32), Use::infer, B, S);
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    toy_model(g, c, {Use::infer, B, S});
     for (int split : {1, 5, 36}) {    // prompt of `split` tokens at once, then one by one
-        Cache<float> cache;
-        REQUIRE(cache_allocate(g, cache, B, c.T).ok());
+        Cache cache;
+        REQUIRE(g.cache_allocate(cache, B, c.T).ok());
         std::vector<float> cached(size_t(B * c.V)), whole(size_t(B * c.V));
         for (int s = 0; s < S;) {
             const int n = s == 0 ? split : 1;
@@ -176,33 +235,32 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
                 part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
                 all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
             }
-            gpt_forward(g, part.data(), B, n, &cache);
-            gpt_logits(g, cached.data(), B, n);
+            g.extend(cache, part.data(), n);
+            g.logits(cached.data());
             s += n;
-            gpt_forward(g, all.data(), B, s);
-            gpt_logits(g, whole.data(), B, s);
+            g.batch(all.data(), nullptr, B, s);
+            g.forward();
+            g.logits(whole.data());
             CHECK(relative_error(cached.data(), whole.data(), B * c.V) < 1e-5);
         }
-        cache_free(g, cache);
+        g.cache_free(cache);
     }
-    gpt_free(g);
 }
 
 TEST_CASE("gpt: one batch is learnt by heart") {
     const int B = 2, S = 16;
     const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g;
-    REQUIRE(gpt_allocate(g, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
-    gpt_init(g, 1);
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    g.init(1);
     auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
     double first = train_pass(g, in, out, B, S), last = first;
     CHECK(first == doctest::Approx(std::log(31.0)).epsilon(0.05));    // an untrained model knows nothing
-    for (int64_t step = 1; step <= 150; step++) {
+    for (int step = 1; step <= 150; step++) {
         last = train_pass(g, in, out, B, S);
-        gpt_update(g, {3e-3f, 0.9f, 0.95f, 1e-8f, 0, 1, step});
+        update(g, 3e-3f, 0.95f, 0);
     }
     CHECK(last < 0.01);
-    gpt_free(g);
 }
 
 TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy") {
@@ -225,9 +283,9 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         text[size_t(i)] = v;
     }
     const Config c = {V, S, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g;
-    REQUIRE(gpt_allocate(g, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
-    gpt_init(g, 1);
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    g.init(1);
     auto batch = [&](int at, std::vector<int>& in, std::vector<int>& out) {
         in.clear(), out.clear();
         for (int b = 0; b < B; b++)
@@ -239,7 +297,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         batch((step - 1) * B * S % 299000, in, out);
         train_pass(g, in, out, B, S);
         float lr = 1e-2f * (step < 50 ? float(step) / 50 : 0.02f + 0.98f * float(1500 - step) / 1450);
-        gpt_update(g, {lr, 0.9f, 0.99f, 1e-8f, 0.01f, 1, step});
+        update(g, lr, 0.99f, 0.01f);
     }
     double loss = 0;
     int count = 0;
@@ -248,8 +306,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         int at = 300000 + k * B * S;
         if (at + B * S >= N) break;
         batch(at, in, out);
-        gpt_forward(g, in.data(), B, S);
-        (void)gpt_loss(g, out.data(), B, S, false, 0, losses.data());
+        losses_of(g, in, out, B, S, losses.data());
         for (int n = 0; n < B * S; n++)
             if (n % S >= 1) {    // the first position of a window has seen one symbol only
                 loss += double(losses[size_t(n)]), count++;
@@ -260,7 +317,6 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
     MESSAGE("loss " << loss << ", entropy " << entropy);
     CHECK(loss > entropy * 0.995);    // better than the source would be a leak of the future
     CHECK(loss < entropy * 1.02);
-    gpt_free(g);
 }
 
 // ---- PyTorch's numbers: test/golden/gpt_tiny, made by dev/golden_gpt.py
@@ -284,10 +340,10 @@ struct Golden {
 };
 
 // Every tensor of a flat buffer against the golden ones of that prefix, in the file's names and orientation.
-void check_tensors(const Golden& golden, const Gpt<float>& g, const float* flat, const std::string& prefix,
-                   double tolerance, bool key_bias) {
+void check_tensors(const Golden& golden, const Model& g, Part part, const std::string& prefix, double tolerance,
+                   bool key_bias) {
     std::vector<TensorSource> sources;
-    checkpoint_tensors(g, flat, prefix, &sources);
+    checkpoint_tensors(g, part, prefix, &sources);
     CHECK(sources.size() == 28);
     for (const TensorSource& s : sources) {
         int64_t n = 1;
@@ -310,40 +366,31 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     Result<Config> config = checkpoint_config("test/golden/gpt_tiny");
     REQUIRE_MESSAGE(config.ok(), config.status.message);
     const Config c = config.value;
-    Gpt<float> f;    // holds the weights as files do, in float
-    REQUIRE(gpt_allocate(f, c, cpu_ops(Dtype::fp32), Use::train, B, S).ok());
-    REQUIRE(checkpoint_weights("test/golden/gpt_tiny", f).ok());
-    Gpt<T> g;
-    REQUIRE(gpt_allocate(g, c, op, Use::train, B, S).ok());
-    const int64_t n = config_flat_size(c);
-    for (int64_t i = 0; i < n; i++) g.params[i] = T(f.params[i]);
+    Gpt<T> g(op);
+    REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
+    REQUIRE(checkpoint_weights("test/golden/gpt_tiny", g).ok());
     auto in = golden.ids("input"), out = golden.ids("target");
 
     std::vector<float> logits(size_t(B * c.V)), all = golden.get("logits");
-    gpt_forward(g, in.data(), B, S);
-    gpt_logits(g, logits.data(), B, S);
+    g.batch(in.data(), nullptr, B, S);
+    g.forward();
+    g.logits(logits.data());
     for (int b = 0; b < B; b++)
         CHECK(relative_error(&logits[size_t(b * c.V)], &all[size_t((b * S + S - 1) * c.V)], c.V) < tolerance);
     std::vector<float> losses(size_t(B * S)), expected = golden.get("losses");
-    gpt_forward(g, in.data(), B, S);
-    (void)gpt_loss(g, out.data(), B, S, false, 0, losses.data());
+    losses_of(g, in, out, B, S, losses.data());
     CHECK(relative_error(losses.data(), expected.data(), B * S) < tolerance);
 
     expected = golden.get("adamw.losses");
     for (int step = 1; step <= 5; step++) {
         CHECK(train_pass(g, in, out, B, S) == doctest::Approx(expected[size_t(step) - 1]).epsilon(10 * tolerance));
-        double norm = gpt_grad_norm(g);
         if (step == 1) {
-            CHECK(norm == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
-            std::copy_n(g.grads, n, f.grads);
-            check_tensors(golden, f, f.grads, "grad.", 10 * tolerance, true);
+            CHECK(g.grad_norm() == doctest::Approx(golden.get("grad_norm")[0]).epsilon(tolerance));
+            check_tensors(golden, g, Part::gradients, "grad.", 10 * tolerance, true);
         }
-        gpt_update(g, {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f, float(std::min(1.0, 1 / (norm + 1e-6))), step});
+        CHECK(update(g, 1e-2f, 0.95f, 0.1f, 1).updates == step);
     }
-    std::copy_n(g.params, n, f.params);
-    check_tensors(golden, f, f.params, "adamw.", 100 * tolerance, false);
-    gpt_free(g);
-    gpt_free(f);
+    check_tensors(golden, g, Part::weights, "adamw.", 100 * tolerance, false);
 }
 }    // namespace
 

@@ -1,6 +1,7 @@
 #include "ops.h"
 
 #include <array>
+#include <unistd.h>
 
 static float bf16(float x) {    // nearest, ties to even
     uint32_t u;
@@ -194,9 +195,23 @@ TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says
         op.release(p, bytes);
     }
     CHECK(op.allocate(int64_t(1) << 60) == nullptr);
-    std::vector<float> from = normal<float>(600000, 1), to(600000);
-    op.copy(to.data(), from.data(), 600000 * 4);
-    CHECK(from == to);
+    std::vector<float> from = normal<float>(600000, 1);
+    for (auto copy : {op.copy, op.upload, op.download, op.upload_ahead, op.take, op.download_later}) {
+        std::vector<float> to(600000);
+        copy(to.data(), from.data(), 600000 * 4);
+        op.wait(op.mark());
+        CHECK(from == to);
+    }
+    for (auto convert : {op.from_floats, op.to_floats}) {
+        std::vector<float> to(600000);
+        convert(to.data(), from.data(), 600000);
+        CHECK(from == to);
+    }
+    void* host = op.allocate_host(100);
+    CHECK(host != nullptr);
+    op.release_host(host, 100);
+    CHECK(op.free_bytes() > 0);
+    CHECK(op.free_bytes() < int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE));
     cpu_set_threads(3);
     CHECK(cpu_threads() == 3);
     cpu_set_threads(0);

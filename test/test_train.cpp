@@ -29,23 +29,34 @@ struct Steps : Trainer {
     std::vector<float> weights, m, v;    // as remember() found them
     double last_loss = 0, norm = 0;
     bool skipped = false;
+    Step last;
+    Gpt<float>& gpt() const { return static_cast<Gpt<float>&>(*device.model); }
     void prepare(const Toy& toy) {
         poisoned.linear_backward = poisoned_linear_backward, poisoned.cross_entropy = poisoned_cross_entropy;
-        o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2", ops = &poisoned;
+        o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";
         o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
+        device.model = std::make_unique<Gpt<float>>(poisoned);
         REQUIRE(choose_model().ok());
+        REQUIRE(choose_batch().ok());
         REQUIRE(open_data().ok());
-        REQUIRE(gpt_allocate(g, config, poisoned, Use::train, 2, 32).ok());
+        REQUIRE(device.model->allocate(config, plan).ok());
         REQUIRE(load().ok());
     }
-    void step() { REQUIRE(one_step(last_loss, norm, skipped).ok()); }
+    ~Steps() { device.model.reset(); }    // before its operations
+    void step() {
+        REQUIRE(issue().ok());
+        last = outcome();
+        last_loss = last.loss, norm = last.norm, skipped = last.skipped;
+    }
     void remember() {
-        const int64_t n = config_flat_size(config);
-        weights.assign(g.params, g.params + n), m.assign(g.m, g.m + n), v.assign(g.v, g.v + n);
+        const int64_t n = gpt().flat;
+        weights.assign(gpt().params, gpt().params + n), m.assign(gpt().m, gpt().m + n);
+        v.assign(gpt().v, gpt().v + n);
     }
     bool unchanged() const {
         const size_t n = weights.size() * sizeof(float);
-        return !memcmp(weights.data(), g.params, n) && !memcmp(m.data(), g.m, n) && !memcmp(v.data(), g.v, n);
+        return !memcmp(weights.data(), gpt().params, n) && !memcmp(m.data(), gpt().m, n) &&
+               !memcmp(v.data(), gpt().v, n);
     }
 };
 }    // namespace
@@ -289,14 +300,14 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     t.remember();
     t.step();
     t.metrics = fopen((toy.dir + "/metrics.jsonl").c_str(), "w");
-    REQUIRE(t.report(t.last_loss, t.norm, t.skipped, 1).ok());
+    REQUIRE(t.report(t.last, 1).ok());
     const double lr = number(read_file(toy.dir + "/metrics.jsonl"), "\"lr\":");
     CHECK(lr == doctest::Approx(0.02 / 4));
     int64_t moved = 0;
     for (size_t i = 0; i < t.weights.size(); i++) {
-        if (std::fabs(t.g.grads[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
+        if (std::fabs(t.gpt().grads[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
         moved++;
-        const double by = (double(t.weights[i]) - double(t.g.params[i])) / std::copysign(lr, double(t.g.grads[i]));
+        const double by = (double(t.weights[i]) - double(t.gpt().params[i])) / std::copysign(lr, double(t.gpt().grads[i]));
         CHECK(std::fabs(by - 1) < 1e-3);
     }
     CHECK(moved > 1000);

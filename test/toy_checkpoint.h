@@ -20,15 +20,15 @@ inline const Ops<float>& host_ops() {
 
 // Weights and moments are functions of the seed; the rows that pad the vocabulary are zero.
 struct Toy {
-    Gpt<float> g;
+    Gpt<float> g{host_ops()};
     std::vector<float> params, m, v;
 
     static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
     explicit Toy(uint64_t seed, const Config& c = config()) {
         g.c = c;
-        g.op = &host_ops();
         g.tensors = config_tensors(c);
-        params.resize(size_t(config_flat_size(c)));
+        g.flat = config_flat_size(c);
+        params.resize(size_t(g.flat));
         m = v = params;
         g.params = params.data(), g.m = m.data(), g.v = v.data();
         uint64_t stream = seed * 3;

@@ -1,0 +1,130 @@
+// gpt_config.cpp - what a model is: its sizes, and one row per tensor. A new kind of model begins here.
+#include "gpt.h"
+
+#include <cstdlib>
+
+// ---- configuration -------------------------------------------------------------------------------------------------
+
+Status config_check(const Config& c) {
+    struct {
+        const char* name;
+        int64_t value, min, max;
+    } sizes[] = {{"vocabulary", c.V, 2, 1 << 24}, {"context", c.T, 1, 1 << 20},  {"layers", c.L, 1, 1024},
+                 {"heads", c.NH, 1, 1024},        {"channels", c.C, 1, 1 << 16}, {"ffn width", c.F, 1, 1 << 18}};
+    for (auto& s : sizes)
+        if (s.value < s.min || s.value > s.max)
+            return fail(Exit::usage, "%s: expected %lld to %lld, found %lld", s.name, (long long)s.min,
+                        (long long)s.max, (long long)s.value);
+    if (c.C % c.NH) return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d)", c.C, c.NH);
+    if (!(c.norm_eps > 0 && c.norm_eps < 1))
+        return fail(Exit::usage, "norm epsilon: expected 0 to 1, found %g", double(c.norm_eps));
+    return {};
+}
+
+Result<Config> config_named(const std::string& name) {
+    struct {
+        const char* name;
+        int L, NH, C;
+    } known[] = {
+        {"gpt2", 12, 12, 768}, {"gpt2-medium", 24, 16, 1024}, {"gpt2-large", 36, 20, 1280}, {"gpt2-xl", 48, 25, 1600}};
+    Config c;
+    for (auto& k : known)
+        if (name == k.name) {
+            c.L = k.L, c.NH = k.NH, c.C = k.C, c.F = 4 * k.C;
+            return c;
+        }
+    char* end = nullptr;
+    long depth = name.size() > 1 && name[0] == 'd' ? strtol(name.c_str() + 1, &end, 10) : 0;
+    if (depth < 1 || depth > 1024 || *end || name[1] < '0' || name[1] > '9')
+        return fail(Exit::usage,
+                    "model '%s': expected gpt2, gpt2-medium, gpt2-large, gpt2-xl, or d and a depth such as d6",
+                    name.c_str());
+    c.L = c.NH = int(depth), c.C = 64 * c.L, c.F = 4 * c.C;
+    return c;
+}
+
+// ---- parameters ----------------------------------------------------------------------------------------------------
+
+namespace {
+template <class S, class T> struct Row {
+    T* S::*field;
+    Tensor tensor;
+};
+
+Tensor matrix(const char* name, int64_t rows, int64_t cols, int64_t file_rows, Init init, bool transposed) {
+    return {name, 0, rows, cols, file_rows, init, true, transposed, -1, false};
+}
+Tensor vector_of(const char* name, int64_t n, Init init) { return {name, 0, 1, n, 1, init, false, false, -1, true}; }
+
+template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
+    using P = Params<T>;
+    return {{&P::wte, matrix("wte.weight", c.Vp(), c.C, c.V, Init::normal, false)},
+            {&P::wpe, matrix("wpe.weight", c.T, c.C, c.T, Init::normal, false)}};
+}
+template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
+    using B = Block<T>;
+    const int C = c.C, F = c.F;
+    return {{&B::ln1w, vector_of("ln_1.weight", C, Init::one)},
+            {&B::ln1b, vector_of("ln_1.bias", C, Init::zero)},
+            {&B::qkvw, matrix("attn.c_attn.weight", 3 * C, C, 3 * C, Init::normal, true)},
+            {&B::qkvb, vector_of("attn.c_attn.bias", 3 * C, Init::zero)},
+            {&B::projw, matrix("attn.c_proj.weight", C, C, C, Init::normal_residual, true)},
+            {&B::projb, vector_of("attn.c_proj.bias", C, Init::zero)},
+            {&B::ln2w, vector_of("ln_2.weight", C, Init::one)},
+            {&B::ln2b, vector_of("ln_2.bias", C, Init::zero)},
+            {&B::fcw, matrix("mlp.c_fc.weight", F, C, F, Init::normal, true)},
+            {&B::fcb, vector_of("mlp.c_fc.bias", F, Init::zero)},
+            {&B::fc2w, matrix("mlp.c_proj.weight", C, F, C, Init::normal_residual, true)},
+            {&B::fc2b, vector_of("mlp.c_proj.bias", C, Init::zero)}};
+}
+template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
+    using P = Params<T>;
+    return {{&P::lnfw, vector_of("ln_f.weight", c.C, Init::one)}, {&P::lnfb, vector_of("ln_f.bias", c.C, Init::zero)}};
+}
+
+// Visits every row in memory order: visit(tensor with its full name, layer and offset; pointer-to-member; its struct).
+template <class T, class Visit> int64_t walk(const Config& c, Params<T>* p, Visit visit) {
+    int64_t offset = 0;
+    auto step = [&](auto& row, auto* owner, const std::string& prefix, int layer) {
+        row.tensor.name = prefix + row.tensor.name;
+        row.tensor.layer = layer;
+        row.tensor.offset = offset;
+        offset += round_up(row.tensor.size(), 64);
+        visit(row.tensor, row.field, owner);
+    };
+    for (auto& row : first_rows<T>(c)) step(row, p, "transformer.", -1);
+    for (int l = 0; l < c.L; l++)
+        for (auto& row : block_rows<T>(c))
+            step(row, p ? &p->block[size_t(l)] : nullptr, "transformer.h." + std::to_string(l) + ".", l);
+    for (auto& row : last_rows<T>(c)) step(row, p, "transformer.", -1);
+    return offset;
+}
+
+}    // namespace
+
+template <class T> Params<T> bind(const Config& c, T* flat) {
+    Params<T> p;
+    p.block.resize(size_t(c.L));
+    walk<T>(c, &p, [&](const Tensor& t, auto field, auto* owner) { owner->*field = flat + t.offset; });
+    return p;
+}
+template Params<float> bind(const Config&, float*);
+template Params<double> bind(const Config&, double*);
+template Params<bf16> bind(const Config&, bf16*);
+
+std::vector<Tensor> config_tensors(const Config& c) {
+    std::vector<Tensor> all;
+    walk<float>(c, nullptr, [&](const Tensor& t, auto, auto*) { all.push_back(t); });
+    return all;
+}
+int64_t config_flat_size(const Config& c) {
+    return walk<float>(c, nullptr, [](const Tensor&, auto, auto*) {});
+}
+int64_t config_parameters(const Config& c) {
+    int64_t n = 0;
+    for (const Tensor& t : config_tensors(c)) n += t.file_rows * t.cols;
+    return n;
+}
+double config_flops_per_token(const Config& c, int S) {
+    return 6.0 * double(config_parameters(c)) + 12.0 * c.L * double(c.C) * S;
+}

@@ -1,0 +1,130 @@
+#include "checks.h"
+
+namespace {
+
+// Probabilities and their gradients are rounded to bf16 before the products that they are factors of.
+template <class T> constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
+
+int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
+int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
+struct Size { const char* name; int value; };
+Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
+    std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
+    all.insert(all.end(), more.begin(), more.end());
+    Check check;
+    check.op = op;
+    for (Size x : all) check.shape += (check.shape.empty() ? "" : " ") + std::string(x.name) + "=" + std::to_string(x.value);
+    return check;
+}
+
+// Each position ends its document with a chance of one in `length`; other sequences, other documents.
+struct Documents {
+    std::vector<int> start, end;
+    Documents(int B, int S, int length) : start(size_t(B) * size_t(S)), end(start) {
+        const std::vector<int> ends = random_tokens(int64_t(B) * S, length ? length : S, 5);
+        for (size_t i = 0; i < start.size(); i++)
+            start[i] = i % size_t(S) == 0 ? 0 : ends[i - 1] == 0 ? int(i % size_t(S)) : start[i - 1];
+        for (size_t i = start.size(); i-- > 0;)
+            end[i] = i % size_t(S) == size_t(S) - 1 || ends[i] == 0 ? int(i % size_t(S)) + 1 : end[i + 1];
+    }
+};
+
+// The same heads for the reference and for the device.
+struct BothHeads {
+    Documents documents;
+    Array<int> start, end;
+    Heads host, device;
+    BothHeads(Memory m, int B, int S, Heads h, int document)
+        : documents(B, S, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
+          end(m, Numbers(documents.end.begin(), documents.end.end())), host(h), device(h) {
+        host.doc_start = document ? documents.start.data() : nullptr;
+        host.doc_end = document ? documents.end.data() : nullptr;
+        device.doc_start = document ? static_cast<int*>(start) : nullptr;
+        device.doc_end = document ? static_cast<int*>(end) : nullptr;
+    }
+};
+
+// Heads from..to of packed rows.
+Numbers part(const Numbers& x, Heads h, int from, int to) {
+    Numbers out;
+    for (size_t i = 0; i < x.size(); i++)
+        if (int head = int(i / size_t(h.HS) % size_t(h.NH + 2 * h.NKV)); head >= from && head < to) out.push_back(x[i]);
+    return out;
+}
+void expect(Check& check, const char* what, double error) {
+    if (!(error <= check.worst)) check.worst = error, check.output = what;
+}
+
+}   // namespace
+
+template <class T> Check check_attention_forward(const Ops<T>& op, int B, int S, Heads h, int document, double scale) {
+    const Memory m(op);
+    const BothHeads both(m, B, S, h, document);
+    Check check = named("attention_forward", B, S, h, {{"document", document}});
+    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
+    Numbers y(size_t(heads(B, S, h)));
+    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
+    Array<T> in(m, qkv), out(m, int64_t(y.size()));
+    Array<float> statistics(m, int64_t(lse.size()));
+    op.attention_forward(out, statistics, in, B, S, both.device);
+    check.expect("y", out, y, LIMIT<T>);
+    check.expect("lse", statistics, Numbers(lse.begin(), lse.end()), LIMIT<float>);
+    return check;
+}
+
+template <class T> Check check_attention_backward(const Ops<T>& op, int B, int S, Heads h, int document, double scale) {
+    const Memory m(op);
+    const BothHeads both(m, B, S, h, document);
+    Check check = named("attention_backward", B, S, h, {{"document", document}});
+    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
+    const Numbers dy = rounded<T>(random_normal(heads(B, S, h), 2));
+    Numbers y(dy.size()), dqkv(qkv.size());
+    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
+    y = rounded<T>(y);
+    reference_ops().attention_backward(dqkv.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, both.host);
+    Array<T> dy_in(m, dy), y_in(m, y), in(m, qkv), out(m, int64_t(qkv.size()));
+    Array<float> statistics(m, Numbers(lse.begin(), lse.end()));
+    op.attention_backward(out, dy_in, y_in, in, statistics, B, S, both.device);
+    const Numbers got = out.read();
+    const char* names[] = {"dq", "dk", "dv"};
+    const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
+    for (int i = 0; i < 3; i++)    // dq and dk are differences of terms of size 1, and zero where one key is seen
+        expect(check, names[i], Check::error_over_limit(part(got, h, from[i], from[i + 1]),
+                                                        part(dqkv, h, from[i], from[i + 1]), LIMIT<T>, 0.1));
+    if (!out.intact()) expect(check, "beyond dqkv", INFINITY);
+    return check;
+}
+
+template <class T>
+Check check_attention_cached(const Ops<T>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
+    const Memory m(op);
+    Check check = named("attention_cached", B, S, h, {{"pos", pos}, {"maxT", maxT}});
+    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
+    Numbers k = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 2, scale));
+    Numbers v = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 3, scale));
+    for (size_t i = 0; i < k.size(); i++)
+        if (int(i / size_t(h.HS) % size_t(maxT)) >= pos) k[i] = v[i] = NAN;    // not there yet
+    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, heads(B, S, h));
+    Array<int> p(m, Numbers{double(pos)});
+    Numbers y(size_t(heads(B, S, h)));
+    reference_ops().attention_cached(y.data(), k.data(), v.data(), qkv.data(), B, S, &pos, maxT, h);
+    op.attention_cached(out, k_cache, v_cache, in, B, S, p, maxT, h);
+    check.expect("y", out, y, LIMIT<T>);
+    auto same = [](const Numbers& a, const Numbers& b) {
+        for (size_t i = 0; i < a.size(); i++)
+            if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
+        return true;
+    };
+    if (!same(k_cache.read(), k) || !k_cache.intact()) expect(check, "k_cache", INFINITY);
+    if (!same(v_cache.read(), v) || !v_cache.intact()) expect(check, "v_cache", INFINITY);
+    return check;
+}
+
+template Check check_attention_forward(const Ops<float>&, int, int, Heads, int, double);
+template Check check_attention_forward(const Ops<bf16>&, int, int, Heads, int, double);
+template Check check_attention_backward(const Ops<float>&, int, int, Heads, int, double);
+template Check check_attention_backward(const Ops<bf16>&, int, int, Heads, int, double);
+template Check check_attention_cached(const Ops<float>&, int, int, int, int, Heads, double);
+template Check check_attention_cached(const Ops<bf16>&, int, int, int, int, Heads, double);

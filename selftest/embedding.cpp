@@ -1,0 +1,53 @@
+#include "checks.h"
+
+namespace {
+std::string sizes(int B, int S, int C, int V) {
+    return "B=" + std::to_string(B) + " S=" + std::to_string(S) + " C=" + std::to_string(C) + " V=" + std::to_string(V);
+}
+}   // namespace
+
+template <class T> Check check_embedding_forward(const Ops<T>& op, int B, int S, int C, int V, int pos) {
+    const Memory m(op);
+    Check check;
+    check.op = "embedding_forward", check.shape = sizes(B, S, C, V) + " pos=" + std::to_string(pos);
+    const int p = pos < 0 ? 0 : pos;
+    const Numbers wte = rounded<T>(random_normal(int64_t(V) * C, 1));
+    const Numbers wpe = rounded<T>(random_normal(int64_t(p + S) * C, 2));
+    const std::vector<int> tok = random_tokens(int64_t(B) * S, V, 3);
+    Numbers expected(size_t(B) * size_t(S) * size_t(C));
+    reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(), wpe.data(), B, S, C, &p);
+    Array<T> x(m, int64_t(expected.size())), e(m, wte), w(m, wpe);
+    Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers{double(p)});
+    op.embedding_forward(x, t, e, w, B, S, C, pos < 0 ? nullptr : static_cast<int*>(at));
+    check.expect("x", x, expected, ROUNDING<T>);
+    return check;
+}
+
+template <class T> Check check_embedding_backward(const Ops<T>& op, int B, int S, int C, int V, double hot) {
+    const Memory m(op);
+    Check check;
+    check.op = "embedding_backward", check.shape = sizes(B, S, C, V) + " hot=" + std::to_string(hot);
+    const int64_t N = int64_t(B) * S;
+    std::vector<int> tok = random_tokens(N, V, 1);
+    for (int64_t n = 0; n < N; n++)
+        if (double(philox_uniform(philox(1, 2, uint64_t(n)).v[0])) < hot) tok[size_t(n)] = V / 2;
+    // Around 1: a sum of 65536 numbers around 0 is small against its terms, and so is what float keeps of it.
+    Numbers dx = random_normal(N * C, 3);
+    for (double& d : dx) d += 1;
+    dx = rounded<T>(dx);
+    Numbers dwte = rounded<float>(random_normal(int64_t(V) * C, 4));
+    Numbers dwpe = rounded<float>(random_normal(int64_t(S) * C, 5));
+    Array<Grad<T>> de(m, dwte), dp(m, dwpe);
+    Array<T> d(m, dx);
+    Array<int> t(m, Numbers(tok.begin(), tok.end()));
+    op.embedding_backward(de, dp, d, t, B, S, C, V);
+    reference_ops().embedding_backward(dwte.data(), dwpe.data(), dx.data(), tok.data(), B, S, C, V);
+    check.expect("dwte", de, dwte, ROUNDING<float>);
+    check.expect("dwpe", dp, dwpe, ROUNDING<float>);
+    return check;
+}
+
+template Check check_embedding_forward(const Ops<float>&, int, int, int, int, int);
+template Check check_embedding_forward(const Ops<bf16>&, int, int, int, int, int);
+template Check check_embedding_backward(const Ops<float>&, int, int, int, int, double);
+template Check check_embedding_backward(const Ops<bf16>&, int, int, int, int, double);

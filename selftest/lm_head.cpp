@@ -1,0 +1,28 @@
+#include "checks.h"
+
+template <class T> Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
+    const Memory m(op);
+    Check check;
+    check.op = "cross_entropy";
+    check.shape = "N=" + std::to_string(N) + " V=" + std::to_string(V) + " Vp=" + std::to_string(Vp);
+    check.shape += with_gradient ? in_place ? " in place" : " gradient" : " loss only";
+    const float scale = 0.37f;
+    Numbers logits = rounded<T>(random_normal(int64_t(N) * Vp, 1, 3));
+    for (int64_t i = 0; i < int64_t(logits.size()); i++)
+        if (i % Vp >= V) logits[size_t(i)] = NAN;    // padding is never looked at
+    const std::vector<int> target = random_tokens(N, V, 2);
+    std::vector<float> losses(size_t(N), 0);
+    Numbers gradient(logits.size());
+    reference_ops().cross_entropy(losses.data(), gradient.data(), logits.data(), target.data(), scale, N, V, Vp);
+    Array<float> loss(m, N);
+    Array<T> x(m, logits), d(m, int64_t(logits.size()));
+    Array<int> y(m, Numbers(target.begin(), target.end()));
+    Array<T>& out = in_place ? x : d;
+    op.cross_entropy(loss, with_gradient ? static_cast<T*>(out) : nullptr, x, y, scale, N, V, Vp);
+    check.expect("loss", loss, Numbers(losses.begin(), losses.end()), ROUNDING<float>);
+    if (with_gradient) check.expect("dlogits", out, gradient, ROUNDING<T>);
+    return check;
+}
+
+template Check check_cross_entropy(const Ops<float>&, int, int, int, bool, bool);
+template Check check_cross_entropy(const Ops<bf16>&, int, int, int, bool, bool);
