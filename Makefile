@@ -46,8 +46,9 @@ SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(wildcard *.cu) $(wi
        layers/reference.cpp layers/cpu.cpp layers/linear.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
-CUDA_OBJ := $(BUILD)/device.cpp.o $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
-EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,device.cpp $(KERNELS))
+CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/device.cpp.o)
+EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
+LADDERS := $(patsubst dev/%.cu,ladder_%,$(wildcard dev/*.cu))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 
@@ -58,12 +59,15 @@ $(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_all: $(TEST_OBJ) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-$(BUILD)/bench: $(BUILD)/dev/bench.cpp.o $(OBJ) $(CUDA_OBJ)
-	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
+$(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
+.SECONDARY:
 $(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
@@ -74,7 +78,10 @@ $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
 	$(Q)$(CXX) $(FLAGS) -c $< -o $@
-$(BUILD)/device.cpp.o: EXTRA += $(if $(NVCC),-DHAVE_CUDA)
+$(BUILD)/cuda/device.cpp.o: device.cpp
+	@mkdir -p $(@D)
+	@echo "  c++  $< (with CUDA)"
+	$(Q)$(CXX) $(FLAGS) -DHAVE_CUDA -c $< -o $@
 $(BUILD)/train_gpt.cu.o: train_gpt.cu
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
@@ -102,12 +109,15 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 	$(Q)printf '%s\n' '.section .rodata' '.global gpt2_merges' '.balign 4' 'gpt2_merges: .incbin "$<"' \
 	    '.section .note.GNU-stack,"",%progbits' | $(CXX) -x assembler -c - -o $@
 
-test: flatgpt $(BUILD)/test_all
-	$(BUILD)/test_all $(ARGS)
-test-long: flatgpt $(BUILD)/test_all
-	FLATGPT_TEST_LONG=1 $(BUILD)/test_all $(ARGS)
-bench: $(BUILD)/bench
-	$(BUILD)/bench $(ARGS)
+TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
+EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
+test: flatgpt $(EMULATED) $(TESTS)
+	dev/test.sh $(TESTS) -- $(ARGS)
+test-long: flatgpt $(EMULATED) $(TESTS)
+	FLATGPT_TEST_LONG=1 dev/test.sh $(TESTS) -- $(ARGS)
+ladders: $(LADDERS:%=$(BUILD)/%)
+bench: flatgpt
+	./flatgpt bench $(ARGS)
 demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 mutants: flatgpt $(BUILD)/test_all
@@ -121,6 +131,6 @@ fuzz:
 deps: ;
 clean:
 	rm -rf build flatgpt
-.PHONY: test test-long bench demo mutants asan fuzz deps clean flatgpt
+.PHONY: test test-long ladders bench demo mutants asan fuzz deps clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -32,6 +32,7 @@ Command eval_command();               // infer.cpp
 Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
 Command info_command();               // info.cpp
+Command bench_command();              // bench.cpp
 Command selftest_command();           // selftest/selftest.cpp
 Command plot_command();               // plot.cpp
 

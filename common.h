@@ -8,6 +8,12 @@
 #include <string>
 #include <utility>
 
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__    // kernels call it too
+#else
+#define HOST_DEVICE
+#endif
+
 // ---- errors --------------------------------------------------------------------------------------------------------
 
 // The process's exit codes; a Status carries the one it will end the process with, should nobody handle it.
@@ -83,7 +89,7 @@ struct Philox4 { uint32_t v[4]; };
 
 // Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
 // state to save: who resumes asks for the same index again.
-inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
+HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
     uint32_t key[2] = {uint32_t(seed), uint32_t(seed >> 32)};
     Philox4 c{{uint32_t(index), uint32_t(index >> 32), uint32_t(stream), uint32_t(stream >> 32)}};
     for (int round = 0; round < 10; round++) {

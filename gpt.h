@@ -63,7 +63,8 @@ double config_flops_per_token(const Config& c, int S);
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
 // What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but its
-// input. Same numbers, less memory, more work.
+// input. Less memory, more work, the same bits; but with cheap on a GPU, whose products apply GELU before they round, the
+// GELU of the backward is that of the rounded input.
 enum class Recompute { none, cheap, blocks };
 
 struct Plan {

@@ -9,6 +9,7 @@
 #include "checkpoint.h"
 #include "command.h"
 #include "console.h"
+#include "device.h"
 #include "data/file.h"
 #include "data/json.h"
 #include "data/loader.h"
@@ -24,6 +25,7 @@ struct Info {
     Status status;                // the rows are what was found out before the error
 };
 struct InfoOptions {
+    bool devices = false;
     std::vector<std::string> paths;
     bool json = false, raw_u16 = false;
     int vocab = 0;
@@ -170,13 +172,17 @@ void print(const std::string& path, const Info& info, bool json) {
 Command info_command() {
     auto o = std::make_shared<InfoOptions>();
     return {"info", "What a shard, checkpoint, run, tokenizer or safetensors file is; every byte is checked.",
-            "flatgpt info runs/a data/*.bin",
-            {{"PATH", &o->paths, "files or directories", 0, 0, {}, true},
+            "flatgpt info runs/a data/*.bin        flatgpt info --devices",
+            {{"PATH", &o->paths, "files or directories"},
+             {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},
              {"--vocab", &o->vocab, "token ids in shards must be below this; 0: any", 0, 1 << 24},
              {"--raw-u16", &o->raw_u16, "the files are shards of uint16 without a header"},
              {"--json", &o->json, "one JSON object a line"}},
             [o]() -> Status {
                 Status status;
+                if (o->paths.empty() && !o->devices)
+                    return fail(Exit::usage, "PATH is required: a file or a directory; or --devices");
+                if (o->devices) fputs(describe_devices().c_str(), stdout);
                 for (const std::string& path : o->paths) {
                     Info info = info_of(path, *o);
                     print(path, info, o->json);

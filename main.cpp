@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "console.h"
+#include "device.h"
 #include "layers/cpu.h"
 
 namespace {
@@ -117,12 +118,12 @@ std::string help(const std::vector<Command>& commands) {
     std::string text = "flatgpt trains GPT-2-style language models on token shards and samples from them.\n\n"
                        "usage: flatgpt COMMAND [options]        flatgpt COMMAND --help\n\n";
     for (auto& c : commands) text += "  " + c.name + std::string(18 - c.name.size(), ' ') + c.summary + "\n";
-    return text + "\n  --version         version, compiler, CPU backend\n\n"
+    return text + "\n  --version         version, compiler, devices\n\n"
                   "exit codes: 0 done, 1 run error, 2 usage or configuration, 3 bad input file, 4 I/O, 5 device,\n"
                   "            6 diverged, 7 a peer died, 130 and 143 stopped by a signal after a checkpoint\n";
 }
 std::string version() {
-    return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\nbackend: " + std::string(cpu_ops(Dtype::fp32).name) + "\n";
+    return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices();
 }
 Status run_command(const std::vector<Command>& commands, const std::string& name, std::vector<std::string> args) {
     auto command = std::find_if(commands.begin(), commands.end(), [&](auto& c) { return c.name == name; });
@@ -148,7 +149,8 @@ int main(int argc, char** argv) {
         _exit(int(Exit::run));
     });
     std::vector<Command> commands = {train_command(),           sample_command(), eval_command(), tokenize_command(),
-                                     train_tokenizer_command(), info_command(),   plot_command()};
+                                     train_tokenizer_command(), info_command(),   plot_command(), bench_command(),
+                                     selftest_command()};
     commands.push_back(completion_command(&commands));
 
     std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);

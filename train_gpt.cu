@@ -129,8 +129,8 @@ Status Trainer::report(const Step& s, double seconds) {
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
-                      ",\"tokens\":" + std::to_string(state.tokens) +
                       (device.peak > 0 ? ",\"mfu\":" + json_number(rate * flops / device.peak) : "") +
+                      ",\"tokens\":" + std::to_string(state.tokens) +
                       (s.skipped ? ",\"skipped\":true" : "") + extra + "}\n";
     extra.clear();
     if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)

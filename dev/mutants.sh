@@ -1,14 +1,16 @@
 #!/bin/bash
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
-# A row: file ;; sed expression ;; test cases that must fail.
+# A row: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
 set -u
 export WARN=-w    # a mutant may leave a variable unused
 cd "$(dirname "$0")/.."
 rows='
-gpt.cpp ;; s/o.gelu_backward(dwide, dwide, a.fch/o.gelu_backward(dwide, dwide, a.fcg/ ;; gpt: gradients of all*
-gpt.cpp ;; s/o.layernorm_backward(dx, dw.ln2w, dw.ln2b, dt, a.x2/o.layernorm_backward(dx, dw.ln2w, dw.ln2b, dt, a.x/ ;; gpt: gradients of all*
-gpt.cpp ;; s/o.linear_backward(dt, dw.projw, dw.projb, dx, a.atty/o.linear_backward(dt, dw.projw, dw.projb, dx, a.ln1/ ;; gpt: gradients of all*
-gpt.cpp ;; s/o.zero(dx, int64_t(sizeof(T)) \* N \* C);// ;; gpt: gradients accumulate*
+gpt.cpp ;; s/op.gelu_backward(dwide, dwide, t.fch/op.gelu_backward(dwide, dwide, t.fcg/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.zero(dx, int64_t(sizeof(T)) \* N \* c.C);// ;; gpt: gradients accumulate*
+gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
+layers/gate.h ;; s/loss <= double(limits.loss)/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
@@ -18,7 +20,10 @@ layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients 
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
 layers/attention.cpp ;; s/e \* (load(ds + u) - delta)/e * load(ds + u)/ ;; attention: every*
-layers/attention.cpp ;; s/least(n, ahead + r + 1); };/least(n, ahead + r + 2); };/ ;; attention: every*
+layers/attention.cpp ;; s/least(c.n, c.ahead + r + 1); };/least(c.n, c.ahead + r + 2); };/ ;; attention: every*
+layers/attention.cpp ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
+layers/attention.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
+layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
 layers/attention.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
@@ -26,26 +31,33 @@ layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy:
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: every*
 layers/ffn.cpp ;; s/(3 \* K2 \* CUBIC)/(2 * K2 * CUBIC)/ ;; gelu: every*
 layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: every*
+layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; cuda embedding*
+layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; cuda embedding*
+layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cuda cross entropy*
+layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cuda cross entropy*
+layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cuda cross entropy*
 layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
 layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
-cp -a Makefile ./*.cpp ./*.cu ./*.h layers data dev test $tree/
+cp -a Makefile ./*.cpp ./*.cu ./*.h layers data dev selftest test $tree/
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $tree/build/ \;
-make -C $tree build/test_all >$tree/log 2>&1 || { tail $tree/log; exit 1; }
+make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/log 2>&1 || { tail $tree/log; exit 1; }
 passed=0 failed=0
 while IFS= read -r row; do
     [ -n "$row" ] || continue
     file=${row%% ;; *} cases=${row##* ;; } change=${row#* ;; }
     change=${change% ;; *}
+    binary=build/test_all
+    [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
     cp -p "$tree/$file" $tree/original
     sed -i "$change" "$tree/$file"
     if cmp -s "$tree/$file" $tree/original; then
         echo "FAILED   $file: the line to break is gone: $change"; failed=$((failed + 1))
-    elif ! make -C $tree build/test_all >$tree/log 2>&1; then
+    elif ! make -C $tree NVCC= $binary >$tree/log 2>&1; then
         echo "FAILED   $file: the mutant does not compile: $change"; failed=$((failed + 1))
-    elif (cd $tree && timeout 300 build/test_all -tc="$cases" >log 2>&1); then
+    elif (cd $tree && timeout 300 $binary -tc="$cases" >log 2>&1); then
         echo "SURVIVED $file: $change"; failed=$((failed + 1))
     elif grep -q FAILED $tree/log; then
         echo "caught   $file: $change"; passed=$((passed + 1))

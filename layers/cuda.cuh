@@ -53,17 +53,25 @@ struct Launch {
     dim3 grid, block;
     size_t shared = 0;       // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;   // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    const char* file = __builtin_FILE();    // of the launch, for messages
+    int line = __builtin_LINE();
 };
 
 template <class T> struct Same { typedef T type; };
 
 #ifdef __CUDACC__
 
+constexpr bool EMULATED = false;
+
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
+    cudaError_t error = cudaSuccess;
     if (c.shared > 48 * 1024)
-        CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared)));
-    kernel<<<c.grid, c.block, c.shared, cuda_stream()>>>(std::forward<A>(args)...);
-    CUDA_CHECK(cudaGetLastError());
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
+    if (!error) {
+        kernel<<<c.grid, c.block, c.shared, cuda_stream()>>>(std::forward<A>(args)...);
+        error = cudaGetLastError();
+    }
+    if (error) cuda_failed(c.file, c.line, "the launch of a kernel", error);
 }
 
 // SHARED(float[32], partial): a static shared array.
@@ -77,8 +85,11 @@ template <class T> __device__ T& dynamic_shared() {
 
 #else
 
+constexpr bool EMULATED = true;    // checks run, times mean nothing
+
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    emu::launch(kernel, c.grid, c.block, c.shared, c.in_order, std::forward<A>(args)...);
+    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, {c.file, c.line}}, cuda_stream(),
+                std::forward<A>(args)...);
 }
 
 #define SHARED(T, name)               \
@@ -98,7 +109,17 @@ template <class T> T& dynamic_shared() {
 template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
     static constexpr int width = W;
     T v[W];
-    __device__ float operator[](int i) const { return to_float(v[i]); }
+    __device__ float operator[](int i) const {
+        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: one instruction and half a register an element
+            uint32_t pair;
+            memcpy(&pair, v + i / 2 * 2, 4);
+            pair = i % 2 ? pair & 0xffff0000 : pair << 16;
+            float x;
+            memcpy(&x, &pair, 4);
+            return x;
+        } else
+            return to_float(v[i]);
+    }
     __device__ void set(int i, float x) { v[i] = from_float<T>(x); }
 };
 template <int W, class T> __device__ inline Vec<T, W> load(const T* from) { return *reinterpret_cast<const Vec<T, W>*>(from); }

@@ -18,6 +18,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why);
 // Chooses the device of this process; before the first operation.   exit 5
 Status cuda_open(int index);
 const CudaDevice& cuda_device();    // the chosen one
+int64_t cuda_context_bytes();         // of its memory, taken when it was opened: the driver's, and other processes'
 
 // T float: fp32 or tf32; T bf16: bf16. After cuda_open.
 template <class T> const Ops<T>& cuda_ops(Dtype dtype);

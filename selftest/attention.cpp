@@ -13,7 +13,7 @@ Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
     all.insert(all.end(), more.begin(), more.end());
     Check check;
     check.op = op;
-    for (Size x : all) check.shape += (check.shape.empty() ? "" : " ") + std::string(x.name) + "=" + std::to_string(x.value);
+    for (Size x : all) check.shape += std::string(x.name) + "=" + std::to_string(x.value) + " ";
     return check;
 }
 

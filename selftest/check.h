@@ -52,6 +52,7 @@ public:
         std::vector<X> host(static_cast<size_t>(n));
         memory.download(host.data(), static_cast<char*>(base) + GUARD, n * int64_t(sizeof(X)));
         Numbers out;
+        out.reserve(host.size());
         for (X x : host) out.push_back(number(x));
         return out;
     }

@@ -26,3 +26,16 @@ template <class T>
 Check check_attention_backward(const Ops<T>& op, int B, int S, Heads h, int document = 0, double scale = 1);
 template <class T>
 Check check_attention_cached(const Ops<T>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1);
+
+// norm, ffn
+template <class T> Check check_layernorm_forward(const Ops<T>& op, int N, int C);
+template <class T> Check check_layernorm_backward(const Ops<T>& op, int N, int C);
+template <class T> Check check_gelu_forward(const Ops<T>& op, int64_t n);
+template <class T> Check check_gelu_backward(const Ops<T>& op, int64_t n, bool in_place);
+
+// adamw: with a master or, of bf16, rounded stochastically; with the gradient scaled down and not, and skipped
+template <class T> Check check_adamw(const Ops<T>& op, int64_t n, bool with_master);
+template <class T> Check check_sum_of_squares(const Ops<T>& op, int64_t n);
+template <class T> Check check_add_losses(const Ops<T>& op, int64_t n);
+template <class T> Check check_gate(const Ops<T>& op, int n);
+template <class T> Check check_casts(const Ops<T>& op, int64_t n);

@@ -11,8 +11,10 @@ std::string sizes(Dtype dtype, int N, int C, int OC) {
     return "N=" + std::to_string(N) + " C=" + std::to_string(C) + " OC=" + std::to_string(OC) +
            (dtype == Dtype::tf32 ? " tf32" : "");
 }
-template <class X> Numbers normal(int64_t n, uint64_t stream, double scale = 1) {
-    return rounded<X>(random_normal(n, stream, scale));
+// What a float table's bf16 products round is a bf16 already: the products are exact.
+template <class X> Numbers normal(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
+    const Numbers x = random_normal(n, stream, scale);
+    return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
 }
 // What a gradient over N rows is added to: far enough from zero that the sum is.
 Numbers start(int64_t n, uint64_t stream, int N) {
@@ -30,8 +32,8 @@ template <class T> Check check_linear_forward(const Ops<T>& op, int N, int C, in
     check.op = "linear_forward";
     check.shape = sizes(dtype, N, C, OC) + (bias ? " bias" : "") +
                   (residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual");
-    const Numbers x = normal<T>(int64_t(N) * C, 1), w = normal<T>(int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<T>(OC, 3), r = normal<T>(n, 4);
+    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<T>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = normal<T>(dtype, OC, 3), r = normal<T>(dtype, n, 4);
     Numbers expected(static_cast<size_t>(n));
     reference_ops().linear_forward(expected.data(), x.data(), w.data(), bias ? b.data() : nullptr,
                                    residual != Residual::none ? r.data() : nullptr, N, C, OC);
@@ -49,8 +51,8 @@ template <class T> Check check_linear_backward(const Ops<T>& op, int N, int C, i
     Check check;
     check.op = "linear_backward";
     check.shape = sizes(dtype, N, C, OC) + (with_dx ? " dx" : "") + (bias ? " db" : "");
-    const Numbers dy = normal<T>(int64_t(N) * OC, 1), x = normal<T>(int64_t(N) * C, 2);
-    const Numbers w = normal<T>(int64_t(OC) * C, 3, 1 / std::sqrt(OC));
+    const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, int64_t(N) * C, 2);
+    const Numbers w = normal<T>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
     Numbers dw = start(int64_t(OC) * C, 4, N), db = start(OC, 5, N);
     Array<Grad<T>> dw_out(m, dw), db_out(m, db);
     Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x), w_in(m, w);
@@ -70,8 +72,8 @@ template <class T> Check check_linear_gelu_forward(const Ops<T>& op, int N, int 
     check.op = "linear_gelu_forward";
     check.shape = sizes(dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
-    const Numbers x = normal<T>(int64_t(N) * C, 1), w = normal<T>(int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<T>(OC, 3);
+    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<T>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = normal<T>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
     reference_ops().linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
     reference_ops().gelu_forward(y.data(), pre.data(), int64_t(N) * OC);
@@ -89,8 +91,8 @@ template <class T> Check check_linear_gelu_backward(const Ops<T>& op, int N, int
     check.shape = sizes(dtype, N, C, OC);
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
-    const Numbers dy = normal<T>(int64_t(N) * OC, 1), x = normal<T>(n, 2), pre = normal<T>(n, 3);
-    const Numbers w = normal<T>(int64_t(OC) * C, 4, 1 / std::sqrt(OC));
+    const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, n, 2), pre = normal<T>(dtype, n, 3);
+    const Numbers w = normal<T>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
     Numbers dw = start(int64_t(OC) * C, 5, N), db = start(OC, 6, N), dpre_sum = start(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
     Array<Grad<T>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);

@@ -1,6 +1,7 @@
 #include "checks.h"
 
-template <class T> Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
+template <class T>
+Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
     const Memory m(op);
     Check check;
     check.op = "cross_entropy";

@@ -4,48 +4,11 @@
 #include "checkpoint.h"
 #include "data/safetensors.h"
 #include "test.h"
+#include "toy_model.h"
 
 namespace {
 const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 
-// Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
-void toy_model(Model& g, const Config& c, const Plan& plan) {
-    REQUIRE(g.allocate(c, plan).ok());
-    g.init(1);
-    for (size_t i = 0; i < g.tensors.size(); i++) {
-        const Tensor& t = g.tensors[i];
-        std::vector<float> x(size_t(t.size()));
-        g.read(Part::weights, t.offset, t.size(), x.data());
-        for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += 0.2f * philox_normal(3, i, uint64_t(k));
-        g.write(Part::weights, t.offset, t.size(), x.data());
-    }
-}
-std::vector<int> tokens(int n, int V, uint64_t stream) {
-    std::vector<int> t(static_cast<size_t>(n));
-    for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
-    return t;
-}
-double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    g.batch(in.data(), out.data(), B, S);
-    g.forward();
-    g.loss(true, float(1.0 / (B * S)));
-    g.backward();
-    return g.mean_loss();
-}
-double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    g.begin_step();
-    return add_pass(g, in, out, B, S);
-}
-void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses) {
-    g.batch(in.data(), out.data(), B, S);
-    g.forward();
-    g.loss(false, 0);
-    (void)g.mean_loss(losses);
-}
-Step update(Model& g, float lr, float beta2, float decay, float clip = 0) {
-    g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
-    return g.finish();
-}
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
     losses_of(g, in, out, B, S, nullptr);
@@ -57,11 +20,6 @@ double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vec
         sum += std::log(z) - l[out[size_t(n)]];
     }
     return sum / (B * S);
-}
-std::vector<float> flat_grads(Model& g) {
-    std::vector<float> all(size_t(g.flat));
-    g.read(Part::gradients, 0, g.flat, all.data());
-    return all;
 }
 }    // namespace
 
@@ -80,7 +38,7 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
     const int B = 2, S = 7;
     Gpt<double> g(reference_ops());
     toy_model(g, TOY, {Use::train, B, S});
-    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     train_pass(g, in, out, B, S);
     std::vector<double> grad(g.grads, g.grads + config_flat_size(TOY));
     double size = 0, worst = 0;
@@ -106,7 +64,7 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     const int B = 2, S = 8;
     Gpt<double> g(reference_ops());
     toy_model(g, TOY, {Use::train, B, S});
-    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
     Gpt<double> wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
@@ -124,7 +82,7 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
 TEST_CASE("gpt: the cpu tables agree with the reference") {
     const int B = 3, S = 33;
     const Config c = {101, 40, 2, 3, 48, 192, 1e-5f};
-    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Gpt<double> r(reference_ops());
     toy_model(r, c, {Use::train, B, S});
     double loss = train_pass(r, in, out, B, S);
@@ -143,7 +101,7 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
 TEST_CASE("gpt: what the backward computes again has the same bits as what is kept, in less memory") {
     const int B = 2, S = 24;
     const Config c = {61, 32, 3, 2, 32, 128, 1e-5f};
-    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     std::vector<float> kept;
     int64_t bytes = INT64_MAX;
     for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
@@ -162,7 +120,7 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     const int B = 2, S = 8;
     Gpt<float> g(cpu_ops(Dtype::fp32));
     toy_model(g, TOY, {Use::train, B, S});
-    auto in = tokens(B * S, TOY.V, 1), out = tokens(B * S, TOY.V, 2);
+    auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     auto weights = [&] {
         std::vector<float> x(size_t(g.flat));
         g.read(Part::weights, 0, g.flat, x.data());
@@ -198,7 +156,7 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
 TEST_CASE("gpt: same bits twice, and for every number of threads") {
     const int B = 2, S = 64;
     const Config c = {257, 64, 2, 2, 64, 256, 1e-5f};
-    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
         if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
         std::vector<float> first;
@@ -221,7 +179,7 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
 TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config c = {97, 40, 2, 3, 48, 96, 1e-5f};
     const int B = 2, S = 37;
-    auto in = tokens(B * S, c.V, 1);
+    auto in = toy_tokens(B * S, c.V, 1);
     Gpt<float> g(cpu_ops(Dtype::fp32));
     toy_model(g, c, {Use::infer, B, S});
     for (int split : {1, 5, 36}) {    // prompt of `split` tokens at once, then one by one
@@ -253,7 +211,7 @@ TEST_CASE("gpt: one batch is learnt by heart") {
     Gpt<float> g(cpu_ops(Dtype::fp32));
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     g.init(1);
-    auto in = tokens(B * S, c.V, 1), out = tokens(B * S, c.V, 2);
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     double first = train_pass(g, in, out, B, S), last = first;
     CHECK(first == doctest::Approx(std::log(31.0)).epsilon(0.05));    // an untrained model knows nothing
     for (int step = 1; step <= 150; step++) {

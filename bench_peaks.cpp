@@ -1,0 +1,112 @@
+// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, and a sum over memory in huge pages.
+#include <algorithm>
+#include <cstring>
+
+#include "bench.h"
+#include "console.h"
+#include "layers/cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+// n rounds of 16 independent vector multiply-adds; returns something that depends on all of them.
+#define FMA_LOOP(name, target_name, width)                                                                    \
+    __attribute__((target(target_name))) float name(int64_t n) {                                              \
+        typedef float vec __attribute__((vector_size(4 * width)));                                            \
+        vec a[16] = {}, x, y;                                                                                 \
+        for (int i = 0; i < width; i++) x[i] = 0.5f + float(n) * 1e-20f, y[i] = float(i);                      \
+        for (int i = 0; i < 16; i++) a[i] += float(n + i);    /* else the chains are one and the same */      \
+        for (int64_t k = 0; k < n; k++)                                                                       \
+            _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) a[i] = a[i] * x + y;                        \
+        for (int i = 1; i < 16; i++) a[0] += a[i];                                                            \
+        return a[0][0];                                                                                       \
+    }
+#if defined(__x86_64__)
+FMA_LOOP(fma_base, "sse2", 4)
+FMA_LOOP(fma_avx2, "avx2,fma", 8)
+FMA_LOOP(fma_avx512, "avx512f", 16)
+__attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
+    __m512 a[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps(float(n + i));
+    const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f00)), y = x;
+    for (int64_t k = 0; k < n; k++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) a[i] = _mm512_dpbf16_ps(a[i], x, y);
+    for (int i = 1; i < 16; i++) a[0] += a[i];
+    return a[0][0];
+}
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+FMA_LOOP(fma_base, "default", 4)
+#define WIDE
+#endif
+
+// The sum of n 64-byte lines, n even.
+WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
+    typedef int64_t line __attribute__((vector_size(64)));
+    line a = {}, b = {};
+    for (int64_t i = 0; i < n; i += 2) {
+        a += *reinterpret_cast<const line*>(p + 8 * i);
+        b += *reinterpret_cast<const line*>(p + 8 * i + 8);
+    }
+    a += b;
+    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+}
+
+volatile float sink;
+double loop_peak(float (*loop)(int64_t), double flops_per_round) {
+    const int64_t rounds = 3000000;
+    double best = 1e9;
+    for (int r = 0; r < 30; r++) {
+        const double start = now_seconds();
+#pragma omp parallel
+        sink = loop(rounds);
+        best = std::min(best, now_seconds() - start);
+    }
+    return flops_per_round * double(rounds) * cpu_threads() / best;
+}
+
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
+const int64_t* far_memory = nullptr;
+}    // namespace
+
+// In short pieces, so that other work on the machine falls between some of them.
+void cpu_evict() {
+    static int next = 0;
+    if (!far_memory) {
+        void* memory = cpu_ops(Dtype::fp32).allocate(PART * PARTS);
+        CHECK(memory, "no memory");
+        memset(memory, 1, PART * PARTS);
+        far_memory = static_cast<int64_t*>(memory);
+    }
+    const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
+    int64_t total = 0;
+#pragma omp parallel for schedule(static) reduction(+ : total)
+    for (int64_t block = 0; block < 64; block++) total += sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64);
+    sink = float(total);
+}
+
+Peaks cpu_peaks(bool bf16) {
+    Peaks peak;
+    double fp32 = loop_peak(fma_base, 2 * 16 * 4);
+#if defined(__x86_64__)
+    if (cpu_supports(Isa::avx2)) fp32 = std::max(fp32, loop_peak(fma_avx2, 2 * 16 * 8));
+    if (cpu_supports(Isa::avx512)) fp32 = std::max(fp32, loop_peak(fma_avx512, 2 * 16 * 16));
+    peak.products = bf16 && cpu_has_bf16() ? loop_peak(bf16_loop, 4 * 16 * 16) : fp32;
+#else
+    peak.products = fp32;
+    (void)bf16;
+#endif
+    peak.flops = fp32;
+    double best = 1e9;
+    cpu_evict();
+    for (int r = 0; r < 60; r++) {
+        const double start = now_seconds();
+        cpu_evict();
+        best = std::min(best, now_seconds() - start);
+    }
+    peak.bytes = double(PART) / best;
+    return peak;
+}

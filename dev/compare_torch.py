@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""PyTorch on the same machine, for side-by-side figures: the attention products and a training step of GPT-2.
+
+usage: dev/compare_torch.py [--batch 32] [--seq-len 1024] [--steps 20] [--device cuda] [--attention-only]
+One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated.
+"""
+import argparse
+import json
+import statistics
+import time
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
+def timed(call, device, repeats=20):
+    for _ in range(3):
+        call()
+    times = []
+    for _ in range(repeats):
+        if device == "cuda":
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            call()
+            stop.record()
+            torch.cuda.synchronize()
+            times.append(start.elapsed_time(stop))
+        else:
+            before = time.perf_counter()
+            call()
+            times.append(1e3 * (time.perf_counter() - before))
+    return statistics.median(times)
+
+
+def attention(args):
+    B, H, T, D = args.batch, 12, args.seq_len, 64
+    sets = [[torch.randn(B, H, T, D, device=args.device, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+            for _ in range(4)]
+    gradient = torch.randn(B, H, T, D, device=args.device, dtype=torch.bfloat16)
+    pairs = B * H * T * (T + 1) / 2 * D
+    for name, backend in BACKENDS.items():
+        try:
+            with sdpa_kernel(backend):
+                turn = [0]
+
+                def forward():
+                    turn[0] += 1
+                    return F.scaled_dot_product_attention(*sets[turn[0] % 4], is_causal=True)
+
+                ms = timed(forward, args.device)
+                outputs = [F.scaled_dot_product_attention(*s, is_causal=True) for s in sets]
+
+                def backward():
+                    turn[0] += 1
+                    i = turn[0] % 4
+                    torch.autograd.grad(outputs[i], sets[i], gradient, retain_graph=True)
+
+                back = timed(backward, args.device)
+        except RuntimeError as error:
+            print(json.dumps({"what": f"sdpa {name}", "error": str(error).splitlines()[0]}), flush=True)
+            continue
+        print(json.dumps({"what": f"sdpa {name} forward", "ms": ms, "tflops": 4 * pairs / ms / 1e9}), flush=True)
+        print(json.dumps({"what": f"sdpa {name} backward", "ms": back, "tflops": 10 * pairs / back / 1e9}), flush=True)
+
+
+class Block(nn.Module):
+    def __init__(self, channels, heads):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(channels), nn.LayerNorm(channels)
+        self.qkv, self.proj = nn.Linear(channels, 3 * channels), nn.Linear(channels, channels)
+        self.fc, self.fc2 = nn.Linear(channels, 4 * channels), nn.Linear(4 * channels, channels)
+
+    def forward(self, x):
+        B, T, C = x.shape
+        q, k, v = (p.view(B, T, self.heads, C // self.heads).transpose(1, 2)
+                   for p in self.qkv(self.ln1(x)).split(C, dim=2))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+        return x + self.fc2(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+
+
+class Gpt(nn.Module):
+    def __init__(self, vocabulary, context, layers, heads, channels):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(vocabulary, channels), nn.Embedding(context, channels)
+        self.blocks = nn.ModuleList(Block(channels, heads) for _ in range(layers))
+        self.ln = nn.LayerNorm(channels)
+
+    def forward(self, tokens, targets):
+        x = self.wte(tokens) + self.wpe.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.ln(x), self.wte.weight)
+        return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+
+
+def training(args):
+    torch.set_float32_matmul_precision("high")
+    B, T = args.batch, args.seq_len
+    model = Gpt(50304, 1024, 12, 12, 768).to(args.device)    # the padded vocabulary, as everybody trains it
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model)
+    tokens = torch.randint(0, 50257, (4, B, T + 1), device=args.device)
+    turn = [0]
+
+    def step():
+        turn[0] += 1
+        batch = tokens[turn[0] % 4]
+        with torch.autocast(args.device, dtype=torch.bfloat16):
+            loss = run(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    for name, backend in BACKENDS.items():
+        try:
+            with sdpa_kernel(backend):
+                ms = timed(step, args.device, args.steps)
+        except RuntimeError as error:
+            print(json.dumps({"what": f"training, sdpa {name}", "error": str(error).splitlines()[0]}), flush=True)
+            continue
+        print(json.dumps({"what": f"training step, compiled bf16, sdpa {name}", "ms": ms,
+                          "tokens_per_second": B * T / ms * 1e3}), flush=True)
+        torch.compiler.reset()
+
+
+if __name__ == "__main__":
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--batch", type=int, default=32)
+    p.add_argument("--seq-len", type=int, default=1024)
+    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--device", default="cuda")
+    p.add_argument("--attention-only", action="store_true")
+    options = p.parse_args()
+    print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()
+                      if options.device == "cuda" else "cpu"}), flush=True)
+    attention(options)
+    if not options.attention_only:
+        training(options)

@@ -1,0 +1,184 @@
+// adamw.cu - the end of a step: sums of losses, the norm of the gradient, the verdict, the optimizer, and conversions.
+//
+// All bound by memory, with 16 bytes of each fp32 array a thread and access. Bytes:
+//   sum_of_squares   4 an element
+//   adamw            28 a parameter for fp32 (w, m, v, dw read; w, m, v written), 30 for bf16 with an fp32 master (read
+//                    instead of w, and written beside it), 24 for bf16 alone. The square root and the division are
+//                    IEEE's: memory leaves time for about 180 instructions a parameter on an H200
+//   from_floats, to_floats   6 an element for bf16
+// Sums are in double, in an order of n alone.
+#include "cuda.cuh"
+#include "gate.h"
+
+namespace {
+constexpr int THREADS = 256;
+unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }    // 4 elements a thread
+
+// ---- sums ----------------------------------------------------------------------------------------------------------
+
+constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = 1024;    // floats that a block takes at once; blocks
+
+// partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size is a multiple of PART
+__global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
+    const int64_t end = min(n, (blockIdx.x + 1) * size);
+    int64_t i = blockIdx.x * size;
+    double sum = 0;
+    for (; i + PART <= end; i += PART) {
+        Vec<float> v[4];    // in flight at once
+#pragma unroll
+        for (int k = 0; k < 4; k++) v[k] = load<4>(x + i + (k * THREADS + threadIdx.x) * 4);
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int j = 0; j < 4; j++) sum += double(v[k][j]) * double(v[k][j]);
+    }
+    for (i += threadIdx.x; i < end; i += THREADS) sum += double(x[i]) * double(x[i]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) partial[blockIdx.x] = sum;
+}
+
+// *out = (ADD: +=) sum x, by one block, each thread with 8 numbers in flight
+template <bool ADD, class X> __global__ void sum_kernel(double* out, const X* x, int64_t n) {
+    const int64_t threads = blockDim.x;
+    int64_t i = threadIdx.x;
+    double sum = 0;
+    for (; i + 7 * threads < n; i += 8 * threads) {
+        X v[8];
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = x[i + k * threads];
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum += double(v[k]);
+    }
+    for (; i < n; i += threads) sum += double(x[i]);
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) *out = ADD ? *out + sum : sum;
+}
+
+void sum_of_squares(double* out, const float* x, int64_t n) {
+    const int64_t size = PART * ceil_div(n, PART * MAX_PARTS), parts = ceil_div(n, size);
+    double* partial = static_cast<double*>(cuda_scratch(MAX_PARTS * 8));
+    launch(squares_kernel, {unsigned(parts), THREADS}, partial, x, n, size);
+    launch(sum_kernel<false, double>, {1, 128}, out, partial, parts);
+}
+
+void add_losses(double* total, const float* loss, int64_t n) {
+    launch(sum_kernel<true, float>, {1, 1024}, total, loss, n);
+}
+
+// ---- gate ----------------------------------------------------------------------------------------------------------
+
+__global__ void gate_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
+                            AdamW a, Limits limits) {
+    double sum = 0;
+    for (int i = threadIdx.x; i < n; i += 32) sum += squares[i];
+    sum = warp_sum(sum);
+    if (threadIdx.x == 0) gate_step(step, loss_scale * *loss_total, sum, a, limits);
+}
+
+void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
+          Limits limits) {
+    launch(gate_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
+}
+
+// ---- adamw ---------------------------------------------------------------------------------------------------------
+
+template <class T> struct Parameters {
+    T* w;
+    float *master, *m, *v;
+    const float* dw;
+    const uint8_t* decays;
+};
+
+// x or one of the two bf16 next to it, the nearer the likelier: unbiased. bits: 16 random ones, to which the lower half
+// of x is compared by a carry.
+__device__ inline bf16 round_stochastically(float x, uint32_t bits) {
+    if (!(fabsf(x) < INFINITY)) return to_bf16(x);
+    return {uint16_t((__float_as_uint(x) + bits) >> 16)};
+}
+template <class T> __device__ inline T round_weight(float x, uint32_t) { return from_float<T>(x); }
+template <> __device__ inline bf16 round_weight<bf16>(float x, uint32_t bits) { return round_stochastically(x, bits); }
+
+__device__ inline uint32_t word(const Philox4& p, int64_t i) {    // i % 4, without an address in local memory
+    const uint32_t low = i & 1 ? p.v[1] : p.v[0], high = i & 1 ? p.v[3] : p.v[2];
+    return i & 2 ? high : low;
+}
+
+// Elements i to i + W - 1. A bf16 w without a master takes for element i the upper half of word i % 4 of
+// philox(seed, updates, i / 4): whoever repeats the step gets the same bits.
+template <int W, bool MASTER, class T>
+__device__ inline void adamw_elements(const Parameters<T>& p, int64_t i, const Step& step, const AdamW& a,
+                                      uint64_t seed) {
+    const Vec<float, W> dw = load<W>(p.dw + i);
+    Vec<float, W> m = load<W>(p.m + i), v = load<W>(p.v + i), master;
+    Vec<T, W> w;
+    if constexpr (MASTER) master = load<W>(p.master + i);
+    else w = load<W>(p.w + i);
+    const float decay = p.decays[i / 64] ? a.weight_decay : 0;
+    Philox4 random = {};
+    if constexpr (!MASTER && sizeof(T) == 2) random = philox(seed, uint64_t(step.updates), uint64_t(i / 4));
+#pragma unroll
+    for (int j = 0; j < W; j++) {
+        const float g = step.scale * dw[j], was = MASTER ? master[j] : w[j];
+        m.v[j] = a.beta1 * m[j] + (1 - a.beta1) * g;
+        v.v[j] = a.beta2 * v[j] + (1 - a.beta2) * (g * g);
+        const float x = was - a.lr * (m[j] * step.m_scale / (sqrtf(v[j] * step.v_scale) + a.eps) + decay * was);
+        if constexpr (MASTER) master.v[j] = x, w.set(j, x);
+        else w.v[j] = round_weight<T>(x, word(random, i + j) >> 16);
+    }
+    store<W>(p.m + i, m);
+    store<W>(p.v + i, v);
+    if constexpr (MASTER) store<W>(p.master + i, master);
+    store<W>(p.w + i, w);
+}
+
+template <bool MASTER, class T>
+__global__ void adamw_kernel(Parameters<T> p, int64_t n, const Step* step, AdamW a, uint64_t seed) {
+    const Step s = *step;
+    if (s.skipped) return;
+    int64_t i = 4 * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
+    if (i + 4 <= n) adamw_elements<4, MASTER>(p, i, s, a, seed);
+    else
+        for (; i < n; i++) adamw_elements<1, MASTER>(p, i, s, a, seed);
+}
+
+template <class T>
+void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays, int64_t n,
+           const Step* step, AdamW a, uint64_t seed) {
+    const Parameters<T> p = {w, master, m, v, dw, decays};
+    launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, {blocks_of_4(n), THREADS}, p, n, step, a, seed);
+}
+
+// ---- conversions ---------------------------------------------------------------------------------------------------
+
+template <class To, class From> __global__ void convert_kernel(To* to, const From* from, int64_t n) {
+    int64_t i = 4 * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
+    if (i + 4 <= n) {
+        const Vec<From, 4> v = load<4>(from + i);
+        Vec<To, 4> out;
+#pragma unroll
+        for (int j = 0; j < 4; j++) out.set(j, v[j]);
+        store<4>(to + i, out);
+    } else
+        for (; i < n; i++) to[i] = from_float<To>(to_float(from[i]));
+}
+
+template <class To, class From> void convert(To* to, const From* from, int64_t n) {
+    launch(convert_kernel<To, From>, {blocks_of_4(n), THREADS}, to, from, n);
+}
+}   // namespace
+
+// ---- entries -------------------------------------------------------------------------------------------------------
+
+template <class T> void adamw_entries(Ops<T>& o) {
+    o.add_losses = add_losses;
+    o.sum_of_squares = sum_of_squares;
+    o.gate = gate;
+    o.adamw = adamw<T>;
+    o.from_floats = convert<T, float>;
+    o.to_floats = convert<float, T>;
+}
+template <class T> int64_t adamw_scratch(const ScratchSizes&) { return MAX_PARTS * 8; }
+template void adamw_entries(Ops<float>&);
+template void adamw_entries(Ops<bf16>&);
+template int64_t adamw_scratch<float>(const ScratchSizes&);
+template int64_t adamw_scratch<bf16>(const ScratchSizes&);

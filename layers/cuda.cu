@@ -1,0 +1,283 @@
+// cuda.cu - the device: memory, streams, graphs, scratch, and the table of operations put together.
+//
+// Who waits for what. All operations go to one stream, in order; the host runs ahead and waits in download and wait
+// alone. A second stream brings the next batch: upload_ahead waits (on the device) until the batch before has been
+// taken, take makes the first stream wait until the upload is there. Host memory of copies to the device is staged in a
+// pinned ring, so that a caller may change it at once: half of the ring is reused when the copies from it are done.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cuda.cuh"
+#include "cuda.h"
+
+namespace {
+constexpr int64_t HALF = 4 << 20;    // bytes of a half ring: large copies go in pieces of it
+constexpr int MARKS = 64;            // events; who asks for an older mark waits for everything
+
+struct Ring {
+    cudaStream_t stream = nullptr;
+    char* host = nullptr;
+    int64_t used = 0;
+    int half = 0;
+    cudaEvent_t done[2];
+
+    void open(cudaStream_t s) {
+        stream = s;
+        CUDA_CHECK(cudaMallocHost(&host, size_t(2 * HALF)));
+        for (cudaEvent_t& e : done) CUDA_CHECK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+    }
+    void put(void* to, const void* from, int64_t bytes) {
+        for (int64_t at = 0; at < bytes;) {
+            if (used == HALF) {
+                CUDA_CHECK(cudaEventRecord(done[half], stream));
+                half ^= 1, used = 0;
+                CUDA_CHECK(cudaEventSynchronize(done[half]));
+            }
+            const int64_t n = std::min(bytes - at, HALF - used);
+            char* place = host + half * HALF + used;
+            memcpy(place, static_cast<const char*>(from) + at, size_t(n));
+            CUDA_CHECK(cudaMemcpyAsync(static_cast<char*>(to) + at, place, size_t(n), cudaMemcpyHostToDevice, stream));
+            at += n, used += n;
+        }
+    }
+};
+
+struct Backend {
+    bool open = false;
+    CudaDevice device;
+    int64_t context_bytes = 0;
+    cudaStream_t stream = nullptr, side = nullptr;
+    cudaEvent_t uploaded, taken, marks[MARKS];
+    int64_t next_mark = 0;
+    Ring ring, ahead;
+    void* scratch = nullptr;
+    int64_t scratch_bytes = 0;
+    bool recording = false;
+} b;
+}    // namespace
+
+void cuda_failed(const char* file, int line, const char* what, cudaError_t error) {
+    fprintf(stderr, "\n%s:%d: the GPU failed: %s: %s\n", file, line, what, cudaGetErrorString(error));
+    if (error == cudaErrorMemoryAllocation)
+        fputs("its memory is full: a smaller --batch, or --recompute blocks, needs less\n", stderr);
+    _exit(int(Exit::device));    // nothing on it can be trusted, or saved
+}
+
+// ---- devices -------------------------------------------------------------------------------------------------------
+
+namespace {
+// Dense bf16 products with fp32 sums. FLOP per clock and multiprocessor is nowhere in a device's properties: NVIDIA's
+// architecture papers (A100 2020: 2048; H100 2022: 4096; GeForce runs fp32 sums at half the rate of the workstation
+// cards; Blackwell 2024). Data-centre Hopper and Blackwell quote their rate at a clock below the largest one.
+double peak_bf16(const CudaDevice& d, double clock) {
+    const bool geforce = d.name.find("GeForce") != std::string::npos;
+    double per_clock = geforce ? 512 : 1024, rated = clock;
+    if (d.major == 8 && d.minor == 0) per_clock = 2048;
+    if (d.major == 9) per_clock = 4096, rated = 1.83e9;
+    if (d.major == 10) per_clock = 8192, rated = 1.85e9;
+    return d.multiprocessors * per_clock * std::min(clock, rated);
+}
+}    // namespace
+
+std::vector<CudaDevice> cuda_devices(std::string* why) {
+    std::vector<CudaDevice> found;
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    (void)cudaGetLastError();
+    if (error != cudaSuccess || count == 0) {
+        *why = std::string("no GPU that CUDA can use") + (error ? std::string(": ") + cudaGetErrorString(error) : "");
+        return found;
+    }
+    for (int i = 0; i < count; i++) {
+        cudaDeviceProp p;
+        int clock = 0, memory_clock = 0, width = 0;
+        if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
+        CudaDevice d = {i, p.name, p.major, p.minor, p.multiProcessorCount, int64_t(p.totalGlobalMem), 0, 0, 0};
+        if (p.major < 8) {
+            *why = d.name + " has compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor) +
+                   ", needed is 8.0 (Ampere) or newer";
+            continue;
+        }
+        cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, i);    // kHz
+        cudaDeviceGetAttribute(&memory_clock, cudaDevAttrMemoryClockRate, i);
+        cudaDeviceGetAttribute(&width, cudaDevAttrGlobalMemoryBusWidth, i);    // bits
+        d.bandwidth = 2e3 * memory_clock * width / 8;                          // two transfers a clock
+        d.peak_bf16 = peak_bf16(d, 1e3 * clock);
+        d.free = b.open && b.device.index == i ? 0 : d.memory;
+        size_t free = 0, total = 0;
+        if (b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess) d.free = int64_t(free);
+        found.push_back(d);
+    }
+    (void)cudaGetLastError();
+    return found;
+}
+
+Status cuda_open(int index) {
+    if (b.open && b.device.index == index) return {};
+    CHECK(!b.open, "device %d is open", b.device.index);
+    std::string why;
+    for (const CudaDevice& d : cuda_devices(&why))
+        if (d.index == index) b.device = d, b.open = true;
+    if (!b.open) return fail(Exit::device, "GPU %d: %s", index, why.empty() ? "there is no such device" : why.c_str());
+    size_t free = 0, total = 0;
+    cudaError_t error = cudaSetDevice(index);
+    if (!error) error = cudaMemGetInfo(&free, &total);    // makes the context
+    if (error) {
+        b.open = false;
+        return fail(Exit::device, "%s: %s", b.device.name.c_str(), cudaGetErrorString(error));
+    }
+    CUDA_CHECK(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaStreamCreateWithFlags(&b.side, cudaStreamNonBlocking));
+    for (cudaEvent_t* e : {&b.uploaded, &b.taken}) CUDA_CHECK(cudaEventCreateWithFlags(e, cudaEventDisableTiming));
+    for (cudaEvent_t& e : b.marks) CUDA_CHECK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+    b.ring.open(b.stream);
+    b.ahead.open(b.side);
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    b.context_bytes = int64_t(total - free);    // with what other processes hold
+    b.device.memory = int64_t(total), b.device.free = int64_t(free);
+    return {};
+}
+const CudaDevice& cuda_device() { return b.device; }
+int64_t cuda_context_bytes() { return b.context_bytes; }
+cudaStream_t cuda_stream() { return b.stream; }
+int cuda_multiprocessors() { return b.device.multiprocessors; }
+int cuda_capability() { return 10 * b.device.major + b.device.minor; }
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+void* cuda_scratch(int64_t bytes) {
+    if (bytes <= b.scratch_bytes) return b.scratch;
+    CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
+          (long long)b.scratch_bytes);
+    CUDA_CHECK(cudaStreamSynchronize(b.stream));
+    CUDA_CHECK(cudaFree(b.scratch));
+    b.scratch = nullptr, b.scratch_bytes = 0;
+    CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
+    b.scratch_bytes = bytes;
+    return b.scratch;
+}
+
+namespace {
+void* allocate(int64_t bytes) {
+    void* p = nullptr;
+    if (cudaMalloc(&p, size_t(std::max<int64_t>(1, bytes))) != cudaSuccess) {
+        (void)cudaGetLastError();
+        return nullptr;
+    }
+    CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream));
+    CUDA_CHECK(cudaStreamSynchronize(b.stream));    // the second stream may write to it next
+    return p;
+}
+void release(void* p, int64_t) { CUDA_CHECK(cudaFree(p)); }
+void* allocate_host(int64_t bytes) {
+    void* p = nullptr;
+    if (cudaMallocHost(&p, size_t(bytes)) == cudaSuccess) return p;
+    (void)cudaGetLastError();
+    return nullptr;
+}
+void release_host(void* p, int64_t) { CUDA_CHECK(cudaFreeHost(p)); }
+void zero(void* p, int64_t bytes) { CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream)); }
+void copy(void* to, const void* from, int64_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream));
+}
+void upload(void* to, const void* from, int64_t bytes) { b.ring.put(to, from, bytes); }
+void download_later(void* to, const void* from, int64_t bytes) {
+    CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToHost, b.stream));
+}
+void download(void* to, const void* from, int64_t bytes) {
+    download_later(to, from, bytes);
+    CUDA_CHECK(cudaStreamSynchronize(b.stream));
+}
+
+void upload_ahead(void* staged, const void* from, int64_t bytes) {
+    CUDA_CHECK(cudaStreamWaitEvent(b.side, b.taken, 0));
+    b.ahead.put(staged, from, bytes);
+    CUDA_CHECK(cudaEventRecord(b.uploaded, b.side));
+}
+void take(void* to, const void* staged, int64_t bytes) {
+    CUDA_CHECK(cudaStreamWaitEvent(b.stream, b.uploaded, 0));
+    copy(to, staged, bytes);
+    CUDA_CHECK(cudaEventRecord(b.taken, b.stream));
+}
+
+int64_t mark() {
+    CUDA_CHECK(cudaEventRecord(b.marks[b.next_mark % MARKS], b.stream));
+    return b.next_mark++;
+}
+void wait(int64_t m) {
+    if (m + MARKS <= b.next_mark) CUDA_CHECK(cudaStreamSynchronize(b.stream));
+    else CUDA_CHECK(cudaEventSynchronize(b.marks[m % MARKS]));
+}
+int64_t free_bytes() {
+    size_t free = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free, &total));
+    return int64_t(free);
+}
+
+// ---- graphs --------------------------------------------------------------------------------------------------------
+
+void record() {
+    CUDA_CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
+    b.recording = true;
+}
+void* recorded() {
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    b.recording = false;
+    CUDA_CHECK(cudaStreamEndCapture(b.stream, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return exec;
+}
+void replay(void* graph) { CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), b.stream)); }
+void release_graph(void* graph) {
+    CUDA_CHECK(cudaStreamSynchronize(b.stream));
+    CUDA_CHECK(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+}
+
+// ---- the table -----------------------------------------------------------------------------------------------------
+
+template <class T> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
+    const ScratchSizes s = {B, S, C, F, Vp, head_rows, h};
+    return std::max({embedding_scratch<T>(s), norm_scratch<T>(s), linear_scratch<T>(s), attention_scratch<T>(s),
+                     lm_head_scratch<T>(s), adamw_scratch<T>(s)});
+}
+
+template <class T> Ops<T> make_table(Dtype dtype) {
+    static const char* const NAMES[] = {"fp32", "tf32", "bf16"};
+    static std::string names[3];
+    std::string& name = names[int(dtype)];
+    name = b.device.name + " " + NAMES[int(dtype)];
+    Ops<T> o = {};
+    o.name = name.c_str();
+    o.allocate = allocate, o.release = release, o.allocate_host = allocate_host, o.release_host = release_host;
+    o.zero = zero, o.copy = copy, o.upload = upload, o.download = download;
+    o.upload_ahead = upload_ahead, o.take = take, o.download_later = download_later, o.mark = mark, o.wait = wait;
+    o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
+    embedding_entries(o), norm_entries(o), linear_entries(o, dtype), attention_entries(o), ffn_entries(o);
+    lm_head_entries(o), adamw_entries(o);
+    // 5,300 rows of GPT-2's in bf16: the products of the head are as fast as with all rows at once.
+    o.logits_bytes = int64_t(512) << 20;
+    o.scratch_bytes = scratch_bytes<T>;
+    o.free_bytes = free_bytes;
+    CHECK(o.embedding_forward && o.embedding_backward && o.layernorm_forward && o.layernorm_backward &&
+              o.linear_forward && o.linear_backward && o.attention_forward && o.attention_backward &&
+              o.attention_cached && o.gelu_forward && o.gelu_backward && o.cross_entropy && o.add_losses &&
+              o.sum_of_squares && o.gate && o.adamw && o.from_floats && o.to_floats,
+          "an operation is missing");
+    return o;
+}
+}    // namespace
+
+template <> const Ops<float>& cuda_ops<float>(Dtype dtype) {
+    CHECK(b.open && dtype != Dtype::bf16, "cuda_open comes first");
+    static const Ops<float> full = make_table<float>(Dtype::fp32), fast = make_table<float>(Dtype::tf32);
+    return dtype == Dtype::tf32 ? fast : full;
+}
+template <> const Ops<bf16>& cuda_ops<bf16>(Dtype dtype) {
+    CHECK(b.open && dtype == Dtype::bf16, "cuda_open comes first");
+    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16);
+    return half;
+}

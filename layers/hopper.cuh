@@ -1,0 +1,211 @@
+// hopper.cuh - what only sm_90a has, as functions: mbarriers, the bulk copy engine (TMA), and products by warpgroups of
+// 128 threads (wgmma). test/cuda_on_cpu/include/hopper_on_cpu.h has the same functions in plain C++.
+//
+// All of these work behind the program's back, in what PTX calls the async proxy. Four rules keep order:
+//   - what a copy brings is there when the wait on its mbarrier returns;
+//   - the registers of a wgmma, and the shared memory that it reads, are its own until wgmma_wait;
+//   - shared memory written by a thread (store_shared, stmatrix_x4) is seen by wgmma and bulk copies only after that
+//     thread's fence_async, and a barrier behind it;
+//   - a bulk copy to global memory has read its source after bulk_wait_read, and is done after bulk_wait.
+#pragma once
+#include <cuda.h>    // types alone: the driver is reached through the runtime, never linked
+
+#include "ptx.cuh"
+
+// ---- tiles of bf16 as TMA lays them down and wgmma reads them ------------------------------------------------------
+
+// Which way an operand of a product lies in shared memory: 64 values side by side run along k, or along its rows or
+// columns of the result (PTX: K-major, MN-major).
+enum Along { ALONG_K = 0, ALONG_MN = 1 };
+
+// The descriptor of an operand that starts at p, in rows of 128 bytes swizzled by 128 bytes. `groups`: bytes from 8
+// such rows to the next 8 (PTX: stride); `chunks`: from 64 values to the next 64 of a row (PTX: leading dimension; read
+// only ALONG_MN).
+__device__ inline uint64_t wgmma_operand(const void* p, int chunks, int groups) {
+    const uint64_t start = (shared_address(p) & 0x3ffff) >> 4;
+    return start | uint64_t(chunks >> 4) << 16 | uint64_t(groups >> 4) << 32 | uint64_t(1) << 62;
+}
+
+// ROWS x COLUMNS in chunks of 64 columns. Within each 8 rows of a chunk, row r has its 16-byte pieces exchanged: piece
+// i lies where i ^ r would.
+template <int ROWS, int COLUMNS> struct alignas(1024) Tile {
+    static_assert(ROWS % 8 == 0 && COLUMNS % 64 == 0);
+    static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
+    bf16 chunk[COLUMNS / 64][ROWS][64];
+
+    // 16 columns from `column` on as k, of the rows from `row` (a multiple of 8) on: ALONG_K.
+    __device__ uint64_t columns_as_k(int row, int column) const {
+        return wgmma_operand(&chunk[column / 64][row][column % 64], 16, 8 * 128);
+    }
+    // 16 rows from `row` (a multiple of 8) on as k, of the columns from `column` (a multiple of 64) on: ALONG_MN.
+    __device__ uint64_t rows_as_k(int row, int column) const {
+        return wgmma_operand(&chunk[column / 64][row][0], ROWS * 128, 8 * 128);
+    }
+    // The 16 bytes of `row` from `column` (a multiple of 8) on.
+    __device__ bf16* piece(int row, int column) {
+        return &chunk[column / 64][row][(column % 64 / 8 ^ row % 8) * 8];
+    }
+};
+
+#ifndef __CUDACC__
+constexpr bool SM90A = true;
+#include <hopper_on_cpu.h>
+#else
+
+// The body of a kernel that calls any of the below stands within `if constexpr (SM90A)`: empty for other architectures.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+constexpr bool SM90A = true;
+#else
+constexpr bool SM90A = false;
+#pragma nv_diag_suppress 177    // functions that nobody calls then
+#endif
+
+// ---- mbarriers -----------------------------------------------------------------------------------------------------
+
+// A phase ends when `arrivals` have come and all the bytes that were announced.
+__device__ inline void mbarrier_init(uint64_t* b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+}
+// Behind the inits, before the barrier that lets the others (and TMA) use them.
+__device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void mbarrier_arrive(uint64_t* b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+// Arrives, and announces bytes that this phase is to wait for.
+__device__ inline void mbarrier_arrive_expect(uint64_t* b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes)
+                 : "memory");
+}
+// Waits for the end of the phase of this parity. The first has parity 0; waiting for parity 1 before it ends returns.
+__device__ inline void mbarrier_wait(uint64_t* b, int parity) {
+    asm volatile(
+        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}"
+        ::"r"(shared_address(b)), "r"(parity) : "memory");
+}
+
+// ---- bulk copies ---------------------------------------------------------------------------------------------------
+
+// Starts copying the map's box at these coordinates to shared memory, zeros where it leaves the tensor.
+__device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
+        ::"r"(shared_address(to)), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full)) : "memory");
+}
+// The next three: 16-byte aligned, a multiple of 16 bytes.
+__device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t* full) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(full)) : "memory");
+}
+__device__ inline void bulk_store(void* to, const void* from, int bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+__device__ inline void bulk_add(float* to, const float* from, int bytes) {
+    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+                 ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Of the calling thread's stores and adds, all of them committed.
+__device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+__device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
+// ---- shared memory written for the async proxy ---------------------------------------------------------------------
+
+__device__ inline void store_shared(float4* to, float4 x) { *to = x; }
+// Four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
+__device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t r2, uint32_t r3) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};"
+                 ::"r"(shared_address(row)), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+__device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- blocks that take turns ----------------------------------------------------------------------------------------
+
+// Waits until *turn is mine. Who passes it on must be a block of lower index: blocks start in the order of their index
+// (as GPUs have it; no manual promises it), so that it runs or has ended.
+__device__ inline void turn_wait(const int* turn, int mine) {
+    int now;
+    do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
+    while (now != mine);
+    asm volatile("fence.proxy.async.global;" ::: "memory");    // what follows is a bulk copy
+}
+// After bulk_wait: what the calling thread has copied is done for the one whose turn is next.
+__device__ inline void turn_pass(int* turn, int next) {
+    __threadfence();
+    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
+}
+
+// ---- registers -----------------------------------------------------------------------------------------------------
+
+// By all warps of a warpgroup: gives registers back, or takes them (waits until there are enough).
+template <int count> __device__ inline void registers_give() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
+}
+template <int count> __device__ inline void registers_take() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
+}
+
+// ---- products by warpgroup -----------------------------------------------------------------------------------------
+
+// Keeps the compiler from moving what it does with d across this point.
+template <int n> __device__ inline void wgmma_pin(float (&d)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
+}
+template <int n> __device__ inline void wgmma_pin(uint32_t (&a)[n]) {
+#pragma unroll
+    for (int i = 0; i < n; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
+// Before products that read or write these registers, if anything else has written them.
+template <class... R> __device__ inline void wgmma_fence(R&... registers) {
+    (wgmma_pin(registers), ...);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Waits for all but the last `but` committed groups; these registers were theirs.
+template <int but, class... R> __device__ inline void wgmma_wait(R&... registers) {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(but) : "memory");
+    (wgmma_pin(registers), ...);
+}
+
+// d (64 x N, float) = a b, or d + a b, with a (64 x 16) and b (16 x N) bf16 and N twice the size of d.
+// Warp w has rows 16 w and on: d[4 j + e] is there what d[e] of mma_m16n8k16 is for columns 8 j and on. Four registers
+// of a are as in mma_m16n8k16, too: pairs of a d from 8 k on are the a of columns 16 k and on.
+#define R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define R16(d, i) R4(d, i), R4(d, i + 4), R4(d, i + 8), R4(d, i + 12)
+#define D32                                                                                                        \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
+    "%30,%31"
+#define D64                                                                                                        \
+    D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"  \
+        "%58,%59,%60,%61,%62,%63"
+#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
+
+template <Along A, Along B> __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
+                 WGMMA(64) "{" D32 "}, %32, %33, add, 1, 1, %35, %36;\n}"
+                 : R16(d, 0), R16(d, 16) : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));
+}
+template <Along A, Along B> __device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
+                 WGMMA(128) "{" D64 "}, %64, %65, add, 1, 1, %67, %68;\n}"
+                 : R16(d, 0), R16(d, 16), R16(d, 32), R16(d, 48)
+                 : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));
+}
+// a in registers, added always.
+template <Along B> __device__ inline void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
+    asm volatile(WGMMA(64) "{" D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
+                 : R16(d, 0), R16(d, 16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));
+}
+template <Along B> __device__ inline void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
+    asm volatile(WGMMA(128) "{" D64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;"
+                 : R16(d, 0), R16(d, 16), R16(d, 32), R16(d, 48)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));
+}
+#undef R4
+#undef R16
+#undef D32
+#undef D64
+#undef WGMMA
+
+#endif

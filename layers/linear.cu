@@ -1,0 +1,391 @@
+// linear.cu - y = x w^T + b + residual and its gradients: cuBLASLt's matrix products, and only here. Up to GEMV_ROWS
+// rows go to a kernel of our own (linear_kernels.cuh).
+//
+// cuBLASLt counts columns first: a row-major (N,OC) is its (OC,N), with leading dimension OC. So the factors change
+// places, and D (m,n) = op(A) (m,k) op(B) (k,n) is
+//     y  (OC,N) = w (C,OC)^T x  (C,N)     2 N C OC FLOPs each. At least N C + C OC + N OC elements move: with C=768,
+//     dx (C,N)  = w (C,OC)   dy (OC,N)    OC=2304, bf16 and many rows that is 576 FLOPs a byte, where an H200 does 206
+//     dw (C,OC) = x (C,N)    dy (OC,N)^T  in the time that a byte takes (989 TFLOP/s, 4.8 TB/s): bound by tensor cores.
+// An epilogue's vector runs along m (bias, the sums of dpre), but that of BGRADB, the sums of dy, along n.
+//
+// Some epilogues are free, some slow the product down by more than a kernel of their own costs, some do not exist, and
+// which is which depends on GPU, type and version. So at the first call of a form all algorithms are tried, on the
+// call's operands, and the same in steps against them; the fastest stays. Each gives the same bits every time (cuBLAS
+// guide, results reproducibility), two of them need not.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <cinttypes>
+#include <compare>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cuda.cuh"
+#include "cuda.h"
+#include "linear_kernels.cuh"
+
+namespace {
+// ---- products: what cuBLASLt is asked for --------------------------------------------------------------------------
+
+[[noreturn]] void blas_failed(int line, const std::string& what, cublasStatus_t status) {
+    const std::string text = what + ": cuBLASLt says " + cublasLtGetStatusString(status);
+    cuda_failed(__FILE__, line, text.c_str(), cudaGetLastError());
+}
+#define CUBLAS_CHECK(call)                                                                             \
+    do {                                                                                               \
+        if (cublasStatus_t status_ = (call); status_ != CUBLAS_STATUS_SUCCESS)                         \
+            blas_failed(__LINE__, #call, status_);                                                     \
+    } while (0)
+
+constexpr int64_t WORKSPACE = 32 << 20;     // what NVIDIA advises for Hopper; the algorithms get no more
+constexpr int CANDIDATES = 8, RUNS = 3;
+constexpr float CLEARLY = 0.97f;            // a time below this share of another is no accident
+
+// D = op(A) op(B) (+ C), through an epilogue; all matrices dense. C and D, bias, sums and aux are of one type.
+struct Form {
+    cudaDataType_t in, out;
+    cublasComputeType_t compute;
+    cublasOperation_t ta, tb;
+    int m, n, k;
+    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+    bool add = false;
+    int alignment = 16;    // of all pointers; what a vector load or TMA wants, there is no better one
+    auto operator<=>(const Form&) const = default;
+
+    bool has_bias() const { return epilogue & CUBLASLT_EPILOGUE_BIAS; }
+    bool has_aux() const { return epilogue & 128; }
+    int sums() const {    // how many the epilogue makes
+        return epilogue == CUBLASLT_EPILOGUE_BGRADB ? n : epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m : 0;
+    }
+    int64_t out_size() const { return out == CUDA_R_32F ? 4 : 2; }
+    std::string text() const {
+        char s[160];
+        snprintf(s, sizeof s, "%s to %s%s %s%s %d x %d x %d epilogue %d%s align %d", in == CUDA_R_32F ? "fp32" : "bf16",
+                 out == CUDA_R_32F ? "fp32" : "bf16", compute == CUBLAS_COMPUTE_32F ? "" : " by tf32", ta ? "T" : "N",
+                 tb ? "T" : "N", m, n, k, int(epilogue), add ? " add" : "", alignment);
+        return s;
+    }
+};
+
+struct Operands {
+    const void *a, *b, *c;    // c: null, d or what d shares no element with
+    void* d;
+    const void *bias = nullptr, *aux = nullptr;    // GELU_AUX_BIAS writes aux
+    float* sums = nullptr;                         // += the epilogue's
+};
+
+struct Plan {
+    bool usable = false;    // or else: done in steps
+    cublasLtMatmulDesc_t operation{};
+    cublasLtMatrixLayout_t a{}, b{}, d{};
+    cublasLtMatmulAlgo_t algorithm{};
+    size_t workspace = 0;
+};
+typedef std::function<void(const Operands&)> Steps;
+
+std::map<Form, Plan> plans;
+// By Form::text: the algorithm in hex, or "-" for steps. What cuda_choices tells and cuda_choose was told.
+std::map<std::string, std::string> chosen;
+
+cublasLtHandle_t handle() {
+    static const cublasLtHandle_t h = [] {
+        cublasLtHandle_t made;
+        CUBLAS_CHECK(cublasLtCreate(&made));
+        return made;
+    }();
+    return h;
+}
+
+template <class X> void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t what, X value) {
+    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, what, &value, sizeof value));
+}
+
+Plan describe(const Form& f) {
+    Plan p;
+    auto layout = [](cudaDataType_t type, int rows, int columns) {
+        cublasLtMatrixLayout_t made;
+        CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&made, type, uint64_t(rows), uint64_t(columns), rows));
+        return made;
+    };
+    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p.operation, f.compute, CUDA_R_32F));
+    set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, f.ta);
+    set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, f.tb);
+    set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, f.epilogue);
+    // Any pointers of this alignment, as it is all that is read of them until the call.
+    void* const aligned = reinterpret_cast<void*>(uintptr_t(f.alignment));
+    if (f.has_bias() || f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
+    if (f.has_aux()) {
+        set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
+        set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(f.m));
+    }
+    p.a = f.ta == CUBLAS_OP_T ? layout(f.in, f.k, f.m) : layout(f.in, f.m, f.k);
+    p.b = f.tb == CUBLAS_OP_T ? layout(f.in, f.n, f.k) : layout(f.in, f.k, f.n);
+    p.d = layout(f.out, f.m, f.n);
+    return p;
+}
+
+void forget(Plan& p) {
+    CUBLAS_CHECK(cublasLtMatmulDescDestroy(p.operation));
+    for (cublasLtMatrixLayout_t l : {p.a, p.b, p.d}) CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(l));
+}
+
+cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
+    const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256), all = sums_bytes + int64_t(p.workspace);
+    char* scratch = all ? static_cast<char*>(cuda_scratch(all)) : nullptr;
+    if (f.has_bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
+    if (f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(scratch));
+    if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
+    const float alpha = 1, beta = f.add ? 1 : 0;
+    const cublasStatus_t status =
+        cublasLtMatmul(handle(), p.operation, &alpha, x.a, p.a, x.b, p.b, &beta, f.add ? x.c : x.d, p.d, x.d, p.d,
+                       &p.algorithm, scratch + sums_bytes, p.workspace, cuda_stream());
+    if (status == CUBLAS_STATUS_SUCCESS && f.sums()) {
+        if (f.out == CUDA_R_32F) sum_ranges(x.sums, reinterpret_cast<const float*>(scratch), 1, f.sums(), 1, true);
+        else sum_ranges(x.sums, reinterpret_cast<const bf16*>(scratch), 1, f.sums(), 1, true);
+    }
+    return status;
+}
+
+// ---- products: the choice ------------------------------------------------------------------------------------------
+
+struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
+
+std::vector<Candidate> candidates(const Form& f, const Plan& p) {
+    cublasLtMatmulPreference_t preference;
+    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
+        CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(WORKSPACE));
+    // Sums over k that are split are put together in order and in float; never in place or in the output's type.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+                       CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
+        prefer(which, uint32_t(f.alignment));
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES] = {};
+    int count = 0;
+    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), p.operation, p.a, p.b, p.d, p.d, preference,
+                                                                 CANDIDATES, results, &count);
+    CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    std::vector<Candidate> found;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) found.push_back({results[i].algo, results[i].workspaceSize});
+    return found;
+}
+
+std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
+    std::string s;
+    char word[17];
+    for (uint64_t d : algorithm.data) snprintf(word, sizeof word, "%016" PRIx64, d), s += word;
+    return s;
+}
+
+// Milliseconds of one run, after a first. The emulator has no clock.
+float time_of(const std::function<void()>& f) {
+    f();
+    if (EMULATED) return 0;
+    cudaEvent_t from, to;
+    float ms;
+    CUDA_CHECK(cudaEventCreate(&from));
+    CUDA_CHECK(cudaEventCreate(&to));
+    CUDA_CHECK(cudaEventRecord(from, cuda_stream()));
+    for (int i = 0; i < RUNS; i++) f();
+    CUDA_CHECK(cudaEventRecord(to, cuda_stream()));
+    CUDA_CHECK(cudaEventSynchronize(to));
+    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+    CUDA_CHECK(cudaEventDestroy(from));
+    CUDA_CHECK(cudaEventDestroy(to));
+    return ms / RUNS;
+}
+
+// The call's operands, with memory of its own for what a trial must not write: what is added to. False: none left.
+bool trial_operands(const Form& f, Operands& x, char** memory) {
+    const int64_t d = f.add && x.c == x.d ? round_up(int64_t(f.m) * f.n * f.out_size(), 256) : 0, sums = f.sums() * 4;
+    *memory = nullptr;
+    if (d + sums == 0) return true;
+    if (cudaMalloc(memory, size_t(d + sums)) != cudaSuccess) {
+        (void)cudaGetLastError();    // not an error that stays
+        return false;
+    }
+    if (d) x.d = *memory;
+    if (sums) x.sums = reinterpret_cast<float*>(*memory + d);
+    return true;
+}
+
+// The known algorithm, if it is one of those offered (bytes from a file are compared, never used). Else the fastest,
+// tried on the call's own operands; or none, where the steps are faster. A bias alone is no reason for steps.
+void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known) {
+    if (steps && known == "-") return;
+    if (f.has_aux() && f.m % 8) return;    // what cuBLASLt asks of aux' leading dimension
+    const std::vector<Candidate> found = candidates(f, plan);
+    if (found.empty()) return;
+    auto use = [&](const Candidate& c) {
+        plan.algorithm = c.algorithm, plan.workspace = c.workspace, plan.usable = true;
+    };
+    for (const Candidate& c : found)
+        if (hex(c.algorithm) == known) return use(c);
+    char* memory;
+    if (!trial_operands(f, x, &memory)) return use(found[0]);
+    const Candidate* fastest = nullptr;
+    float least = INFINITY;
+    for (const Candidate& c : found) {
+        use(c);
+        if (run(f, plan, x) != CUBLAS_STATUS_SUCCESS) continue;
+        const float ms = time_of([&] { CUBLAS_CHECK(run(f, plan, x)); });
+        if (!fastest || ms < CLEARLY * least) fastest = &c, least = ms;
+    }
+    plan.usable = false;
+    if (fastest) use(*fastest);
+    if (fastest && steps && f.epilogue != CUBLASLT_EPILOGUE_BIAS && time_of([&] { steps(x); }) < CLEARLY * least)
+        plan.usable = false;
+    CUDA_CHECK(cudaFree(memory));
+}
+
+Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
+    const std::string text = f.text();
+    cudaStreamCaptureStatus capture;
+    CUDA_CHECK(cudaStreamIsCapturing(cuda_stream(), &capture));
+    CHECK(capture == cudaStreamCaptureStatusNone, "A product of a new form (%s) while a graph is recorded: "
+          "what is recorded must have been called once before.", text.c_str());
+    Plan& plan = plans[f] = describe(f);
+    std::string& choice = chosen[text];
+    choose(f, plan, x, steps, std::string(choice));
+    if (!plan.usable && !steps) blas_failed(__LINE__, "the product " + text, CUBLAS_STATUS_NOT_SUPPORTED);
+    choice = plan.usable ? hex(plan.algorithm) : "-";
+    return plan;
+}
+
+// steps(operands) does the same in several calls: for where cuBLASLt has no such epilogue, or a slow one.
+template <class F> void multiply(Form f, const Operands& x, F steps) {
+    uintptr_t all = 16;
+    for (const void* p : {x.a, x.b, x.c, static_cast<const void*>(x.d), x.bias, x.aux}) all |= uintptr_t(p);
+    f.alignment = int(all & -all);
+    const auto found = plans.find(f);
+    const Plan& plan = found != plans.end() ? found->second : make_plan(f, x, steps);
+    if (plan.usable) CUBLAS_CHECK(run(f, plan, x));
+    else steps(x);
+}
+void multiply(const Form& f, const Operands& x) { multiply(f, x, Steps()); }
+
+// Before the choices of another library or device.
+std::string header() {
+    char s[80];
+    snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublasLtGetVersion(), cuda_capability(), cuda_multiprocessors());
+    return s;
+}
+}   // namespace
+
+// "header;form=algorithm;form=-;": no quotes, backslashes or line ends.
+std::string cuda_choices() {
+    std::string s = header() + ";";
+    for (const auto& [form, choice] : chosen) s += form + "=" + choice + ";";
+    return s;
+}
+
+void cuda_choose(const std::string& choices) {
+    for (auto& [form, plan] : plans) forget(plan);
+    plans.clear();
+    chosen.clear();
+    const std::string ours = header() + ";";
+    if (choices.compare(0, ours.size(), ours) != 0) return;
+    for (size_t at = ours.size(), end; (end = choices.find(';', at)) != std::string::npos; at = end + 1)
+        if (const size_t equals = choices.find('=', at); equals < end)
+            chosen[choices.substr(at, equals - at)] = choices.substr(equals + 1, end - equals - 1);
+}
+
+// ---- linear --------------------------------------------------------------------------------------------------------
+
+namespace {
+template <class T, Dtype dtype> struct Linear {
+    static constexpr auto type = sizeof(T) == 4 ? CUDA_R_32F : CUDA_R_16BF;
+    static constexpr auto compute = dtype == Dtype::tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+
+    static void forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
+        if (N <= GEMV_ROWS) return gemv<T>(y, nullptr, x, w, b, residual, N, C, OC);
+        const auto epilogue = b ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+        const Form f = {type, type, compute, CUBLAS_OP_T, CUBLAS_OP_N, OC, N, C, epilogue, residual != nullptr};
+        const Operands operands = {w, x, residual, y, b};
+        if (!b) return multiply(f, operands);
+        multiply(f, operands, [&](Operands to) {
+            const int64_t n = int64_t(N) * OC;
+            launch(bias_rows_kernel<T>, {unsigned(ceil_div(n, 256)), 256}, static_cast<T*>(to.d), b, residual, n, OC);
+            Form plain = f;
+            plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT, plain.add = true;
+            multiply(plain, {w, x, to.d, to.d});
+        });
+    }
+
+    static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
+        if (N <= GEMV_ROWS) return gemv<T>(y, pre, x, w, b, nullptr, N, C, OC);
+        const auto epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+        multiply({type, type, compute, CUBLAS_OP_T, CUBLAS_OP_N, OC, N, C, epilogue}, {w, x, nullptr, y, b, pre},
+                 [&](const Operands&) {
+                     forward(pre, x, w, b, nullptr, N, C, OC);
+                     cuda_ops<T>(dtype).gelu_forward(y, pre, int64_t(N) * OC);
+                 });
+    }
+
+    static Form dx_form(int N, int C, int OC, cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT) {
+        return {type, type, compute, CUBLAS_OP_N, CUBLAS_OP_N, C, N, OC, epilogue};
+    }
+
+    // dw += dy^T x   db += sum_n dy
+    static void parameters(Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, int N, int C, int OC) {
+        const auto epilogue = db ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
+        const Form f = {type, CUDA_R_32F, compute, CUBLAS_OP_N, CUBLAS_OP_T, C, OC, N, epilogue, true};
+        Operands operands = {x, dy, dw, dw};
+        if (!db) return multiply(f, operands);
+        operands.sums = db;
+        multiply(f, operands, [&](const Operands& to) {
+            Form plain = f;
+            plain.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+            multiply(plain, to);
+            column_sums(to.sums, dy, N, OC);
+        });
+    }
+
+    static void backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+        if (dx) multiply(dx_form(N, C, OC), {w, dy, nullptr, dx});
+        parameters(dw, db, dy, x, N, C, OC);
+    }
+
+    static void gelu_backward(T* dpre, Grad<T>* dw, Grad<T>* db, Grad<T>* dpre_sum, const T* dy, const T* x, const T* w,
+                              const T* pre, int N, int C, int OC) {
+        auto slope_after = [&](const Operands& to) {
+            multiply(dx_form(N, C, OC), to);
+            cuda_ops<T>(dtype).gelu_backward(dpre, dpre, pre, int64_t(N) * C);
+        };
+        auto sums_after = [&](const Operands& to) {
+            multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU), to, slope_after);
+            column_sums(to.sums, dpre, N, C);
+        };
+        multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD), {w, dy, nullptr, dpre, nullptr, pre, dpre_sum},
+                 sums_after);
+        parameters(dw, db, dy, x, N, C, OC);
+    }
+
+    static void entries(Ops<T>& o) {
+        o.linear_forward = forward;
+        o.linear_backward = backward;
+        o.linear_gelu_forward = gelu_forward;
+        o.linear_gelu_backward = gelu_backward;
+    }
+};
+}   // namespace
+
+// ---- entries -------------------------------------------------------------------------------------------------------
+
+template <> void linear_entries(Ops<float>& o, Dtype dtype) {
+    dtype == Dtype::tf32 ? Linear<float, Dtype::tf32>::entries(o) : Linear<float, Dtype::fp32>::entries(o);
+}
+template <> void linear_entries(Ops<bf16>& o, Dtype) { Linear<bf16, Dtype::bf16>::entries(o); }
+
+// The workspace and, beside it or by itself, a column's sums.
+template <class T> int64_t linear_scratch(const ScratchSizes& s) {
+    const int64_t N = int64_t(s.B) * s.S, columns = std::max({s.C, s.F, (s.h.NH + 2 * s.h.NKV) * s.h.HS});
+    return std::max(WORKSPACE + round_up(columns * 4, 256), ceil_div(N, sum_rows(N)) * columns * 4);
+}
+template int64_t linear_scratch<float>(const ScratchSizes&);
+template int64_t linear_scratch<bf16>(const ScratchSizes&);

@@ -1,0 +1,147 @@
+// linear_kernels.cuh - what linear.cu does without cuBLASLt: products of few rows, and sums of columns.
+#pragma once
+#include <algorithm>
+
+#include "cuda.cuh"
+
+namespace {
+// ---- few rows ------------------------------------------------------------------------------------------------------
+
+// y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = that, y = gelu(pre)
+//
+// Generation's products. Bound by reading w once: OC C elements; x comes from L1. A warp takes R rows of w, and `split`
+// warps share them where C is long: then a lane has about four 16-byte loads of w, all in flight. A weight costs N
+// multiply-adds and its conversion: with N = 8 an H200, which reads 10 weights of bf16 a clock and multiprocessor and
+// does 128 operations, would be bound by these.
+constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
+
+__device__ inline float gelu(float x) {    // x sigmoid(2u); 2 sqrt(2/pi)
+    return x / (1 + expf(-1.595769122f * (x + 0.044715f * x * x * x)));
+}
+
+template <class T, int W, int N, int R>
+__global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
+                            int split) {
+    constexpr int FLIGHT = 4 / R;
+    SHARED(float[GEMV_WARPS][R][N], sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = GEMV_WARPS / split;
+    const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + warp / split * R;
+    const int stride = split * 32 * W;
+    float sum[R][N] = {};
+    for (int from = (warp % split * 32 + lane) * W; from < C; from += FLIGHT * stride) {
+        Vec<T, W> weight[FLIGHT][R], v[FLIGHT][N];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; k++)
+            if (const int c = from + k * stride; c < C) {
+#pragma unroll
+                for (int r = 0; r < R; r++) {    // rows behind the last: the last again
+                    const int64_t o = mine + r < OC ? mine + r : OC - 1;
+                    weight[k][r] = load<W>(w + o * C + c);
+                }
+#pragma unroll
+                for (int n = 0; n < N; n++) v[k][n] = load<W>(x + int64_t(n) * C + c);
+            }
+#pragma unroll
+        for (int k = 0; k < FLIGHT; k++)
+            if (from + k * stride < C)
+#pragma unroll
+                for (int r = 0; r < R; r++)
+#pragma unroll
+                    for (int n = 0; n < N; n++)
+#pragma unroll
+                        for (int i = 0; i < W; i++) sum[r][n] += v[k][n][i] * weight[k][r][i];
+    }
+#pragma unroll
+    for (int r = 0; r < R; r++)
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const float s = warp_sum(sum[r][n]);
+            if (lane == 0) sums[warp][r][n] = s;
+        }
+    __syncthreads();
+    const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
+    const int64_t o = first + group * R + r, at = n * int64_t(OC) + o;
+    if (group >= groups || o >= OC) return;
+    float s = (b ? to_float(b[o]) : 0) + (residual ? to_float(residual[at]) : 0);
+    for (int i = 0; i < split; i++) s += sums[group * split + i][r][n];
+    if (pre) pre[at] = from_float<T>(s), s = gelu(s);
+    y[at] = from_float<T>(s);
+}
+
+template <class T, int MOST = GEMV_ROWS, int N = 1>
+void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
+    if constexpr (N < MOST)
+        if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
+    constexpr int R = N > 1 ? 2 : 1;    // with several rows of x, half its loads
+    const int loads = int(ceil_div(C, 32 * VEC<T>)), split = loads <= 4 ? 1 : loads <= 8 ? 2 : 4;
+    const Launch by = {unsigned(ceil_div(OC, GEMV_WARPS / split * R)), GEMV_WARPS * 32};
+    auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, split); };
+    rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
+}
+
+// ---- column sums ---------------------------------------------------------------------------------------------------
+
+// out[p,c] = sum of x[n,c] over the p-th range of rows; or += where there is one range.
+//
+// 32 lanes side by side, each with one vector of columns; every eighth row a warp; then the warps in order. Bound by
+// reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in L2 and are summed by the same kernel. How
+// many ranges there are depends on N alone.
+constexpr int SUM_WARPS = 8, SUM_PARTS = 128, SUM_ROWS = 64;
+
+// The next ROWS of a warp's rows: all loads are under way before the first is waited for.
+template <int ROWS, class X, int W> __device__ inline void add_rows(float (&sum)[W], const X* x, int C) {
+    Vec<X, W> v[ROWS];
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) v[k] = load<W>(x + int64_t(k * SUM_WARPS) * C);
+#pragma unroll
+    for (int k = 0; k < ROWS; k++)
+#pragma unroll
+        for (int i = 0; i < W; i++) sum[i] += v[k][i];
+}
+
+template <class X, int W> __global__ void column_sums_kernel(float* out, const X* x, int N, int C, int rows, bool add) {
+    SHARED(float[SUM_WARPS][W][32], sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t c = (blockIdx.x * 32ll + lane) * W, from = int64_t(blockIdx.y) * rows;
+    const int64_t to = from + rows < N ? from + rows : N;
+    float sum[W] = {};
+    if (c < C) {
+        int64_t n = from + warp;
+        for (; n + 3 * SUM_WARPS < to; n += 4 * SUM_WARPS) add_rows<4>(sum, x + n * C + c, C);
+        for (; n < to; n += SUM_WARPS) add_rows<1>(sum, x + n * C + c, C);
+    }
+#pragma unroll
+    for (int i = 0; i < W; i++) sums[warp][i][lane] = sum[i];
+    __syncthreads();
+    if (warp >= W || c >= C) return;
+    float s = 0;    // of column c + warp
+    for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
+    float& to_column = out[blockIdx.y * int64_t(C) + c + warp];
+    to_column = add ? to_column + s : s;
+}
+
+int sum_rows(int64_t N) { return int(std::max<int64_t>(SUM_ROWS, ceil_div(N, SUM_PARTS))); }
+
+template <class X> void sum_ranges(float* out, const X* x, int N, int C, int rows, bool add) {
+    auto run = [&](auto kernel, int W) {
+        const dim3 grid(unsigned(ceil_div(C, 32 * W)), unsigned(ceil_div(N, rows)));
+        launch(kernel, {grid, SUM_WARPS * 32}, out, x, N, C, rows, add);
+    };
+    rows_align<X>(C) ? run(column_sums_kernel<X, VEC<X>>, VEC<X>) : run(column_sums_kernel<X, 1>, 1);
+}
+
+// out[c] += sum_n x[n,c]
+template <class X> void column_sums(float* out, const X* x, int N, int C) {
+    const int rows = sum_rows(N), parts = int(ceil_div(N, rows));
+    if (parts == 1) return sum_ranges(out, x, N, C, N, true);
+    float* partial = static_cast<float*>(cuda_scratch(int64_t(parts) * C * 4));
+    sum_ranges(partial, x, N, C, rows, false);
+    sum_ranges(out, partial, parts, C, parts, true);
+}
+
+// y[n,o] = b[o] + residual[n,o]: what a product that cannot take a bias is added to.
+template <class T> __global__ void bias_rows_kernel(T* y, const T* b, const T* residual, int64_t n, int OC) {
+    const int64_t i = blockIdx.x * 256ll + threadIdx.x;
+    if (i < n) y[i] = from_float<T>(to_float(b[i % OC]) + (residual ? to_float(residual[i]) : 0));
+}
+}   // namespace

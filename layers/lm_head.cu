@@ -1,0 +1,112 @@
+// lm_head.cu - softmax and cross entropy of rows of logits, in place.
+//
+// A block a row, 16 bytes a thread at a time. Each thread keeps the maximum of what it has seen and the sum of
+// exp(x - maximum) (Milakov & Gimelshein 2018), so that one pass over the row gives both; the gradient needs a second.
+// The loss is log(sum) + (maximum - target's logit): finite where -log(p) is not.
+//
+// Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass finds the row in shared
+// memory where two rows fit a multiprocessor, else in L2, which then passes 3 elements instead of 2. GPT-2's 50304
+// logits in bf16 are 100608 bytes: two blocks and their rows fit the 228 KB of an H100, whose L2 would else be as busy
+// as its memory. An A100 has 164 KB. One block a multiprocessor would read while nothing is written and write while
+// nothing is read, which costs more than L2 does: the rows of two (21.7 MB on 108 multiprocessors) fit its 40 MB.
+#include "ptx.cuh"
+
+namespace {
+constexpr int THREADS = 768;    // two blocks of 1024 would leave a thread 32 registers: bf16 spills
+constexpr float LOG2E = 1.44269504f;
+
+// Of some logits: the largest, and sum exp(x - largest). It begins at the lowest finite number, so that -inf among them
+// adds 0 and no NaN; NaN and +inf make the sum NaN.
+struct Softmax {
+    float top = -3.402823466e38f, sum = 0;
+
+    __device__ static float exp(float x) { return exp2_approx(x * LOG2E); }
+    template <class T, int W> __device__ void add(const Vec<T, W>& x) {
+        float most = x[0];
+        for (int i = 1; i < W; i++) most = fmaxf(most, x[i]);
+        if (most > top) {
+            sum *= exp(top - most);
+            top = most;
+        }
+        for (int i = 0; i < W; i++) sum += exp(x[i] - top);
+    }
+};
+
+// f(i, i-th vector of x) for the block's n vectors, several loads in flight.
+template <int W> constexpr int AHEAD = W == 1 ? 8 : 2;
+template <int W, class T, class F> __device__ inline void each_vector(const T* x, int n, F f) {
+    const int step = blockDim.x;
+    for (int i = threadIdx.x; i < n; i += AHEAD<W> * step) {
+        Vec<T, W> v[AHEAD<W>];
+#pragma unroll
+        for (int u = 0; u < AHEAD<W>; u++)
+            if (i + u * step < n) v[u] = load<W>(x + (i + u * step) * W);
+#pragma unroll
+        for (int u = 0; u < AHEAD<W>; u++)
+            if (i + u * step < n) f(i + u * step, v[u]);
+    }
+}
+
+// KEEP: the row stays in shared memory. dlogits null: loss only.
+template <class T, int W, bool KEEP>
+__global__ void __launch_bounds__(THREADS, 2) cross_entropy_row(float* loss, T* dlogits, const T* logits,
+                                                                const int* target, float scale, int V, int Vp) {
+    const int64_t n = blockIdx.x;
+    const T* x = logits + n * Vp;
+    const int vectors = V / W;    // of logits alone; the rest of the row goes one by one
+    T* kept = KEEP ? dynamic_shared<Vec<T, W>>().v : nullptr;
+    const int y = target[n];
+    const float logit = to_float(x[y]);    // now: behind the first barrier it may be overwritten
+
+    Softmax own;
+    each_vector<W>(x, vectors, [&](int i, const Vec<T, W>& v) {
+        own.add(v);
+        if (KEEP) store<W>(kept + i * W, v);
+    });
+    for (int v = vectors * W + threadIdx.x; v < V; v += blockDim.x) own.add(load<1>(x + v));
+    const float top = block_max(own.top), sum = block_sum(own.sum * Softmax::exp(own.top - top));
+    if (threadIdx.x == 0) loss[n] = logf(sum) + (top - logit);
+    if (!dlogits) return;
+
+    T* d = dlogits + n * Vp;
+    const float factor = scale / sum;
+    each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // what this thread put there
+        Vec<T, W> g;
+        for (int j = 0; j < W; j++) g.set(j, Softmax::exp(v[j] - top) * factor);
+        store<W>(d + i * W, g);
+    });
+    for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
+        d[v] = from_float<T>(v < V ? Softmax::exp(to_float(x[v]) - top) * factor : 0.0f);
+    __syncthreads();    // the target's element is written, and now by another thread
+    if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale);
+}
+
+// Shared memory of a multiprocessor. Of it a block takes 1 KB for the system besides what it asks for.
+int64_t shared_bytes() {
+    const int cc = cuda_capability();
+    return 1024 * (cc == 80 || cc == 87 ? 164 : cc >= 90 && cc < 120 ? 228 : 100);
+}
+
+template <class T, int W>
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
+    const int64_t row = round_up(V, W) * sizeof(T), threads = round_up(ceil_div(V, W * AHEAD<W>), 32);
+    Launch grid = {dim3(unsigned(N)), dim3(unsigned(threads < THREADS ? threads : THREADS))};
+    if (W > 1 && dlogits && 2 * (row + 2048) <= shared_bytes()) {
+        grid.shared = size_t(row);
+        launch(cross_entropy_row<T, W, W != 1>, grid, loss, dlogits, logits, target, scale, V, Vp);
+    } else launch(cross_entropy_row<T, W, false>, grid, loss, dlogits, logits, target, scale, V, Vp);
+}
+template <class T>
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
+    if (rows_align<T>(Vp)) cross_entropy<T, VEC<T>>(loss, dlogits, logits, target, scale, N, V, Vp);
+    else cross_entropy<T, 1>(loss, dlogits, logits, target, scale, N, V, Vp);
+}
+}   // namespace
+
+template <class T> void lm_head_entries(Ops<T>& o) { o.cross_entropy = cross_entropy<T>; }
+template <class T> int64_t lm_head_scratch(const ScratchSizes&) { return 0; }
+
+template void lm_head_entries(Ops<float>&);
+template void lm_head_entries(Ops<bf16>&);
+template int64_t lm_head_scratch<float>(const ScratchSizes&);
+template int64_t lm_head_scratch<bf16>(const ScratchSizes&);

@@ -1,0 +1,299 @@
+// norm.cu - LayerNorm over rows of C.   y = xhat * w + b, xhat = (x - mean) * rstd; gradients as in layers.h
+//
+// Forward: a warp a row, or a block a row where C is large, with x in registers as it came: the variance is a second
+// pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
+//
+// Backward: a block takes up to 4 rows at once, and then others, PARTS * 4 further on; a thread has the same columns of
+// all of them. So dw and db of these columns sum up in its registers, and no warp adds another's. Each block writes its
+// sums to a row of scratch, and a second kernel adds these up in order: PARTS is a constant, so the bits depend on N
+// and C alone, not on the GPU. Bound by memory: reads 3 N C, writes N C elements, and up to 2 * PARTS * 8 C bytes of
+// partial sums that stay in L2. With bf16 not far from bound by instructions: about 30 an element, where an H200's
+// memory leaves time for 49.
+//
+// The residual is added by the product before (linear_forward), which reads N C more for it: 4 N C of traffic from the
+// product's output to y. A fused add + LayerNorm, being given the product's output, comes to 5 N C.
+#include <algorithm>
+
+#include "ptx.cuh"
+
+namespace {
+// ---- forward -------------------------------------------------------------------------------------------------------
+
+// One row by a warp or by a block, VECS vectors a thread: VECS * threads * VEC<T> >= C.
+template <class T, int VECS, bool BLOCK>
+__global__ void __launch_bounds__(BLOCK ? 1024 : 128)
+layernorm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C,
+                         float inv_C) {
+    constexpr int W = VEC<T>;
+    const int threads = BLOCK ? blockDim.x : 32, thread = threadIdx.x % threads;
+    const int64_t n = BLOCK ? blockIdx.x : blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
+    if (n >= N) return;    // whole warps
+    auto sum = [](float s) {
+        if constexpr (BLOCK) return block_sum(s);
+        else return warp_sum(s);
+    };
+    Vec<T> xn[VECS] = {};    // x[n,:], every threads-th vector
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (int c = (k * threads + thread) * W; c < C) xn[k] = load<W>(x + n * C + c);
+    float s = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+#pragma unroll
+        for (int i = 0; i < W; i++) s += xn[k][i];
+    const float m = sum(s) * inv_C;
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if ((k * threads + thread) * W < C)
+#pragma unroll
+            for (int i = 0; i < W; i++) squares += (xn[k][i] - m) * (xn[k][i] - m);
+    const float r = rsqrtf(sum(squares) * inv_C + eps);
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (int c = (k * threads + thread) * W; c < C) {
+            const Vec<T> weight = load<W>(w + c), bias = load<W>(b + c);
+            Vec<T> out;
+#pragma unroll
+            for (int i = 0; i < W; i++) out.set(i, (xn[k][i] - m) * r * weight[i] + bias[i]);
+            store<W>(y + n * C + c, out);
+        }
+    if (thread == 0) mean[n] = m, rstd[n] = r;
+}
+
+// One row by a warp, of any C: x is read three times, from memory once.
+template <class T>
+__global__ void layernorm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b,
+                                             float eps, int N, int C, float inv_C) {
+    const int lane = threadIdx.x % 32;
+    const int64_t n = blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
+    if (n >= N) return;
+    const T* xn = x + n * C;
+    float s = 0, squares = 0;
+    for (int c = lane; c < C; c += 32) s += to_float(xn[c]);
+    const float m = warp_sum(s) * inv_C;
+    for (int c = lane; c < C; c += 32) squares += (to_float(xn[c]) - m) * (to_float(xn[c]) - m);
+    const float r = rsqrtf(warp_sum(squares) * inv_C + eps);
+    for (int c = lane; c < C; c += 32)
+        y[n * C + c] = from_float<T>((to_float(xn[c]) - m) * r * to_float(w[c]) + to_float(b[c]));
+    if (lane == 0) mean[n] = m, rstd[n] = r;
+}
+
+template <class T>
+void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
+    const float inv_C = 1 / float(C);
+    auto warps = [&](auto kernel) {
+        launch(kernel, {unsigned(ceil_div(N, 4)), 128}, y, mean, rstd, x, w, b, eps, N, C, inv_C);
+    };
+    const int64_t vectors = C / VEC<T>;
+    if (!rows_align<T>(C) || vectors > 4 * 1024) return warps(layernorm_forward_any_kernel<T>);
+    switch (ceil_div(vectors, 32)) {
+    case 1: return warps(layernorm_forward_kernel<T, 1, false>);
+    case 2: return warps(layernorm_forward_kernel<T, 2, false>);
+    case 3: return warps(layernorm_forward_kernel<T, 3, false>);
+    case 4: return warps(layernorm_forward_kernel<T, 4, false>);
+    case 5: case 6: return warps(layernorm_forward_kernel<T, 6, false>);
+    case 7: case 8: return warps(layernorm_forward_kernel<T, 8, false>);
+    }
+    const unsigned threads = unsigned(round_up(ceil_div(vectors, 4), 32));
+    launch(layernorm_forward_kernel<T, 4, true>, {unsigned(N), threads}, y, mean, rstd, x, w, b, eps, N, C, inv_C);
+}
+
+// ---- backward ------------------------------------------------------------------------------------------------------
+
+constexpr int PARTS = 512;          // blocks: four for each multiprocessor of the largest GPUs
+constexpr int MAX_THREADS = 224;    // of a block: its shared memory fits in the 99 KB that every GPU has
+
+// A thread's columns of dy, x and dx of the R rows that its block works on and, on their way, of the next R. It copies
+// them for itself alone, so it need not wait for others. Zeros where there is no row or column: they add nothing.
+template <class T, int VECS> struct Held {
+    static constexpr int R = 4 / VECS, VECTORS = 3 * R * VECS;
+    static constexpr int SLOTS = 2 * VECTORS + 1;    // odd: no bank conflicts
+    enum { DY, X, DX };
+    Vec<T>* const mine = &dynamic_shared<Vec<T>>() + threadIdx.x * SLOTS;
+    __device__ Vec<T>* at(int turn, int array, int j, int k) const {
+        return mine + turn * VECTORS + (array * R + j) * VECS + k;
+    }
+    static __device__ int column(int k) { return int(k * blockDim.x + threadIdx.x) * VEC<T>; }
+    __device__ void fetch(int turn, int64_t first, const T* dy, const T* x, const T* dx, int N, int C) const {
+#pragma unroll
+        for (int j = 0; j < R; j++)
+#pragma unroll
+            for (int k = 0; k < VECS; k++) {
+                const bool there = first + j < N && column(k) < C;
+                const int64_t i = (first + j) * C + column(k);
+                cp_async_16(at(turn, DY, j, k), dy + i, there);
+                cp_async_16(at(turn, X, j, k), x + i, there);
+                cp_async_16(at(turn, DX, j, k), dx + i, there);
+            }
+        cp_async_commit();
+    }
+};
+
+// part (2,C): a thread's columns of dw and db.
+template <int VECS, int W>
+__device__ inline void store_parts(float* part, const float (&dw)[VECS][W], const float (&db)[VECS][W], int C) {
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (int c = int(k * blockDim.x + threadIdx.x) * W; c < C)
+#pragma unroll
+            for (int i = 0; i < W; i += 4) {
+                store<4>(part + c + i, Vec<float, 4>{dw[k][i], dw[k][i + 1], dw[k][i + 2], dw[k][i + 3]});
+                store<4>(part + C + c + i, Vec<float, 4>{db[k][i], db[k][i + 1], db[k][i + 2], db[k][i + 3]});
+            }
+}
+
+// partial (gridDim.x,2,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
+template <class T, int VECS>
+__global__ void __launch_bounds__(MAX_THREADS)
+layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
+                          const float* rstd, int N, int C, float inv_C) {
+    typedef Held<T, VECS> H;
+    constexpr int W = VEC<T>, R = H::R;
+    SHARED(float[2][MAX_THREADS / 32][2 * R], warp_sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+    const int64_t step = int64_t(gridDim.x) * R;
+    int64_t first = int64_t(blockIdx.x) * R;
+    auto statistic = [&](int64_t first) {    // lane 2 j: the mean of row j, lane 2 j + 1: its rstd
+        const int64_t n = first + lane / 2;
+        return lane < 2 * R && n < N ? (lane % 2 ? rstd : mean)[n] : 0;
+    };
+    const H held;
+    held.fetch(0, first, dy, x, dx, N, C);
+    float statistics = statistic(first);
+    Vec<T> weight[VECS] = {};
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (int c = H::column(k); c < C) weight[k] = load<W>(w + c);
+    float dw[VECS][W] = {}, db[VECS][W] = {};
+    // Two turns of warp_sums, too: a warp may write the next rows' while another reads these.
+    for (int turn = 0; first < N; first += step, turn ^= 1) {
+        held.fetch(turn ^ 1, first + step, dy, x, dx, N, C);
+        float m[R], r[R], sums[2 * R] = {};    // of each row: w dy, w dy (x - mean)
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            m[j] = __shfl_sync(0xffffffff, statistics, 2 * j);
+            r[j] = __shfl_sync(0xffffffff, statistics, 2 * j + 1);
+        }
+        statistics = statistic(first + step);
+        cp_async_wait<1>();
+#pragma unroll
+        for (int j = 0; j < R; j++)
+#pragma unroll
+            for (int k = 0; k < VECS; k++) {
+                const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    const float d = dyn[i], product = d * (xn[i] - m[j]);
+                    sums[2 * j] += d * weight[k][i];
+                    sums[2 * j + 1] += product * weight[k][i];
+                    dw[k][i] += product * r[j];
+                    db[k][i] += d;
+                }
+            }
+#pragma unroll
+        for (int j = 0; j < 2 * R; j++) {
+            const float sum = warp_sum(sums[j]);
+            if (lane == 0) warp_sums[turn][warp][j] = sum;
+        }
+        __syncthreads();
+        float total = 0;    // lane j: of sums[j]
+        for (int i = 0; i < warps; i++) total += lane < 2 * R ? warp_sums[turn][i][lane] : 0;
+        total *= inv_C;
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m)))
+            const float shift = __shfl_sync(0xffffffff, total, 2 * j);
+            const float slope = __shfl_sync(0xffffffff, total, 2 * j + 1) * r[j] * r[j];
+#pragma unroll
+            for (int k = 0; k < VECS; k++)
+                if (int c = H::column(k); c < C && first + j < N) {
+                    const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
+                    Vec<T> out = *held.at(turn, H::DX, j, k);
+#pragma unroll
+                    for (int i = 0; i < W; i++)
+                        out.set(i, out[i] + r[j] * (dyn[i] * weight[k][i] - shift - (xn[i] - m[j]) * slope));
+                    store<W>(dx + (first + j) * C + c, out);
+                }
+        }
+    }
+    store_parts(partial + int64_t(blockIdx.x) * 2 * C, dw, db, C);
+}
+
+// The same for any C, a row at a time. A thread's columns sum up in scratch.
+template <class T>
+__global__ void layernorm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
+                                              const float* mean, const float* rstd, int N, int C, float inv_C) {
+    float *dw = partial + int64_t(blockIdx.x) * 2 * C, *db = dw + C;
+    for (int c = threadIdx.x; c < C; c += blockDim.x) dw[c] = db[c] = 0;
+    for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
+        const T *xn = x + n * C, *dyn = dy + n * C;
+        const float m = mean[n], r = rstd[n];
+        float g_sum = 0, gx_sum = 0;
+        for (int c = threadIdx.x; c < C; c += blockDim.x) {
+            const float d = to_float(dyn[c]), xhat = (to_float(xn[c]) - m) * r, g = d * to_float(w[c]);
+            g_sum += g;
+            gx_sum += g * xhat;
+            dw[c] += d * xhat;
+            db[c] += d;
+        }
+        const float g_mean = block_sum(g_sum) * inv_C, gx_mean = block_sum(gx_sum) * inv_C;
+        for (int c = threadIdx.x; c < C; c += blockDim.x) {
+            const float xhat = (to_float(xn[c]) - m) * r, g = to_float(dyn[c]) * to_float(w[c]);
+            dx[n * C + c] = from_float<T>(to_float(dx[n * C + c]) + r * (g - g_mean - xhat * gx_mean));
+        }
+    }
+}
+
+// dw, db += the sum over p of partial[p,:,:] (parts,2,C): 32 columns a block, every 32nd part a warp, then the warps.
+__global__ void layernorm_parameters_kernel(float* dw, float* db, const float* partial, int parts, int C) {
+    SHARED(float[32][32], warp_sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;    // of 2 C
+    float sum = 0;
+    if (c < 2 * C)
+#pragma unroll 8
+        for (int p = warp; p < parts; p += 32) sum += partial[int64_t(p) * 2 * C + c];
+    warp_sums[warp][lane] = sum;
+    __syncthreads();
+    if (warp != 0 || c >= 2 * C) return;
+    for (int i = 1; i < 32; i++) sum += warp_sums[i][lane];
+    (c < C ? dw[c] : db[c - C]) += sum;
+}
+
+int64_t partial_bytes(int64_t N, int64_t C) { return std::min<int64_t>(PARTS, N) * 2 * C * 4; }
+
+template <class T>
+void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
+                        const float* rstd, int N, int C) {
+    const int64_t vectors = rows_align<T>(C) ? C / VEC<T> : INT64_MAX;
+    float* partial = static_cast<float*>(cuda_scratch(partial_bytes(N, C)));
+    int parts;
+    auto run = [&](auto kernel, int64_t groups, int64_t threads, int64_t shared) {
+        parts = int(std::min<int64_t>(PARTS, groups));
+        const Launch where = {unsigned(parts), unsigned(threads), size_t(shared)};
+        launch(kernel, where, dx, partial, dy, x, w, mean, rstd, N, C, 1 / float(C));
+    };
+    auto run_vectors = [&]<int VECS>() {
+        const int64_t threads = round_up(ceil_div(vectors, VECS), 32);
+        run(layernorm_backward_kernel<T, VECS>, ceil_div(N, 4 / VECS), threads, threads * Held<T, VECS>::SLOTS * 16);
+    };
+    if (vectors <= MAX_THREADS) run_vectors.template operator()<1>();
+    else if (vectors <= 2 * MAX_THREADS) run_vectors.template operator()<2>();
+    else if (vectors <= 4 * MAX_THREADS) run_vectors.template operator()<4>();
+    else run(layernorm_backward_any_kernel<T>, N, 256, 0);
+    launch(layernorm_parameters_kernel, {unsigned(ceil_div(2 * int64_t(C), 32)), 1024}, dw, db, partial, parts, C);
+}
+}   // namespace
+
+// ---- entries -------------------------------------------------------------------------------------------------------
+
+template <class T> void norm_entries(Ops<T>& o) {
+    o.layernorm_forward = layernorm_forward<T>;
+    o.layernorm_backward = layernorm_backward<T>;
+}
+template <class T> int64_t norm_scratch(const ScratchSizes& s) {
+    return partial_bytes(int64_t(s.B) * s.S, s.C);
+}
+template void norm_entries(Ops<float>&);
+template void norm_entries(Ops<bf16>&);
+template int64_t norm_scratch<float>(const ScratchSizes&);
+template int64_t norm_scratch<bf16>(const ScratchSizes&);

@@ -1,0 +1,36 @@
+#include "checks.h"
+
+// Activations reach to where GELU is x or 0.
+template <class T> Check check_gelu_forward(const Ops<T>& op, int64_t n) {
+    const Memory m(op);
+    Check check;
+    check.op = "gelu_forward";
+    check.shape = "n=" + std::to_string(n);
+    const Numbers x = rounded<T>(random_normal(n, 1, 2));
+    Numbers y(x.size());
+    reference_ops().gelu_forward(y.data(), x.data(), n);
+    Array<T> ay(m, n), ax(m, x);
+    op.gelu_forward(ay, ax, n);
+    check.expect("y", ay, y, ROUNDING<T>);
+    return check;
+}
+
+template <class T> Check check_gelu_backward(const Ops<T>& op, int64_t n, bool in_place) {
+    const Memory m(op);
+    Check check;
+    check.op = "gelu_backward";
+    check.shape = "n=" + std::to_string(n) + (in_place ? " in place" : "");
+    const Numbers x = rounded<T>(random_normal(n, 1, 2)), dy = rounded<T>(random_normal(n, 2));
+    Numbers dx(x.size());
+    reference_ops().gelu_backward(dx.data(), dy.data(), x.data(), n);
+    Array<T> adx(m, n), ady(m, dy), ax(m, x);
+    Array<T>& out = in_place ? ady : adx;
+    op.gelu_backward(out, ady, ax, n);
+    check.expect("dx", out, dx, ROUNDING<T>);
+    return check;
+}
+
+template Check check_gelu_forward(const Ops<float>&, int64_t);
+template Check check_gelu_forward(const Ops<bf16>&, int64_t);
+template Check check_gelu_backward(const Ops<float>&, int64_t, bool);
+template Check check_gelu_backward(const Ops<bf16>&, int64_t, bool);

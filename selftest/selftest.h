@@ -1,0 +1,14 @@
+// selftest.h - every operation of a table against the reference, at the sizes of real models.
+#pragma once
+#include "checks.h"
+
+struct Selftest {
+    std::string filter;      // only operations whose name has this part
+    bool json = false;       // an object a line
+    FILE* out = stdout;
+    int checks = 0, failed = 0;
+
+    // Runs the checks and prints a line for each. dtype: of the table's products.
+    template <class T> void run(const Ops<T>& op, Dtype dtype);
+    Status close(double seconds) const;    // prints the sum. exit 1: some failed; 2: the filter left none
+};

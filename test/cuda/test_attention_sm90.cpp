@@ -1,0 +1,156 @@
+// Attention's kernels of sm_90 against the reference: every mask, grouped heads, ragged tails; same bits whatever the
+// schedule. Called directly: attention.cu takes them on a GPU of that kind alone.
+#include <cstdlib>
+
+#include "cuda_test.h"
+
+bool attention_fits_sm90(Heads h);
+void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
+void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
+                             Heads h);
+int64_t attention_scratch_sm90(int B, int S, Heads h);
+
+namespace {
+
+bool runs_here() { return cuda_device().major == 9 && cuda_device().minor == 0; }    // emulated: EMU_CC=90
+
+// Of a whole: bf16 probabilities cost about 2e-3. The small term is for gradients that are zero (S = 1, window 1).
+double relative_error(const Numbers& got, const Numbers& expected) {
+    double error = 0, square = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        error += (got[i] - expected[i]) * (got[i] - expected[i]), square += expected[i] * expected[i];
+    return std::sqrt(error / (square + 1e-8 * double(got.size())));
+}
+double largest_error(const Numbers& got, const Numbers& expected) {
+    double worst = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        if (double e = std::fabs(got[i] - expected[i]); !(e <= worst)) worst = e;
+    return worst;
+}
+
+struct Case {
+    int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents of about so many positions; 0: none
+    double scale = 1;                                    // of qkv
+};
+
+struct Documents {
+    Numbers start, end;
+    Documents(const Case& c) : start(size_t(c.B) * size_t(c.S)), end(start) {
+        const auto draws = random_tokens(int64_t(c.B) * c.S, c.documents ? c.documents : 1, 5);
+        for (int b = 0; b < c.B; b++)
+            for (int from = 0, to; from < c.S; from = to) {
+                for (to = from + 1; to < c.S && draws[size_t(b * c.S + to)]; to++) {}
+                for (int s = from; s < to; s++) start[size_t(b * c.S + s)] = from, end[size_t(b * c.S + s)] = to;
+            }
+    }
+};
+
+// Of packed qkv: its q (0), k (1) or v (2).
+Numbers part_of(const Numbers& qkv, const Case& c, int part) {
+    const size_t NH = size_t(c.NH), NKV = size_t(c.NKV), HS = size_t(c.HS);
+    const size_t first = (part > 0 ? NH : 0) + (part > 1 ? NKV : 0), heads = part ? NKV : NH;
+    Numbers out;
+    for (size_t at = first * HS; at < qkv.size(); at += (NH + 2 * NKV) * HS)
+        out.insert(out.end(), qkv.begin() + long(at), qkv.begin() + long(at + heads * HS));
+    return out;
+}
+
+// Both directions, each from the same inputs as the reference; in turns: the same bits whatever the schedule.
+void check(const Case& c, bool in_turns = true) {
+    if (!runs_here()) return;
+    CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
+    const Memory memory(cuda_ops<bf16>(Dtype::bf16));
+    const Documents documents(c);
+    const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
+    const Numbers qkv = rounded<bf16>(random_normal(N * row, 1, c.scale));
+    const Numbers dy = rounded<bf16>(random_normal(N * c.NH * c.HS, 2));
+
+    Numbers y(dy.size()), dqkv(qkv.size());
+    std::vector<float> lse(size_t(N * c.NH));
+    std::vector<int> start(documents.start.begin(), documents.start.end());
+    std::vector<int> end(documents.end.begin(), documents.end.end());
+    Heads h{c.NH, c.NKV, c.HS, c.window, nullptr, nullptr};
+    if (c.documents) h.doc_start = start.data(), h.doc_end = end.data();
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), c.B, c.S, h);
+    const Numbers saved_y = rounded<bf16>(y), saved_lse(lse.begin(), lse.end());
+    reference_ops().attention_backward(dqkv.data(), dy.data(), saved_y.data(), qkv.data(), lse.data(), c.B, c.S, h);
+
+    Array<bf16> qkv_(memory, qkv), dy_(memory, dy), y_(memory, saved_y);
+    Array<float> lse_(memory, saved_lse);
+    Array<int> start_(memory, documents.start), end_(memory, documents.end);
+    if (c.documents) h.doc_start = start_, h.doc_end = end_;
+    REQUIRE(attention_fits_sm90(h));
+    std::vector<unsigned char> y_bits, lse_bits, dqkv_bits;
+    for (int again = 0; again < (cuda_emulated() ? 1 : 4); again++)
+        each_schedule([&] {
+            Array<bf16> got_y(memory, N * c.NH * c.HS), got_dqkv(memory, N * row);
+            Array<float> got_lse(memory, N * c.NH);
+            attention_forward_sm90(got_y, got_lse, qkv_, c.B, c.S, h);
+            attention_backward_sm90(got_dqkv, dy_, y_, qkv_, lse_, c.B, c.S, h);
+            CHECK(got_y.intact());
+            CHECK(got_lse.intact());
+            CHECK(got_dqkv.intact());
+            CHECK(relative_error(got_y.read(), y) <= 5e-3);
+            CHECK(largest_error(got_lse.read(), saved_lse) <= 1e-3);
+            const Numbers got = got_dqkv.read();
+            for (int part = 0; part < 3; part++) {
+                CAPTURE(part);
+                CHECK(relative_error(part_of(got, c, part), part_of(dqkv, c, part)) <= 5e-3);
+            }
+            if (y_bits.empty()) y_bits = got_y.bits(), lse_bits = got_lse.bits(), dqkv_bits = got_dqkv.bits();
+            CHECK(got_y.bits() == y_bits);
+            CHECK(got_lse.bits() == lse_bits);
+            if (in_turns) CHECK(got_dqkv.bits() == dqkv_bits);
+        });
+}
+
+}    // namespace
+
+TEST_CASE("attention sm90: every length") {
+    for (int HS : {64, 128})
+        for (int S : {1, 64, 127, 128, 129, 191, 256, 257, 385}) check({1, S, 1, 1, HS});
+}
+
+TEST_CASE("attention sm90: windows and documents") {
+    for (int HS : {64, 128}) {
+        for (int window : {1, 64, 65, 390}) check({1, 385, 1, 1, HS, window});
+        for (int documents : {1, 37, 200}) check({1, 300, 1, 1, HS, 0, documents});
+        check({1, 385, 1, 1, HS, 100, 150});
+    }
+}
+
+TEST_CASE("attention sm90: sequences and grouped heads") {
+    for (int HS : {64, 128}) {
+        check({2, 191, 1, 1, HS, 0, 50});
+        check({2, 257, 2, 1, HS, 70});
+        check({1, 129, 4, 1, HS, 0, 90});
+    }
+}
+
+TEST_CASE("attention sm90: a softmax that saturates") {
+    for (int HS : {64, 128}) check({1, 260, 1, 1, HS, 0, 0, 3});
+}
+
+TEST_CASE("attention sm90: sums in any order") {
+    setenv("FLATGPT_ATTENTION_ORDER", "any", 1);
+    for (int HS : {64, 128}) check({1, 257, 2, 1, HS}, false);
+    unsetenv("FLATGPT_ATTENTION_ORDER");
+}
+
+TEST_CASE("attention sm90: more tensors than there are maps for") {
+    if (!runs_here()) return;
+    const Memory memory(cuda_ops<bf16>(Dtype::bf16));
+    const int tensors = 300, row = 3 * 64;
+    const Numbers qkv = rounded<bf16>(random_normal(tensors * row, 3));
+    Array<bf16> qkv_(memory, qkv), y(memory, tensors * 64);
+    Array<float> lse(memory, tensors);
+    auto forward = [&](int i) {
+        attention_forward_sm90(static_cast<bf16*>(y) + i * 64, static_cast<float*>(lse) + i,
+                               static_cast<bf16*>(qkv_) + i * row, 1, 1, {1, 1, 64});
+    };
+    for (int i = 0; i < tensors; i++) forward(i);
+    forward(0), forward(tensors - 1);    // forgotten, known
+    const Numbers got = y.read();
+    for (int i = 0; i < tensors; i++)    // one position: y is its v
+        for (int d = 0; d < 64; d++) CHECK(got[size_t(i * 64 + d)] == qkv[size_t(i * row + 128 + d)]);
+}

@@ -1,0 +1,137 @@
+// test_model.cpp - the whole model on the CUDA backend: like the reference, like itself, out of memory.
+#include "cuda_test.h"
+#include "../toy_model.h"
+
+namespace {
+const Config SMALL = {101, 48, 2, 2, 64, 256, 1e-5f};    // heads of 32
+
+template <class T> std::unique_ptr<Model> cuda_model(Dtype dtype = sizeof(T) == 2 ? Dtype::bf16 : Dtype::fp32) {
+    return std::make_unique<Gpt<T>>(cuda_ops<T>(dtype));
+}
+std::unique_ptr<Model> cuda_model_of(bool half) { return half ? cuda_model<bf16>() : cuda_model<float>(); }
+
+double relative(const std::vector<float>& a, const std::vector<float>& b) {
+    double error = 0, square = 0;
+    for (size_t i = 0; i < a.size(); i++)
+        error += (double(a[i]) - double(b[i])) * (double(a[i]) - double(b[i])), square += double(b[i]) * double(b[i]);
+    return std::sqrt(error / square);
+}
+std::vector<float> weights_of(Model& g) {
+    std::vector<float> x(size_t(g.flat));
+    g.read(Part::weights, 0, g.flat, x.data());
+    return x;
+}
+}    // namespace
+
+TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
+    const int B = 2, S = 37;
+    auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
+    Gpt<double> r(reference_ops());
+    toy_model(r, SMALL, {Use::train, B, S});
+    std::vector<double> losses;
+    std::vector<float> first;
+    for (int step = 0; step < 4; step++) {
+        losses.push_back(train_pass(r, in, out, B, S));
+        if (step == 0) first = flat_grads(r);
+        update(r, 3e-3f, 0.95f, 0.1f, 1);
+    }
+    for (bool half : {false, true}) {
+        CAPTURE(half);
+        auto g = cuda_model_of(half);
+        toy_model(*g, SMALL, {Use::train, B, S});
+        const double tolerance = half ? 3e-2 : 1e-5;
+        for (int step = 0; step < 4; step++) {
+            CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(losses[size_t(step)]).epsilon(tolerance / 5));
+            if (step == 0) CHECK(relative(flat_grads(*g), first) < tolerance);
+            const Step s = update(*g, 3e-3f, 0.95f, 0.1f, 1);
+            CHECK((s.updates == step + 1 && !s.skipped));
+            CHECK(s.loss == doctest::Approx(losses[size_t(step)]).epsilon(tolerance / 5));
+        }
+        CHECK(losses.back() < losses.front() - 0.1);
+        CHECK(relative(weights_of(*g), weights_of(r)) < 30 * tolerance);    // AdamW divides noise by noise
+    }
+}
+
+TEST_CASE("model on cuda: the same bits in every schedule, with or without recomputation, in less memory") {
+    const int B = 2, S = 33;
+    auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
+    for (bool half : {false, true}) {
+        std::vector<float> kept;
+        int64_t bytes = INT64_MAX;
+        for (int r = 0; r < 3; r++) {
+            cuda_schedule(uint64_t(r));
+            auto g = cuda_model_of(half);
+            toy_model(*g, SMALL, {Use::train, B, S, Recompute(r)});
+            train_pass(*g, in, out, B, S);
+            add_pass(*g, out, in, B, S);    // accumulated
+            update(*g, 1e-2f, 0.95f, 0.1f);
+            auto now = weights_of(*g);
+            if (kept.empty()) kept = now;
+            CAPTURE(half); CAPTURE(r);
+            if (Recompute(r) != Recompute::cheap) CHECK(memcmp(now.data(), kept.data(), kept.size() * sizeof(float)) == 0);
+            else CHECK(relative(now, kept) < 1e-2);    // GELU of the rounded input, not of the product's sum
+            int64_t need = 0;
+            for (const MemoryRow& row : g->memory(SMALL, g->plan)) need += row.bytes;
+            CHECK(need < bytes);
+            bytes = need;
+        }
+        cuda_schedule(0);
+    }
+}
+
+TEST_CASE("model on cuda: generation, one token at a time and replayed, equals the whole sequence") {
+    const int B = 2, S = 20;
+    auto in = toy_tokens(B * S, SMALL.V, 1);
+    for (bool half : {false, true}) {
+        CAPTURE(half);
+        auto g = cuda_model_of(half);
+        toy_model(*g, SMALL, {Use::infer, B, SMALL.T});
+        for (int split : {1, 7}) {
+            Cache cache;
+            REQUIRE(g->cache_allocate(cache, B, SMALL.T).ok());
+            std::vector<float> cached(size_t(B * SMALL.V)), whole(cached);
+            for (int s = 0; s < S;) {
+                const int n = s == 0 ? split : 1;
+                std::vector<int> part, all;
+                for (int b = 0; b < B; b++) {
+                    part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
+                    all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
+                }
+                g->extend(cache, part.data(), n);
+                g->logits(cached.data());
+                s += n;
+                if (s % 3 && s < S) continue;
+                CHECK((cache.graph != nullptr) == (s >= split + 2));
+                g->batch(all.data(), nullptr, B, s);
+                g->forward();
+                g->logits(whole.data());
+                CHECK(relative(cached, whole) < (half ? 2e-2 : 1e-5));
+            }
+            g->cache_free(cache);
+        }
+    }
+}
+
+TEST_CASE("model on cuda: stochastic rounding trains, and without fp32 weights") {
+    const int B = 2, S = 16;
+    auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
+    auto g = cuda_model<bf16>();
+    toy_model(*g, SMALL, {Use::train, B, S, Recompute::none, false});
+    const double before = train_pass(*g, in, out, B, S);
+    double after = before;
+    for (int step = 0; step < 12; step++) {
+        update(*g, 3e-3f, 0.95f, 0);
+        after = train_pass(*g, in, out, B, S);
+    }
+    CHECK(after < before - 1);
+    for (float w : weights_of(*g)) REQUIRE(to_float(to_bf16(w)) == w);
+}
+
+TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
+    auto g = cuda_model<bf16>();
+    const Status s = g->allocate({50257, 1 << 20, 48, 25, 1600, 6400, 1e-5f}, {Use::train, 64, 1 << 20});
+    CHECK(s.code == Exit::device);
+    CHECK(s.message.find("--recompute") != std::string::npos);
+    auto small = cuda_model<bf16>();
+    CHECK(small->allocate(SMALL, {Use::train, 1, 8}).ok());    // the device is still usable
+}

@@ -1,0 +1,454 @@
+// block.cpp - fibers, their scheduler, barriers, collectives and shared memory of one block.
+#include "block.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+
+namespace emu {
+namespace {
+constexpr size_t GUARD = 4096, RED_ZONE = 64;
+constexpr bool REUSE = !TSAN;    // of stacks: another thread's traces there would look like a race
+
+#if defined(__x86_64__)
+__attribute__((naked, noinline)) void swap_context(Context* /*from*/, Context /*to*/) {
+    asm volatile(
+        "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
+        "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
+        // All threads of a block mostly stand at the same calls, so this and the returns after it are predicted.
+        "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
+}
+EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
+    void** top = reinterpret_cast<void**>(stack + bytes);
+    *--top = nullptr;    // the return address of entry
+    *--top = reinterpret_cast<void*>(entry);
+    for (int i = 0; i < 6; i++) *--top = nullptr;
+    c = top;
+}
+#else
+EMU_UNSEEN void swap_context(Context* from, Context& to) { swapcontext(from, &to); }
+EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
+    getcontext(&c);
+    c.uc_stack.ss_sp = stack, c.uc_stack.ss_size = bytes, c.uc_link = nullptr;
+    makecontext(&c, entry, 0);
+}
+#endif
+
+void* map(size_t bytes) {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) throw Error("no memory for the emulated block");
+    return p;
+}
+// The first bit of the set from bit `from` % 32 on.
+int bit(unsigned set, unsigned from) {
+    from %= 32;
+    return static_cast<int>((static_cast<unsigned>(__builtin_ctz(set >> from | set << (32 - from) % 32)) + from) % 32);
+}
+std::string text(const uint3& i) {
+    return "(" + std::to_string(i.x) + "," + std::to_string(i.y) + "," + std::to_string(i.z) + ")";
+}
+}   // namespace
+
+Block::Block() {
+    shared_bytes = (config.shared_limit + (64 << 10)) & ~size_t{4095};    // and room for the red zones
+    shared = static_cast<char*>(map(shared_bytes));
+}
+Block::~Block() {
+    munmap(shared, shared_bytes);
+    if (stacks) munmap(stacks, mapped);
+#if EMU_TSAN
+    for (Fiber& f : fibers)
+        if (f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
+#endif
+}
+
+void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
+    block = this, kernel = body, kernel_arg = arg, error = nullptr;
+    blockIdx = index, blockDim = dim;
+    publish(&order);
+    prepare_shared(dynamic);
+    prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
+    units.reset(), at_end.clear();
+    switch_to(*pick());    // comes back once every fiber has exited, or one has failed
+    if (error) abandon_fibers();
+    else finish();
+    block = nullptr, self = nullptr;
+    if (error) std::rethrow_exception(error);
+}
+
+void Block::fail(const char* what, Location at, const std::string& why) {
+    throw Error("thread " + text(threadIdx) + " of block " + text(blockIdx) + ", " + what + " at " + at.text() + ": " +
+                why);
+}
+bool Block::toss() {
+    Hidden hidden;
+    return rng.below(2);
+}
+
+// ---- shared memory -------------------------------------------------------------------------------------------------
+
+void Block::allow([[maybe_unused]] size_t at, [[maybe_unused]] size_t bytes) {
+#if EMU_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(shared + at, bytes);
+#endif
+}
+
+void Block::prepare_shared(size_t bytes) {
+    allow(0, shared_bytes);
+    std::memset(shared, 0xff, bytes + RED_ZONE);    // NaN as float and as bfloat16
+#if EMU_ASAN
+    ASAN_POISON_MEMORY_REGION(shared, shared_bytes);
+#endif
+    dynamic_bytes = shared_used = bytes;
+    allow(0, bytes);
+    statics.clear();
+    static_end = bytes + RED_ZONE;
+}
+
+void* Block::static_shared(const void* key, size_t bytes, size_t align) {
+    Hidden hidden;
+    for (Array& a : statics)
+        if (a.key == key) return shared + a.at;
+    const size_t at = (static_end + align - 1) / align * align;
+    shared_used += bytes;
+    if (shared_used - dynamic_bytes > 48 << 10) throw Error("more than 48 KiB of SHARED() arrays: nvcc refuses that");
+    if (shared_used > config.shared_limit)
+        throw Error("a block takes " + std::to_string(shared_used) + " bytes of shared memory: sm_" +
+                    std::to_string(config.capability) + " has " + std::to_string(config.shared_limit));
+    allow(at, bytes);
+    std::memset(shared + at, 0xff, bytes);
+    static_end = at + bytes + RED_ZONE;
+    statics.push_back({key, at, bytes});
+#if !EMU_ASAN
+    std::memset(shared + at + bytes, 0xff, RED_ZONE);
+#endif
+    return shared + at;
+}
+
+// All threads have exited: what asynchronous units do then, and, without AddressSanitizer, whether somebody wrote behind
+// an array.
+void Block::finish() {
+    try {
+        for (size_t i = 0; i < at_end.size(); i++) at_end[i]();
+    } catch (...) {
+        error = std::current_exception();
+    }
+#if !EMU_ASAN
+    auto check = [&](size_t end, const char* what) {
+        for (size_t i = 0; i < RED_ZONE; i++)
+            if (static_cast<unsigned char>(shared[end + i]) != 0xff)
+                error = std::make_exception_ptr(
+                    Error(std::string("block ") + text(blockIdx) + " wrote " + std::to_string(i) +
+                          " bytes behind its " + what + " (AddressSanitizer says where)"));
+    };
+    check(dynamic_bytes, "dynamic shared memory");
+    for (Array& a : statics) check(a.at + a.bytes, ("SHARED() array of " + std::to_string(a.bytes) + " bytes").c_str());
+#endif
+}
+
+// ---- fibers --------------------------------------------------------------------------------------------------------
+
+void Block::prepare_stacks(size_t n) {
+    if (n > capacity || stack_stride != config.stack_bytes + GUARD) {
+        if (stacks) munmap(stacks, mapped);
+        capacity = n, stack_stride = config.stack_bytes + GUARD, mapped = stack_stride * capacity;
+        stacks = static_cast<char*>(map(mapped));
+        for (size_t i = 0; i < capacity; i++) mprotect(stacks + i * stack_stride, GUARD, PROT_NONE);
+#if EMU_ASAN
+        ASAN_UNPOISON_MEMORY_REGION(stacks, mapped);
+#endif
+    }
+    free_stacks.resize(capacity);
+    for (size_t i = 0; i < capacity; i++) free_stacks[i] = static_cast<int>(capacity - 1 - i);
+}
+
+void Block::prepare_fibers(int n, dim3 dim) {
+    prepare_stacks(static_cast<size_t>(n));
+    if (dim.x != fibers_dim.x || dim.y != fibers_dim.y || dim.z != fibers_dim.z) {
+        fibers_dim = dim;
+        fibers.resize(std::max(fibers.size(), static_cast<size_t>(n)));
+        warps.resize(static_cast<size_t>(n + 31) / 32);
+        for (int i = 0; i < n; i++) {
+            const unsigned u = static_cast<unsigned>(i);
+            fibers[u].id = i, fibers[u].index = {u % dim.x, u / dim.x % dim.y, u / dim.x / dim.y};
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        Fiber& f = fibers[static_cast<size_t>(i)];
+        f.started = f.exited = false;
+        if (!f.copies.empty()) f.copies.clear();
+        if (!f.copy_groups.empty()) f.copy_groups.clear();
+#if EMU_TSAN
+        if (!f.tsan) f.tsan = __tsan_create_fiber(0);
+#endif
+    }
+    for (Barrier& b : barriers) b = {};
+    threads = alive = n, pollers.clear(), engine.clear();
+    for (int w = 0; w < 32; w++) ready[w] = 0, rank[w] = warp_at[w] = w;
+    ready_ranks = 0, fair = false;
+    for (size_t w = 0; w < warps.size(); w++) {
+        const int lanes = std::min(32, n - static_cast<int>(w) * 32);
+        warps[w].alive = ready[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
+        warps[w].open = 0, warps[w].pending.clear(), warps[w].groups.clear();
+        ready_ranks |= 1u << w;
+    }
+    if (config.seed) shuffle_ranks();
+#if EMU_TSAN
+    host.tsan = __tsan_get_current_fiber();
+    // Thread-local to the OS thread, so shared by the fibers.
+    AnnotateBenignRaceSized("", 0, &threadIdx, sizeof threadIdx, "");
+    AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
+#endif
+    host.started = true;
+    self = &host;
+}
+
+// Others have been left amid a meeting: all that they did lies behind the host now.
+EMU_UNSEEN void Block::abandon_fibers() {
+#if EMU_TSAN
+    for (int i = 0; i < threads; i++) {
+        __tsan_switch_to_fiber(fibers[static_cast<size_t>(i)].tsan, __tsan_switch_to_fiber_no_sync);
+        __tsan_switch_to_fiber(host.tsan, 0);
+    }
+#endif
+}
+
+EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
+    f.started = true, f.stack = stack;
+    char* bottom = stacks + static_cast<size_t>(stack) * stack_stride + GUARD;
+#if EMU_ASAN
+    // The frames of entry() and switch_to() of the last thread on this stack were left, not returned from.
+    ASAN_UNPOISON_MEMORY_REGION(bottom + config.stack_bytes - (8 << 10), 8 << 10);
+#endif
+    // Stacks lie a multiple of 4096 apart: without the shift their ends would all compete for the same sets of L1.
+    make_context(f.context, bottom, config.stack_bytes - static_cast<size_t>(stack) * 13 * 64 % 4096, entry);
+}
+
+EMU_UNSEEN void Block::switch_to(Fiber& to) {
+    Fiber* from = self;
+    if (!to.started) {
+        begin(to, REUSE ? free_stacks.back() : to.id);
+        if (REUSE) free_stacks.pop_back();
+    }
+    if (REUSE && from->exited) free_stacks.push_back(from->stack);
+    self = &to, threadIdx = to.index;
+#if EMU_ASAN
+    const bool home = &to == &host;
+    __sanitizer_start_switch_fiber(from->exited ? nullptr : &from->fake_stack,
+                                   home ? host_stack : stacks + static_cast<size_t>(to.stack) * stack_stride + GUARD,
+                                   home ? host_stack_bytes : config.stack_bytes);
+#endif
+#if EMU_TSAN
+    __tsan_switch_to_fiber(to.tsan, __tsan_switch_to_fiber_no_sync);
+#endif
+    swap_context(&from->context, to.context);
+#if EMU_ASAN
+    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+#endif
+}
+
+EMU_UNSEEN void Block::entry() {
+    Block& b = *block;
+#if EMU_ASAN
+    const void* bottom;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+    if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first comes from the host
+#endif
+    while (true) {
+        observe(&b.order);
+        Fiber* next = &b.host;
+        try {
+            b.kernel(b.kernel_arg);
+            Hidden hidden;
+            next = b.leave();
+        } catch (...) {
+            b.error = std::current_exception();
+        }
+        publish(&b.order);
+        Fiber* done = self;
+        done->exited = true;
+        if (next->started || !REUSE) b.switch_to(*next);
+        next->started = true, next->stack = done->stack;    // threads that wait for nobody all run on one stack
+        self = next, threadIdx = next->index;
+    }
+}
+
+// The running fiber has returned from the kernel: those who wait for it wait no more.
+Fiber* Block::leave() {
+    Warp& w = warp();
+    w.alive &= ~(1u << self->lane());
+    alive--;
+    for (unsigned open = w.open; open; open &= open - 1) {
+        Meeting& m = w.meetings[__builtin_ctz(open)];
+        if ((m.mask & w.alive) == m.arrived) conclude(m, false);
+    }
+    if (barriers[0].here && barriers[0].here == alive) conclude(barriers[0]);
+    return alive ? pick() : &host;
+}
+
+// ---- meeting points ------------------------------------------------------------------------------------------------
+
+void Block::wait(const char* what, Location at) {
+    self->waits_for = what, self->at = at;
+    Fiber* next = pick();
+    if (next != self) switch_to(*next);
+}
+void Block::yield() {
+    wake(self->warp(), 1u << self->lane());
+    fair = true;
+    wait("yield", {});
+}
+void Block::wait_until(const char* what, Location at, bool (*is_ready)(void*), void* arg) {
+    if (is_ready(arg)) return;
+    self->ready = is_ready, self->ready_arg = arg;
+    pollers.push_back(self);
+    wait(what, at);
+}
+void Block::wake(int w, unsigned lanes) {
+    ready[w] |= lanes;
+    ready_ranks |= 1u << rank[w];
+}
+
+void Block::meet(const char* what, Location at, unsigned mask, void* slot, void (*act)(Meeting&), bool fence) {
+    Hidden hidden;
+    Warp& w = warp();
+    const unsigned me = 1u << self->lane();
+    if (!(mask & me)) fail(what, at, "the calling lane is not in its mask");
+    Meeting* m = nullptr;
+    for (unsigned open = w.open; open; open &= open - 1) {
+        Meeting& o = w.meetings[__builtin_ctz(open)];
+        if (!(o.mask & mask)) continue;
+        if (o.mask != mask || o.act != act)
+            fail(what, at, std::string("lanes of its mask wait in ") + o.what + " at " + o.at.text());
+        m = &o;
+    }
+    if (!m) {
+        const int i = __builtin_ctz(~w.open);
+        w.open |= 1u << i;
+        m = &w.meetings[i];
+        m->what = what, m->at = at, m->mask = mask, m->arrived = 0, m->act = act;
+    }
+    m->slot[self->lane()] = slot;
+    m->arrived |= me;
+    void* sync = &w.sync[w.phase & 1];
+    if (fence) publish(sync);
+    if ((m->mask & w.alive) == m->arrived) conclude(*m, fence);
+    else wait(what, at);
+    if (fence) observe(sync);
+}
+
+void Block::conclude(Meeting& m, bool fence) {
+    Warp& w = warp();
+    const unsigned me = 1u << self->lane();
+    if (m.act) m.act(m);
+    if (fence) w.phase++;
+    w.open &= ~(1u << (&m - w.meetings));
+    if (m.arrived & ~me) wake(self->warp(), m.arrived & ~me);
+    // The running fiber goes on at once in thread order, but is drawn like the rest with a seed.
+    if (config.seed && (m.arrived & me)) yield();
+}
+
+int Block::sync(int id, int want, int vote, const char* what, Location at, bool arrive_only) {
+    Hidden hidden;
+    Barrier& b = barriers[id];
+    if (b.here == 0) b.what = what, b.at = at, b.want = want, b.votes = 0;
+    if (b.want != want || (id == 0 && !(b.at == at)))
+        fail(what, at, std::string("other threads of the block wait in ") + b.what + " at " + b.at.text());
+    b.here++, b.votes += vote;
+    void* sync = &b.sync[b.phase & 1];
+    publish(sync);
+    if (!arrive_only) b.waiting[self->warp()] |= 1u << self->lane();
+    if (b.here == (want ? want : alive)) conclude(b);
+    else if (!arrive_only) wait(what, at);
+    if (!arrive_only) observe(sync);
+    return b.result;
+}
+
+void Block::conclude(Barrier& b) {
+    b.result = b.votes, b.here = 0, b.phase++;
+    const unsigned me = 1u << self->lane();
+    unsigned& mine = b.waiting[self->warp()];
+    const bool waited = mine & me;
+    mine &= ~me;
+    for (size_t w = 0; w < warps.size(); w++)
+        if (b.waiting[w]) wake(static_cast<int>(w), std::exchange(b.waiting[w], 0));
+    if (waited && config.seed) yield();
+}
+
+// ---- the scheduler -------------------------------------------------------------------------------------------------
+
+// The next fiber to run. In thread order; with a seed some warps run far ahead of others, which ones changes at times,
+// and lanes are drawn. (Drawing evenly among all threads keeps them in step, and misses bugs that one warp far ahead
+// shows.)
+Fiber* Block::pick() {
+    const bool seeded = config.seed != 0;
+    while (ready_ranks == 0 || (seeded && (!engine.empty() || !pollers.empty()) && rng.below(4) == 0)) {
+        const bool moved = advance();
+        if (!moved && ready_ranks == 0) deadlock();
+        if (!moved) break;
+    }
+    const unsigned draw = seeded || fair ? static_cast<unsigned>(rng() >> 32) : 0;
+    if (seeded && draw >> 24 == 0) shuffle_ranks();
+    const int w = warp_at[bit(ready_ranks, fair ? draw : 0)], lane = bit(ready[w], draw >> 8);
+    fair = false;
+    if ((ready[w] &= ~(1u << lane)) == 0) ready_ranks &= ~(1u << rank[w]);
+    return &fibers[static_cast<size_t>(w * 32 + lane)];
+}
+
+// One piece of the asynchronous units' work, and the polling waits that it has ended.
+bool Block::advance() {
+    bool moved = false;
+    if (!engine.empty()) {
+        const size_t i = config.seed ? rng.below(engine.size()) : 0;
+        auto op = std::move(engine[i]);
+        engine.erase(engine.begin() + static_cast<long>(i));
+        op();
+        moved = true;
+    }
+    for (size_t i = 0; i < pollers.size();) {
+        Fiber* f = pollers[i];
+        if (!f->ready(f->ready_arg)) {
+            i++;
+            continue;
+        }
+        wake(f->warp(), 1u << f->lane());
+        pollers.erase(pollers.begin() + static_cast<long>(i));
+        moved = true;
+    }
+    return moved;
+}
+
+void Block::shuffle_ranks() {
+    const size_t n = warps.size();
+    for (size_t i = n; i > 1; i--) std::swap(warp_at[i - 1], warp_at[rng.below(i)]);
+    ready_ranks = 0;
+    for (size_t r = 0; r < n; r++) {
+        rank[warp_at[r]] = static_cast<int>(r);
+        if (ready[warp_at[r]]) ready_ranks |= 1u << r;
+    }
+}
+
+void Block::deadlock() {
+    struct Place { const Fiber* first; int threads; };
+    std::vector<Place> places;
+    int exited = 0;
+    for (int i = 0; i < threads; i++) {
+        const Fiber& f = fibers[static_cast<size_t>(i)];
+        if (!(warps[static_cast<size_t>(f.warp())].alive >> f.lane() & 1)) {
+            exited++;
+            continue;
+        }
+        auto same = std::find_if(places.begin(), places.end(), [&](Place& p) {
+            return p.first->at == f.at && !std::strcmp(p.first->waits_for, f.waits_for);
+        });
+        same == places.end() ? places.push_back({&f, 1}) : void(same->threads++);
+    }
+    std::string s = "deadlock in block " + text(blockIdx) + ":";
+    for (const Place& p : places)
+        s += " " + std::to_string(p.threads) + " threads wait in " + p.first->waits_for + " at " + p.first->at.text() +
+             " (the first is " + text(p.first->index) + ");";
+    throw Error(s + " " + std::to_string(exited) + " have exited");
+}
+
+}   // namespace emu

@@ -1,0 +1,108 @@
+// emulator.h - what all parts of the emulator share: settings, errors, random draws, what the sanitizers are told.
+//
+// The emulator compiles CUDA kernel sources as plain C++ and runs them on the CPU. Every thread of a block is a fiber
+// (block.h); a block runs on one OS thread and its fibers switch only where CUDA threads meet: barriers, collectives of
+// a warp, waits. So a kernel runs deterministically, in an order that a seed chooses: 0 is thread order; any other
+// shuffles blocks and fibers and delays what streams hold (runtime.h), which shows missing barriers and waits. Shared
+// and device memory starts out as NaN. AddressSanitizer checks bounds and that the host leaves device memory alone,
+// UBSan alignment, ThreadSanitizer races between fibers.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define EMU_ASAN 1
+#elif defined(__SANITIZE_THREAD__)
+#define EMU_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define EMU_ASAN 1
+#elif __has_feature(thread_sanitizer)
+#define EMU_TSAN 1
+#endif
+#endif
+#if EMU_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#if EMU_TSAN
+#include <sanitizer/tsan_interface.h>
+extern "C" void AnnotateIgnoreReadsBegin(const char*, int);
+extern "C" void AnnotateIgnoreReadsEnd(const char*, int);
+extern "C" void AnnotateIgnoreWritesBegin(const char*, int);
+extern "C" void AnnotateIgnoreWritesEnd(const char*, int);
+extern "C" void AnnotateBenignRaceSized(const char*, int, const volatile void*, size_t, const char*);
+#define EMU_UNSEEN __attribute__((no_sanitize("thread")))
+namespace emu { constexpr bool TSAN = true; }
+#else
+#define EMU_UNSEEN
+namespace emu { constexpr bool TSAN = false; }
+#endif
+
+namespace emu {
+
+struct Location {
+    const char* file = "";
+    int line = 0;
+    static constexpr Location here(const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+        return {file, line};
+    }
+    bool operator==(const Location& o) const { return line == o.line && std::strcmp(file, o.file) == 0; }
+    std::string text() const { return std::string(file) + ":" + std::to_string(line); }
+};
+#define EMU_AT emu::Location at = emu::Location::here()
+
+// What no GPU would survive either, or not say: divergent barriers, deadlocks, accesses out of bounds. Thrown from the
+// launch, or from the call that waits for it.
+struct Error : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
+struct Config {
+    uint64_t seed = 0;            // set by schedule()
+    int devices;                  // EMU_DEVICES=0 is a machine without a GPU
+    int capability;               // EMU_CC=80
+    int multiprocessors;          // EMU_SMS=4
+    size_t memory_bytes;          // EMU_MEMORY_MB=4096: of the device
+    unsigned os_threads;          // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
+    size_t shared_limit;          // shared memory of one block, by capability
+    size_t stack_bytes = 128 << 10;    // of one fiber
+};
+extern Config config;
+// Finishes what the streams hold, then goes on with this seed.
+void schedule(uint64_t seed);
+
+struct Rng {    // splitmix64
+    uint64_t state;
+    uint64_t operator()() {
+        uint64_t z = state += 0x9e3779b97f4a7c15;
+        z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+        z = (z ^ z >> 27) * 0x94d049bb133111eb;
+        return z ^ z >> 31;
+    }
+    size_t below(size_t n) { return static_cast<size_t>(((*this)() >> 32) * n >> 32); }
+};
+
+// ThreadSanitizer sees each fiber as a thread of its own; what the emulator itself does is hidden from it.
+struct Hidden {
+#if EMU_TSAN
+    Hidden() { AnnotateIgnoreReadsBegin("", 0), AnnotateIgnoreWritesBegin("", 0); }
+    ~Hidden() { AnnotateIgnoreReadsEnd("", 0), AnnotateIgnoreWritesEnd("", 0); }
+#else
+    Hidden() {}
+#endif
+};
+inline void publish([[maybe_unused]] void* at) {
+#if EMU_TSAN
+    __tsan_release(at);
+#endif
+}
+inline void observe([[maybe_unused]] void* at) {
+#if EMU_TSAN
+    __tsan_acquire(at);
+#endif
+}
+
+}   // namespace emu

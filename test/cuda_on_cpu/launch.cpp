@@ -1,0 +1,117 @@
+// launch.cpp - runs the blocks of a grid, one after the other or on several OS threads.
+#include "launch.h"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "block.h"
+#include "runtime.h"
+
+namespace emu {
+namespace {
+// Blocks are kept: their stacks and shared memory serve many launches.
+std::mutex mutex;
+std::vector<std::unique_ptr<Block>> idle;
+
+std::unique_ptr<Block> take_block() {
+    std::lock_guard lock(mutex);
+    if (idle.empty()) return std::make_unique<Block>();
+    auto b = std::move(idle.back());
+    idle.pop_back();
+    return b;
+}
+void give_block(std::unique_ptr<Block> b) {
+    std::lock_guard lock(mutex);
+    idle.push_back(std::move(b));
+}
+
+struct Team {
+    typedef std::chrono::steady_clock Clock;
+    const Grid& g;
+    std::vector<uint3> blocks;
+    void (*body)(void*);
+    void* arg;
+    std::atomic<size_t> next{0};
+    std::exception_ptr error;
+
+    void work(Clock::time_point until) {
+        Hidden hidden;
+        Rng draws{config.seed};
+        gridDim = g.blocks;
+        try {
+            auto b = take_block(), other = TSAN ? take_block() : nullptr;
+            for (size_t i; (i = next++) < blocks.size();) {
+                // To ThreadSanitizer one Block's runs come one after the other. So that it finds races between blocks,
+                // neighbours run on different ones.
+                if (TSAN) std::swap(b, other);
+                b->rng.state = draws();
+                b->run(blocks[i], g.threads, g.shared, body, arg);
+                if (until != Clock::time_point::max() && Clock::now() > until) break;
+            }
+            for (auto* used : {&b, &other})
+                if (*used) {
+                    observe(&(*used)->order);
+                    give_block(std::move(*used));
+                }
+            for (auto& f : at_launch_end) f();
+        } catch (...) {
+            std::lock_guard lock(mutex);
+            error = std::current_exception();
+            next = blocks.size();
+        }
+        at_launch_end.clear();
+    }
+};
+
+std::vector<uint3> order_of_blocks(const Grid& g) {
+    std::vector<uint3> blocks;
+    for (unsigned z = 0; z < g.blocks.z; z++)
+        for (unsigned y = 0; y < g.blocks.y; y++)
+            for (unsigned x = 0; x < g.blocks.x; x++) blocks.push_back({x, y, z});
+    Rng order{config.seed};
+    if (config.seed && !g.in_order)
+        for (size_t i = blocks.size(); i > 1; i--) std::swap(blocks[i - 1], blocks[order.below(i)]);
+    return blocks;
+}
+}   // namespace
+
+void check_launch(const Grid& g) {
+    const auto refuse = [&](const std::string& why) { throw Error("the launch at " + g.at.text() + ": " + why); };
+    const size_t threads = size_t{g.threads.x} * g.threads.y * g.threads.z;
+    if (threads == 0 || threads > 1024 || g.threads.z > 64) refuse("a block of " + std::to_string(threads) + " threads");
+    if (g.blocks.x == 0 || g.blocks.y == 0 || g.blocks.z == 0) refuse("a grid without blocks");
+    if (g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
+        refuse("a grid of " + std::to_string(g.blocks.x) + " x " + std::to_string(g.blocks.y) + " x " +
+               std::to_string(g.blocks.z) + " blocks: y and z go to 65535");
+    if (g.shared > config.shared_limit)
+        refuse(std::to_string(g.shared) + " bytes of shared memory: sm_" + std::to_string(config.capability) + " has " +
+               std::to_string(config.shared_limit));
+    if (cudaError_t e = cudaGetLastError())
+        refuse(std::string("an earlier call failed and nobody took its error: ") + cudaGetErrorString(e));
+}
+
+void run_grid(const Grid& g, void (*body)(void*), void* arg) {
+    Team team{g, order_of_blocks(g), body, arg, {}, {}};
+    const auto never = Team::Clock::time_point::max();
+    if (config.seed || g.in_order || config.os_threads < 2) {
+        team.work(never);
+    } else {    // others are called when it turns out to be worth it
+        team.work(Team::Clock::now() + std::chrono::microseconds(300));
+        std::vector<std::thread> others;
+        if (team.next < team.blocks.size())
+            for (unsigned i = 1; i < config.os_threads; i++) others.emplace_back([&] { team.work(never); });
+        team.work(never);
+        for (auto& t : others) t.join();
+    }
+    if (!team.error) return;
+    try {
+        std::rethrow_exception(team.error);
+    } catch (const Error& e) {
+        throw Error(std::string(e.what()) + " [launched at " + g.at.text() + "]");
+    }
+}
+
+}   // namespace emu

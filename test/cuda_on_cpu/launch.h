@@ -1,0 +1,37 @@
+// launch.h - running a grid, and the order in which a stream's work is done.
+#pragma once
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "emulator.h"
+#include "types.h"
+
+typedef struct CUstream_st* cudaStream_t;
+
+namespace emu {
+
+struct Grid {
+    dim3 blocks, threads;
+    size_t shared = 0;        // bytes of dynamic shared memory
+    bool in_order = false;    // blocks run by index, whatever the seed
+    Location at;              // of the launch
+};
+void run_grid(const Grid& g, void (*body)(void*), void* arg);
+void check_launch(const Grid& g);
+
+// Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
+// somebody waits for it. Work may read and write the device's memory.
+void enqueue(cudaStream_t stream, std::function<void()> work);
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
+    check_launch(g);
+    auto body = [kernel, params = std::tuple<std::decay_t<P>...>(std::forward<A>(args)...)] { std::apply(kernel, params); };
+    enqueue(stream, [g, body]() mutable {
+        run_grid(g, [](void* b) { (*static_cast<decltype(body)*>(b))(); }, &body);
+    });
+}
+
+}   // namespace emu

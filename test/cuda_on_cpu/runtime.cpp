@@ -1,0 +1,235 @@
+// runtime.cpp - errors, the device and its memory.
+#include "runtime.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <vector>
+
+namespace emu {
+namespace {
+int setting(const char* name, int otherwise) {
+    const char* text = getenv(name);
+    return text && *text ? atoi(text) : otherwise;
+}
+cudaError_t last_error = cudaSuccess;
+
+// ---- allocations ---------------------------------------------------------------------------------------------------
+
+struct Allocation {
+    size_t bytes;
+    bool device;
+};
+std::map<const char*, Allocation> allocations;
+size_t device_bytes = 0;
+struct Report {    // EMU_REPORT=1: at the end of the process
+    size_t most = 0;
+    ~Report() {
+        if (getenv("EMU_REPORT")) fprintf(stderr, "emulated GPU: at most %zu bytes\n", most);
+    }
+} report;
+int accesses = 0;
+
+const std::pair<const char* const, Allocation>* find(const void* p, size_t n) {
+    const char* at = static_cast<const char*>(p);
+    auto after = allocations.upper_bound(at);
+    if (after == allocations.begin()) return nullptr;
+    auto& a = *std::prev(after);
+    return at + n <= a.first + a.second.bytes ? &a : nullptr;
+}
+
+void shade([[maybe_unused]] const char* p, [[maybe_unused]] size_t bytes) {
+#if EMU_ASAN
+    if (accesses) ASAN_UNPOISON_MEMORY_REGION(p, bytes);
+    else ASAN_POISON_MEMORY_REGION(p, bytes);
+#endif
+}
+void shade_all() {
+#if EMU_ASAN
+    for (auto& [p, a] : allocations)
+        if (a.device) shade(p, a.bytes);
+#endif
+}
+
+cudaError_t allocate(void** p, size_t bytes, bool device) {
+    if (cudaError_t e = refuse_while_capturing()) return e;
+    *p = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    if (device && bytes > config.memory_bytes - std::min(device_bytes, config.memory_bytes))
+        return set_error(cudaErrorMemoryAllocation);
+    // Of the exact size, so that AddressSanitizer sees each overrun.
+    if (posix_memalign(p, 256, bytes)) return set_error(cudaErrorMemoryAllocation);
+    std::memset(*p, 0xff, bytes);
+    allocations[static_cast<char*>(*p)] = {bytes, device};
+    if (device) device_bytes += bytes, shade(static_cast<char*>(*p), bytes);
+    report.most = std::max(report.most, device_bytes);
+    return cudaSuccess;
+}
+
+cudaError_t release(void* p, bool device) {
+    if (!p) return cudaSuccess;
+    if (cudaError_t e = refuse_while_capturing()) return e;
+    drain();
+    auto a = allocations.find(static_cast<char*>(p));
+    if (a == allocations.end() || a->second.device != device) return set_error(cudaErrorInvalidValue);
+    if (device) device_bytes -= a->second.bytes;
+#if EMU_ASAN
+    ASAN_UNPOISON_MEMORY_REGION(p, a->second.bytes);
+#endif
+    allocations.erase(a);
+    std::free(p);
+    return cudaSuccess;
+}
+
+void must_be_on_device(const char* call, const void* p, size_t n) {
+    if (!on_device(p, n))
+        throw Error(std::string(call) + ": " + std::to_string(n) + " bytes that do not lie in one device allocation");
+}
+void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
+    if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) must_be_on_device("cudaMemcpy to", to, n);
+    if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) must_be_on_device("cudaMemcpy from", from, n);
+    if ((kind == cudaMemcpyHostToDevice && find(from, 1) && find(from, 1)->second.device) ||
+        (kind == cudaMemcpyDeviceToHost && find(to, 1) && find(to, 1)->second.device))
+        throw Error("cudaMemcpy: what is called host memory is the device's");
+}
+}   // namespace
+
+Config config = [] {
+    Config c;
+    c.devices = setting("EMU_DEVICES", 1);
+    c.capability = setting("EMU_CC", 80);
+    c.multiprocessors = setting("EMU_SMS", 4);
+    c.memory_bytes = static_cast<size_t>(setting("EMU_MEMORY_MB", 4096)) << 20;
+    c.os_threads = static_cast<unsigned>(setting("EMU_THREADS", 1));
+    switch (c.capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
+        case 80: case 87: c.shared_limit = 163 << 10; break;
+        case 86: case 89: case 120: c.shared_limit = 99 << 10; break;
+        default: c.shared_limit = 227 << 10;
+    }
+    return c;
+}();
+
+cudaError_t set_error(cudaError_t e) { return last_error = e; }
+MemoryUse memory_use() {
+    MemoryUse m{device_bytes, 0, 0};
+    for (auto& [p, a] : allocations) (a.device ? m.device_blocks : m.host_blocks)++;
+    return m;
+}
+bool on_device(const void* p, size_t n) {
+    auto* a = find(p, n);
+    return n == 0 || (a && a->second.device);
+}
+DeviceAccess::DeviceAccess() {
+    if (accesses++ == 0) shade_all();
+}
+DeviceAccess::~DeviceAccess() {
+    if (--accesses == 0) shade_all();
+}
+}   // namespace emu
+
+using namespace emu;
+
+// ---- errors, the device --------------------------------------------------------------------------------------------
+
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+const char* cudaGetErrorString(cudaError_t e) {
+    switch (e) {
+        case cudaSuccess: return "no error";
+        case cudaErrorInvalidValue: return "invalid argument";
+        case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorNoDevice: return "no CUDA-capable device is detected";
+        case cudaErrorInvalidDevice: return "invalid device ordinal";
+        case cudaErrorNotSupported: return "operation not supported";
+        case cudaErrorNotReady: return "device not ready";
+        case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
+        case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
+        case cudaErrorStreamCaptureIsolation: return "dependency created on uncaptured work in another stream";
+        case cudaErrorCapturedEvent: return "operation not permitted on an event last recorded in a capturing stream";
+    }
+    return "unrecognized error code";
+}
+const char* cudaGetErrorName(cudaError_t e) { return cudaGetErrorString(e); }
+
+cudaError_t cudaGetDeviceCount(int* count) {
+    *count = config.devices;
+    return config.devices ? cudaSuccess : set_error(cudaErrorNoDevice);
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+    if (device < 0 || device >= config.devices) return set_error(cudaErrorInvalidDevice);
+    *p = {};
+    snprintf(p->name, sizeof p->name, "emulated sm_%d", config.capability);
+    p->totalGlobalMem = config.memory_bytes;
+    p->major = config.capability / 10, p->minor = config.capability % 10;
+    p->multiProcessorCount = config.multiprocessors;
+    p->sharedMemPerBlockOptin = config.shared_limit, p->sharedMemPerMultiprocessor = config.shared_limit + 1024;
+    p->maxThreadsPerMultiProcessor = 2048, p->l2CacheSize = 1 << 20;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+    if (device < 0 || device >= config.devices) return set_error(cudaErrorInvalidDevice);
+    switch (attribute) {
+        case cudaDevAttrClockRate: *value = 1'000'000; break;
+        case cudaDevAttrMultiProcessorCount: *value = config.multiprocessors; break;
+        case cudaDevAttrMemoryClockRate: *value = 1'000'000; break;
+        case cudaDevAttrGlobalMemoryBusWidth: *value = 128; break;
+        case cudaDevAttrComputeCapabilityMajor: *value = config.capability / 10; break;
+        case cudaDevAttrComputeCapabilityMinor: *value = config.capability % 10; break;
+        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(config.shared_limit); break;
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaSetDevice(int device) {
+    return device >= 0 && device < config.devices ? cudaSuccess : set_error(cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
+cudaError_t cudaDriverGetVersion(int* version) { return *version = config.devices ? 13000 : 0, cudaSuccess; }
+// By threads and shared memory: nothing is known of registers.
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t shared) {
+    const size_t by_shared = (config.shared_limit + 1024) / (shared + 1024);
+    *blocks = static_cast<int>(std::min({size_t{32}, size_t{2048} / static_cast<size_t>(threads), by_shared}));
+    return cudaSuccess;
+}
+
+// ---- memory --------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, true); }
+cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate(p, bytes, false); }
+cudaError_t cudaFree(void* p) { return release(p, true); }
+cudaError_t cudaFreeHost(void* p) { return release(p, false); }
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+    *total = config.memory_bytes, *free = config.memory_bytes - std::min(device_bytes, config.memory_bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind, cudaStream_t s) {
+    check_copy(to, from, n, kind);
+    const bool pageable_from = kind == cudaMemcpyHostToDevice && !find(from, n);
+    const bool pageable_to = kind == cudaMemcpyDeviceToHost && !find(to, n);
+    if (pageable_from) {    // such a copy has read its source on return
+        const char* bytes = static_cast<const char*>(from);
+        enqueue(s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); });
+        return cudaSuccess;
+    }
+    enqueue(s, [=] {
+        check_copy(to, from, n, kind);    // again: a graph may outlive memory
+        std::memmove(to, from, n);
+    });
+    return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // and such a one is over
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
+    if (cudaError_t e = refuse_while_capturing()) return e;
+    return cudaMemcpyAsync(to, from, n, kind, nullptr);
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s) {
+    must_be_on_device("cudaMemset", p, n);
+    enqueue(s, [=] {
+        must_be_on_device("cudaMemset", p, n);
+        std::memset(p, value, n);
+    });
+    return cudaSuccess;
+}
+cudaError_t cudaMemset(void* p, int value, size_t n) {
+    if (cudaError_t e = refuse_while_capturing()) return e;
+    return cudaMemsetAsync(p, value, n, nullptr);
+}

@@ -1,0 +1,192 @@
+// streams.cpp - streams, events and graphs: what is done when.
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <vector>
+
+#include "runtime.h"
+
+struct CUevent_st {
+    uint64_t recorded = 0, done = 0;    // how often, and the last of these that the stream has come to
+    bool captured = false;
+    std::chrono::steady_clock::time_point when;
+};
+struct CUgraph_st { std::vector<std::function<void()>> work; };
+struct CUgraphExec_st : CUgraph_st {};
+struct CUstream_st {
+    struct Item {
+        std::function<void()> work;
+        cudaEvent_t event = nullptr;    // that it waits for
+        uint64_t record = 0;
+    };
+    std::deque<Item> queue;
+    bool lazy = false;    // as the seed has it: does nothing unless somebody waits
+    cudaGraph_t capturing = nullptr;
+    cudaError_t capture_error = cudaSuccess;
+};
+
+namespace emu {
+namespace {
+std::vector<cudaStream_t> streams;
+Rng draws{0};
+
+// Does what is first in the queue, unless that waits for an event that has not come.
+bool step(CUstream_st& s) {
+    if (s.queue.empty()) return false;
+    if (auto& first = s.queue.front(); first.event && first.event->done < first.record) return false;
+    auto work = std::move(s.queue.front().work);
+    s.queue.pop_front();
+    if (!work) return true;
+    try {
+        DeviceAccess access;
+        work();
+    } catch (...) {    // the device has failed: what else was to be done is lost
+        for (cudaStream_t t : streams) t->queue.clear();
+        throw;
+    }
+    return true;
+}
+
+template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
+    while (!done()) {
+        if (preferred && step(*preferred)) continue;
+        const size_t start = draws.below(streams.size());
+        bool moved = false;
+        for (size_t i = 0; i < streams.size() && !moved; i++) moved = step(*streams[(start + i) % streams.size()]);
+        if (!moved) return;    // an event that was recorded before an error
+    }
+}
+
+cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
+    s.capture_error = cudaErrorStreamCaptureInvalidated;
+    return set_error(e);
+}
+}   // namespace
+
+void enqueue(cudaStream_t s, std::function<void()> work) {
+    if (!s) {
+        DeviceAccess access;
+        work();
+    } else if (s->capturing) {
+        s->capturing->work.push_back(std::move(work));
+    } else {
+        s->queue.push_back({std::move(work)});
+        if (config.seed && draws.below(16) == 0) s->lazy = draws.below(2);
+        if (!config.seed || !s->lazy)
+            while (step(*s)) {}
+    }
+}
+void drain() {
+    proceed_until(nullptr, [] {
+        return std::all_of(streams.begin(), streams.end(), [](cudaStream_t s) { return s->queue.empty(); });
+    });
+}
+void schedule(uint64_t seed) {
+    drain();
+    config.seed = seed;
+    draws = {seed};
+    for (cudaStream_t s : streams) s->lazy = seed && draws.below(2);
+}
+cudaError_t refuse_while_capturing() {
+    for (cudaStream_t s : streams)
+        if (s->capturing) return capture_fails(*s, cudaErrorStreamCaptureUnsupported);
+    return cudaSuccess;
+}
+}   // namespace emu
+
+using namespace emu;
+
+// ---- streams -------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+    streams.push_back(*s = new CUstream_st);
+    (*s)->lazy = config.seed && draws.below(2);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    cudaStreamSynchronize(s);
+    std::erase(streams, s);
+    delete s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    if (!s) return cudaSuccess;
+    if (s->capturing) return capture_fails(*s, cudaErrorStreamCaptureUnsupported);
+    proceed_until(s, [=] { return s->queue.empty(); });
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() {
+    if (cudaError_t e = refuse_while_capturing()) return e;
+    return drain(), cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    if (s->capturing) return e->captured ? cudaSuccess : capture_fails(*s, cudaErrorStreamCaptureIsolation);
+    if (e->captured) return set_error(cudaErrorCapturedEvent);    // joining a capture is not emulated
+    s->queue.push_back({{}, e, e->recorded});
+    if (!config.seed) step(*s);
+    return cudaSuccess;
+}
+
+// ---- events --------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = new CUevent_st, cudaSuccess; }
+cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    drain();    // streams refer to it
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    e->captured = s && s->capturing;
+    if (e->captured) return cudaSuccess;
+    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = std::chrono::steady_clock::now(); });
+    return cudaSuccess;
+}
+cudaError_t cudaEventQuery(cudaEvent_t e) {
+    if (e->captured) return set_error(cudaErrorCapturedEvent);
+    for (cudaStream_t s : streams)
+        if (config.seed && draws.below(2)) step(*s);
+    return e->done < e->recorded ? cudaErrorNotReady : cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    if (e->captured) return set_error(cudaErrorCapturedEvent);
+    proceed_until(nullptr, [e] { return e->done >= e->recorded; });
+    return cudaSuccess;
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+    if (from->done < from->recorded || to->done < to->recorded) return set_error(cudaErrorNotReady);
+    *ms = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    return cudaSuccess;
+}
+
+// ---- graphs --------------------------------------------------------------------------------------------------------
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    if (!s || s->capturing) return set_error(cudaErrorStreamCaptureUnsupported);
+    s->capturing = new CUgraph_st;
+    s->capture_error = cudaSuccess;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
+    if (!s || !s->capturing) return set_error(cudaErrorInvalidValue);
+    *g = std::exchange(s->capturing, nullptr);
+    if (!s->capture_error) return cudaSuccess;
+    delete std::exchange(*g, nullptr);
+    return set_error(s->capture_error);
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* status) {
+    *status = !s || !s->capturing ? cudaStreamCaptureStatusNone
+              : s->capture_error  ? cudaStreamCaptureStatusInvalidated
+                                  : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t g, unsigned long long) {
+    *exec = new CUgraphExec_st{*g};
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+    for (auto& work : exec->work) enqueue(s, work);
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) { return delete exec, cudaSuccess; }

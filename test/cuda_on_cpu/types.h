@@ -1,0 +1,34 @@
+// types.h - CUDA's keywords and vector types for a plain C++ compiler on a machine without the toolkit: those in use.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+#define __global__
+#define __device__
+#define __host__
+#define __constant__
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __forceinline__ inline __attribute__((always_inline))
+#define __align__(n) alignas(n)
+// __noinline__ stays undefined: libstdc++ spells an attribute that way. __shared__ too: shared memory is SHARED() or
+// dynamic_shared<>(), which start out as NaN and have red zones.
+
+#define EMU_VECTOR(T, name, align2, align4)                            \
+    struct name##2 { alignas(align2) T x; T y; };                      \
+    struct name##3 { T x, y, z; };                                     \
+    struct name##4 { alignas(align4) T x; T y, z, w; };                \
+    constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }      \
+    constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+EMU_VECTOR(float, float, 8, 16)
+EMU_VECTOR(int, int, 8, 16)
+EMU_VECTOR(unsigned, uint, 8, 16)
+EMU_VECTOR(unsigned short, ushort, 4, 8)
+#undef EMU_VECTOR
+struct double2 { alignas(16) double x; double y; };
+struct longlong2 { alignas(16) long long x; long long y; };
+
+struct dim3 {
+    unsigned x, y, z;
+    constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};

@@ -1,0 +1,143 @@
+// test_emulated.cpp - the command line with --device cuda, on a binary whose GPU is the emulator (build/emu/flatgpt).
+#include "toy_run.h"
+
+namespace {
+ProcessResult run_emulated(std::vector<std::string> args, std::vector<std::string> environment = {}) {
+    const char* path = getenv("FLATGPT_EMU");
+    args.insert(args.begin(), fs::absolute(path ? path : "build/emu/flatgpt").string());
+    ProcessOptions o;
+    o.environment = environment;
+    o.timeout = 120;
+    return run_process(args, o);
+}
+bool emulated() {
+    const char* path = getenv("FLATGPT_EMU");
+    return fs::exists(path ? path : "build/emu/flatgpt");
+}
+#define NEED_EMULATED() \
+    if (!emulated()) SKIP("no build/emu/flatgpt: make test builds it")
+// Heads of 32, small enough for an emulated GPU.
+std::vector<std::string> small(const Toy& toy, const std::string& out, std::vector<std::string> more = {}) {
+    std::vector<std::string> a = toy.args(out, {"--device", "cuda", "--channels", "64", "--batch", "2"});
+    for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(a, more[i], more[i + 1]);
+    return a;
+}
+}    // namespace
+
+TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eval and sample read it") {
+    NEED_EMULATED();
+    Toy toy;
+    for (const char* dtype : {"bf16", "fp32"}) {
+        const std::string whole = std::string("whole_") + dtype, parts = std::string("parts_") + dtype;
+        ProcessResult r = run_emulated(small(toy, whole, {"--dtype", dtype, "--steps", "8", "--save-every", "4"}));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        r = run_emulated(small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4"}));
+        REQUIRE(r.exit_code == 0);
+        fs::remove_all(toy.newest(parts));
+        CHECK(contains(toy.newest(parts), "step_00000004"));
+        r = run_emulated(small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--resume", "auto"}));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        CHECK(toy.metrics(whole) == toy.metrics(parts));
+        for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
+            CHECK(same_file(toy.newest(whole) + file, toy.newest(parts) + file));
+        CHECK(number(toy.metrics(whole), "\"step\":8,\"loss\":") < number(toy.metrics(whole), "\"step\":1,\"loss\":"));
+    }
+    CHECK(contains(read_file(toy.dir + "/whole_bf16/metrics.jsonl"), "\"mfu\":"));
+
+    // The same checkpoint on both devices.
+    std::vector<std::string> eval = {"eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--batches", "2",
+                                     "--json", "--device"};
+    auto on = [&](const char* device) {
+        std::vector<std::string> a = eval;
+        a.push_back(device);
+        ProcessResult r = run_emulated(a);
+        INFO(r.err);
+        CHECK(r.exit_code == 0);
+        return number(r.out, "{\"loss\":");
+    };
+    CHECK(on("cuda") == doctest::Approx(on("cpu")).epsilon(5e-3));
+    auto text = [&](const char* device) {
+        ProcessResult r = run_emulated({"sample", toy.dir + "/whole_fp32", "--prompt", "abc", "--tokens", "12",
+                                        "--temperature", "0", "--ignore-end", "--dtype", "fp32", "--device", device});
+        INFO(r.err);
+        CHECK(r.exit_code == 0);
+        return r.out;
+    };
+    CHECK(text("cuda") == text("cpu"));
+}
+
+TEST_CASE("cuda command line: a GPU with too little memory") {
+    NEED_EMULATED();
+    Toy toy;
+    ProcessResult r = run_emulated(small(toy, "a", {"--channels", "512", "--steps", "1"}), {"EMU_MEMORY_MB=32"});
+    CHECK(r.exit_code == 5);
+    CHECK(contains(r.err, "out of memory"));
+    CHECK(contains(r.err, "--batch"));
+    // auto: what fits
+    r = run_emulated(small(toy, "b", {"--batch", "auto", "--steps", "1", "--total-batch", "256", "--channels", "256"}),
+                     {"EMU_MEMORY_MB=72"});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.err, "--batch auto: "));
+    const double chosen = number(r.err, "--batch auto: ");
+    CHECK(chosen >= 1);
+    CHECK(chosen < 8);
+    CHECK(contains(read_file(toy.dir + "/b/run.toml"), "batch = " + std::to_string(int(chosen)) + "\n"));
+}
+
+TEST_CASE("cuda command line: --dry-run tells the memory within 2 %") {
+    NEED_EMULATED();
+    Toy toy;
+    for (const char* recompute : {"none", "blocks"})
+        for (const char* dtype : {"bf16", "fp32"}) {
+            auto args = small(toy, std::string(recompute) + dtype,
+                              {"--dtype", dtype, "--recompute", recompute, "--steps", "1", "--channels", "128"});
+            ProcessResult run = run_emulated(args, {"EMU_REPORT=1"});
+            INFO(run.err);
+            REQUIRE(run.exit_code == 0);
+            args.push_back("--dry-run");
+            ProcessResult dry = run_emulated(args);
+            INFO(dry.out);
+            REQUIRE(dry.exit_code == 0);
+            const double told = number(dry.out.substr(dry.out.find("  total")), "(");
+            const double held = number(run.err, "emulated GPU: at most ");
+            CHECK(told == doctest::Approx(held).epsilon(0.02));
+        }
+}
+
+TEST_CASE("cuda command line: no GPU") {
+    NEED_EMULATED();
+    Toy toy;
+    ProcessResult r = run_emulated(small(toy, "a", {"--steps", "1"}), {"EMU_DEVICES=0"});
+    CHECK(r.exit_code == 5);
+    CHECK(contains(r.err, "--device cuda: "));
+    r = run_emulated(small(toy, "a", {"--steps", "1", "--device", "auto"}), {"EMU_DEVICES=0"});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.err, "cpu fp32"));
+    r = run_emulated({"info", "--devices"}, {"EMU_DEVICES=0"});
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.out, "GPU   none: "));
+    r = run_emulated({"info", "--devices"});
+    CHECK(contains(r.out, "compute capability"));
+}
+
+TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
+    NEED_EMULATED();
+    const char* path = getenv("FLATGPT_EMU");
+    const fs::path folder = fs::absolute(path ? path : "build/emu/flatgpt").parent_path();
+    int found = 0;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+        const std::string name = entry.path().filename().string();
+        if (name.rfind("ladder_", 0) != 0 || name.find('.') != std::string::npos) continue;
+        ProcessOptions o;
+        o.timeout = 120;
+        ProcessResult r = run_process({entry.path().string()}, o);
+        INFO(name << "\n" << r.out << r.err);
+        CHECK(r.exit_code == 0);
+        found++;
+    }
+    CHECK(found >= 5);    // layernorm, attention forward and backward, lm_head, linear
+}

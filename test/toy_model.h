@@ -1,0 +1,49 @@
+// toy_model.h - a small model with parameters that make every gradient count, and a training pass. Include it after
+// doctest.
+#pragma once
+#include "../gpt.h"
+
+// Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
+inline void toy_model(Model& g, const Config& c, const Plan& plan) {
+    const Status allocated = g.allocate(c, plan);
+    REQUIRE_MESSAGE(allocated.ok(), allocated.message);
+    g.init(1);
+    for (size_t i = 0; i < g.tensors.size(); i++) {
+        const Tensor& t = g.tensors[i];
+        std::vector<float> x(size_t(t.size()));
+        g.read(Part::weights, t.offset, t.size(), x.data());
+        for (int64_t k = 0; k < t.file_rows * t.cols; k++) x[size_t(k)] += 0.2f * philox_normal(3, i, uint64_t(k));
+        g.write(Part::weights, t.offset, t.size(), x.data());
+    }
+}
+inline std::vector<int> toy_tokens(int n, int V, uint64_t stream) {
+    std::vector<int> t(static_cast<size_t>(n));
+    for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
+    return t;
+}
+inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    g.batch(in.data(), out.data(), B, S);
+    g.forward();
+    g.loss(true, float(1.0 / (B * S)));
+    g.backward();
+    return g.mean_loss();
+}
+inline double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+    g.begin_step();
+    return add_pass(g, in, out, B, S);
+}
+inline void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses) {
+    g.batch(in.data(), out.data(), B, S);
+    g.forward();
+    g.loss(false, 0);
+    (void)g.mean_loss(losses);
+}
+inline Step update(Model& g, float lr, float beta2, float decay, float clip = 0) {
+    g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
+    return g.finish();
+}
+inline std::vector<float> flat_grads(Model& g) {
+    std::vector<float> all(size_t(g.flat));
+    g.read(Part::gradients, 0, g.flat, all.data());
+    return all;
+}
