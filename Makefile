@@ -1,7 +1,8 @@
 # make          the binary ./flatgpt            make demo     everything once, on a real text (TEXT=my.txt for yours)
 # make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
-# make fuzz     a minute for each file parser   make deps     the Debian packages that the above need
+# make fuzz     a minute for each file parser   make tsan     races in the emulated kernels (clang)
+# make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += $(JOBS)
@@ -40,7 +41,7 @@ GENCODE = $(if $(filter native,$(ARCH)),-arch=native,$(foreach a,$(or $(ONLY),$(
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH))))
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
-EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA
+EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(wildcard *.cu) $(wildcard data/*.cpp selftest/*.cpp) \
        layers/reference.cpp layers/cpu.cpp layers/linear.cpp
@@ -122,15 +123,25 @@ demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
+SANITIZED := build/asan/flatgpt build/asan/test_all build/asan/emu/test_cuda
 asan:
-	$(MAKE) BUILD=build/asan build/asan/flatgpt build/asan/test_all \
+	$(MAKE) BUILD=build/asan NVCC= $(SANITIZED) \
 	    OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-	FLATGPT=build/asan/flatgpt build/asan/test_all $(ARGS)
+	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none dev/test.sh build/asan/test_all build/asan/emu/test_cuda -- $(ARGS)
+# Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
+KERNEL_TEST := $(filter-out %/test_model.cpp,$(CUDA_TEST)) $(filter-out %/selftest.cpp,$(wildcard selftest/*.cpp)) \
+               $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
+$(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o)
+	$(LINK) -o $@
+tsan:
+	$(MAKE) BUILD=build/tsan NVCC= CXX=clang++ LIBS=-fsanitize=thread build/tsan/emu/test_kernels \
+	    FLAGS="-std=c++20 -O1 -g1 -w -fsanitize=thread -MMD -MP -I."
+	EMU_CC=90 build/tsan/emu/test_kernels $(ARGS)
 fuzz:
 	dev/fuzz.sh
 deps: ;
 clean:
 	rm -rf build flatgpt
-.PHONY: test test-long ladders bench demo mutants asan fuzz deps clean flatgpt
+.PHONY: test test-long ladders bench demo mutants asan tsan fuzz deps clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -36,6 +36,23 @@ layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);
 layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cuda cross entropy*
 layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cuda cross entropy*
 layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cuda cross entropy*
+layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; cuda layernorm: many*
+layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; cuda layernorm: against*
+layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; cuda layernorm: *
+layers/ffn.cu ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
+layers/adamw.cu ;; s/if (s.skipped) return;// ;; cuda adamw: against*
+layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw: stochastic*
+layers/attention_plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*
+layers/attention_plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; cuda attention: the same bits*
+layers/attention_cached.cu ;; s/rescale(other, top, finite(top));// ;; cuda attention cached: one*
+layers/attention_cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
+layers/attention_sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
+layers/attention_sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
+layers/attention_sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
+layers/attention_sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
+layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; cuda linear: gradients add*
+layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
+layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; cuda linear: a long row*
 layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
 layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
 '

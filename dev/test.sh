@@ -1,19 +1,27 @@
 #!/bin/bash
-# Runs test binaries one after the other and closes with the sum of their closing lines.
-# Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]
+# `make test`: runs the test binaries one after the other and closes with the sum of their closing lines.
+# Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]. Emulated ones run as an sm_90 and, as far as they differ, an sm_80.
 binaries=() passed=0 failed=0 skipped=0 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 while [ $# -gt 0 ] && [ "$1" != -- ]; do binaries+=("$1"); shift; done
 shift
-for binary in "${binaries[@]}"; do
-    printf '\n---- %s\n' "$binary"
-    "$binary" "$@" 2>&1 | tee "$log"
-    status=${PIPESTATUS[0]} p=0 f=0 s=0
+run() {
+    printf '\n---- %s\n' "$*"
+    "$@" 2>&1 | tee "$log"
+    local status=${PIPESTATUS[0]} p=0 f=0 s=0 line
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -1)
     [ -z "$line" ] || read -r p f s <<<"$(tr -cd '0-9 ' <<<"$line")"
     [ "$status" = 0 ] || [ "$f" != 0 ] || f=1    # died without counting it
     [ -n "$line" ] || f=1
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
+}
+for binary in "${binaries[@]}"; do
+    case $binary in
+        */emu/*)
+            run env EMU_CC=90 "$binary" "$@"
+            [ $# -gt 0 ] || run env EMU_CC=80 "$binary" -tc='model*,cuda attention*' ;;
+        *) run "$binary" "$@" ;;
+    esac
 done
 [ -e /dev/nvidia0 ] || printf '\nno GPU here: the CUDA backend was tested on the emulator\n'
 printf '\n%d passed, %d failed, %d skipped\n' $passed $failed $skipped

@@ -25,7 +25,7 @@
 namespace {
 using namespace sm90;
 
-constexpr int BM = 128, BN = 128, STAGES = 2;
+constexpr int BM = 128, BN = 128;
 constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
@@ -62,12 +62,6 @@ struct Place {
         head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = last * BM;
         tiles = last + 1 - max(0, first_key(a, b, row)) / BN;
     }
-};
-
-// Which slot of a ring a tile takes, and the parity of the phase in which it is filled.
-struct Slot {
-    int slot, parity;
-    __device__ explicit Slot(int tile) : slot(tile % STAGES), parity(tile / STAGES % 2) {}
 };
 
 template <int HS>

@@ -13,6 +13,14 @@ constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);    // the producer comes first
 constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // of an SM, all of them for one block
 
+// Tiles come through rings of STAGES slots: which one the i-th takes, and the parity of the phase in which it is filled.
+constexpr int STAGES = 2;
+struct Slot {
+    unsigned slot;
+    int parity;
+    __device__ explicit Slot(unsigned i) : slot(i % STAGES), parity(int(i / STAGES % 2)) {}
+};
+
 // How TMA sees heads of rows: (HS, heads, S, B), in boxes of 64 columns of one head in `rows` positions. A column or
 // position outside is zero. Encoded once for each set of arguments; null: this driver cannot.
 const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);

@@ -38,7 +38,7 @@
 namespace {
 using namespace sm90;
 
-constexpr int BN = 128, STAGES = 2;
+constexpr int BN = 128;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
@@ -77,8 +77,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
     const int b = int(blockIdx.x) / a.query_tiles / a.h.NH, lane = threadIdx.x % LANES;
     const int64_t index = blockIdx.x;
 #pragma unroll
-    for (int row = threadIdx.x / LANES; row < BM<HS>; row += ROWS) {
-        const int s = tile * BM<HS> + row;
+    for (int i = 0; i < BM<HS> / ROWS; i++) {
+        const int row = i * ROWS + threadIdx.x / LANES, s = tile * BM<HS> + row;
         float sum = 0;
         if (s < a.S) {
             const int64_t at = ((int64_t(b) * a.S + s) * a.h.NH + head) * HS + lane * 8;    // y[b,s,head,:]
@@ -124,8 +124,8 @@ struct Place {
     template <int HS> __device__ static Place of(const Backward& a) {
         Place p;
         const int i = int(blockIdx.x);
-        p.tile = i % a.key_tiles;                            // the longest first, if any order will do
-        if (a.turn) p.tile = a.key_tiles - 1 - p.tile;    // from the last keys to the first
+        p.tile = i % a.key_tiles;    // the longest first, if any order will do: else from the last keys to the first
+        if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
         const int end = min(a.S, a.queries_end(p.b, min(p.tile * BN + BN, a.S) - 1));
         p.first = p.tile * BN / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
@@ -133,13 +133,6 @@ struct Place {
         return p;
     }
     __device__ int head(int g) const { return kv_head * group + g; }
-};
-
-// Which slot of a ring a step takes, and the parity of the phase in which it is filled.
-struct Slot {
-    unsigned slot;
-    int parity;
-    __device__ explicit Slot(unsigned step) : slot(step % STAGES), parity(int(step / STAGES % 2)) {}
 };
 
 template <int HS>
@@ -165,7 +158,8 @@ __device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap
         }
 }
 
-// By one warp, of which one thread copies: what the consumers hand over, to the sums in global memory.
+// By one warp, of which one thread copies: what the consumers hand over, to the sums in global memory. The others come
+// along because a barrier counts whole warps.
 template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, const Backward& a, Place p) {
     const bool copies = threadIdx.x % 32 == 0;
     int left = p.group * p.tiles;
@@ -177,13 +171,12 @@ template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, 
         for (int t = 0; t < p.tiles; t++) {
             const int mine = t * BM<HS> / BN;    // 0 where this key tile is on the diagonal
             if (copies && turn) turn_wait(turn + t, mine);
-            __syncwarp();
             for (int c = 0; c < CONSUMERS; c++, to += HALF) {
+                __syncwarp();
                 named_barrier(DQ_FULL + c, WITH_ADDER);
-                if (!copies) continue;
-                if (turn && mine == 0) bulk_store(to, s.dq[c], sizeof(s.dq[c]));
-                else bulk_add(to, &s.dq[c][0][0].x, sizeof(s.dq[c]));
-                bulk_commit();
+                if (copies && turn && mine == 0) bulk_store(to, s.dq[c], sizeof(s.dq[c]));
+                else if (copies) bulk_add(to, &s.dq[c][0][0].x, sizeof(s.dq[c]));
+                if (copies) bulk_commit();
             }
             if (copies) bulk_wait_read();
             __syncwarp();

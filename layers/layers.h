@@ -119,7 +119,8 @@ template <class T> struct Ops {
                  Limits limits);
     // One AdamW step (Loshchilov & Hutter 2019, algorithm 2) with gradient g = step->scale * dw; nothing if
     // step->skipped. Element i decays if decays[i / 64]. master: fp32 weights, of which w is the rounded copy; null: w
-    // itself is stepped, and a bf16 w is rounded stochastically with philox(seed, step->updates, i).
+    // itself is stepped, and a bf16 w is rounded stochastically: with the upper half of word i % 4 of
+    // philox(seed, step->updates, i / 4).
     void (*adamw)(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays, int64_t n,
                   const Step* step, AdamW a, uint64_t seed);
     void (*from_floats)(T* to, const float* from, int64_t n);    // rounded to nearest, ties to even

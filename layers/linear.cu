@@ -51,7 +51,7 @@ struct Form {
     int m, n, k;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     bool add = false;
-    int alignment = 16;    // of all pointers; what a vector load or TMA wants, there is no better one
+    int alignment = 16;    // of all pointers, in bytes; vector loads and TMA want 16, nothing wants more
     auto operator<=>(const Form&) const = default;
 
     bool has_bias() const { return epilogue & CUBLASLT_EPILOGUE_BIAS; }
@@ -132,8 +132,8 @@ void forget(Plan& p) {
 }
 
 cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
-    const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256), all = sums_bytes + int64_t(p.workspace);
-    char* scratch = all ? static_cast<char*>(cuda_scratch(all)) : nullptr;
+    const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256);
+    char* scratch = static_cast<char*>(cuda_scratch(sums_bytes + WORKSPACE));    // held whatever the algorithm takes
     if (f.has_bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
     if (f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(scratch));
     if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);

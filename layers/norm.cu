@@ -216,6 +216,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
                 }
         }
     }
+    cp_async_wait<0>();    // zeros that are on their way yet
     store_parts(partial + int64_t(blockIdx.x) * 2 * C, dw, db, C);
 }
 

@@ -65,7 +65,11 @@ Block::~Block() {
 void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
     block = this, kernel = body, kernel_arg = arg, error = nullptr;
     blockIdx = index, blockDim = dim;
-    publish(&order);
+    runs++;
+    publish(&begins);
+#if EMU_ASAN
+    host_stack = nullptr;    // the last run may have been another thread's
+#endif
     prepare_shared(dynamic);
     prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
     units.reset(), at_end.clear();
@@ -256,7 +260,7 @@ EMU_UNSEEN void Block::entry() {
     if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first comes from the host
 #endif
     while (true) {
-        observe(&b.order);
+        observe(&b.begins), observe(&b.ends[(b.runs + 1) % 2]);
         Fiber* next = &b.host;
         try {
             b.kernel(b.kernel_arg);
@@ -265,7 +269,7 @@ EMU_UNSEEN void Block::entry() {
         } catch (...) {
             b.error = std::current_exception();
         }
-        publish(&b.order);
+        publish(&b.ends[b.runs % 2]);
         Fiber* done = self;
         done->exited = true;
         if (next->started || !REUSE) b.switch_to(*next);

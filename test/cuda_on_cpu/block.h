@@ -87,6 +87,7 @@ class Block {
     ~Block();
     Block(const Block&) = delete;
     void run(uint3 index, dim3 dim, size_t dynamic_bytes, void (*body)(void*), void* arg);
+    bool failed() const { return error != nullptr; }    // and is not fit for another run
 
     // ---- called by the running fiber
 
@@ -109,7 +110,8 @@ class Block {
     std::shared_ptr<void> units;                   // the state of asynchronous units (hopper_on_cpu.h)
     std::vector<std::function<void()>> at_end;     // what they do, or complain of, when all threads have exited
     Rng rng{0};
-    char order;    // an address for ThreadSanitizer: the host's doings, the fibers', the host's again
+    // Addresses for ThreadSanitizer: a run comes behind what the host did, and behind the last run.
+    char begins, ends[2];
 
   private:
     void allow(size_t at, size_t bytes);
@@ -144,6 +146,7 @@ class Block {
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all
     int threads = 0, alive = 0;
+    unsigned runs = 0;
     std::vector<Fiber*> pollers;
     std::vector<std::function<void()>> engine;
     void (*kernel)(void*) = nullptr;

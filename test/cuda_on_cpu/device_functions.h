@@ -16,7 +16,12 @@ inline void __syncwarp(unsigned mask = ~0u, EMU_AT) {
     emu::block->meet("__syncwarp", at, mask, nullptr, nullptr, true);
 }
 // There is no weak memory here: a fence that is missing is not noticed.
-inline void __threadfence() {}
+namespace emu { inline char fences; }
+inline void __threadfence() {    // for ThreadSanitizer; blocks run one after another
+    emu::Hidden hidden;
+    emu::observe(&emu::fences);
+    emu::publish(&emu::fences);
+}
 inline void __threadfence_block() {}
 inline void __nanosleep(unsigned) {
     emu::Hidden hidden;

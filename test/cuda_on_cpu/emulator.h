@@ -34,7 +34,11 @@ extern "C" void AnnotateIgnoreReadsEnd(const char*, int);
 extern "C" void AnnotateIgnoreWritesBegin(const char*, int);
 extern "C" void AnnotateIgnoreWritesEnd(const char*, int);
 extern "C" void AnnotateBenignRaceSized(const char*, int, const volatile void*, size_t, const char*);
+#if defined(__clang__)    // entry and exit of the function too: a fiber leaves some of them for good
+#define EMU_UNSEEN __attribute__((disable_sanitizer_instrumentation))
+#else
 #define EMU_UNSEEN __attribute__((no_sanitize("thread")))
+#endif
 namespace emu { constexpr bool TSAN = true; }
 #else
 #define EMU_UNSEEN

@@ -24,6 +24,7 @@ std::unique_ptr<Block> take_block() {
     return b;
 }
 void give_block(std::unique_ptr<Block> b) {
+    if (b->failed()) return;
     std::lock_guard lock(mutex);
     idle.push_back(std::move(b));
 }
@@ -41,8 +42,10 @@ struct Team {
         Hidden hidden;
         Rng draws{config.seed};
         gridDim = g.blocks;
+        std::unique_ptr<Block> b, other;
         try {
-            auto b = take_block(), other = TSAN ? take_block() : nullptr;
+            b = take_block();
+            if (TSAN) other = take_block();
             for (size_t i; (i = next++) < blocks.size();) {
                 // To ThreadSanitizer one Block's runs come one after the other. So that it finds races between blocks,
                 // neighbours run on different ones.
@@ -51,17 +54,14 @@ struct Team {
                 b->run(blocks[i], g.threads, g.shared, body, arg);
                 if (until != Clock::time_point::max() && Clock::now() > until) break;
             }
-            for (auto* used : {&b, &other})
-                if (*used) {
-                    observe(&(*used)->order);
-                    give_block(std::move(*used));
-                }
             for (auto& f : at_launch_end) f();
         } catch (...) {
             std::lock_guard lock(mutex);
             error = std::current_exception();
             next = blocks.size();
         }
+        for (auto* used : {&b, &other})
+            if (*used) observe(&(*used)->ends[0]), observe(&(*used)->ends[1]), give_block(std::move(*used));
         at_launch_end.clear();
     }
 };

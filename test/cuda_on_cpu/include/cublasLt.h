@@ -10,8 +10,9 @@
 #include "../../../layers/bf16.h"
 #include "../cuda_on_cpu.h"
 
-#include <map>
+#include <algorithm>
 #include <set>
+#include <vector>
 
 enum cublasStatus_t {
     CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_INVALID_VALUE = 7,
@@ -235,7 +236,7 @@ struct LtCall {
             {p.op.aux, p.has_aux() ? lt_bytes(aux) : 0, p.has_bias()},
             {p.op.bias, p.has_bias() || p.sums() ? lt_bytes(vector) : 0, p.sums() > 0}};
         for (const auto& one : all) {
-            if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand that is not the device's memory");
+            if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand is not the device's memory");
             for (const auto& other : all)
                 if (&one != &other && one.written && lt_overlap(one.at, one.bytes, other.at, other.bytes))
                     throw Error("cublasLtMatmul: something that is written overlaps another operand");
