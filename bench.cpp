@@ -1,9 +1,9 @@
 // bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
 //
-// The floor of a row is what its FLOPs and bytes cost at the ceilings measured first, in this run. On the CPU inputs are
-// evicted from the caches before each repetition; on a GPU a recorded graph of calls goes round several sets of buffers,
-// more than its L2 holds. Best and median are both shown: on a machine with other work the best is the figure, and the
-// distance says how much to trust it.
+// The floor of a row is what its FLOPs and bytes cost at the ceilings measured first, in this run. On the CPU inputs
+// are evicted from the caches before each repetition; on a GPU a recorded graph of calls goes round several sets of
+// buffers, more than its L2 holds. Best and median are both shown: on a machine with other work the best is the figure,
+// and the distance says how much to trust it.
 #include "bench.h"
 
 #include <algorithm>
@@ -29,14 +29,16 @@ struct Bench {
     Peaks peak;
     std::string device;
 
-    void print(const std::string& name, std::vector<double> times, double floor, double amount, const char* unit) const {
+    void print(const std::string& name, std::vector<double> times, double floor, double amount,
+               const char* unit) const {
         std::sort(times.begin(), times.end());
         const double best = times[0], median = times[times.size() / 2];
         if (o.json)
-            printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s,\"%s\":%s}\n",
-                   json_string(name).c_str(), json_string(device).c_str(), json_number(best * 1e6).c_str(),
-                   json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(),
-                   json_number(floor / best).c_str(), unit, json_number(amount / best / 1e9).c_str());
+            printf(
+                "{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s,\"%s\":%s}\n",
+                json_string(name).c_str(), json_string(device).c_str(), json_number(best * 1e6).c_str(),
+                json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(floor / best).c_str(),
+                unit, json_number(amount / best / 1e9).c_str());
         else
             printf("%-46s %10.1f %10.1f us  %8.1f %-7s  floor %9.1f us  %3.0f %%\n", name.c_str(), best * 1e6,
                    median * 1e6, amount / best / 1e9, unit, floor * 1e6, floor / best * 100);
@@ -70,14 +72,18 @@ template <class T> struct Rows {
         std::vector<float> host(CHUNK);
         for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
         for (X*& p : sets) {
-            if (!bench.gpu && p != sets[0]) { p = sets[0]; continue; }    // evicted instead
+            if (!bench.gpu && p != sets[0]) {
+                p = sets[0];
+                continue;
+            }    // evicted instead
             const int64_t bytes = n * int64_t(sizeof(X));
             p = static_cast<X*>(op.allocate(bytes));
             if (!p) return {};
             held.push_back({p, bytes});
             std::vector<X> some(CHUNK);
             for (int64_t i = 0; i < CHUNK; i++) some[size_t(i)] = from_float<X>(host[size_t(i)]);
-            for (int64_t i = 0; i < n; i += CHUNK) op.upload(p + i, some.data(), int64_t(sizeof(X)) * std::min(CHUNK, n - i));
+            for (int64_t i = 0; i < n; i += CHUNK)
+                op.upload(p + i, some.data(), int64_t(sizeof(X)) * std::min(CHUNK, n - i));
         }
         return sets;
     }
@@ -161,9 +167,8 @@ template <class T> void Rows<T>::memory_bound() {
         [&](int i) { op.embedding_backward(dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V); });
     row("layernorm_forward", 0, 0, 2 * e * NC,
         [&](int i) { op.layernorm_forward(y[i], mean[i], rstd[i], x[i], w[i], b[i], 1e-5f, N, C); });
-    row("layernorm_backward", 0, 0, 4 * e * NC, [&](int i) {
-        op.layernorm_backward(y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], N, C);
-    });
+    row("layernorm_backward", 0, 0, 4 * e * NC,
+        [&](int i) { op.layernorm_backward(y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], N, C); });
     row("gelu_forward", 0, 0, 2 * e * double(wide), [&](int i) { op.gelu_forward(y[i], x[i], wide); });
     row("gelu_backward", 0, 0, 3 * e * double(wide), [&](int i) { op.gelu_backward(y[i], z[i], x[i], wide); });
     row("copy", 0, 0, 2 * e * double(wide), [&](int i) { op.copy(y[i], x[i], int64_t(sizeof(T)) * wide); });
@@ -178,9 +183,8 @@ template <class T> void Rows<T>::head_and_update() {
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return (void)printf("cross_entropy: not enough memory\n");
-        row("cross_entropy, " + std::to_string(rows) + " rows", 0, 0, 2.0 * sizeof(T) * rows * c.Vp(), [&](int i) {
-            op.cross_entropy(loss[i], other[i], logits[i], target[i], 1e-3f, rows, c.V, c.Vp());
-        });
+        row("cross_entropy, " + std::to_string(rows) + " rows", 0, 0, 2.0 * sizeof(T) * rows * c.Vp(),
+            [&](int i) { op.cross_entropy(loss[i], other[i], logits[i], target[i], 1e-3f, rows, c.V, c.Vp()); });
         free_all();
     }
     auto w = arrays<T>(n);
@@ -221,12 +225,14 @@ template <class T> void Rows<T>::attention() {
     free_all();
     for (int rows : {1, 8, 64}) {
         const int64_t cache = int64_t(rows) * h.NKV * c.T * h.HS;
-        auto k = arrays<T>(cache), v = arrays<T>(cache), q = arrays<T>(int64_t(rows) * 3 * c.C), o = arrays<T>(int64_t(rows) * c.C);
+        auto k = arrays<T>(cache), v = arrays<T>(cache), q = arrays<T>(int64_t(rows) * 3 * c.C),
+             o = arrays<T>(int64_t(rows) * c.C);
         auto pos = ids(1, 1);
         if (!v[0] || !pos[0]) return (void)printf("attention_cached: not enough memory\n");
         const int last = c.T - 1;
         for (int* p : pos) op.upload(p, &last, 4);
-        row("attention_cached, " + std::to_string(rows) + " x " + std::to_string(c.T) + " keys", 0, 0, 2 * e * double(cache),
+        row("attention_cached, " + std::to_string(rows) + " x " + std::to_string(c.T) + " keys", 0, 0,
+            2 * e * double(cache),
             [&](int i) { op.attention_cached(o[i], k[i], v[i], q[i], rows, 1, pos[i], c.T, h); });
         free_all();
     }
@@ -234,17 +240,30 @@ template <class T> void Rows<T>::attention() {
 
 template <class T> void Rows<T>::linear() {
     const int C = c.C, F = c.F, head = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
-    struct Shape { const char* name; int N, C, OC; bool gelu; };
-    for (Shape s : {Shape{"qkv", N, C, 3 * C, false}, {"proj", N, C, C, false}, {"fc", N, C, F, true},
-                    {"fc2", N, F, C, false}, {"head", head, C, c.Vp(), false}, {"qkv, 1 row", 1, C, 3 * C, false},
-                    {"fc, 1 row", 1, C, F, true}, {"head, 1 row", 1, C, c.Vp(), false}}) {
+    struct Shape {
+        const char* name;
+        int N, C, OC;
+        bool gelu;
+    };
+    for (Shape s : {Shape{"qkv", N, C, 3 * C, false},
+                    {"proj", N, C, C, false},
+                    {"fc", N, C, F, true},
+                    {"fc2", N, F, C, false},
+                    {"head", head, C, c.Vp(), false},
+                    {"qkv, 1 row", 1, C, 3 * C, false},
+                    {"fc, 1 row", 1, C, F, true},
+                    {"head, 1 row", 1, C, c.Vp(), false}}) {
         const int64_t in = int64_t(s.N) * s.C, out = int64_t(s.N) * s.OC, weights = int64_t(s.C) * s.OC;
         auto x = arrays<T>(in), y = arrays<T>(out), pre = arrays<T>(s.gelu ? out : 1), w = arrays<T>(weights, 0.05f);
         auto b = arrays<T>(s.OC);
         auto dx = arrays<T>(in);
         auto dw = arrays<Grad<T>>(weights);
         auto db = arrays<Grad<T>>(s.OC);
-        if (!x[0] || !w[0] || !dw[0] || !db[0]) { printf("linear %s: not enough memory\n", s.name); free_all(); continue; }
+        if (!x[0] || !w[0] || !dw[0] || !db[0]) {
+            printf("linear %s: not enough memory\n", s.name);
+            free_all();
+            continue;
+        }
         const double flops = 2.0 * double(s.N) * double(weights), e = sizeof(T);
         const double bytes = e * double(in + out + weights);
         const std::string name = s.name;
@@ -264,15 +283,18 @@ template <class T> Status bench_operations(Bench& bench, const Ops<T>& op, const
     Rows<T> rows(bench, op, c, B, S);
     if (bench.gpu) {    // the ceilings: a copy of 1 GiB (less where memory is short), read and written
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, op.free_bytes() / 16);
-        auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))), to = rows.template arrays<T>(bytes / int64_t(sizeof(T)));
+        auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))),
+             to = rows.template arrays<T>(bytes / int64_t(sizeof(T)));
         if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");
         auto times = rows.time([&](int i) { op.copy(to[i], from[i], bytes); });
         bench.peak.bytes = 2 * double(bytes) / *std::min_element(times.begin(), times.end());
         rows.free_all();
     }
     if (!bench.o.json)
-        printf("%s\nceilings measured now: %.1f TFLOP/s of products, %.1f GB/s of memory; B=%d S=%d C=%d\n\n%-46s %10s %10s\n",
-               bench.device.c_str(), bench.peak.products / 1e12, bench.peak.bytes / 1e9, B, S, c.C, "", "best", "median");
+        printf(
+            "%s\nceilings measured now: %.1f TFLOP/s of products, %.1f GB/s of memory; B=%d S=%d C=%d\n\n%-46s %10s "
+            "%10s\n",
+            bench.device.c_str(), bench.peak.products / 1e12, bench.peak.bytes / 1e9, B, S, c.C, "", "best", "median");
     if (bench.o.steps_only) return {};
     rows.memory_bound();
     rows.head_and_update();
@@ -336,7 +358,8 @@ Status bench_generation(Bench& bench, Model& g, const Config& c, int rows) {
     }
     g.cache_free(cache);
     if (times.empty()) return {};
-    const double bytes = double(config_parameters(c)) * (bench.device.find("bf16") != std::string::npos && bench.gpu ? 2 : 4);
+    const double bytes = double(config_parameters(c)) *
+                         (bench.device.find("bf16") != std::string::npos && bench.gpu ? 2 : 4);
     bench.print(name, times, bytes / bench.peak.bytes, bytes, "GB/s");
     return {};
 }
@@ -349,7 +372,12 @@ Status run(const BenchOptions& o) {
     Config c = named.value;
     if (o.vocab) c.V = o.vocab;
     Bench bench{o, opened.value.gpu, {}, opened.value.text};
-    const int S = std::min(c.T, o.seq_len ? o.seq_len : bench.gpu ? 1024 : 256), B = o.batch ? o.batch : bench.gpu ? 32 : 4;
+    const int S = std::min(c.T, o.seq_len   ? o.seq_len
+                                : bench.gpu ? 1024
+                                            : 256),
+              B = o.batch     ? o.batch
+                  : bench.gpu ? 32
+                              : 4;
     Model* model = opened.value.model.get();
     if (bench.gpu) bench.peak.products = bench.peak.flops = measure_peak(opened.value);
     else bench.peak = cpu_peaks(bench.device.find("bf16") != std::string::npos);
@@ -378,7 +406,8 @@ Command bench_command() {
                {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24},
                {"--steps-only", &o->steps_only, "no single operations"},
                {"--json", &o->json, "one JSON object a row on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")) c.flags.push_back(f);
+    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
+        c.flags.push_back(f);
     c.run = [o] { return run(*o); };
     return c;
 }

@@ -12,16 +12,15 @@
 
 namespace {
 // n rounds of 16 independent vector multiply-adds; returns something that depends on all of them.
-#define FMA_LOOP(name, target_name, width)                                                                    \
-    __attribute__((target(target_name))) float name(int64_t n) {                                              \
-        typedef float vec __attribute__((vector_size(4 * width)));                                            \
-        vec a[16] = {}, x, y;                                                                                 \
-        for (int i = 0; i < width; i++) x[i] = 0.5f + float(n) * 1e-20f, y[i] = float(i);                      \
-        for (int i = 0; i < 16; i++) a[i] += float(n + i);    /* else the chains are one and the same */      \
-        for (int64_t k = 0; k < n; k++)                                                                       \
-            _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) a[i] = a[i] * x + y;                        \
-        for (int i = 1; i < 16; i++) a[0] += a[i];                                                            \
-        return a[0][0];                                                                                       \
+#define FMA_LOOP(name, target_name, width)                                                                         \
+    __attribute__((target(target_name))) float name(int64_t n) {                                                   \
+        typedef float vec __attribute__((vector_size(4 * width)));                                                 \
+        vec a[16] = {}, x, y;                                                                                      \
+        for (int i = 0; i < width; i++) x[i] = 0.5f + float(n) * 1e-20f, y[i] = float(i);                          \
+        for (int i = 0; i < 16; i++) a[i] += float(n + i); /* else the chains are one and the same */              \
+        for (int64_t k = 0; k < n; k++) _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) a[i] = a[i] * x + y; \
+        for (int i = 1; i < 16; i++) a[0] += a[i];                                                                 \
+        return a[0][0];                                                                                            \
     }
 #if defined(__x86_64__)
 FMA_LOOP(fma_base, "sse2", 4)

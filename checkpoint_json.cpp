@@ -25,7 +25,7 @@ double shortest(float x) {
     std::from_chars(text, end.ptr, wide);
     return wide;
 }
-}   // namespace
+}    // namespace
 
 // ---- config.json ---------------------------------------------------------------------------------------------------
 
@@ -58,11 +58,14 @@ std::string config_json(const Config& c, int end_of_text) {
 
 // Fields that have one value which flatgpt can run.
 static Status config_only(const JsonFields& f) {
-    struct { const char* key; bool only; } flags[] = {{"tie_word_embeddings", true},
-                                                      {"scale_attn_weights", true},
-                                                      {"scale_attn_by_inverse_layer_idx", false},
-                                                      {"reorder_and_upcast_attn", false},
-                                                      {"add_cross_attention", false}};
+    struct {
+        const char* key;
+        bool only;
+    } flags[] = {{"tie_word_embeddings", true},
+                 {"scale_attn_weights", true},
+                 {"scale_attn_by_inverse_layer_idx", false},
+                 {"reorder_and_upcast_attn", false},
+                 {"add_cross_attention", false}};
     std::string kind, activation = "gelu_new";
     TRY(f.get("model_type", &kind));
     if (kind != "gpt2")
@@ -105,17 +108,27 @@ Result<Config> config_parse(std::string_view text, const std::string& name) {
 
 namespace {
 // One row per number of the state: writing and reading walk the same rows.
-struct CountRow { const char* key; int64_t TrainState::*field; };
-constexpr CountRow COUNTS[] = {
-    {"step", &TrainState::step},       {"tokens", &TrainState::tokens},     {"updates", &TrainState::updates},
-    {"skipped", &TrainState::skipped}, {"epoch", &TrainState::epoch},       {"bad_in_a_row", &TrainState::bad_in_a_row},
-    {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
+struct CountRow {
+    const char* key;
+    int64_t TrainState::*field;
+};
+constexpr CountRow COUNTS[] = {{"step", &TrainState::step},       {"tokens", &TrainState::tokens},
+                               {"updates", &TrainState::updates}, {"skipped", &TrainState::skipped},
+                               {"epoch", &TrainState::epoch},     {"bad_in_a_row", &TrainState::bad_in_a_row},
+                               {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
 constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not overflow
-struct HashRow { const char* key; uint64_t TrainState::*field; };
+struct HashRow {
+    const char* key;
+    uint64_t TrainState::*field;
+};
 constexpr HashRow HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
-struct DetectorRow { const char* key; Detector TrainState::*field; };
+struct DetectorRow {
+    const char* key;
+    Detector TrainState::*field;
+};
 constexpr DetectorRow DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
-constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config; algorithms may be missing
+constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) +
+                          1;    // and config; algorithms may be missing
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -135,7 +148,7 @@ Status detector_parse(const JsonFields& state, const char* key, Detector* d) {
     }
     return {};
 }
-}   // namespace
+}    // namespace
 
 // Doubles are written in the shortest form that reads back to the same bits.
 std::string state_json(const TrainState& s) {

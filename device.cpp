@@ -6,7 +6,12 @@
 #ifdef HAVE_CUDA
 #include "layers/cuda.h"
 #else    // built without nvcc: no device, and why
-struct CudaDevice { std::string name; int major, minor, multiprocessors; int64_t memory, free; double peak_bf16; };
+struct CudaDevice {
+    std::string name;
+    int major, minor, multiprocessors;
+    int64_t memory, free;
+    double peak_bf16;
+};
 static std::vector<CudaDevice> cuda_devices(std::string* why) {
     *why = "this binary was built without CUDA (make found no nvcc)";
     return {};
@@ -105,8 +110,10 @@ double measure_peak(const Device& d) {
     if (auto* half = dynamic_cast<Gpt<bf16>*>(d.model.get())) return product_speed(half->op);
     return 0;
 }
-std::string device_choices() { return cuda_choices(); }
-void device_choose(const std::string& choices) { cuda_choose(choices); }
+std::string device_choices() { return cuda_device().multiprocessors ? cuda_choices() : ""; }
+void device_choose(const std::string& choices) {
+    if (cuda_device().multiprocessors) cuda_choose(choices);
+}
 #else
 double measure_peak(const Device&) { return 0; }
 std::string device_choices() { return ""; }
@@ -119,11 +126,12 @@ std::string describe_devices() {
     if (devices.empty()) text = "GPU   none: " + why + "\n";
     for (const CudaDevice& d : devices) {
         char line[256];
-        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free", d.name.c_str(),
-                 d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
+        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free",
+                 d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
                  human_bytes(double(d.memory)).c_str());
         text += line;
-        if (d.peak_bf16 > 0) snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
+        if (d.peak_bf16 > 0)
+            snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
         text += "\n";
     }
     return text + "CPU   " + cpu_ops(Dtype::fp32).name + ", " + std::to_string(cpu_threads()) + " threads" +

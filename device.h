@@ -13,11 +13,11 @@ struct Device {
     std::unique_ptr<Model> model;    // empty; its type and device are chosen
     std::string text;                // "cpu bf16 (AVX-512, oneDNN 2.6), 2 threads"
     bool gpu = false;
-    double peak = 0;                 // FLOP/s of this type's dense products by the device's properties; 0: unknown
-    int64_t context_bytes = 0;       // of a GPU's memory: taken by the driver before any allocation
+    double peak = 0;              // FLOP/s of this type's dense products by the device's properties; 0: unknown
+    int64_t context_bytes = 0;    // of a GPU's memory: taken by the driver before any allocation
 };
-// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU, fp32
-// on the CPU. exit 5: no such device.
+// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
+// fp32 on the CPU. exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train);
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 

@@ -21,8 +21,8 @@ struct Config {
     Heads heads() const { return {NH, NH, C / NH}; }
     bool operator==(const Config&) const = default;
 };
-Status config_check(const Config& c);                                    // exit 2: which size is impossible, and why
-Result<Config> config_named(const std::string& name);                   // gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN
+Status config_check(const Config& c);                    // exit 2: which size is impossible, and why
+Result<Config> config_named(const std::string& name);    // gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN
 
 // ---- parameters ----------------------------------------------------------------------------------------------------
 
@@ -41,20 +41,20 @@ enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02)
 // One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
 // decay, checkpoint names and tests.
 struct Tensor {
-    std::string name;          // Hugging Face's: "transformer.h.0.attn.c_attn.weight"
-    int64_t offset;            // in elements, a multiple of 64
-    int64_t rows, cols;        // in memory; a vector has rows = 1
-    int64_t file_rows;         // rows that a file holds: V where memory has Vp
+    std::string name;      // Hugging Face's: "transformer.h.0.attn.c_attn.weight"
+    int64_t offset;        // in elements, a multiple of 64
+    int64_t rows, cols;    // in memory; a vector has rows = 1
+    int64_t file_rows;     // rows that a file holds: V where memory has Vp
     Init init;
     bool decay;
-    bool transposed;           // files hold (cols, rows): GPT-2's Conv1D weights are (in, out), ours are (out, in)
-    int layer;                 // -1: not in a block
-    bool vector;               // files hold shape [cols], not [rows, cols]
+    bool transposed;    // files hold (cols, rows): GPT-2's Conv1D weights are (in, out), ours are (out, in)
+    int layer;          // -1: not in a block
+    bool vector;        // files hold shape [cols], not [rows, cols]
     int64_t size() const { return rows * cols; }
 };
 std::vector<Tensor> config_tensors(const Config& c);
-int64_t config_parameters(const Config& c);         // numbers that a file holds
-int64_t config_flat_size(const Config& c);          // elements of the flat buffer, padding included
+int64_t config_parameters(const Config& c);    // numbers that a file holds
+int64_t config_flat_size(const Config& c);     // elements of the flat buffer, padding included
 // FLOPs of one token's forward and backward: 6 per parameter + 12*L*C*S for attention, counted full (Chowdhery et al.
 // 2022, appendix B; llm.c counts 6*L*C*S).
 double config_flops_per_token(const Config& c, int S);
@@ -62,18 +62,21 @@ double config_flops_per_token(const Config& c, int S);
 // ---- the model -----------------------------------------------------------------------------------------------------
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
-// What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but its
-// input. Less memory, more work, the same bits; but with cheap on a GPU, whose products apply GELU before they round, the
-// GELU of the backward is that of the rounded input.
+// What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but
+// its input. Less memory, more work, the same bits; but with cheap on a GPU, whose products apply GELU before they
+// round, the GELU of the backward is that of the rounded input.
 enum class Recompute { none, cheap, blocks };
 
 struct Plan {
     Use use = Use::infer;
-    int B = 1, S = 1;                 // the largest batch
+    int B = 1, S = 1;    // the largest batch
     Recompute recompute = Recompute::none;
-    bool master = true;               // bf16 parameters have fp32 masters; else they are rounded stochastically
+    bool master = true;    // bf16 parameters have fp32 masters; else they are rounded stochastically
 };
-struct MemoryRow { const char* purpose; int64_t bytes; };
+struct MemoryRow {
+    const char* purpose;
+    int64_t bytes;
+};
 
 // The flat buffers, as float, whatever type they have: what files and tests see. weights: the masters, if there are.
 enum class Part { weights, gradients, m, v };
@@ -99,7 +102,7 @@ struct Model {
     virtual const char* backend() const = 0;    // Ops::name
     // What allocate will take, by purpose, the backend's scratch included.
     virtual std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const = 0;
-    virtual int64_t free_bytes() const = 0;    // of the device's memory, now
+    virtual int64_t free_bytes() const = 0;                                 // of the device's memory, now
     virtual Status allocate(const Config& config, const Plan& plan) = 0;    // exit 2: impossible sizes; 5: no memory
     virtual void init(uint64_t seed) = 0;                                   // new weights
     virtual void read(Part part, int64_t offset, int64_t n, float* to) const = 0;
@@ -112,8 +115,9 @@ struct Model {
     // step), chunk by chunk: (N,V) logits never exist.
     virtual void loss(bool train, float scale) = 0;
     virtual void backward() = 0;    // gradients of everything, after forward and loss(train). Adds
-    virtual double mean_loss(float* losses = nullptr) = 0;    // of the batch, in double and in order.   losses (N), host
-    virtual double grad_norm() = 0;                           // global
+    virtual double mean_loss(
+        float* losses = nullptr) = 0;    // of the batch, in double and in order.   losses (N), host
+    virtual double grad_norm() = 0;      // global
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
     // stochastic rounding. finish gives the outcome of the oldest update not yet finished; at most two may be pending.
@@ -137,25 +141,25 @@ template <class T> struct Activations {
 
 template <class T> struct Gpt final : Model {
     const Ops<T>& op;
-    T* params = nullptr;                                  // flat; what the passes read
-    float *master = nullptr, *m = nullptr, *v = nullptr;  // flat; master where T is narrower and plan.master
-    Grad<T>* grads = nullptr;                             // flat
-    uint8_t* decays = nullptr;                            // (flat / 64): AdamW's decay applies
+    T* params = nullptr;                                    // flat; what the passes read
+    float *master = nullptr, *m = nullptr, *v = nullptr;    // flat; master where T is narrower and plan.master
+    Grad<T>* grads = nullptr;                               // flat
+    uint8_t* decays = nullptr;                              // (flat / 64): AdamW's decay applies
     Params<T> w;
     Params<Grad<T>> dw;
-    std::vector<Activations<T>> a;           // L of them; shared where they are not kept
-    T *x_last, *lnf;                         // (N,C): the last block's output; normed
-    float *mean_f, *rstd_f, *loss_of;        // (N)
-    T *dx, *dt, *dwide, *head;               // (N,C) (N,C) (N,max(F,3C)) (head_rows,Vp): logits
-    int *in, *staged;                        // [pos, 15 unused, tok (N), target (N)]; the next batch's
+    std::vector<Activations<T>> a;       // L of them; shared where they are not kept
+    T *x_last, *lnf;                     // (N,C): the last block's output; normed
+    float *mean_f, *rstd_f, *loss_of;    // (N)
+    T *dx, *dt, *dwide, *head;           // (N,C) (N,C) (N,max(F,3C)) (head_rows,Vp): logits
+    int *in, *staged;                    // [pos, 15 unused, tok (N), target (N)]; the next batch's
     double *squares, *loss_total;
-    Step *step, *results = nullptr;          // on the device; (2) on the host
+    Step *step, *results = nullptr;    // on the device; (2) on the host
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t step_tokens = 0;                 // since begin_step
-    int B = 0, S = 0;                        // of the current batch
+    int64_t step_tokens = 0;    // since begin_step
+    int B = 0, S = 0;           // of the current batch
     int next_B = 0, next_S = 0;
-    int head_rows = 0;                       // rows of logits that exist at a time
-    std::vector<int> host_in;                // as `in`
+    int head_rows = 0;           // rows of logits that exist at a time
+    std::vector<int> host_in;    // as `in`
     std::vector<float> host_loss;
     void* arena = nullptr;
     int64_t arena_bytes = 0;
@@ -187,12 +191,12 @@ template <class T> struct Gpt final : Model {
     void extend(Cache& cache, const int* tok, int S) override;
     void logits(float* out) override;
 
-private:
+  private:
     int* tok() { return in + IN_HEAD; }
     int* target() { return in + IN_HEAD + int64_t(plan.B) * plan.S; }
-    void stack(Cache* cache);                                   // every block, and the final norm
-    void block_forward(int l, T* out, Cache* cache);            // out null: all but the block's last product
-    void block_again(int l);                                    // what plan.recompute did not keep
+    void stack(Cache* cache);                           // every block, and the final norm
+    void block_forward(int l, T* out, Cache* cache);    // out null: all but the block's last product
+    void block_again(int l);                            // what plan.recompute did not keep
     void block_backward(int l);
     static constexpr int IN_HEAD = 16;
 };

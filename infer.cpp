@@ -127,7 +127,8 @@ Status eval(const EvalOptions& o) {
     if (o.seq_len > m.g->c.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
     LoaderConfig config;
-    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S, config.vocab = m.g->c.V;
+    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
+    config.vocab = m.g->c.V;
     config.shuffle = false;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);

@@ -30,16 +30,16 @@ struct Trainer {
     Tokenizer tokenizer;
     Loader data, val;
     Schedule schedule;
-    TrainState state;         // of the steps whose outcome is known
+    TrainState state;    // of the steps whose outcome is known
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra, val_text;    // of this step's metrics; the last validation loss
-    double started = 0, since = 0;  // seconds: the loop; the last step's end
-    double flops = 0, measured = 0; // of one token; the device's FLOP/s, measured
+    std::string extra, val_text;                      // of this step's metrics; the last validation loss
+    double started = 0, since = 0;                    // seconds: the loop; the last step's end
+    double flops = 0, measured = 0;                   // of one token; the device's FLOP/s, measured
     int64_t first_step = 0, issued = 0, bytes = 0;    // issued: steps given to the device; bytes: of its memory
 
     ~Trainer();
@@ -59,9 +59,9 @@ struct Trainer {
 
     // train_gpt.cu
     Status loop();
-    Status issue();                        // gives the device one more step
+    Status issue();                         // gives the device one more step
     bool due_after(int64_t steps) const;    // something happens between this many steps and the next
-    Step outcome();                        // of the oldest step issued: waits for it, and counts it
+    Step outcome();                         // of the oldest step issued: waits for it, and counts it
     Status report(const Step& step, double seconds);
     Status between_steps();    // validation, sample
     Status save();

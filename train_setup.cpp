@@ -103,7 +103,7 @@ std::vector<MemoryRow> Trainer::memory(const Plan& p) {
 Status Trainer::choose_batch() {
     plan.use = Use::train;
     plan.B = o.batch, plan.S = o.seq_len;
-    plan.recompute = o.recompute == "blocks" ? Recompute::blocks
+    plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
                      : o.recompute == "cheap" ? Recompute::cheap
                                               : Recompute::none;
     plan.master = !o.stochastic_rounding;
@@ -301,13 +301,17 @@ Command train_command() {
         {"--save-every", &o->save_every, "steps between checkpoints; 0: only at the end", 0, 1e12},
         {"--keep", &o->keep, "checkpoints to keep; 0: all", 0, 1e6},
         {"--seed", &o->seed, "of initial weights, data order and samples", 0, 9e18},
-        {"--recompute", &o->recompute,
-         "what the backward computes again instead of keeping it: nothing; norms and GELU (cheap); whole blocks", 0, 0,
+        {"--recompute",
+         &o->recompute,
+         "what the backward computes again instead of keeping it: nothing; norms and GELU (cheap); whole blocks",
+         0,
+         0,
          {"none", "cheap", "blocks"}},
         {"--stochastic-rounding", &o->stochastic_rounding,
          "on a GPU in bf16: no fp32 copy of the weights, their updates are rounded stochastically"},
         {"--dry-run", &o->dry_run, "print parameters, memory, tokens and FLOPs per step, then stop"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")) c.flags.push_back(f);
+    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
+        c.flags.push_back(f);
     c.resolved = &o->resolved;
     c.run = [o] {
         Trainer t;

@@ -3,13 +3,17 @@
 # Usage: deps.sh [quiet] [PACKAGE...]   extra packages are installed when they are missing, too
 quiet=; [ "$1" = quiet ] && { quiet=1; shift; }
 want=
-need() { [ -e "$1" ] || want="$want $2"; }
+# A header counts as there in the system's place or in a folder of $CPATH (what dev/gpu.sh carries along).
+need() {
+    for folder in /usr/include $(echo "$CPATH" | tr : ' '); do [ -e "$folder/$1" ] && return; done
+    want="$want $2"
+}
 command -v "${CXX:-g++}" >/dev/null || want="$want g++"
-need /usr/include/CLI/CLI.hpp libcli11-dev
-need /usr/include/doctest/doctest.h doctest-dev
-need /usr/include/nlohmann/json.hpp nlohmann-json3-dev
-need /usr/include/pcre2.h libpcre2-dev
-[ -e /usr/include/dnnl.hpp ] || need /usr/include/oneapi/dnnl/dnnl.hpp libdnnl-dev
+need CLI/CLI.hpp libcli11-dev
+need doctest/doctest.h doctest-dev
+need nlohmann/json.hpp nlohmann-json3-dev
+need pcre2.h libpcre2-dev
+[ -e /usr/include/dnnl.hpp ] || need oneapi/dnnl/dnnl.hpp libdnnl-dev
 for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
 [ -z "$want" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }
 echo "deps: installing$want"

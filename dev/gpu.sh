@@ -2,7 +2,10 @@
 # Everything that only a GPU can tell, in one run: build, tests on the device, compute-sanitizer, ladders, benches, 50
 # training steps of GPT-2 124M, generation, PyTorch beside them. Output under $OUT (default dev/results/NAME), a summary
 # last. Goes on after a failed part. Fits one call of ten minutes: GPU_PARTS="build tests" runs some parts alone.
-# Headers that the machine lacks may lie in $HEADERS (an include directory); CUDA_ARCH defaults to the device's.
+# What the machine lacks may lie in carry/ (git ignores it), made where the packages are:
+#   mkdir -p carry/include carry/lib && cp -r /usr/include/{CLI,doctest,nlohmann,pcre2.h} carry/include &&
+#   cp /usr/lib/x86_64-linux-gnu/libpcre2-8.so* carry/lib
+# CUDA_ARCH defaults to the device's.
 set -u -o pipefail
 cd "$(dirname "$0")/.." || exit 1
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1)
@@ -14,7 +17,10 @@ parts=${GPU_PARTS:-build tests bench train sample torch ladders sanitizer}
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 [ "$capability" = 90 ] && capability=90a
 export ARCH=${CUDA_ARCH:-$capability}
-[ -z "${HEADERS:-}" ] || export CPATH=$HEADERS${CPATH:+:$CPATH}
+if [ -d carry ]; then
+    export CPATH=$PWD/carry/include${CPATH:+:$CPATH} LIBRARY_PATH=$PWD/carry/lib${LIBRARY_PATH:+:$LIBRARY_PATH}
+    export LD_LIBRARY_PATH=$PWD/carry/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fi
 summary=()
 
 part() {    # NAME SECONDS COMMAND...: output to $out/NAME.txt, its end to the terminal

@@ -2,6 +2,7 @@
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
 # A row: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
 set -u
+export EMU_CC=90    # all kernels
 export WARN=-w    # a mutant may leave a variable unused
 cd "$(dirname "$0")/.."
 rows='
@@ -53,6 +54,10 @@ layers/attention_sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; att
 layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; cuda linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; cuda linear: a long row*
+layers/attention_sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
+layers/attention_sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention_sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
+layers/attention_sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
 layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
 '

@@ -10,10 +10,10 @@ namespace sm90 {
 
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
-constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);    // the producer comes first
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
 constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // of an SM, all of them for one block
 
-// Tiles come through rings of STAGES slots: which one the i-th takes, and the parity of the phase in which it is filled.
+// Tiles come through rings of STAGES slots: the one that the i-th takes, and the parity of the phase that it fills.
 constexpr int STAGES = 2;
 struct Slot {
     unsigned slot;

@@ -1,11 +1,14 @@
-// bf16.h - bfloat16 as a storage type, the same on the host, on the GPU and in the emulator. Arithmetic is done in float.
+// bf16.h - bfloat16 as a storage type, the same on the host, on the GPU and in the emulator. Arithmetic is done in
+// float.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
 #include "../common.h"
 
-struct bf16 { uint16_t bits; };    // the upper half of a float
+struct bf16 {
+    uint16_t bits;
+};    // the upper half of a float
 
 HOST_DEVICE inline float to_float(float x) { return x; }
 HOST_DEVICE inline float to_float(bf16 x) {

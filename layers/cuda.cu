@@ -54,6 +54,8 @@ struct Backend {
     Ring ring, ahead;
     void* scratch = nullptr;
     int64_t scratch_bytes = 0;
+    std::vector<void*> outgrown;    // scratch that graphs still use
+    int graphs = 0;
     bool recording = false;
 } b;
 }    // namespace
@@ -62,6 +64,7 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
     fprintf(stderr, "\n%s:%d: the GPU failed: %s: %s\n", file, line, what, cudaGetErrorString(error));
     if (error == cudaErrorMemoryAllocation)
         fputs("its memory is full: a smaller --batch, or --recompute blocks, needs less\n", stderr);
+    fflush(nullptr);
     _exit(int(Exit::device));    // nothing on it can be trusted, or saved
 }
 
@@ -69,15 +72,16 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
 
 namespace {
 // Dense bf16 products with fp32 sums. FLOP per clock and multiprocessor is nowhere in a device's properties: NVIDIA's
-// architecture papers (A100 2020: 2048; H100 2022: 4096; GeForce runs fp32 sums at half the rate of the workstation
-// cards; Blackwell 2024). Data-centre Hopper and Blackwell quote their rate at a clock below the largest one.
+// architecture papers (A100 2020: 2048; H100 2022: 4096; Blackwell 2024: 8192; others 1024, GeForce half). Hopper
+// and data-centre Blackwell are rated at less than the largest clock: 1.83 of 1.98 GHz (H100 SXM: 989 TFLOP/s), 1.62 of
+// 1.755 (H100 PCIe: 756), 1.86 of 1.965 (B200: 2250).
 double peak_bf16(const CudaDevice& d, double clock) {
     const bool geforce = d.name.find("GeForce") != std::string::npos;
-    double per_clock = geforce ? 512 : 1024, rated = clock;
+    double per_clock = geforce ? 512 : 1024;
     if (d.major == 8 && d.minor == 0) per_clock = 2048;
-    if (d.major == 9) per_clock = 4096, rated = 1.83e9;
-    if (d.major == 10) per_clock = 8192, rated = 1.85e9;
-    return d.multiprocessors * per_clock * std::min(clock, rated);
+    if (d.major == 9) per_clock = 4096 * 0.924;
+    if (d.major == 10) per_clock = 8192 * 0.945;
+    return d.multiprocessors * per_clock * clock;
 }
 }    // namespace
 
@@ -105,9 +109,9 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
         cudaDeviceGetAttribute(&width, cudaDevAttrGlobalMemoryBusWidth, i);    // bits
         d.bandwidth = 2e3 * memory_clock * width / 8;                          // two transfers a clock
         d.peak_bf16 = peak_bf16(d, 1e3 * clock);
-        d.free = b.open && b.device.index == i ? 0 : d.memory;
-        size_t free = 0, total = 0;
-        if (b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess) d.free = int64_t(free);
+        size_t free = 0, total = 0;    // of the open one: to ask the others would make contexts on them
+        const bool known = b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess;
+        d.free = known ? int64_t(free) : d.memory;
         found.push_back(d);
     }
     (void)cudaGetLastError();
@@ -148,25 +152,28 @@ int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes) {
-    if (bytes <= b.scratch_bytes) return b.scratch;
-    CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
-          (long long)b.scratch_bytes);
-    CUDA_CHECK(cudaStreamSynchronize(b.stream));
-    CUDA_CHECK(cudaFree(b.scratch));
-    b.scratch = nullptr, b.scratch_bytes = 0;
-    CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
-    b.scratch_bytes = bytes;
+    if (bytes > b.scratch_bytes) {
+        CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
+              (long long)b.scratch_bytes);
+        if (b.graphs) b.outgrown.push_back(b.scratch);
+        else CUDA_CHECK(cudaFree(b.scratch));    // waits for who uses it
+        b.scratch = nullptr, b.scratch_bytes = 0;
+        CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
+        b.scratch_bytes = bytes;
+    }
+    if (EMULATED) CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(bytes), b.stream));    // NaN, not what was left
     return b.scratch;
 }
 
 namespace {
+void zero(void* p, int64_t bytes) { CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream)); }
 void* allocate(int64_t bytes) {
     void* p = nullptr;
     if (cudaMalloc(&p, size_t(std::max<int64_t>(1, bytes))) != cudaSuccess) {
         (void)cudaGetLastError();
         return nullptr;
     }
-    CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream));
+    zero(p, bytes);
     CUDA_CHECK(cudaStreamSynchronize(b.stream));    // the second stream may write to it next
     return p;
 }
@@ -178,7 +185,6 @@ void* allocate_host(int64_t bytes) {
     return nullptr;
 }
 void release_host(void* p, int64_t) { CUDA_CHECK(cudaFreeHost(p)); }
-void zero(void* p, int64_t bytes) { CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream)); }
 void copy(void* to, const void* from, int64_t bytes) {
     CUDA_CHECK(cudaMemcpyAsync(to, from, size_t(bytes), cudaMemcpyDeviceToDevice, b.stream));
 }
@@ -229,12 +235,16 @@ void* recorded() {
     CUDA_CHECK(cudaStreamEndCapture(b.stream, &graph));
     CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
     CUDA_CHECK(cudaGraphDestroy(graph));
+    b.graphs++;
     return exec;
 }
 void replay(void* graph) { CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), b.stream)); }
 void release_graph(void* graph) {
     CUDA_CHECK(cudaStreamSynchronize(b.stream));
     CUDA_CHECK(cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)));
+    if (--b.graphs) return;
+    for (void* p : b.outgrown) CUDA_CHECK(cudaFree(p));
+    b.outgrown.clear();
 }
 
 // ---- the table -----------------------------------------------------------------------------------------------------

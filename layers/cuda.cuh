@@ -1,7 +1,7 @@
 // cuda.cuh - what every kernel builds on: launching, shared memory, 16-byte vectors, warp and block reductions.
 //
-// Under nvcc this is CUDA; under a plain C++ compiler with test/cuda_on_cpu/include in front it is the emulator. Kernels
-// hold no inline assembly (ptx.cuh does), no <<<>>>, no raw __shared__, and no __CUDA_ARCH__.
+// Under nvcc this is CUDA; under a plain C++ compiler with test/cuda_on_cpu/include in front it is the emulator.
+// Kernels hold no inline assembly (ptx.cuh does), no <<<>>>, no raw __shared__, and no __CUDA_ARCH__.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -14,25 +14,29 @@
 
 // A device that fails takes its memory's content with it: says what failed and ends the process with Exit::device.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
-#define CUDA_CHECK(call)                                                                      \
-    do {                                                                                      \
-        if (cudaError_t cuda_error = (call); cuda_error != cudaSuccess)                       \
-            cuda_failed(__FILE__, __LINE__, #call, cuda_error);                               \
+#define CUDA_CHECK(call)                                                \
+    do {                                                                \
+        if (cudaError_t cuda_error = (call); cuda_error != cudaSuccess) \
+            cuda_failed(__FILE__, __LINE__, #call, cuda_error);         \
     } while (0)
 
 // ---- the device (cuda.cu) ------------------------------------------------------------------------------------------
 
-cudaStream_t cuda_stream();             // all operations go here, in order
-int cuda_multiprocessors();             // of the chosen device
-int cuda_capability();                  // 80, 89, 90, 100
+cudaStream_t cuda_stream();    // all operations go here, in order
+int cuda_multiprocessors();    // of the chosen device
+int cuda_capability();         // 80, 89, 90, 100
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. 256-byte
 // aligned; its content does not survive the call.
 void* cuda_scratch(int64_t bytes);
 
-// ---- the table's parts: each file fills in its entries ----------------------------------------------------------------
+// ---- the table's parts: each file fills in its entries
+// ----------------------------------------------------------------
 
 // What a backend says of the scratch that its entries ask for, at these sizes.
-struct ScratchSizes { int B, S, C, F, Vp, head_rows; Heads h; };
+struct ScratchSizes {
+    int B, S, C, F, Vp, head_rows;
+    Heads h;
+};
 template <class T> void embedding_entries(Ops<T>& o);
 template <class T> void norm_entries(Ops<T>& o);
 template <class T> void linear_entries(Ops<T>& o, Dtype dtype);
@@ -51,8 +55,8 @@ template <class T> int64_t adamw_scratch(const ScratchSizes& s);
 
 struct Launch {
     dim3 grid, block;
-    size_t shared = 0;       // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
-    bool in_order = false;   // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
+    bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
     const char* file = __builtin_FILE();    // of the launch, for messages
     int line = __builtin_LINE();
 };
@@ -97,7 +101,8 @@ template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&
     auto& name = *static_cast<typename Same<T>::type*>(emu::block->static_shared(&name##_key, sizeof(T), alignof(T)))
 
 template <class T> T& dynamic_shared() {
-    if (sizeof(T) > emu::block->dynamic_bytes) throw emu::Error("dynamic_shared: the launch asked for less than sizeof(T)");
+    if (sizeof(T) > emu::block->dynamic_bytes)
+        throw emu::Error("dynamic_shared: the launch asked for less than sizeof(T)");
     return *reinterpret_cast<T*>(emu::block->shared);
 }
 
@@ -117,13 +122,16 @@ template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Ve
             float x;
             memcpy(&x, &pair, 4);
             return x;
-        } else
-            return to_float(v[i]);
+        } else return to_float(v[i]);
     }
     __device__ void set(int i, float x) { v[i] = from_float<T>(x); }
 };
-template <int W, class T> __device__ inline Vec<T, W> load(const T* from) { return *reinterpret_cast<const Vec<T, W>*>(from); }
-template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) { *reinterpret_cast<Vec<T, W>*>(to) = x; }
+template <int W, class T> __device__ inline Vec<T, W> load(const T* from) {
+    return *reinterpret_cast<const Vec<T, W>*>(from);
+}
+template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) {
+    *reinterpret_cast<Vec<T, W>*>(to) = x;
+}
 // The widest W for rows of C elements that all start at row 0's alignment (16 bytes): full, or 1.
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }

@@ -5,7 +5,8 @@
 HOST_DEVICE inline void gate_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
     const double norm = sqrt(square_sum);
     // Written so that NaN is over every limit.
-    const bool good = loss - loss == 0 && norm - norm == 0 && loss <= double(limits.loss) && norm <= double(limits.norm);
+    const bool good = loss - loss == 0 && norm - norm == 0 && loss <= double(limits.loss) &&
+                      norm <= double(limits.norm);
     step->loss = loss;
     step->norm = norm;
     step->skipped = !good;

@@ -1,7 +1,7 @@
 // layers.h - every operation of the model, as one table. Read this file first.
 //
-// Three tables exist: reference (double, plain loops, the definition), cpu (float, fast) and cuda (float, bf16). gpt.cpp
-// is written once, over Ops<T>, and never asks which table it holds.
+// Three tables exist: reference (double, plain loops, the definition), cpu (float, fast) and cuda (float, bf16).
+// gpt.cpp is written once, over Ops<T>, and never asks which table it holds.
 //
 // Sizes: B batch, S positions of this call (T is the type here), N = B*S rows, C channels, OC output channels, NH query
 // heads, NKV key/value heads, HS head size, V vocabulary, Vp padded vocabulary. All arrays are dense and row-major and
@@ -24,7 +24,8 @@ template <class T> using Grad = typename GradOf<T>::type;
 struct Heads {
     int NH, NKV, HS;    // query heads h share key/value head h / (NH / NKV)
     int window = 0;     // 0: no limit
-    const int *doc_start = nullptr, *doc_end = nullptr;    // (B,S) or both null: each position's document is [start, end)
+    // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
+    const int *doc_start = nullptr, *doc_end = nullptr;
 };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
@@ -51,8 +52,9 @@ template <class T> struct Ops {
     void (*copy)(void* to, const void* from, int64_t bytes);        // device to device
     void (*upload)(void* to, const void* from, int64_t bytes);      // host to device; from may be changed on return
     void (*download)(void* to, const void* from, int64_t bytes);    // device to host; waits for all that came before
-    // A batch ahead of its step, beside the work under way: upload_ahead fills `staged` (from may be changed on return),
-    // take moves it to where the operations after it find it. The next upload_ahead waits for the take, not the caller.
+    // A batch ahead of its step, beside the work under way: upload_ahead fills `staged` (from may be changed on
+    // return), take moves it to where the operations after it find it. The next upload_ahead waits for the take, not
+    // the caller.
     void (*upload_ahead)(void* staged, const void* from, int64_t bytes);
     void (*take)(void* to, const void* staged, int64_t bytes);
     // Results without waiting: download_later fills `to` (from allocate_host); wait(mark()) waits for all before mark.

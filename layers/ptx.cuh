@@ -1,6 +1,5 @@
-// The PTX instructions of sm_80 that CUDA C++ does not spell, as functions. Kernels hold no inline assembly of their own;
-// test/cuda_on_cpu/include/ptx_on_cpu.h has the same
-// functions in plain C++.
+// The PTX instructions of sm_80 that CUDA C++ does not spell, as functions. Kernels hold no inline assembly of their
+// own; test/cuda_on_cpu/include/ptx_on_cpu.h has the same functions in plain C++.
 #pragma once
 #include "cuda.cuh"
 
@@ -15,36 +14,47 @@ __device__ inline uint32_t shared_address(const void* p) { return static_cast<ui
 //   b[0..1]: rows t, t + 8 and the one after each of column g;
 //   d[0..3]: row g, columns t, t + 1; row g + 8, columns t, t + 1.
 __device__ inline void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 // Loads four 8x8 matrices of 16-bit elements from shared memory. Lane l gives the address of row l % 8 of matrix l / 8,
 // and gets in r[i] of matrix i row lane / 4, columns lane % 4 * 2 and the next: of the transposed matrix for _trans.
 __device__ inline void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(shared_address(row))
+                 : "memory");
 }
 
 // Starts copying 16 bytes to shared memory, or 16 zeros where !valid. They are there, for this thread, after
 // cp_async_wait; for others after a barrier on top.
 __device__ inline void cp_async_16(void* to, const void* from, bool valid = true) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(valid ? 16 : 0) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+                 "r"(valid ? 16 : 0)
+                 : "memory");
 }
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits for all but the last `but` committed groups.
-template <int but>
-__device__ inline void cp_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory"); }
+template <int but> __device__ inline void cp_async_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory");
+}
 
 // Barrier `id` (1 to 15) among `threads` threads of the block.
-__device__ inline void named_barrier(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
-__device__ inline void named_barrier_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+__device__ inline void named_barrier(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
 
 // Two floats as bf16, the first in the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {

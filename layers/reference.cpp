@@ -245,7 +245,8 @@ void adamw(T* w, float*, float* m, float* v, const T* dw, const uint8_t* decays,
         T g = T(step->scale) * dw[i], decay = decays[i / 64] ? T(a.weight_decay) : 0;
         m[i] = float(T(a.beta1) * T(m[i]) + (1 - T(a.beta1)) * g);
         v[i] = float(T(a.beta2) * T(v[i]) + (1 - T(a.beta2)) * g * g);
-        w[i] -= T(a.lr) * (T(m[i]) * T(step->m_scale) / (std::sqrt(T(v[i]) * T(step->v_scale)) + T(a.eps)) + decay * w[i]);
+        const T slope = T(m[i]) * T(step->m_scale) / (std::sqrt(T(v[i]) * T(step->v_scale)) + T(a.eps));
+        w[i] -= T(a.lr) * (slope + decay * w[i]);
     }
 }
 void from_floats(T* to, const float* from, int64_t n) {

@@ -38,9 +38,10 @@ struct Memory {
         : allocate(o.allocate), release(o.release), upload(o.upload), download(o.download) {}
 };
 
-// n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is given.
+// n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is
+// given.
 template <class X> class Array {
-public:
+  public:
     Array(Memory memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
     Array(Memory memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
     Array(const Array&) = delete;
@@ -69,7 +70,7 @@ public:
         return true;
     }
 
-private:
+  private:
     static constexpr int64_t GUARD = 256;    // keeps the alignment of an allocation
     int64_t bytes() const { return n * int64_t(sizeof(X)) + 2 * GUARD; }
     void fill(const double* from) {
@@ -79,8 +80,7 @@ private:
         X* x = reinterpret_cast<X*>(all.data() + GUARD);
         if (from)
             for (int64_t i = 0; i < n; i++) x[i] = as<X>(from[i]);
-        else
-            memset(static_cast<void*>(x), 0xff, size_t(n) * sizeof(X));
+        else memset(static_cast<void*>(x), 0xff, size_t(n) * sizeof(X));
         memory.upload(base, all.data(), bytes());
     }
     Memory memory;
@@ -90,9 +90,9 @@ private:
 
 // The outcome of one operation at one size.
 struct Check {
-    std::string op, shape;         // "layernorm_backward", "N=33 C=768"
-    double worst = 0;              // of all outputs, error over what is allowed: above 1, or NaN, is a failure
-    std::string output;            // the one it was
+    std::string op, shape;    // "layernorm_backward", "N=33 C=768"
+    double worst = 0;         // of all outputs, error over what is allowed: above 1, or NaN, is a failure
+    std::string output;       // the one it was
     bool ok() const { return worst <= 1; }
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own

@@ -36,7 +36,8 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
         REQUIRE(r.exit_code == 0);
         fs::remove_all(toy.newest(parts));
         CHECK(contains(toy.newest(parts), "step_00000004"));
-        r = run_emulated(small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--resume", "auto"}));
+        r = run_emulated(
+            small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--resume", "auto"}));
         INFO(r.err);
         REQUIRE(r.exit_code == 0);
         CHECK(toy.metrics(whole) == toy.metrics(parts));
@@ -47,8 +48,8 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     CHECK(contains(read_file(toy.dir + "/whole_bf16/metrics.jsonl"), "\"mfu\":"));
 
     // The same checkpoint on both devices.
-    std::vector<std::string> eval = {"eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--batches", "2",
-                                     "--json", "--device"};
+    std::vector<std::string> eval = {
+        "eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--batches", "2", "--json", "--device"};
     auto on = [&](const char* device) {
         std::vector<std::string> a = eval;
         a.push_back(device);

@@ -8,6 +8,10 @@
 // f() once in thread order and once for each of three drawn schedules; on a GPU once.
 void cuda_schedule(uint64_t seed);     // of the emulator; nothing on a GPU
 bool cuda_emulated();
+// Says why a case cannot run here; the closing line counts it as skipped.
+void skip(const char* why);
+// This binary again: what it writes, and its exit status as a shell gives it.
+std::string run_again(const std::string& environment, const std::string& arguments, int* status);
 template <class F> void each_schedule(F f) {
     for (uint64_t seed = 0; seed < (cuda_emulated() ? 4 : 1); seed++) {
         CAPTURE(seed);

@@ -1,5 +1,8 @@
 // main.cpp - the tests of the CUDA backend: as plain C++ on the emulator, by nvcc on a GPU.
 #define DOCTEST_CONFIG_IMPLEMENT
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "cuda_test.h"
 #include "../count.h"
 
@@ -11,6 +14,19 @@ bool cuda_emulated() { return true; }
 void cuda_schedule(uint64_t) {}
 bool cuda_emulated() { return false; }
 #endif
+
+std::string run_again(const std::string& environment, const std::string& arguments, int* status) {
+    char self[4096] = {};
+    REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
+    FILE* f = popen((environment + " '" + self + "' " + arguments + " 2>&1").c_str(), "r");
+    REQUIRE(f);
+    std::string text;
+    char line[1024];
+    while (fgets(line, sizeof line, f)) text += line;
+    const int ended = pclose(f);
+    *status = WIFEXITED(ended) ? WEXITSTATUS(ended) : -1;
+    return text;
+}
 
 int main(int argc, char** argv) {
     const Status opened = cuda_open(0);

@@ -1,14 +1,10 @@
 // The emulator itself: what it must notice, and that what it notices does not end the tests. Not for a GPU.
 #ifdef EMULATED_GPU
-#include <unistd.h>
-
 #include <cmath>
 #include <cstring>
 
 #include "../../layers/ptx.cuh"
 #include "cuda_test.h"
-
-void skip(const char* why);    // main.cpp
 
 namespace {
 cudaStream_t stream() { return cuda_stream(); }
@@ -400,17 +396,11 @@ TEST_CASE("sanitized: the host in device memory" * doctest::skip()) {
 }
 
 TEST_CASE("emulator: what the sanitizers must report") {
-    char self[4096] = {};
-    REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
-    auto output = [&](const char* name) {
-        const std::string command = std::string("'") + self + "' --no-skip -tc='sanitized: " + name + "' 2>&1";
-        FILE* f = popen(command.c_str(), "r");
-        std::string text;
-        char line[1024];
-        while (fgets(line, sizeof line, f)) text += line;
-        const bool clean = pclose(f) == 0;
-        CHECK(clean == (text.find("WARNING: ThreadSanitizer") == std::string::npos &&
-                        text.find("ERROR: AddressSanitizer") == std::string::npos));
+    auto output = [](const char* name) {
+        int status;
+        const std::string text = run_again("", std::string("--no-skip -tc='sanitized: ") + name + "'", &status);
+        CHECK((status == 0) == (text.find("ERROR: AddressSanitizer") == std::string::npos &&
+                                text.find("WARNING: ThreadSanitizer") == std::string::npos));
         return text;
     };
 #if EMU_TSAN

@@ -67,8 +67,10 @@ TEST_CASE("model on cuda: the same bits in every schedule, with or without recom
             update(*g, 1e-2f, 0.95f, 0.1f);
             auto now = weights_of(*g);
             if (kept.empty()) kept = now;
-            CAPTURE(half); CAPTURE(r);
-            if (Recompute(r) != Recompute::cheap) CHECK(memcmp(now.data(), kept.data(), kept.size() * sizeof(float)) == 0);
+            CAPTURE(half);
+            CAPTURE(r);
+            if (Recompute(r) != Recompute::cheap)
+                CHECK(memcmp(now.data(), kept.data(), kept.size() * sizeof(float)) == 0);
             else CHECK(relative(now, kept) < 1e-2);    // GELU of the rounded input, not of the product's sum
             int64_t need = 0;
             for (const MemoryRow& row : g->memory(SMALL, g->plan)) need += row.bytes;
