@@ -1,7 +1,7 @@
 # make          the binary ./flatgpt            make demo     everything once, on a real text (TEXT=my.txt for yours)
 # make test     all tests                       make bench    every operation, training steps: measured, floor, ratio
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
-# make fuzz     a minute for each file parser   make tsan     races in the emulated kernels (clang)
+# make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -17,7 +17,7 @@ FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenm
 LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
 
 # Missing libraries are installed before the first compilation; oneDNN alone may stay missing (plain loops then).
-DEPS := $(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed)
+DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
@@ -36,9 +36,16 @@ MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
 NVCC ?= $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA := $(if $(NVCC),$(abspath $(dir $(shell readlink -f $(NVCC)))/..))
 ARCH ?= 80 89 90a 100
+ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
+override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
+endif
 KERNELS := $(wildcard layers/*.cu)
-GENCODE = $(if $(filter native,$(ARCH)),-arch=native,$(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
-          $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH))))
+GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
+          $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
+# Another ARCH than the last time: the kernels are compiled again.
+ifneq ($(NVCC),)
+$(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] || echo "$(ARCH)" >$(BUILD)/arch)
+endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
@@ -87,7 +94,7 @@ $(BUILD)/train_gpt.cu.o: train_gpt.cu
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
 	$(Q)$(CXX) $(FLAGS) -x c++ -c $< -o $@
-$(BUILD)/%.cu.o: %.cu
+$(BUILD)/%.cu.o: %.cu $(BUILD)/arch
 	@mkdir -p $(@D)
 	@echo "  nvcc $<"
 	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@
@@ -123,11 +130,13 @@ demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
-SANITIZED := build/asan/flatgpt build/asan/test_all build/asan/emu/test_cuda
+ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 asan:
-	$(MAKE) BUILD=build/asan NVCC= $(SANITIZED) \
-	    OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none dev/test.sh build/asan/test_all build/asan/emu/test_cuda -- $(ARGS)
+	$(MAKE) $(ASAN) build/asan/flatgpt build/asan/test_all
+	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none build/asan/test_all $(ARGS)
+asan-cuda:    # the emulated kernels
+	$(MAKE) $(ASAN) build/asan/emu/test_cuda
+	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
 KERNEL_TEST := $(filter-out %/test_model.cpp,$(CUDA_TEST)) $(filter-out %/selftest.cpp,$(wildcard selftest/*.cpp)) \
                $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
@@ -142,6 +151,6 @@ fuzz:
 deps: ;
 clean:
 	rm -rf build flatgpt
-.PHONY: test test-long ladders bench demo mutants asan tsan fuzz deps clean flatgpt
+.PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

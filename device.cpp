@@ -58,6 +58,7 @@ Result<Device> open_cuda(const DeviceOptions& o, int index) {
     }
     d.text = d.model->backend();
     d.context_bytes = cuda_context_bytes();
+    d.total_bytes = cuda_device().memory;
     return d;
 }
 
@@ -96,10 +97,11 @@ Result<Device> open_device(const DeviceOptions& o, bool train) {
     cpu_set_threads(o.threads);
     if (o.device == "cpu") return open_cpu(o, train);
     std::string why;
-    const bool found = !cuda_devices(&why).empty();
+    const std::vector<CudaDevice> devices = cuda_devices(&why);
+    const bool found = !devices.empty();
     if (!found && o.device == "cuda") return fail(Exit::device, "--device cuda: %s", why.c_str());
 #ifdef HAVE_CUDA
-    if (found) return open_cuda(o, 0);
+    if (found) return open_cuda(o, devices.front().index);
 #endif
     return open_cpu(o, train);
 }

@@ -15,6 +15,7 @@ struct Device {
     bool gpu = false;
     double peak = 0;              // FLOP/s of this type's dense products by the device's properties; 0: unknown
     int64_t context_bytes = 0;    // of a GPU's memory: taken by the driver before any allocation
+    int64_t total_bytes = 0;      // of a GPU's memory
 };
 // train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
 // fp32 on the CPU. exit 5: no such device.

@@ -48,7 +48,6 @@ Status Trainer::run() {
     if (o.out.empty()) return fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl");
     TRY(open_run());
     measured = measure_peak(device);
-    for (const MemoryRow& r : memory(plan)) bytes += r.bytes;
     TRY(device.model->allocate(config, plan));
     TRY(load());
     state.config = o.resolved;
@@ -114,6 +113,8 @@ Step Trainer::outcome() {
 
 Status Trainer::report(const Step& s, double seconds) {
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
+    if (state.step == first_step + 1)    // measured: all that a step takes is held now
+        bytes = device.gpu ? device.total_bytes - device.model->free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     char speed[96], line[320];
     if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
@@ -190,7 +191,7 @@ Status Trainer::between_steps() {
 }
 
 Status Trainer::after_saving(Status why) {
-    for (; state.step < issued; since = now_seconds()) TRY(report(outcome(), now_seconds() - since));
+    for (; state.step < issued; since = now_seconds()) (void)report(outcome(), now_seconds() - since);
     if (state.step > first_step) (void)save();    // whose own failure has been noted
     return why;
 }
@@ -216,7 +217,7 @@ Status Trainer::loop() {
         const Step step = outcome();
         const double seconds = now_seconds() - since;
         Status between = issued == state.step ? between_steps() : Status{};
-        TRY(report(step, seconds));
+        if (Status s = report(step, seconds); !s.ok()) return after_saving(s);
         since = now_seconds();
         if (!between.ok()) return after_saving(between);
         if (state.bad_in_a_row >= 3) {

@@ -92,6 +92,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
     (void)cudaGetLastError();
     if (error != cudaSuccess || count == 0) {
         *why = std::string("no GPU that CUDA can use") + (error ? std::string(": ") + cudaGetErrorString(error) : "");
+        if (int(error) == 35) *why += " (no NVIDIA driver here, or one older than this binary's CUDA)";
         return found;
     }
     for (int i = 0; i < count; i++) {
@@ -161,7 +162,8 @@ void* cuda_scratch(int64_t bytes) {
         CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
         b.scratch_bytes = bytes;
     }
-    if (EMULATED) CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(bytes), b.stream));    // NaN, not what was left
+    if (EMULATED)    // NaN, not what was left; of a workspace for a library the beginning
+        CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(std::min<int64_t>(bytes, 1 << 20)), b.stream));
     return b.scratch;
 }
 

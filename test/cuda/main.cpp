@@ -15,6 +15,8 @@ void cuda_schedule(uint64_t) {}
 bool cuda_emulated() { return false; }
 #endif
 
+[[gnu::weak]] void cpu_spin_less(char** argv);    // layers/cpu.h; not in the binary of `make tsan`
+
 std::string run_again(const std::string& environment, const std::string& arguments, int* status) {
     char self[4096] = {};
     REQUIRE(readlink("/proc/self/exe", self, sizeof self - 1) > 0);
@@ -29,6 +31,7 @@ std::string run_again(const std::string& environment, const std::string& argumen
 }
 
 int main(int argc, char** argv) {
+    if (cpu_spin_less) cpu_spin_less(argv);
     const Status opened = cuda_open(0);
     if (opened.ok()) return run_counted(argc, argv);
     printf("skipped: all tests of the CUDA backend: %s\n\n0 passed, 0 failed, 1 skipped\n", opened.message.c_str());

@@ -194,15 +194,15 @@ void check_turns(int skip) {
     });
 }
 
-// One warpgroup's registers to the other; a ring of one slot between both, gone round often.
-__global__ void __launch_bounds__(256, 1) ring_kernel(int* out, int rounds) {
+// One warpgroup's registers to two others; a ring of one slot between them, gone round often.
+__global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
     if constexpr (SM90A) {
         SHARED(uint64_t[2], barrier);
         SHARED(int, slot);
         uint64_t *full = barrier, *free = barrier + 1;
         if (threadIdx.x == 0) {
             mbarrier_init(full, 1);
-            mbarrier_init(free, 4);
+            mbarrier_init(free, 8);
             mbarrier_init_fence();
         }
         __syncthreads();
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(256, 1) ring_kernel(int* out, int rounds) {
                 const int x = slot;
                 __syncwarp();
                 if (threadIdx.x % 32 == 0) mbarrier_arrive(free);
-                if (int(threadIdx.x % 128) == i) out[i] = x;
+                if (int(threadIdx.x) - 128 == i) out[i] = x;
             }
         }
     }
@@ -257,7 +257,7 @@ TEST_CASE("hopper: bulk copies, turns, rings") {
     check_turns(0);
     each_schedule([&] {
         Array<int> out(memory(), 100);
-        launch(ring_kernel, {1, 256}, static_cast<int*>(out), 100);
+        launch(ring_kernel, {1, 384}, static_cast<int*>(out), 100);
         for (int i = 0; i < 100; i++) CHECK(out.read()[size_t(i)] == i * i);
     });
 }

@@ -10,30 +10,6 @@ namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
 constexpr bool REUSE = !TSAN;    // of stacks: another thread's traces there would look like a race
 
-#if defined(__x86_64__)
-__attribute__((naked, noinline)) void swap_context(Context* /*from*/, Context /*to*/) {
-    asm volatile(
-        "pushq %rbp\n pushq %rbx\n pushq %r12\n pushq %r13\n pushq %r14\n pushq %r15\n"
-        "movq %rsp, (%rdi)\n movq %rsi, %rsp\n"
-        // All threads of a block mostly stand at the same calls, so this and the returns after it are predicted.
-        "popq %r15\n popq %r14\n popq %r13\n popq %r12\n popq %rbx\n popq %rbp\n ret\n");
-}
-EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
-    void** top = reinterpret_cast<void**>(stack + bytes);
-    *--top = nullptr;    // the return address of entry
-    *--top = reinterpret_cast<void*>(entry);
-    for (int i = 0; i < 6; i++) *--top = nullptr;
-    c = top;
-}
-#else
-EMU_UNSEEN void swap_context(Context* from, Context& to) { swapcontext(from, &to); }
-EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
-    getcontext(&c);
-    c.uc_stack.ss_sp = stack, c.uc_stack.ss_size = bytes, c.uc_link = nullptr;
-    makecontext(&c, entry, 0);
-}
-#endif
-
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (p == MAP_FAILED) throw Error("no memory for the emulated block");
@@ -129,8 +105,8 @@ void* Block::static_shared(const void* key, size_t bytes, size_t align) {
     return shared + at;
 }
 
-// All threads have exited: what asynchronous units do then, and, without AddressSanitizer, whether somebody wrote behind
-// an array.
+// All threads have exited: what asynchronous units do then, and whether somebody wrote behind an array, which
+// AddressSanitizer would have told.
 void Block::finish() {
     try {
         for (size_t i = 0; i < at_end.size(); i++) at_end[i]();

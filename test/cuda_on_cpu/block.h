@@ -6,23 +6,15 @@
 #include <utility>
 #include <vector>
 
+#include "context.h"
 #include "emulator.h"
 #include "types.h"
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
 
 inline constinit thread_local uint3 threadIdx{}, blockIdx{};
 inline constinit thread_local dim3 blockDim{}, gridDim{};
 constexpr int warpSize = 32;
 
 namespace emu {
-
-#if defined(__x86_64__)
-typedef void* Context;    // the stack pointer; everything else lies on the stack
-#else
-typedef ucontext_t Context;
-#endif
 
 struct Copy {    // a cp.async on its way
     void* to;
@@ -101,7 +93,6 @@ class Block {
     [[noreturn]] void fail(const char* what, Location at, const std::string& why);
     bool toss();
     Warp& warp() { return warps[static_cast<size_t>(self->warp())]; }
-    unsigned alive_lanes() const { return warps[static_cast<size_t>(self->warp())].alive; }
     void* static_shared(const void* key, size_t bytes, size_t align);
     bool is_shared(const void* p) const { return p >= shared && p < shared + shared_bytes; }
 

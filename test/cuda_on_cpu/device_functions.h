@@ -10,8 +10,6 @@
 
 inline void __syncthreads(EMU_AT) { emu::block->sync(0, 0, 0, "__syncthreads", at); }
 inline int __syncthreads_count(int p, EMU_AT) { return emu::block->sync(0, 0, p != 0, "__syncthreads_count", at); }
-inline int __syncthreads_or(int p, EMU_AT) { return __syncthreads_count(p, at) != 0; }
-inline int __syncthreads_and(int p, EMU_AT) { return __syncthreads_count(!p, at) == 0; }
 inline void __syncwarp(unsigned mask = ~0u, EMU_AT) {
     emu::block->meet("__syncwarp", at, mask, nullptr, nullptr, true);
 }
@@ -23,11 +21,6 @@ inline void __threadfence() {    // for ThreadSanitizer; blocks run one after an
     emu::publish(&emu::fences);
 }
 inline void __threadfence_block() {}
-inline void __nanosleep(unsigned) {
-    emu::Hidden hidden;
-    emu::block->yield();
-}
-inline unsigned __activemask() { return emu::block->alive_lanes(); }
 
 // ---- collectives of a warp -----------------------------------------------------------------------------------------
 
@@ -82,7 +75,6 @@ inline unsigned __ballot_sync(unsigned mask, int p, EMU_AT) {
     return v.out;
 }
 inline int __any_sync(unsigned mask, int p, EMU_AT) { return __ballot_sync(mask, p, at) != 0; }
-inline int __all_sync(unsigned mask, int p, EMU_AT) { return __ballot_sync(mask, !p, at) == 0; }
 
 // ---- atomics (blocks may run on several OS threads) ----------------------------------------------------------------
 
@@ -106,21 +98,6 @@ template <class T> using Same = std::common_type_t<T>;
 template <class T> T atomicAdd(T* p, emu::Same<T> v) {
     return emu::atomic_update(p, [&](T a) { return static_cast<T>(a + v); });
 }
-template <class T> T atomicSub(T* p, emu::Same<T> v) {
-    return emu::atomic_update(p, [&](T a) { return static_cast<T>(a - v); });
-}
-template <class T> T atomicMax(T* p, emu::Same<T> v) {
-    return emu::atomic_update(p, [&](T a) { return std::max(a, v); });
-}
-template <class T> T atomicMin(T* p, emu::Same<T> v) {
-    return emu::atomic_update(p, [&](T a) { return std::min(a, v); });
-}
-template <class T> T atomicExch(T* p, emu::Same<T> v) {
-    return emu::atomic_update(p, [&](T) { return v; });
-}
-template <class T> T atomicCAS(T* p, emu::Same<T> is, emu::Same<T> v) {
-    return emu::atomic_update(p, [&](T a) { return a == is ? v : a; });
-}
 inline unsigned atomicInc(unsigned* p, unsigned top) {
     return emu::atomic_update(p, [&](unsigned a) { return a >= top ? 0 : a + 1; });
 }
@@ -132,17 +109,8 @@ using std::min;
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // glibc declares __expf and its like, so these cannot be functions.
 #define __expf(x) expf(x)
-#define __exp2f(x) exp2f(x)
-#define __logf(x) logf(x)
-#define __log2f(x) log2f(x)
-#define __powf(x, y) powf(x, y)
 inline float __fdividef(float a, float b) { return a / b; }
-inline float __frcp_rn(float a) { return 1.0f / a; }
-inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline unsigned __umulhi(unsigned a, unsigned b) { return static_cast<unsigned>(uint64_t{a} * b >> 32); }
 inline unsigned __float_as_uint(float f) {
     unsigned u;
     std::memcpy(&u, &f, 4);
@@ -153,10 +121,4 @@ inline float __uint_as_float(unsigned u) {
     std::memcpy(&f, &u, 4);
     return f;
 }
-inline int __float_as_int(float f) { return static_cast<int>(__float_as_uint(f)); }
-inline float __int_as_float(int i) { return __uint_as_float(static_cast<unsigned>(i)); }
-template <class T> T __ldg(const T* p) { return *p; }
-template <class T> T __ldcs(const T* p) { return *p; }
 template <class T> T __ldcg(const T* p) { return *p; }
-template <class T> void __stcs(T* p, emu::Same<T> v) { *p = v; }
-template <class T> void __stcg(T* p, emu::Same<T> v) { *p = v; }

@@ -132,7 +132,6 @@ using namespace emu;
 // ---- errors, the device --------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
-cudaError_t cudaPeekAtLastError() { return last_error; }
 const char* cudaGetErrorString(cudaError_t e) {
     switch (e) {
         case cudaSuccess: return "no error";
@@ -140,7 +139,6 @@ const char* cudaGetErrorString(cudaError_t e) {
         case cudaErrorMemoryAllocation: return "out of memory";
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
-        case cudaErrorNotSupported: return "operation not supported";
         case cudaErrorNotReady: return "device not ready";
         case cudaErrorStreamCaptureUnsupported: return "operation not permitted when stream is capturing";
         case cudaErrorStreamCaptureInvalidated: return "operation failed due to a previous error during capture";
@@ -149,7 +147,6 @@ const char* cudaGetErrorString(cudaError_t e) {
     }
     return "unrecognized error code";
 }
-const char* cudaGetErrorName(cudaError_t e) { return cudaGetErrorString(e); }
 
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = config.devices;
@@ -162,33 +159,19 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
     p->totalGlobalMem = config.memory_bytes;
     p->major = config.capability / 10, p->minor = config.capability % 10;
     p->multiProcessorCount = config.multiprocessors;
-    p->sharedMemPerBlockOptin = config.shared_limit, p->sharedMemPerMultiprocessor = config.shared_limit + 1024;
-    p->maxThreadsPerMultiProcessor = 2048, p->l2CacheSize = 1 << 20;
     return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     if (device < 0 || device >= config.devices) return set_error(cudaErrorInvalidDevice);
     switch (attribute) {
         case cudaDevAttrClockRate: *value = 1'000'000; break;
-        case cudaDevAttrMultiProcessorCount: *value = config.multiprocessors; break;
         case cudaDevAttrMemoryClockRate: *value = 1'000'000; break;
         case cudaDevAttrGlobalMemoryBusWidth: *value = 128; break;
-        case cudaDevAttrComputeCapabilityMajor: *value = config.capability / 10; break;
-        case cudaDevAttrComputeCapabilityMinor: *value = config.capability % 10; break;
-        case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = static_cast<int>(config.shared_limit); break;
     }
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
     return device >= 0 && device < config.devices ? cudaSuccess : set_error(cudaErrorInvalidDevice);
-}
-cudaError_t cudaGetDevice(int* device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaDriverGetVersion(int* version) { return *version = config.devices ? 13000 : 0, cudaSuccess; }
-// By threads and shared memory: nothing is known of registers.
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void*, int threads, size_t shared) {
-    const size_t by_shared = (config.shared_limit + 1024) / (shared + 1024);
-    *blocks = static_cast<int>(std::min({size_t{32}, size_t{2048} / static_cast<size_t>(threads), by_shared}));
-    return cudaSuccess;
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ enum cudaError_t {
     cudaErrorMemoryAllocation = 2,
     cudaErrorNoDevice = 100,
     cudaErrorInvalidDevice = 101,
-    cudaErrorNotSupported = 801,
     cudaErrorNotReady = 600,
     cudaErrorStreamCaptureUnsupported = 900,
     cudaErrorStreamCaptureInvalidated = 901,
@@ -23,16 +22,12 @@ enum cudaError_t {
     cudaErrorCapturedEvent = 907,
 };
 enum cudaMemcpyKind {
-    cudaMemcpyHostToHost, cudaMemcpyHostToDevice, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice
+    cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3
 };
 enum cudaDeviceAttr {    // clocks in kHz
     cudaDevAttrClockRate = 13,
-    cudaDevAttrMultiProcessorCount = 16,
     cudaDevAttrMemoryClockRate = 36,
     cudaDevAttrGlobalMemoryBusWidth = 37,
-    cudaDevAttrComputeCapabilityMajor = 75,
-    cudaDevAttrComputeCapabilityMinor = 76,
-    cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
@@ -48,30 +43,19 @@ struct cudaDeviceProp {
     char name[256];
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
-    size_t sharedMemPerBlockOptin, sharedMemPerMultiprocessor;
-    int maxThreadsPerMultiProcessor, l2CacheSize;
 };
 
 // ---- errors, the device ----------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError();    // and forgets it
-cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorString(cudaError_t e);
-const char* cudaGetErrorName(cudaError_t e);
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaSetDevice(int device);
-cudaError_t cudaGetDevice(int* device);
-cudaError_t cudaDriverGetVersion(int* version);
 cudaError_t cudaDeviceSynchronize();
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, const void* kernel, int threads, size_t shared);
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int value) {
     return value >= 0 && size_t(value) <= emu::config.shared_limit ? cudaSuccess : cudaErrorInvalidValue;
-}
-template <class... P>
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(P...), int threads, size_t shared) {
-    return cudaOccupancyMaxActiveBlocksPerMultiprocessor(blocks, static_cast<const void*>(nullptr), threads, shared);
 }
 
 // ---- memory --------------------------------------------------------------------------------------------------------

@@ -23,10 +23,7 @@
 EMU_VECTOR(float, float, 8, 16)
 EMU_VECTOR(int, int, 8, 16)
 EMU_VECTOR(unsigned, uint, 8, 16)
-EMU_VECTOR(unsigned short, ushort, 4, 8)
 #undef EMU_VECTOR
-struct double2 { alignas(16) double x; double y; };
-struct longlong2 { alignas(16) long long x; long long y; };
 
 struct dim3 {
     unsigned x, y, z;

@@ -69,4 +69,7 @@ inline void named_barrier_arrive(int id, int threads, EMU_AT) {
 inline uint32_t pack_bf16(float low, float high) {
     return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
-inline float exp2_approx(float x) { return exp2f(x); }
+inline float exp2_approx(float x) {
+    const float y = exp2f(x);
+    return y < 0x1p-126f ? 0 : y;
+}
