@@ -81,7 +81,8 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
 void check_launch(const Grid& g) {
     const auto refuse = [&](const std::string& why) { throw Error("the launch at " + g.at.text() + ": " + why); };
     const size_t threads = size_t{g.threads.x} * g.threads.y * g.threads.z;
-    if (threads == 0 || threads > 1024 || g.threads.z > 64) refuse("a block of " + std::to_string(threads) + " threads");
+    if (threads == 0 || threads > 1024 || g.threads.z > 64)
+        refuse("a block of " + std::to_string(threads) + " threads");
     if (g.blocks.x == 0 || g.blocks.y == 0 || g.blocks.z == 0) refuse("a grid without blocks");
     if (g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
         refuse("a grid of " + std::to_string(g.blocks.x) + " x " + std::to_string(g.blocks.y) + " x " +

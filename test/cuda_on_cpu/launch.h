@@ -28,7 +28,8 @@ void enqueue(cudaStream_t stream, std::function<void()> work);
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
     check_launch(g);
-    auto body = [kernel, params = std::tuple<std::decay_t<P>...>(std::forward<A>(args)...)] { std::apply(kernel, params); };
+    std::tuple<std::decay_t<P>...> params(std::forward<A>(args)...);
+    auto body = [kernel, params] { std::apply(kernel, params); };
     enqueue(stream, [g, body]() mutable {
         run_grid(g, [](void* b) { (*static_cast<decltype(body)*>(b))(); }, &body);
     });

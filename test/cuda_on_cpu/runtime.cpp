@@ -86,8 +86,9 @@ void must_be_on_device(const char* call, const void* p, size_t n) {
         throw Error(std::string(call) + ": " + std::to_string(n) + " bytes that do not lie in one device allocation");
 }
 void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
-    if (kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice) must_be_on_device("cudaMemcpy to", to, n);
-    if (kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice) must_be_on_device("cudaMemcpy from", from, n);
+    const bool both = kind == cudaMemcpyDeviceToDevice;
+    if (both || kind == cudaMemcpyHostToDevice) must_be_on_device("cudaMemcpy to", to, n);
+    if (both || kind == cudaMemcpyDeviceToHost) must_be_on_device("cudaMemcpy from", from, n);
     if ((kind == cudaMemcpyHostToDevice && find(from, 1) && find(from, 1)->second.device) ||
         (kind == cudaMemcpyDeviceToHost && find(to, 1) && find(to, 1)->second.device))
         throw Error("cudaMemcpy: what is called host memory is the device's");

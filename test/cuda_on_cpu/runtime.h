@@ -45,7 +45,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-// ---- errors, the device ----------------------------------------------------------------------------------------------
+// ---- errors, the device --------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError();    // and forgets it
 const char* cudaGetErrorString(cudaError_t e);
@@ -62,7 +62,9 @@ template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncA
 
 cudaError_t cudaMalloc(void** p, size_t bytes);
 cudaError_t cudaMallocHost(void** p, size_t bytes);
-template <class T> cudaError_t cudaMalloc(T** p, size_t bytes) { return cudaMalloc(reinterpret_cast<void**>(p), bytes); }
+template <class T> cudaError_t cudaMalloc(T** p, size_t bytes) {
+    return cudaMalloc(reinterpret_cast<void**>(p), bytes);
+}
 template <class T> cudaError_t cudaMallocHost(T** p, size_t bytes) {
     return cudaMallocHost(reinterpret_cast<void**>(p), bytes);
 }
