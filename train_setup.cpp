@@ -108,19 +108,28 @@ Status Trainer::choose_batch() {
                                               : Recompute::none;
     plan.master = !o.stochastic_rounding;
     if (o.batch) return {};
+    if (o.total_batch % o.seq_len)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
+                    o.seq_len);
     // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too.
     const int64_t free = device.model->free_bytes() / 20 * 19;
     const int64_t rows = o.total_batch ? o.total_batch / o.seq_len : 256;    // of a step
-    for (int64_t B = std::min<int64_t>(rows, 4096); B >= 1; B--) {
-        if (o.total_batch && rows % B) continue;
-        plan.B = int(B);
-        int64_t need = 0;
-        for (const MemoryRow& r : device.model->memory(config, plan)) need += r.bytes;
-        if (need <= free) break;
-        if (B == 1)
-            return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
-                        human_bytes(double(need)).c_str(), human_bytes(double(free)).c_str());
+    auto need = [&](int B) {
+        plan.B = B;
+        int64_t bytes = 0;
+        for (const MemoryRow& r : device.model->memory(config, plan)) bytes += r.bytes;
+        return bytes;
+    };
+    if (need(1) > free)
+        return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
+                    human_bytes(double(need(1))).c_str(), human_bytes(double(free)).c_str());
+    int fits = 1;    // more sequences never need less
+    for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
+        const int B = (fits + over) / 2;
+        (need(B) <= free ? fits : over) = B;
     }
+    while (o.total_batch && rows % fits) fits--;
+    plan.B = fits;
     o.batch = plan.B;
     const size_t at = o.resolved.find("batch = 0\n");    // a resumed run takes the same
     if (at != std::string::npos) o.resolved.replace(at, 9, "batch = " + std::to_string(o.batch));

@@ -85,6 +85,7 @@ TEST_CASE("cuda command line: a GPU with too little memory") {
     const double chosen = number(r.err, "--batch auto: ");
     CHECK(chosen >= 1);
     CHECK(chosen < 8);
+    CHECK(8 % int(chosen) == 0);    // 256 tokens are 8 sequences
     CHECK(contains(read_file(toy.dir + "/b/run.toml"), "batch = " + std::to_string(int(chosen)) + "\n"));
 }
 

@@ -13,6 +13,7 @@
 namespace {
 int poison_call = -1, backward_calls = 0;
 float poison_value = NAN, poison_loss = 0;
+int64_t free_memory = 0;
 void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N,
                               int C, int OC) {
     cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
@@ -206,6 +207,8 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
     check(2, "other shards", resumed("--data", toy.dir + "/val.bin"));
     check(2, "multiple", with("b", "--channels", "33"));
     check(2, "--total-batch", with("b", "--total-batch", "100"));
+    for (const char* tokens : {"16", "48"})    // half a sequence of 32, one and a half
+        check(2, "--seq-len 32", toy.args("b", {"--steps", "4", "--batch", "auto", "--total-batch", tokens}));
     check(2, "--warmup", with("b", "--warmup", "5"));
     check(2, "gpt3", with("b", "--model", "gpt3"));
     check(3, "nothing*.bin", with("b", "--data", toy.dir + "/nothing*.bin"));
@@ -215,6 +218,32 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
     check(3, "nowhere", with("b", "--from", toy.dir + "/nowhere"));
     check(5, "CUDA", with("b", "--device", "cuda"));
     check(4, "--out", with("b", "--out", "/proc/flatgpt"));
+}
+
+TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
+    Ops<float> op = cpu_ops(Dtype::fp32);
+    op.free_bytes = [] { return free_memory; };
+    for (int rows : {0, 7, 60, 5000}) {    // of a step; 0: --total-batch is not given
+        Trainer t;
+        t.device.model = std::make_unique<Gpt<float>>(op);
+        t.config = {65, 32, 2, 2, 32, 128, 1e-5f};
+        auto needs = [&](int B) {
+            int64_t bytes = 0;
+            for (const MemoryRow& r : t.device.model->memory(t.config, {Use::train, B, 32})) bytes += r.bytes;
+            return bytes * 20 / 19 + 20;
+        };
+        for (int room : {0, 1, 59, 300}) {    // sequences that fit
+            free_memory = room ? needs(room) : needs(1) / 2;
+            t.o.batch = 0, t.o.seq_len = 32, t.o.total_batch = rows * 32;
+            const Status s = t.choose_batch();
+            int best = std::min(room, rows ? std::min(rows, 4096) : 256);
+            while (rows && best && rows % best) best--;
+            CAPTURE(rows);
+            CAPTURE(room);
+            CHECK(s.code == (room ? Exit::ok : Exit::device));
+            CHECK(t.o.batch == best);
+        }
+    }
 }
 
 TEST_CASE("train: one directory, one run") {
