@@ -92,23 +92,21 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
     (void)cudaGetLastError();
     if (error != cudaSuccess || count == 0) {
         *why = std::string("no GPU that CUDA can use") + (error ? std::string(": ") + cudaGetErrorString(error) : "");
-        if (int(error) == 35) *why += " (no NVIDIA driver here, or one older than this binary's CUDA)";
+        if (error == cudaErrorInsufficientDriver)
+            *why += " (no NVIDIA driver here, or one older than this binary's CUDA)";
         return found;
     }
     for (int i = 0; i < count; i++) {
         cudaDeviceProp p;
-        int clock = 0, memory_clock = 0, width = 0;
+        int clock = 0;
         if (cudaGetDeviceProperties(&p, i) != cudaSuccess) continue;
-        CudaDevice d = {i, p.name, p.major, p.minor, p.multiProcessorCount, int64_t(p.totalGlobalMem), 0, 0, 0};
+        CudaDevice d = {i, p.name, p.major, p.minor, p.multiProcessorCount, int64_t(p.totalGlobalMem), 0, 0};
         if (p.major < 8) {
             *why = d.name + " has compute capability " + std::to_string(p.major) + "." + std::to_string(p.minor) +
                    ", needed is 8.0 (Ampere) or newer";
             continue;
         }
         cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, i);    // kHz
-        cudaDeviceGetAttribute(&memory_clock, cudaDevAttrMemoryClockRate, i);
-        cudaDeviceGetAttribute(&width, cudaDevAttrGlobalMemoryBusWidth, i);    // bits
-        d.bandwidth = 2e3 * memory_clock * width / 8;                          // two transfers a clock
         d.peak_bf16 = peak_bf16(d, 1e3 * clock);
         size_t free = 0, total = 0;    // of the open one: to ask the others would make contexts on them
         const bool known = b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess;

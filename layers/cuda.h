@@ -10,7 +10,6 @@ struct CudaDevice {
     std::string name;
     int major, minor, multiprocessors;
     int64_t memory, free;        // bytes
-    double bandwidth;            // bytes/s of its memory, by clock and width; 0: unknown
     double peak_bf16;            // dense FLOP/s of bf16 products, by clock; 0: unknown
 };
 // None, and why in *why: no driver, no device, one too old (compute capability below 8.0).

@@ -43,10 +43,9 @@ TEST_CASE("cuda device: what it says of itself") {
     CHECK(d.free <= d.memory);
     CHECK(cuda_context_bytes() == d.memory - d.free);
     CHECK(table().free_bytes() <= d.free);
-    if (cuda_emulated()) {    // 1 GHz; 128 bits of memory at 1 GHz, two transfers a clock
+    if (cuda_emulated()) {    // 1 GHz
         const double per_clock = d.major == 9 ? 4096 * 0.924 : 2048;
         CHECK(d.peak_bf16 == doctest::Approx(d.multiprocessors * per_clock * 1e9));
-        CHECK(d.bandwidth == 32e9);
     }
     CHECK(cuda_open(0).ok());    // open already
     for (Dtype t : {Dtype::fp32, Dtype::tf32}) CHECK(std::string(cuda_ops<float>(t).name).find(d.name) == 0);

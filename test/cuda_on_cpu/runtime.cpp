@@ -138,6 +138,7 @@ const char* cudaGetErrorString(cudaError_t e) {
         case cudaSuccess: return "no error";
         case cudaErrorInvalidValue: return "invalid argument";
         case cudaErrorMemoryAllocation: return "out of memory";
+        case cudaErrorInsufficientDriver: return "CUDA driver version is insufficient for CUDA runtime version";
         case cudaErrorNoDevice: return "no CUDA-capable device is detected";
         case cudaErrorInvalidDevice: return "invalid device ordinal";
         case cudaErrorNotReady: return "device not ready";
@@ -164,11 +165,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
     if (device < 0 || device >= config.devices) return set_error(cudaErrorInvalidDevice);
-    switch (attribute) {
-        case cudaDevAttrClockRate: *value = 1'000'000; break;
-        case cudaDevAttrMemoryClockRate: *value = 1'000'000; break;
-        case cudaDevAttrGlobalMemoryBusWidth: *value = 128; break;
-    }
+    if (attribute != cudaDevAttrClockRate) return set_error(cudaErrorInvalidValue);
+    *value = 1'000'000;
     return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int device) {
