@@ -3,19 +3,26 @@
 #include "device.h"
 
 #include "console.h"
-#ifdef HAVE_CUDA
 #include "layers/cuda.h"
-#else    // built without nvcc: no device, and why
-struct CudaDevice {
-    std::string name;
-    int major, minor, multiprocessors;
-    int64_t memory, free;
-    double peak_bf16;
-};
-static std::vector<CudaDevice> cuda_devices(std::string* why) {
-    *why = "this binary was built without CUDA (make found no nvcc)";
+
+#ifndef HAVE_CUDA    // built without nvcc: no device, and why
+static const char without[] = "this binary was built without CUDA (make found no nvcc)";
+std::vector<CudaDevice> cuda_devices(std::string* why) {
+    *why = without;
     return {};
 }
+Status cuda_open(int) { return fail(Exit::device, "%s", without); }
+const CudaDevice& cuda_device() {
+    static const CudaDevice none = {};
+    return none;
+}
+int64_t cuda_context_bytes() { return 0; }
+template <class T> const Ops<T>& cuda_ops(Dtype) {
+    static const Ops<T> none = {};
+    return none;
+}
+std::string cuda_choices() { return ""; }
+void cuda_choose(const std::string&) {}
 #endif
 
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
@@ -38,25 +45,23 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
         return fail(Exit::device,
                     "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
     const bool bf16 = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
-    const Ops<float>& ops = cpu_ops(bf16 ? Dtype::bf16 : Dtype::fp32);
     Device d;
+    d.dtype = bf16 ? Dtype::bf16 : Dtype::fp32;
+    const Ops<float>& ops = cpu_ops(d.dtype);
     d.model = std::make_unique<Gpt<float>>(ops);
     d.text = std::string(ops.name) + ", " + std::to_string(cpu_threads()) + " threads";
     return d;
 }
 
-#ifdef HAVE_CUDA
 Result<Device> open_cuda(const DeviceOptions& o, int index) {
     TRY(cuda_open(index));
     Device d;
     d.gpu = true;
-    if (o.dtype == "auto" || o.dtype == "bf16") {
-        d.model = std::make_unique<Gpt<bf16>>(cuda_ops<bf16>(Dtype::bf16));
-        d.peak = cuda_device().peak_bf16;
-    } else {
-        d.model = std::make_unique<Gpt<float>>(cuda_ops<float>(o.dtype == "tf32" ? Dtype::tf32 : Dtype::fp32));
-    }
+    d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
+    if (d.dtype == Dtype::bf16) d.model = std::make_unique<Gpt<bf16>>(cuda_ops<bf16>(d.dtype));
+    else d.model = std::make_unique<Gpt<float>>(cuda_ops<float>(d.dtype));
     d.text = d.model->backend();
+    d.peak = cuda_device().peak_bf16;
     d.context_bytes = cuda_context_bytes();
     d.total_bytes = cuda_device().memory;
     return d;
@@ -90,7 +95,6 @@ template <class T> double product_speed(const Ops<T>& op) {
     }
     return best;
 }
-#endif
 }    // namespace
 
 Result<Device> open_device(const DeviceOptions& o, bool train) {
@@ -100,27 +104,16 @@ Result<Device> open_device(const DeviceOptions& o, bool train) {
     const std::vector<CudaDevice> devices = cuda_devices(&why);
     const bool found = !devices.empty();
     if (!found && o.device == "cuda") return fail(Exit::device, "--device cuda: %s", why.c_str());
-#ifdef HAVE_CUDA
-    if (found) return open_cuda(o, devices.front().index);
-#endif
-    return open_cpu(o, train);
+    return found ? open_cuda(o, devices.front().index) : open_cpu(o, train);
 }
 
-#ifdef HAVE_CUDA
 double measure_peak(const Device& d) {
-    if (auto* wide = dynamic_cast<Gpt<float>*>(d.model.get()); wide && d.gpu) return product_speed(wide->op);
-    if (auto* half = dynamic_cast<Gpt<bf16>*>(d.model.get())) return product_speed(half->op);
-    return 0;
+    return d.gpu ? with_ops(*d.model, [](auto& op) { return product_speed(op); }) : 0;
 }
 std::string device_choices() { return cuda_device().multiprocessors ? cuda_choices() : ""; }
 void device_choose(const std::string& choices) {
     if (cuda_device().multiprocessors) cuda_choose(choices);
 }
-#else
-double measure_peak(const Device&) { return 0; }
-std::string device_choices() { return ""; }
-void device_choose(const std::string&) {}
-#endif
 
 std::string describe_devices() {
     std::string why, text;

@@ -13,7 +13,8 @@ struct Device {
     std::unique_ptr<Model> model;    // empty; its type and device are chosen
     std::string text;                // "cpu bf16 (AVX-512, oneDNN 2.6), 2 threads"
     bool gpu = false;
-    double peak = 0;              // FLOP/s of this type's dense products by the device's properties; 0: unknown
+    Dtype dtype = Dtype::fp32;    // of products
+    double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown
     int64_t context_bytes = 0;    // of a GPU's memory: taken by the driver before any allocation
     int64_t total_bytes = 0;      // of a GPU's memory
 };
@@ -21,6 +22,14 @@ struct Device {
 // fp32 on the CPU. exit 5: no such device.
 Result<Device> open_device(const DeviceOptions& o, bool train);
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
+
+// f(the model's operations), whose type is one of a device's: Ops<bf16> or Ops<float>.
+template <class F> auto with_ops(const Model& model, F f) {
+    if (auto* half = dynamic_cast<const Gpt<bf16>*>(&model)) return f(half->op);
+    auto* full = dynamic_cast<const Gpt<float>*>(&model);
+    CHECK(full, "%s is no device's", model.backend());
+    return f(full->op);
+}
 
 // The algorithms that a GPU's library was found fastest with: a resumed run must use the same. "" on the CPU.
 std::string device_choices();

@@ -123,9 +123,7 @@ Status run_type(Options& o, const std::string& type) {
     Result<Device> opened = open_device(device, true);
     TRY(opened.status);
     if (!o.test.json) fprintf(o.test.out, "%s\n", opened.value.text.c_str());
-    const Dtype dtype = type == "bf16" ? Dtype::bf16 : type == "tf32" ? Dtype::tf32 : Dtype::fp32;
-    if (auto* half = dynamic_cast<Gpt<bf16>*>(opened.value.model.get())) o.test.run(half->op, dtype);
-    if (auto* full = dynamic_cast<Gpt<float>*>(opened.value.model.get())) o.test.run(full->op, dtype);
+    with_ops(*opened.value.model, [&](auto& op) { o.test.run(op, opened.value.dtype); });
     return {};
 }
 
