@@ -7,14 +7,10 @@
 // ---- memory --------------------------------------------------------------------------------------------------------
 
 namespace {
-template <class T> struct ActivationRow {
-    T* Activations<T>::*field;
+template <class T, class X = T> struct ActivationRow {
+    X* Activations<T>::*field;
     int64_t per_token;
     Recompute kept_up_to;    // the strongest recomputation that still keeps it
-};
-template <class T> struct StatisticRow {
-    float* Activations<T>::*field;
-    int64_t per_token;
 };
 
 // What a block keeps for its backward, per token.
@@ -24,9 +20,11 @@ template <class T> std::vector<ActivationRow<T>> activation_rows(const Config& c
     return {{&A::x, c.C, never},  {&A::ln1, c.C, none}, {&A::qkv, 3 * c.C, cheap}, {&A::atty, c.C, cheap},
             {&A::x2, c.C, cheap}, {&A::ln2, c.C, none}, {&A::fch, c.F, cheap},     {&A::fcg, c.F, none}};
 }
-template <class T> std::vector<StatisticRow<T>> statistic_rows(const Config& c) {
+template <class T> std::vector<ActivationRow<T, float>> statistic_rows(const Config& c) {
     using A = Activations<T>;
-    return {{&A::mean1, 1}, {&A::rstd1, 1}, {&A::mean2, 1}, {&A::rstd2, 1}, {&A::lse, c.NH}};
+    const Recompute cheap = Recompute::cheap;
+    return {{&A::mean1, 1, cheap}, {&A::rstd1, 1, cheap}, {&A::mean2, 1, cheap}, {&A::rstd2, 1, cheap},
+            {&A::lse, c.NH, cheap}};
 }
 
 // Lays everything out; called twice: with base null to count, then to place.
@@ -57,25 +55,24 @@ template <class T> void place_activations(Layout& at, Gpt<T>& g, int64_t N) {
     g.a.resize(size_t(c.L));
     for (int l = 0; l < c.L; l++) {
         Activations<T>& a = g.a[size_t(l)];
-        auto place = [&](auto field, int64_t n, bool own) {
-            if (l == 0 || own) at.take(a.*field, n);
-            else a.*field = g.a[0].*field;
-        };
         const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
-        for (auto& row : activation_rows<T>(c))
-            place(row.field, N * row.per_token, train && g.plan.recompute <= row.kept_up_to);
-        for (auto& row : statistic_rows<T>(c))
-            place(row.field, N * row.per_token, train && g.plan.recompute != Recompute::blocks);
+        auto place = [&](const auto& rows) {
+            for (const auto& row : rows)
+                if (l == 0 || (train && g.plan.recompute <= row.kept_up_to)) at.take(a.*row.field, N * row.per_token);
+                else a.*row.field = g.a[0].*row.field;
+        };
+        place(activation_rows<T>(c));
+        place(statistic_rows<T>(c));
     }
     for (T** p : {&g.x_last, &g.lnf}) at.take(*p, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.loss_of}) at.take(*p, N);
     for (int** p : {&g.in, &g.staged}) at.take(*p, 16 + 2 * N);
 }
 
-template <class T> void place(Layout& at, Gpt<T>& g) {
-    const Config& c = g.c;
-    const int64_t N = int64_t(g.plan.B) * g.plan.S;
-    const bool train = g.plan.use == Use::train;
+template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, const Plan& plan) {
+    g.c = c, g.plan = plan, g.tensors = config_tensors(c), g.flat = config_flat_size(c);
+    const int64_t N = int64_t(plan.B) * plan.S;
+    const bool train = plan.use == Use::train;
     at.purpose("parameters");
     at.take(g.params, g.flat);
     g.master = nullptr;
@@ -86,7 +83,7 @@ template <class T> void place(Layout& at, Gpt<T>& g) {
         at.take(g.m, g.flat);
         at.used += 64 * 17;
         at.take(g.v, g.flat);
-        if (std::is_same_v<T, bf16> && g.plan.master) at.take(g.master, g.flat);
+        if (std::is_same_v<T, bf16> && plan.master) at.take(g.master, g.flat);
         at.take(g.decays, g.flat / 64);
         at.take(g.squares, 1);
         at.take(g.loss_total, 1);
@@ -105,25 +102,12 @@ template <class T> void place(Layout& at, Gpt<T>& g) {
     at.take(g.head, int64_t(g.head_rows) * c.Vp());
     at.finish();
 }
-
-template <class T> void lay_out(Gpt<T>& g, const Config& c, const Plan& plan, Layout& count) {
-    g.c = c, g.plan = plan, g.tensors = config_tensors(c), g.flat = config_flat_size(c);
-    place(count, g);
-}
-
-float narrow(double x) { return float(x); }
-float narrow(float x) { return x; }
-float narrow(bf16 x) { return to_float(x); }
-template <class X> X widen(float x) {
-    if constexpr (std::is_same_v<X, double>) return double(x);
-    else return from_float<X>(x);
-}
 }    // namespace
 
 template <class T> std::vector<MemoryRow> Gpt<T>::memory(const Config& config, const Plan& what) const {
     Gpt<T> g(op);
     Layout count;
-    lay_out(g, config, what, count);
+    lay_out(count, g, config, what);
     count.purposes.push_back({"scratch of the operations", op.scratch_bytes(what.B, what.S, config.C, config.F,
                                                                              config.Vp(), g.head_rows,
                                                                              config.heads())});
@@ -137,7 +121,7 @@ template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& wha
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)what.B * what.S,
                     INT32_MAX / 4);
     Layout count, layout;
-    lay_out(*this, config, what, count);
+    lay_out(count, *this, config, what);
     arena_bytes = count.used;
     arena = op.allocate(arena_bytes);
     results = static_cast<Step*>(op.allocate_host(2 * int64_t(sizeof(Step))));
@@ -148,7 +132,7 @@ template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& wha
                     double(arena_bytes) / (1 << 30), double(op.free_bytes()) / (1 << 30),
                     what.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
     layout.base = static_cast<char*>(arena);
-    place(layout, *this);
+    lay_out(layout, *this, config, what);
     const int64_t N = int64_t(what.B) * what.S;
     host_in.resize(size_t(IN_HEAD + 2 * N));
     host_loss.resize(size_t(N));
@@ -196,7 +180,7 @@ template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float
         } else {
             std::vector<X> host(static_cast<size_t>(n));
             op.download(host.data(), from + offset, n * int64_t(sizeof(X)));
-            for (int64_t i = 0; i < n; i++) to[i] = narrow(host[size_t(i)]);
+            for (int64_t i = 0; i < n; i++) to[i] = to_float(host[size_t(i)]);
         }
     };
     if (part == Part::gradients) get(grads);
@@ -213,7 +197,7 @@ template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, cons
             op.upload(to + offset, from, n * int64_t(sizeof(float)));
         } else {
             std::vector<X> host(static_cast<size_t>(n));
-            for (int64_t i = 0; i < n; i++) host[size_t(i)] = widen<X>(from[i]);
+            for (int64_t i = 0; i < n; i++) host[size_t(i)] = from_float<X>(from[i]);
             op.upload(to + offset, host.data(), n * int64_t(sizeof(X)));
         }
     };
@@ -432,7 +416,7 @@ template <class T> void Gpt<T>::extend(Cache& cache, const int* from_tok, int mo
 
 template <class T> void Gpt<T>::logits(float* out) {
     const int C = c.C, V = c.V, Vp = c.Vp();
-    std::vector<T> host(size_t(std::min(head_rows, B)) * size_t(Vp));
+    host_logits.resize(size_t(std::min(head_rows, B)) * size_t(Vp));
     for (int b = 0; b < B; b += head_rows) {
         const int rows = std::min(head_rows, B - b);
         const T* x = lnf + int64_t(b) * C;
@@ -442,9 +426,10 @@ template <class T> void Gpt<T>::logits(float* out) {
             x = x_last;
         }
         op.linear_forward(head, x, w.wte, nullptr, nullptr, rows, C, Vp);
-        op.download(host.data(), head, int64_t(sizeof(T)) * rows * Vp);
-        for (int i = 0; i < rows; i++)
-            for (int v = 0; v < V; v++) out[int64_t(b + i) * V + v] = narrow(host[size_t(i) * size_t(Vp) + size_t(v)]);
+        op.download(host_logits.data(), head, int64_t(sizeof(T)) * rows * Vp);
+        for (int i = 0; i < rows; i++, out += V)
+            std::transform(&host_logits[size_t(i) * size_t(Vp)], &host_logits[size_t(i) * size_t(Vp)] + V, out,
+                           [](T x) { return to_float(x); });
     }
 }
 

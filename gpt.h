@@ -161,6 +161,7 @@ template <class T> struct Gpt final : Model {
     int head_rows = 0;           // rows of logits that exist at a time
     std::vector<int> host_in;    // as `in`
     std::vector<float> host_loss;
+    std::vector<T> host_logits;
     void* arena = nullptr;
     int64_t arena_bytes = 0;
 

@@ -51,7 +51,6 @@ struct Trainer {
     Status choose_model();    // config and tokenizer
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
-    std::vector<MemoryRow> memory(const Plan& p);
     Status dry_run();
     Status open_run();    // the directory, locked
     Status load();        // weights: resumed, --from, or new ones

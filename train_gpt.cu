@@ -82,9 +82,9 @@ Status Trainer::issue() {
         g.backward();
     }
     Limits limits;
-    limits.clip = float(o.grad_clip);
-    if (o.skip_loss_z > 0) limits.loss = float(state.loss.limit(o.skip_loss_z));
-    if (o.skip_norm_z > 0) limits.norm = float(state.grad_norm.limit(o.skip_norm_z));
+    limits.clip = o.grad_clip;
+    if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
+    if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
     g.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
              limits, uint64_t(o.seed));
     issued++;

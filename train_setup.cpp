@@ -94,12 +94,6 @@ Status Trainer::choose_model() {
     return config_check(config);
 }
 
-std::vector<MemoryRow> Trainer::memory(const Plan& p) {
-    std::vector<MemoryRow> rows = device.model->memory(config, p);
-    if (device.gpu) rows.push_back({"the driver", device.context_bytes});
-    return rows;
-}
-
 Status Trainer::choose_batch() {
     plan.use = Use::train;
     plan.B = o.batch, plan.S = o.seq_len;
@@ -185,8 +179,10 @@ Status Trainer::dry_run() {
     printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
            flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
     printf("operations    %s\nmemory\n", device.text.c_str());
-    std::vector<MemoryRow> rows = memory(plan);
-    if (!device.gpu) {
+    std::vector<MemoryRow> rows = device.model->memory(config, plan);
+    if (device.gpu) {
+        rows.push_back({"the driver", device.context_bytes});
+    } else {
         int64_t largest = 0;    // a matrix is turned on its way to a file
         for (const Tensor& t : config_tensors(config))
             if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));

@@ -11,7 +11,7 @@ gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_bac
 gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, int64_t(sizeof(T)) \* N \* c.C);// ;; gpt: gradients accumulate*
 gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
-layers/gate.h ;; s/loss <= double(limits.loss)/loss < 1e30/ ;; gpt: a step over*
+layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*

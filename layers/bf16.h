@@ -10,6 +10,7 @@ struct bf16 {
     uint16_t bits;
 };    // the upper half of a float
 
+HOST_DEVICE inline float to_float(double x) { return float(x); }
 HOST_DEVICE inline float to_float(float x) { return x; }
 HOST_DEVICE inline float to_float(bf16 x) {
     const uint32_t wide = uint32_t(x.bits) << 16;
@@ -33,5 +34,6 @@ HOST_DEVICE inline bf16 to_bf16(float x) {
 }
 
 template <class T> HOST_DEVICE inline T from_float(float x);
+template <> HOST_DEVICE inline double from_float<double>(float x) { return double(x); }
 template <> HOST_DEVICE inline float from_float<float>(float x) { return x; }
 template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x); }

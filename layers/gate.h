@@ -5,13 +5,12 @@
 HOST_DEVICE inline void gate_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
     const double norm = sqrt(square_sum);
     // Written so that NaN is over every limit.
-    const bool good = loss - loss == 0 && norm - norm == 0 && loss <= double(limits.loss) &&
-                      norm <= double(limits.norm);
+    const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;
     step->loss = loss;
     step->norm = norm;
     step->skipped = !good;
     if (good) step->updates++;
-    step->scale = limits.clip > 0 && norm > double(limits.clip) ? float(double(limits.clip) / norm) : 1.0f;
+    step->scale = limits.clip > 0 && norm > limits.clip ? float(limits.clip / norm) : 1.0f;
     step->m_scale = float(1 / (1 - pow(double(a.beta1), double(step->updates))));
     step->v_scale = float(1 / (1 - pow(double(a.beta2), double(step->updates))));
 }

@@ -30,7 +30,7 @@ struct Heads {
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
 // Over which a step is not applied. A gradient norm above clip (0: never) is scaled down to it.
-struct Limits { float clip = 0, loss = INFINITY, norm = INFINITY; };
+struct Limits { double clip = 0, loss = INFINITY, norm = INFINITY; };
 // What a step came to. Lies on the device: gate writes it, adamw reads it.
 struct Step {
     double loss, norm;           // mean loss, global gradient norm before clipping

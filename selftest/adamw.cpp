@@ -190,8 +190,8 @@ template <class T> Check check_gate(const Ops<T>& op, int n) {
     Numbers squares = random_normal(n, 1);
     for (double& x : squares) x = x * x + 0.1;
     struct Case { double loss, square; Limits limits; int64_t updates; };
-    for (const Case& c : {Case{3, 1, {}, 0}, {3, 1, {1}, 1}, {3, 1, {1e9f}, 2000}, {3, 1, {1, 0.1f}, 3},
-                          {3, 1, {0, 10, 0.1f}, 4}, {NAN, 1, {}, 5}, {INFINITY, 1, {1}, 6}, {3, NAN, {1}, 7},
+    for (const Case& c : {Case{3, 1, {}, 0}, {3, 1, {1}, 1}, {3, 1, {1e9}, 2000}, {3, 1, {1, 0.1}, 3},
+                          {3, 1, {0, 10, 0.1}, 4}, {NAN, 1, {}, 5}, {INFINITY, 1, {1}, 6}, {3, NAN, {1}, 7},
                           {3, INFINITY, {1}, 0}}) {
         squares[size_t(n / 2)] = c.square;
         Step expected = {};

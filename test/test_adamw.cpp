@@ -87,7 +87,7 @@ template <class T> static void check_gate(const Ops<T>& op) {
     CHECK((near(s.m_scale, 1 / 0.19) && near(s.v_scale, 1 / 0.0975)));
     s = run(&loss, 0.25, squares, {.clip = 6});
     CHECK((s.updates == 3 && s.scale == 1));
-    for (const Limits& limits : {Limits{.loss = 2.9f}, Limits{.norm = 4.9f}}) {
+    for (const Limits& limits : {Limits{.loss = 2.9}, Limits{.norm = 4.9}}) {
         s = run(&loss, 0.25, squares, limits);
         CHECK((s.skipped && s.updates == 3 && s.loss == 3 && s.norm == 5));
     }

@@ -129,7 +129,7 @@ TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order")
     const double loss = train_pass(g, in, out, B, S), norm = g.grad_norm();
     const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const std::vector<float> before = weights();
-    for (Limits l : {Limits{.loss = float(loss) * 0.99f}, Limits{.norm = float(norm) * 0.99f}}) {
+    for (Limits l : {Limits{.loss = loss * 0.99}, Limits{.norm = norm * 0.99}}) {
         g.update(adam, l, 1);
         const Step s = g.finish();
         CHECK((s.skipped && s.updates == 0));

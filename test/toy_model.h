@@ -38,7 +38,7 @@ inline void losses_of(Model& g, const std::vector<int>& in, const std::vector<in
     g.loss(false, 0);
     (void)g.mean_loss(losses);
 }
-inline Step update(Model& g, float lr, float beta2, float decay, float clip = 0) {
+inline Step update(Model& g, float lr, float beta2, float decay, double clip = 0) {
     g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
     return g.finish();
 }
