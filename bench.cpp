@@ -25,24 +25,33 @@ struct BenchOptions {
 
 struct Bench {
     const BenchOptions& o;
-    bool gpu = false;
+    Device device;
     Peaks peak;
-    std::string device;
 
-    void print(const std::string& name, std::vector<double> times, double floor, double amount,
-               const char* unit) const {
+    // flops, bytes: of one call; 0: not what the row is about
+    void print(const std::string& name, std::vector<double> times, double floor, double flops, double bytes) const {
         std::sort(times.begin(), times.end());
         const double best = times[0], median = times[times.size() / 2];
-        if (o.json)
-            printf(
-                "{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s,\"%s\":%s}\n",
-                json_string(name).c_str(), json_string(device).c_str(), json_number(best * 1e6).c_str(),
-                json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(floor / best).c_str(),
-                unit, json_number(amount / best / 1e9).c_str());
-        else
-            printf("%-46s %10.1f %10.1f us  %8.1f %-7s  floor %9.1f us  %3.0f %%\n", name.c_str(), best * 1e6,
-                   median * 1e6, amount / best / 1e9, unit, floor * 1e6, floor / best * 100);
+        const double gflops = flops / best / 1e9, gbytes = bytes / best / 1e9;
+        if (o.json) {
+            printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
+                   json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
+                   json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(),
+                   json_number(floor / best).c_str());
+            if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
+            if (bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
+            printf("}\n");
+        } else {
+            char rates[2][24] = {"", ""};
+            if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
+            if (bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
+            printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
+                   rates[1], floor * 1e6, floor / best * 100);
+        }
         fflush(stdout);
+    }
+    void short_of_memory(const std::string& what) const {
+        fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
     }
     bool wanted(const std::string& name) const { return name.find(o.filter) != std::string::npos; }
 };
@@ -72,10 +81,10 @@ template <class T> struct Rows {
         std::vector<float> host(CHUNK);
         for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
         for (X*& p : sets) {
-            if (!bench.gpu && p != sets[0]) {
+            if (!bench.device.gpu && p != sets[0]) {    // evicted instead
                 p = sets[0];
                 continue;
-            }    // evicted instead
+            }
             const int64_t bytes = n * int64_t(sizeof(X));
             p = static_cast<X*>(op.allocate(bytes));
             if (!p) return {};
@@ -134,13 +143,10 @@ template <class T> struct Rows {
         return times;
     }
     // products: FLOPs at the products' ceiling; flops: at that of other arithmetic
-    template <class Run> void row(const std::string& what, double products, double flops, double bytes, Run run) {
-        const std::string name = what;
+    template <class Run> void row(const std::string& name, double products, double flops, double bytes, Run run) {
         if (!bench.wanted(name)) return;
         const double work = products / bench.peak.products + flops / bench.peak.flops, moved = bytes / bench.peak.bytes;
-        const bool compute = work > moved;
-        bench.print(name, time(run), std::max(work, moved), compute ? products + flops : bytes,
-                    compute ? "GFLOP/s" : "GB/s");
+        bench.print(name, time(run), std::max(work, moved), products + flops, bytes);
     }
 
     void memory_bound();
@@ -159,7 +165,7 @@ template <class T> void Rows<T>::memory_bound() {
     auto wte = arrays<T>(int64_t(c.Vp()) * C), wpe = arrays<T>(int64_t(c.T) * C);
     auto dwte = arrays<Grad<T>>(int64_t(c.Vp()) * C), dwpe = arrays<Grad<T>>(int64_t(c.T) * C);
     auto tok = ids(N, c.V);
-    if (!z[0] || !dwpe[0] || !tok[0]) return (void)printf("memory-bound operations: not enough memory\n");
+    if (!z[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
     const int64_t wide = int64_t(N) * F;
     row("embedding_forward", 0, 0, 2 * e * NC,
         [&](int i) { op.embedding_forward(y[i], tok[i], wte[i], wpe[i], B, S, C, nullptr); });
@@ -182,7 +188,7 @@ template <class T> void Rows<T>::head_and_update() {
         auto logits = arrays<T>(int64_t(rows) * c.Vp()), other = arrays<T>(int64_t(rows) * c.Vp());
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
-        if (!other[0] || !target[0]) return (void)printf("cross_entropy: not enough memory\n");
+        if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
         row("cross_entropy, " + std::to_string(rows) + " rows", 0, 0, 2.0 * sizeof(T) * rows * c.Vp(),
             [&](int i) { op.cross_entropy(loss[i], other[i], logits[i], target[i], 1e-3f, rows, c.V, c.Vp()); });
         free_all();
@@ -192,7 +198,7 @@ template <class T> void Rows<T>::head_and_update() {
     auto g = arrays<Grad<T>>(n);
     auto decays = arrays<float>(n / 64 / 4);
     auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
-    if (!g[0] || !step[0]) return (void)printf("adamw: not enough memory\n");
+    if (!g[0] || !step[0]) return bench.short_of_memory("adamw");
     const Step one = {1, 1, 1, 1, 10, 20, 0};
     for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
     const AdamW a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
@@ -210,10 +216,10 @@ template <class T> void Rows<T>::attention() {
     const int64_t NC = int64_t(N) * c.C;
     auto qkv = arrays<T>(3 * NC), y = arrays<T>(NC), dy = arrays<T>(NC), dqkv = arrays<T>(3 * NC);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
-    if (!dqkv[0] || !lse[0]) return (void)printf("attention: not enough memory\n");
+    if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     const double pairs = double(B) * h.NH * S * (S + 1) / 2 * h.HS, e = sizeof(T);
     // On a GPU in bf16 these are tensor-core products, on the CPU fp32 arithmetic.
-    const bool tensor = bench.gpu && sizeof(T) == 2;
+    const bool tensor = bench.device.gpu && sizeof(T) == 2;
     auto both = [&](double flops) { return std::pair{tensor ? flops : 0, tensor ? 0 : flops}; };
     auto [forward, forward_plain] = both(4 * pairs);
     auto [backward, backward_plain] = both(10 * pairs);
@@ -228,7 +234,7 @@ template <class T> void Rows<T>::attention() {
         auto k = arrays<T>(cache), v = arrays<T>(cache), q = arrays<T>(int64_t(rows) * 3 * c.C),
              o = arrays<T>(int64_t(rows) * c.C);
         auto pos = ids(1, 1);
-        if (!v[0] || !pos[0]) return (void)printf("attention_cached: not enough memory\n");
+        if (!v[0] || !pos[0]) return bench.short_of_memory("attention_cached");
         const int last = c.T - 1;
         for (int* p : pos) op.upload(p, &last, 4);
         row("attention_cached, " + std::to_string(rows) + " x " + std::to_string(c.T) + " keys", 0, 0,
@@ -260,7 +266,7 @@ template <class T> void Rows<T>::linear() {
         auto dw = arrays<Grad<T>>(weights);
         auto db = arrays<Grad<T>>(s.OC);
         if (!x[0] || !w[0] || !dw[0] || !db[0]) {
-            printf("linear %s: not enough memory\n", s.name);
+            bench.short_of_memory(std::string("linear ") + s.name);
             free_all();
             continue;
         }
@@ -281,7 +287,7 @@ template <class T> void Rows<T>::linear() {
 
 template <class T> Status bench_operations(Bench& bench, const Ops<T>& op, const Config& c, int B, int S) {
     Rows<T> rows(bench, op, c, B, S);
-    if (bench.gpu) {    // the ceilings: a copy of 1 GiB (less where memory is short), read and written
+    if (bench.device.gpu) {    // the ceilings: a copy of 1 GiB (less where memory is short), read and written
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, op.free_bytes() / 16);
         auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))),
              to = rows.template arrays<T>(bytes / int64_t(sizeof(T)));
@@ -293,8 +299,9 @@ template <class T> Status bench_operations(Bench& bench, const Ops<T>& op, const
     if (!bench.o.json)
         printf(
             "%s\nceilings measured now: %.0f GFLOP/s of products, %.1f GB/s of memory; B=%d S=%d C=%d\n\n%-46s %10s "
-            "%10s\n",
-            bench.device.c_str(), bench.peak.products / 1e9, bench.peak.bytes / 1e9, B, S, c.C, "", "best", "median");
+            "%10s %10s %8s %10s   of it\n",
+            bench.device.text.c_str(), bench.peak.products / 1e9, bench.peak.bytes / 1e9, B, S, c.C, "", "best us",
+            "median us", "GFLOP/s", "GB/s", "floor us");
     if (bench.o.steps_only) return {};
     rows.memory_bound();
     rows.head_and_update();
@@ -305,7 +312,8 @@ template <class T> Status bench_operations(Bench& bench, const Ops<T>& op, const
 
 // ---- steps ---------------------------------------------------------------------------------------------------------
 
-Status bench_training(Bench& bench, Model& g, const Config& c, int B, int S) {
+Status bench_training(Bench& bench, const Config& c, int B, int S) {
+    Model& g = *bench.device.model;
     const std::string name = "training step B=" + std::to_string(B) + " T=" + std::to_string(S);
     if (!bench.wanted(name)) return {};
     TRY(g.allocate(c, {Use::train, B, S}));
@@ -327,7 +335,7 @@ Status bench_training(Bench& bench, Model& g, const Config& c, int B, int S) {
         g.backward();
         g.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
         if (ahead) (void)g.finish();    // of the step before, as the trainer does
-        ahead = bench.gpu;
+        ahead = bench.device.gpu;
         if (!ahead) (void)g.finish();
         times.push_back(now_seconds() - start);
         spent += times.back();
@@ -336,19 +344,15 @@ Status bench_training(Bench& bench, Model& g, const Config& c, int B, int S) {
     times.erase(times.begin());    // allocates, and chooses algorithms
     // Products: 6 FLOPs a weight; causal attention: 2 C S forward, 5 C S backward, a layer.
     const double flops = N * (6.0 * (12.0 * c.L * c.C * c.C + double(c.V) * c.C) + 7.0 * c.L * c.C * S);
-    bench.print(name, times, flops / bench.peak.products, flops, "GFLOP/s");
+    bench.print(name, times, flops / bench.peak.products, flops, 0);
     const double best = *std::min_element(times.begin(), times.end());
     if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / best);
     return {};
 }
 
-Status bench_generation(Bench& bench, Model& g, const Config& c, int rows) {
-    const std::string name = "generation, " + std::to_string(rows) + " sequences";
-    if (!bench.wanted(name)) return {};
-    if (g.flat == 0) {
-        TRY(g.allocate(c, {Use::infer, 64, 1}));
-        g.init(1);
-    }
+std::string generation(int rows) { return "generation, " + std::to_string(rows) + " sequences"; }
+Status bench_generation(Bench& bench, const Config& c, int rows) {
+    Model& g = *bench.device.model;
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
@@ -362,9 +366,9 @@ Status bench_generation(Bench& bench, Model& g, const Config& c, int rows) {
     }
     g.cache_free(cache);
     if (times.empty()) return {};
-    const double bytes = double(config_parameters(c)) *
-                         (bench.device.find("bf16") != std::string::npos && bench.gpu ? 2 : 4);
-    bench.print(name, times, bytes / bench.peak.bytes, bytes, "GB/s");
+    const bool half = bench.device.gpu && bench.device.dtype == Dtype::bf16;
+    const double bytes = double(config_parameters(c)) * (half ? 2 : 4);
+    bench.print(generation(rows), times, bytes / bench.peak.bytes, 0, bytes);
     return {};
 }
 
@@ -375,22 +379,22 @@ Status run(const BenchOptions& o) {
     TRY(named.status);
     Config c = named.value;
     if (o.vocab) c.V = o.vocab;
-    Bench bench{o, opened.value.gpu, {}, opened.value.text};
-    const int S = std::min(c.T, o.seq_len   ? o.seq_len
-                                : bench.gpu ? 1024
-                                            : 256),
-              B = o.batch     ? o.batch
-                  : bench.gpu ? 32
-                              : 4;
-    Model* model = opened.value.model.get();
-    if (bench.gpu) bench.peak.products = bench.peak.flops = measure_peak(opened.value);
-    else bench.peak = cpu_peaks(bench.device.find("bf16") != std::string::npos);
-    if (auto* half = dynamic_cast<Gpt<bf16>*>(model)) TRY(bench_operations(bench, half->op, c, B, S));
-    if (auto* full = dynamic_cast<Gpt<float>*>(model)) TRY(bench_operations(bench, full->op, c, B, S));
-    TRY(bench_training(bench, *model, c, B, S));
+    Bench bench{o, std::move(opened.value), {}};
+    const bool gpu = bench.device.gpu;
+    const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
+    if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
+    else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
+    TRY(with_ops(*bench.device.model, [&](auto& op) { return bench_operations(bench, op, c, B, S); }));
+    TRY(bench_training(bench, c, B, S));
+    std::vector<int> sizes = {1, 64};
+    std::erase_if(sizes, [&](int rows) { return !bench.wanted(generation(rows)); });
+    if (sizes.empty()) return {};
     opened = open_device(o.device, false);    // a model without training state
     TRY(opened.status);
-    for (int rows : {1, 64}) TRY(bench_generation(bench, *opened.value.model, c, rows));
+    bench.device = std::move(opened.value);
+    TRY(bench.device.model->allocate(c, {Use::infer, 64, 1}));
+    bench.device.model->init(1);
+    for (int rows : sizes) TRY(bench_generation(bench, c, rows));
     return {};
 }
 }    // namespace
