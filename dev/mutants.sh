@@ -40,7 +40,7 @@ layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cuda cross ent
 layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; cuda layernorm: many*
 layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; cuda layernorm: against*
 layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; cuda layernorm: *
-layers/ffn.cu ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
+layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; cuda adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw: stochastic*
 layers/attention_plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*

@@ -1,27 +1,12 @@
-// ffn.cu - GELU, the tanh form, as y = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
+// ffn.cu - GELU of what is in memory; the formula is in gelu.cuh.
 //
 // A thread takes two 16-byte vectors a block apart; both are in flight at once. Bound by memory: forward reads n and
-// writes n elements, backward reads 2 n and writes n. Two operations of the special function unit an element (exp2,
-// reciprocal): at 16 a clock and multiprocessor that is 8 elements a clock, where an H200's memory feeds 5 of bf16.
-#include "ptx.cuh"
+// writes n elements, backward reads 2 n and writes n. At two operations of the special function unit an element, 16 a
+// clock and multiprocessor, that is 8 elements a clock, where an H200's memory feeds 5 of bf16.
+#include "gelu.cuh"
 
 namespace {
 constexpr int THREADS = 256, VECS = 2;
-
-// s = sigmoid(2u) and its slope s (1 - s), from a = exp(-|2u|): nothing overflows, and NaN stays NaN.
-struct Gate { float s, slope; };
-constexpr float K = 2 * 0.7978845608f, CUBIC = 0.044715f;    // 2 sqrt(2/pi)
-__device__ inline Gate gate(float x) {
-    const float u2 = x * (K + K * CUBIC * (x * x));
-    const float a = exp2_approx(fabsf(u2) * -1.442695041f), r = __fdividef(1, 1 + a);
-    return {u2 < 0 ? a * r : r, a * r * r};
-}
-__device__ inline float gelu(float x) { return x * gate(x).s; }
-// d gelu / dx = s + x s (1-s) (2u)'
-__device__ inline float gelu_slope(float x) {
-    const Gate g = gate(x);
-    return g.s + x * g.slope * (K + 3 * K * CUBIC * (x * x));
-}
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "cuda.cuh"
+#include "gelu.cuh"
 
 namespace {
 // ---- few rows ------------------------------------------------------------------------------------------------------
@@ -14,10 +14,6 @@ namespace {
 // multiply-adds and its conversion: with N = 8 an H200, which reads 10 weights of bf16 a clock and multiprocessor and
 // does 128 operations, would be bound by these.
 constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
-
-__device__ inline float gelu(float x) {    // x sigmoid(2u); 2 sqrt(2/pi)
-    return x / (1 + expf(-1.595769122f * (x + 0.044715f * x * x * x)));
-}
 
 template <class T, int W, int N, int R>
 __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
