@@ -182,27 +182,10 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     auto in = toy_tokens(B * S, c.V, 1);
     Gpt<float> g(cpu_ops(Dtype::fp32));
     toy_model(g, c, {Use::infer, B, S});
-    for (int split : {1, 5, 36}) {    // prompt of `split` tokens at once, then one by one
-        Cache cache;
-        REQUIRE(g.cache_allocate(cache, B, c.T).ok());
-        std::vector<float> cached(size_t(B * c.V)), whole(size_t(B * c.V));
-        for (int s = 0; s < S;) {
-            const int n = s == 0 ? split : 1;
-            std::vector<int> part, all;
-            for (int b = 0; b < B; b++) {
-                part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
-                all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
-            }
-            g.extend(cache, part.data(), n);
-            g.logits(cached.data());
-            s += n;
-            g.batch(all.data(), nullptr, B, s);
-            g.forward();
-            g.logits(whole.data());
+    for (int split : {1, 5, 36})
+        generate_toy(g, in, B, S, split, 1, [&](const Cache&, auto& cached, auto& whole) {
             CHECK(relative_error(cached.data(), whole.data(), B * c.V) < 1e-5);
-        }
-        g.cache_free(cache);
-    }
+        });
 }
 
 TEST_CASE("gpt: one batch is learnt by heart") {

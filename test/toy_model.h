@@ -47,3 +47,29 @@ inline std::vector<float> flat_grads(Model& g) {
     g.read(Part::gradients, 0, g.flat, all.data());
     return all;
 }
+
+// Generates with a cache, the first `split` tokens of each sequence (B,S) at once, then one by one; at every n-th
+// position same(cache, logits, the logits of the whole sequence so far).
+template <class Same>
+void generate_toy(Model& g, const std::vector<int>& in, int B, int S, int split, int every, Same same) {
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    std::vector<float> cached(size_t(B * g.c.V)), whole(cached);
+    for (int s = 0; s < S;) {
+        const int n = s == 0 ? split : 1;
+        std::vector<int> part, all;
+        for (int b = 0; b < B; b++) {
+            part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
+            all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
+        }
+        g.extend(cache, part.data(), n);
+        g.logits(cached.data());
+        s += n;
+        if (s % every && s < S) continue;
+        g.batch(all.data(), nullptr, B, s);
+        g.forward();
+        g.logits(whole.data());
+        same(cache, cached, whole);
+    }
+    g.cache_free(cache);
+}

@@ -88,29 +88,11 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
         CAPTURE(half);
         auto g = cuda_model_of(half);
         toy_model(*g, SMALL, {Use::infer, B, SMALL.T});
-        for (int split : {1, 7}) {
-            Cache cache;
-            REQUIRE(g->cache_allocate(cache, B, SMALL.T).ok());
-            std::vector<float> cached(size_t(B * SMALL.V)), whole(cached);
-            for (int s = 0; s < S;) {
-                const int n = s == 0 ? split : 1;
-                std::vector<int> part, all;
-                for (int b = 0; b < B; b++) {
-                    part.insert(part.end(), in.begin() + b * S + s, in.begin() + b * S + s + n);
-                    all.insert(all.end(), in.begin() + b * S, in.begin() + b * S + s + n);
-                }
-                g->extend(cache, part.data(), n);
-                g->logits(cached.data());
-                s += n;
-                if (s % 3 && s < S) continue;
-                CHECK((cache.graph != nullptr) == (s >= split + 2));
-                g->batch(all.data(), nullptr, B, s);
-                g->forward();
-                g->logits(whole.data());
+        for (int split : {1, 7})
+            generate_toy(*g, in, B, S, split, 3, [&](const Cache& cache, auto& cached, auto& whole) {
+                CHECK((cache.graph != nullptr) == (cache.pos >= split + 2));
                 CHECK(relative(cached, whole) < (half ? 2e-2 : 1e-5));
-            }
-            g->cache_free(cache);
-        }
+            });
     }
 }
 
