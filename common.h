@@ -83,6 +83,20 @@ inline bool add_checked(int64_t a, int64_t b, int64_t* out) {
     return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
 }
 
+// ---- hashing -------------------------------------------------------------------------------------------------------
+
+constexpr uint64_t HASH_START = 0xCBF29CE484222325ull;
+// FNV-1a's step, on words of 8 bytes: every changed bit changes the result. Continues h.
+inline uint64_t hash_words(uint64_t h, const void* data, int64_t bytes) {
+    auto* p = static_cast<const unsigned char*>(data);
+    for (; bytes > 0; bytes -= 8, p += 8) {
+        uint64_t word = 0;
+        __builtin_memcpy(&word, p, size_t(bytes < 8 ? bytes : 8));
+        h = (h ^ word) * 0x100000001B3ull;
+    }
+    return h;
+}
+
 // ---- random numbers ------------------------------------------------------------------------------------------------
 
 struct Philox4 { uint32_t v[4]; };

@@ -1,212 +1,8 @@
-// gpt.cpp - the model, once: memory, forward, backward, update, generation. It calls operations through Ops<T> alone.
+// gpt.cpp - the model, once: forward, backward, update, generation. It calls operations through Ops<T> alone.
 #include "gpt.h"
 
 #include <algorithm>
-#include <type_traits>
-
-// ---- memory --------------------------------------------------------------------------------------------------------
-
-namespace {
-template <class T, class X = T> struct ActivationRow {
-    X* Activations<T>::*field;
-    int64_t per_token;
-    Recompute kept_up_to;    // the strongest recomputation that still keeps it
-};
-
-// What a block keeps for its backward, per token.
-template <class T> std::vector<ActivationRow<T>> activation_rows(const Config& c) {
-    using A = Activations<T>;
-    const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
-    return {{&A::x, c.C, never},  {&A::ln1, c.C, none}, {&A::qkv, 3 * c.C, cheap}, {&A::atty, c.C, cheap},
-            {&A::x2, c.C, cheap}, {&A::ln2, c.C, none}, {&A::fch, c.F, cheap},     {&A::fcg, c.F, none}};
-}
-template <class T> std::vector<ActivationRow<T, float>> statistic_rows(const Config& c) {
-    using A = Activations<T>;
-    const Recompute cheap = Recompute::cheap;
-    return {{&A::mean1, 1, cheap}, {&A::rstd1, 1, cheap}, {&A::mean2, 1, cheap}, {&A::rstd2, 1, cheap},
-            {&A::lse, c.NH, cheap}};
-}
-
-// Lays everything out; called twice: with base null to count, then to place.
-struct Layout {
-    char* base = nullptr;
-    int64_t used = 0;
-    std::vector<MemoryRow> purposes;
-
-    void purpose(const char* name) {
-        // Arrays a power of two apart share cache sets: each purpose starts 17 more cache lines into its page.
-        used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
-        purposes.push_back({name, used});
-    }
-    template <class P> void take(P*& p, int64_t n) {
-        used = round_up(used, 64);
-        p = base ? reinterpret_cast<P*>(base + used) : nullptr;
-        used += n * int64_t(sizeof(P));
-    }
-    void finish() {
-        for (size_t i = 0; i < purposes.size(); i++)
-            purposes[i].bytes = (i + 1 < purposes.size() ? purposes[i + 1].bytes : used) - purposes[i].bytes;
-    }
-};
-
-template <class T> void place_activations(Layout& at, Gpt<T>& g, int64_t N) {
-    const Config& c = g.c;
-    at.purpose("activations");
-    g.a.resize(size_t(c.L));
-    for (int l = 0; l < c.L; l++) {
-        Activations<T>& a = g.a[size_t(l)];
-        const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
-        auto place = [&](const auto& rows) {
-            for (const auto& row : rows)
-                if (l == 0 || (train && g.plan.recompute <= row.kept_up_to)) at.take(a.*row.field, N * row.per_token);
-                else a.*row.field = g.a[0].*row.field;
-        };
-        place(activation_rows<T>(c));
-        place(statistic_rows<T>(c));
-    }
-    for (T** p : {&g.x_last, &g.lnf}) at.take(*p, N * c.C);
-    for (float** p : {&g.mean_f, &g.rstd_f, &g.loss_of}) at.take(*p, N);
-    for (int** p : {&g.in, &g.staged}) at.take(*p, 16 + 2 * N);
-}
-
-template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, const Plan& plan) {
-    g.c = c, g.plan = plan, g.tensors = config_tensors(c), g.flat = config_flat_size(c);
-    const int64_t N = int64_t(plan.B) * plan.S;
-    const bool train = plan.use == Use::train;
-    at.purpose("parameters");
-    at.take(g.params, g.flat);
-    g.master = nullptr;
-    if (train) {
-        at.purpose("gradients");
-        at.take(g.grads, g.flat);
-        at.purpose("optimizer state");
-        at.take(g.m, g.flat);
-        at.used += 64 * 17;
-        at.take(g.v, g.flat);
-        if (std::is_same_v<T, bf16> && plan.master) at.take(g.master, g.flat);
-        at.take(g.decays, g.flat / 64);
-        at.take(g.squares, 1);
-        at.take(g.loss_total, 1);
-        at.take(g.step, 1);
-    }
-    place_activations(at, g, N);
-    at.purpose("activation gradients");
-    g.dx = g.dt = g.dwide = nullptr;
-    if (train)
-        for (T** p : {&g.dx, &g.dt}) at.take(*p, N * c.C);
-    if (train) at.take(g.dwide, N * std::max(c.F, 3 * c.C));
-    at.purpose("logits");
-    // A quarter of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
-    const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, 4));
-    g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
-    at.take(g.head, int64_t(g.head_rows) * c.Vp());
-    at.finish();
-}
-}    // namespace
-
-template <class T> std::vector<MemoryRow> Gpt<T>::memory(const Config& config, const Plan& what) const {
-    Gpt<T> g(op);
-    Layout count;
-    lay_out(count, g, config, what);
-    count.purposes.push_back({"scratch of the operations", op.scratch_bytes(what.B, what.S, config.C, config.F,
-                                                                             config.Vp(), g.head_rows,
-                                                                             config.heads())});
-    return count.purposes;
-}
-
-template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& what) {
-    TRY(config_check(config));
-    CHECK(!arena && what.B > 0 && what.S > 0 && what.S <= config.T, "B=%d S=%d context=%d", what.B, what.S, config.T);
-    if (int64_t(what.B) * what.S > INT32_MAX / 4)
-        return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)what.B * what.S,
-                    INT32_MAX / 4);
-    Layout count, layout;
-    lay_out(count, *this, config, what);
-    arena_bytes = count.used;
-    arena = op.allocate(arena_bytes);
-    results = static_cast<Step*>(op.allocate_host(2 * int64_t(sizeof(Step))));
-    if (!arena || !results)
-        return fail(Exit::device,
-                    "out of memory: the model needs %.2f GiB in one piece, %.2f GiB are free; a smaller --batch%s "
-                    "needs less",
-                    double(arena_bytes) / (1 << 30), double(op.free_bytes()) / (1 << 30),
-                    what.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
-    layout.base = static_cast<char*>(arena);
-    lay_out(layout, *this, config, what);
-    const int64_t N = int64_t(what.B) * what.S;
-    host_in.resize(size_t(IN_HEAD + 2 * N));
-    host_loss.resize(size_t(N));
-    w = bind(c, params);
-    if (what.use == Use::infer) return {};
-    dw = bind(c, grads);
-    std::vector<uint8_t> rows(size_t(flat / 64));
-    for (const Tensor& t : tensors)
-        for (int64_t i = t.offset / 64; i < ceil_div(t.offset + t.size(), 64); i++) rows[size_t(i)] = t.decay;
-    op.upload(decays, rows.data(), int64_t(rows.size()));
-    return {};
-}
-
-template <class T> Gpt<T>::~Gpt() {
-    if (arena) op.release(arena, arena_bytes);
-    if (results) op.release_host(results, 2 * int64_t(sizeof(Step)));
-}
-
-template <class T> void Gpt<T>::init(uint64_t seed) {
-    const int64_t CHUNK = 1 << 20;
-    std::vector<float> host(size_t(std::min(CHUNK, flat)));
-    for (size_t i = 0; i < tensors.size(); i++) {
-        const Tensor& t = tensors[i];
-        const double std = t.init == Init::normal_residual ? 0.02 / std::sqrt(2.0 * c.L) : 0.02;
-        const int64_t size = t.size(), held = t.file_rows * t.cols;    // rows that pad the vocabulary stay zero
-        for (int64_t from = 0; from < size; from += CHUNK) {
-            const int64_t n = std::min(CHUNK, size - from);
-#pragma omp parallel for schedule(static)
-            for (int64_t k = 0; k < n; k++)
-                host[size_t(k)] = from + k >= held       ? 0
-                                  : t.init == Init::zero ? 0
-                                  : t.init == Init::one
-                                      ? 1
-                                      : float(std * double(philox_normal(seed, i, uint64_t(from + k))));
-            write(Part::weights, t.offset + from, n, host.data());
-        }
-    }
-}
-
-template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float* to) const {
-    auto get = [&](auto* from) {
-        using X = std::remove_pointer_t<decltype(from)>;
-        if constexpr (std::is_same_v<X, float>) {
-            op.download(to, from + offset, n * int64_t(sizeof(float)));
-        } else {
-            std::vector<X> host(static_cast<size_t>(n));
-            op.download(host.data(), from + offset, n * int64_t(sizeof(X)));
-            for (int64_t i = 0; i < n; i++) to[i] = to_float(host[size_t(i)]);
-        }
-    };
-    if (part == Part::gradients) get(grads);
-    else if (part == Part::m) get(m);
-    else if (part == Part::v) get(v);
-    else if (master) get(master);
-    else get(params);
-}
-
-template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, const float* from) {
-    auto put = [&](auto* to) {
-        using X = std::remove_pointer_t<decltype(to)>;
-        if constexpr (std::is_same_v<X, float>) {
-            op.upload(to + offset, from, n * int64_t(sizeof(float)));
-        } else {
-            std::vector<X> host(static_cast<size_t>(n));
-            for (int64_t i = 0; i < n; i++) host[size_t(i)] = from_float<X>(from[i]);
-            op.upload(to + offset, host.data(), n * int64_t(sizeof(X)));
-        }
-    };
-    if (part == Part::gradients) put(grads);
-    else if (part == Part::m) put(m);
-    else if (part == Part::v) put(v);
-    else if (master) put(master), op.from_floats(params + offset, master + offset, n);
-    else put(params);
-}
+#include <cstring>
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
@@ -223,13 +19,18 @@ template <class T> void Gpt<T>::batch(const int* from_tok, const int* from_targe
 template <class T> void Gpt<T>::forward() {
     CHECK(next_B > 0, "no batch was handed over");
     B = next_B, S = next_S, next_B = 0;
+    beat();
     op.take(in, staged, int64_t(sizeof(int)) * int64_t(host_in.size()));
     stack(nullptr);
 }
 
 template <class T> void Gpt<T>::stack(Cache* cache) {
+    if (!cache) await(0);
     op.embedding_forward(a[0].x, tok(), w.wte, w.wpe, B, S, c.C, in);
-    for (int l = 0; l < c.L; l++) block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
+    for (int l = 0; l < c.L; l++) {
+        if (!cache) await(1 + l);
+        block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
+    }
     op.layernorm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_eps, B * S, c.C);
 }
 
@@ -260,6 +61,7 @@ template <class T> void Gpt<T>::block_forward(int l, T* out, Cache* cache) {
 
 template <class T> void Gpt<T>::loss(bool train, float scale) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = B * S;
+    if (train) prepare(0);
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const T* x = lnf + int64_t(n) * C;
@@ -283,15 +85,19 @@ template <class T> double Gpt<T>::mean_loss(float* losses) {
 
 // ---- backward: the forward read from the bottom up -----------------------------------------------------------------
 
-template <class T> void Gpt<T>::backward() {
+template <class T> void Gpt<T>::backward(bool last) {
     const int N = B * S;
+    prepare(c.L);
     op.zero(dx, int64_t(sizeof(T)) * N * c.C);
     op.layernorm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, N, c.C);
     for (int l = c.L - 1; l >= 0; l--) {
+        if (l + 1 < c.L) prepare(1 + l);
         block_again(l);
         block_backward(l);
+        send(1 + l, last);
     }
     op.embedding_backward(dw.wte, dw.wpe, dx, tok(), B, S, c.C, c.V);
+    send(0, last);
 }
 
 template <class T> void Gpt<T>::block_again(int l) {
@@ -326,8 +132,23 @@ template <class T> void Gpt<T>::block_backward(int l) {
 
 // ---- the step ------------------------------------------------------------------------------------------------------
 
+// Where gradients are made for one bucket after the other, the sum so far comes back as this rank's share of the next.
+template <class T> void Gpt<T>::prepare(int k) {
+    if (plan.zero < 2) return;
+    comm->join(work_mark[work_of(k)]);
+    op.zero(made(k), buckets[size_t(k)].size * int64_t(sizeof(Grad<T>)));
+    op.copy(made(k) + plan.rank * part_of(k), reduced(k), part_of(k) * int64_t(sizeof(Grad<T>)));
+}
+
+template <class T> void Gpt<T>::send(int k, bool last) {
+    if (!comm || !(last || plan.zero == 2)) return;
+    if (plan.zero) comm->reduce_scatter(reduced(k), made(k), part_of(k), element_of<Grad<T>>, plan.wire);
+    else comm->all_reduce(made(k), buckets[size_t(k)].size, element_of<Grad<T>>, plan.wire);
+    work_mark[work_of(k)] = comm->mark();
+}
+
 template <class T> void Gpt<T>::begin_step() {
-    op.zero(grads, flat * int64_t(sizeof(Grad<T>)));
+    op.zero(grads, (plan.zero == 2 ? flat / plan.ranks : flat) * int64_t(sizeof(Grad<T>)));
     op.zero(loss_total, int64_t(sizeof(double)));
     step_tokens = 0;
 }
@@ -339,19 +160,57 @@ template <class T> double Gpt<T>::grad_norm() {
     return std::sqrt(square);
 }
 
-template <class T> void Gpt<T>::update(const AdamW& adam, const Limits& limits, uint64_t seed) {
+// Every rank takes the squares of its own parts, whether they are all that it holds or not: the same sum either way.
+// With the loss and what each rank has to say they are added in one piece, which is then the same everywhere; so is the
+// verdict.
+template <class T> int Gpt<T>::sum_over_ranks(int signal) {
+    if (!comm) {
+        op.sum_of_squares(squares, grads, flat);
+        return 1;
+    }
+    const int n = int(buckets.size());
+    comm->join(comm->mark());
+    for (int k = 0; k < n; k++) op.sum_of_squares(squares + k, reduced(k), part_of(k));
+    const double loud = signal;
+    op.zero(said, plan.ranks * int64_t(sizeof(Said)));
+    op.copy(said + 2 * plan.rank, loss_total, int64_t(sizeof(double)));
+    op.upload(said + 2 * plan.rank + 1, &loud, int64_t(sizeof(double)));
+    comm->all_reduce(loss_total, 1 + n + 2 * plan.ranks, Element::f64, Element::f64);
+    comm->join(comm->mark());
+    return n;
+}
+
+template <class T> void Gpt<T>::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
-    op.sum_of_squares(squares, grads, flat);
-    op.gate(step, loss_total, 1 / double(std::max<int64_t>(1, step_tokens)), squares, 1, adam, limits);
-    op.adamw(params, master, m, v, grads, decays, flat, step, adam, seed);
-    op.download_later(results + updates % 2, step, int64_t(sizeof(Step)));
+    const int sums = sum_over_ranks(signal);
+    op.gate(step, loss_total, 1 / (double(std::max<int64_t>(1, step_tokens)) * plan.ranks), squares, sums, adam,
+            limits);
+    if (!plan.zero) op.adamw(params, master, m, v, grads, decays, flat, step, adam, seed);
+    for (int k = 0; k < int(buckets.size()) && plan.zero; k++) {
+        const int64_t at = mine(k), held = shard(k);
+        // Another seed for each part: their elements are counted from 0.
+        op.adamw(params + at, master ? master + held : nullptr, m + held, v + held, reduced(k), decays + at / 64,
+                 part_of(k), step, adam, seed + uint64_t(at));
+        comm->all_gather(params + buckets[size_t(k)].offset, part_of(k), element_of<T>);
+        here[size_t(k)] = comm->mark();
+    }
+    char* to = results + updates % 2 * result_bytes();
+    op.download_later(to, step, int64_t(sizeof(Step)));
+    op.download_later(to + sizeof(Step), said, plan.ranks * int64_t(sizeof(Said)));
     marks[updates++ % 2] = op.mark();
 }
 
-template <class T> Step Gpt<T>::finish() {
+template <class T> Step Gpt<T>::finish(std::vector<Said>* heard) {
     CHECK(finished < updates, "no update is pending");
-    op.wait(marks[finished % 2]);
-    return results[finished++ % 2];
+    {
+        Waiting waiting(comm ? comm->pulse : nullptr);
+        op.wait(marks[finished % 2]);
+    }
+    const char* from = results + finished++ % 2 * result_bytes();
+    Step s;
+    memcpy(&s, from, sizeof s);
+    if (heard) heard->resize(size_t(plan.ranks)), memcpy(heard->data(), from + sizeof s, heard->size() * sizeof(Said));
+    return s;
 }
 
 template <class T> void Gpt<T>::set_updates(int64_t done) {
@@ -393,12 +252,14 @@ template <class T> void Gpt<T>::cache_spread(const Cache& from, Cache& to) {
 }
 
 template <class T> void Gpt<T>::extend(Cache& cache, const int* from_tok, int more) {
+    beat();
     B = cache.B, S = more;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S && cache.pos + S <= cache.maxT, "B=%d S=%d pos=%d max=%d", B, S,
           cache.pos, cache.maxT);
     host_in[0] = cache.pos;
     std::copy_n(from_tok, B * S, host_in.begin() + IN_HEAD);
     op.upload(in, host_in.data(), int64_t(sizeof(int)) * (IN_HEAD + B * S));
+    if (comm) comm->join(comm->mark());    // not within a recording
     cache.steps = S == 1 ? cache.steps + 1 : 0;
     if (cache.graph && S > 1) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move
     if (op.record && cache.steps >= 2) {    // the first one has allocated what it needs

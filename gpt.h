@@ -1,8 +1,11 @@
-// gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T>. Knows no device and no file.
+// gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T>. Knows no device and no file; of
+// other ranks the sums of their gradients.
 #pragma once
+#include <functional>
 #include <memory>
 #include <vector>
 
+#include "comm.h"
 #include "layers/layers.h"
 
 // GPT-2: pre-LayerNorm, learned positions, GELU ffn, biases, tied head. Each further kind (RMSNorm, RoPE, SwiGLU,
@@ -34,8 +37,6 @@ template <class T> struct Params {
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
-template <class T> Params<T> bind(const Config& c, T* flat);    // named pointers into a flat buffer
-
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
 // One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
@@ -48,13 +49,22 @@ struct Tensor {
     Init init;
     bool decay;
     bool transposed;    // files hold (cols, rows): GPT-2's Conv1D weights are (in, out), ours are (out, in)
-    int layer;          // -1: not in a block
+    int bucket;         // that it lies in
     bool vector;        // files hold shape [cols], not [rows, cols]
     int64_t size() const { return rows * cols; }
 };
-std::vector<Tensor> config_tensors(const Config& c);
-int64_t config_parameters(const Config& c);    // numbers that a file holds
-int64_t config_flat_size(const Config& c);     // elements of the flat buffer, padding included
+// Where each lies, in named pointers: place(tensor).
+template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
+// What is reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with ln_f. A
+// bucket divides into one part for each rank; with one rank the padding for that is none.
+struct Bucket {
+    int64_t offset, size;    // elements, multiples of 64 * ranks
+};
+std::vector<Tensor> config_tensors(const Config& c, int ranks = 1);
+std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
+std::vector<int> config_owners(const Config& c, int ranks);         // the rank that saves each bucket
+int64_t config_parameters(const Config& c);                         // numbers that a file holds
+int64_t config_flat_size(const Config& c, int ranks = 1);           // elements of the flat buffer, padding included
 // FLOPs of one token's forward and backward: 6 per parameter + 12*L*C*S for attention, counted full (Chowdhery et al.
 // 2022, appendix B; llm.c counts 6*L*C*S).
 double config_flops_per_token(const Config& c, int S);
@@ -72,6 +82,11 @@ struct Plan {
     int B = 1, S = 1;    // the largest batch
     Recompute recompute = Recompute::none;
     bool master = true;    // bf16 parameters have fp32 masters; else they are rounded stochastically
+    int rank = 0, ranks = 1;    // of data parallel training: the batch is this rank's
+    // What the ranks hold once instead of each: 1 the optimizer's state, 2 the gradients, too (Rajbhandari et al. 2020,
+    // P_os and P_os+g). Then gradients are reduced after every batch of a step, not after the last one alone.
+    int zero = 0;
+    Element wire = Element::f32;    // in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
     const char* purpose;
@@ -90,13 +105,21 @@ struct Cache {
     void* graph = nullptr;           // the recorded step of one token
 };
 
+// What every rank says at the end of a step, so that all decide alike.
+struct Said {    // two doubles
+    double loss;      // its own, summed over its tokens
+    double signal;    // what update was given
+};
+
 // A Gpt<T> whose type and device were chosen at run time. The passes only hand work to the device; what returns
 // numbers waits for them.
 struct Model {
     Config c;
     Plan plan;
     std::vector<Tensor> tensors;
-    int64_t flat = 0;    // elements of each flat buffer
+    std::vector<Bucket> buckets;
+    int64_t flat = 0;        // elements of each flat buffer
+    Comm* comm = nullptr;    // of several ranks; set before the first step
 
     virtual ~Model() = default;
     virtual const char* backend() const = 0;    // Ops::name
@@ -105,7 +128,10 @@ struct Model {
     virtual int64_t free_bytes() const = 0;                                 // of the device's memory, now
     virtual Status allocate(const Config& config, const Plan& plan) = 0;    // exit 2: impossible sizes; 5: no memory
     virtual void init(uint64_t seed) = 0;                                   // new weights
+    // Of what is spread over the ranks only what collect has brought: that which config_owners says is this rank's.
     virtual void read(Part part, int64_t offset, int64_t n, float* to) const = 0;
+    virtual void collect(Part part) = 0;    // all ranks together, between steps; the gradients are lost
+    virtual uint64_t hash() const = 0;      // of the parameters that the passes read: the same on all ranks
     virtual void write(Part part, int64_t offset, int64_t n, const float* from) = 0;
 
     // Hands over the next batch; may come while the one before is being worked on.     tok, target (B,S), host
@@ -114,16 +140,19 @@ struct Model {
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
     // step), chunk by chunk: (N,V) logits never exist.
     virtual void loss(bool train, float scale) = 0;
-    virtual void backward() = 0;    // gradients of everything, after forward and loss(train). Adds
+    // Gradients of everything, after forward and loss(train). Adds. last: of the step's batches, so that a bucket goes
+    // to the other ranks as soon as it is done.
+    virtual void backward(bool last = true) = 0;
     virtual double mean_loss(
         float* losses = nullptr) = 0;    // of the batch, in double and in order.   losses (N), host
     virtual double grad_norm() = 0;      // global
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
-    // stochastic rounding. finish gives the outcome of the oldest update not yet finished; at most two may be pending.
+    // stochastic rounding; signal: for the other ranks. finish gives the outcome of the oldest update not yet finished,
+    // and what each rank said in it; at most two may be pending.
     virtual void begin_step() = 0;
-    virtual void update(const AdamW& a, const Limits& limits, uint64_t seed) = 0;
-    virtual Step finish() = 0;
+    virtual void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0) = 0;
+    virtual Step finish(std::vector<Said>* said = nullptr) = 0;
     virtual void set_updates(int64_t updates) = 0;    // AdamW's step count, when a run goes on
 
     // Generation. extend: S more tokens of each of the cache's sequences.     tok (B,S), host
@@ -142,8 +171,12 @@ template <class T> struct Activations {
 template <class T> struct Gpt final : Model {
     const Ops<T>& op;
     T* params = nullptr;                                    // flat; what the passes read
-    float *master = nullptr, *m = nullptr, *v = nullptr;    // flat; master where T is narrower and plan.master
-    Grad<T>* grads = nullptr;                               // flat
+    // flat, or with zero one part in `ranks`: of each bucket this rank's. master where T is narrower and plan.master
+    float *master = nullptr, *m = nullptr, *v = nullptr;
+    Grad<T>* grads = nullptr;      // flat; with zero 2 this rank's part, the sum so far
+    Grad<T>* work[3] = {};         // zero 2: where gradients are made, of the embeddings and by turns of blocks
+    int64_t work_mark[3] = {};     // what was last sent from there
+    std::vector<int64_t> here;     // marks from which on each bucket's parameters are complete
     uint8_t* decays = nullptr;                              // (flat / 64): AdamW's decay applies
     Params<T> w;
     Params<Grad<T>> dw;
@@ -152,8 +185,9 @@ template <class T> struct Gpt final : Model {
     float *mean_f, *rstd_f, *loss_of;    // (N)
     T *dx, *dt, *dwide, *head;           // (N,C) (N,C) (N,max(F,3C)) (head_rows,Vp): logits
     int *in, *staged;                    // [pos, 15 unused, tok (N), target (N)]; the next batch's
-    double *squares, *loss_total;
-    Step *step, *results = nullptr;    // on the device; (2) on the host
+    double *loss_total, *squares, *said;    // contiguous: (1), a number per bucket, (ranks) of Said
+    Step* step;
+    char* results = nullptr;    // on the host, (2): Step, (ranks) of Said
     int64_t marks[2] = {}, updates = 0, finished = 0;
     int64_t step_tokens = 0;    // since begin_step
     int B = 0, S = 0;           // of the current batch
@@ -173,24 +207,36 @@ template <class T> struct Gpt final : Model {
     std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const override;
     int64_t free_bytes() const override { return op.free_bytes(); }
     Status allocate(const Config& config, const Plan& plan) override;
+    void collect(Part part) override;
+    uint64_t hash() const override;
     void init(uint64_t seed) override;
     void read(Part part, int64_t offset, int64_t n, float* to) const override;
     void write(Part part, int64_t offset, int64_t n, const float* from) override;
     void batch(const int* tok, const int* target, int B, int S) override;
     void forward() override;
     void loss(bool train, float scale) override;
-    void backward() override;
+    void backward(bool last = true) override;
     double mean_loss(float* losses = nullptr) override;
     double grad_norm() override;
     void begin_step() override;
-    void update(const AdamW& a, const Limits& limits, uint64_t seed) override;
-    Step finish() override;
+    void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0) override;
+    Step finish(std::vector<Said>* said = nullptr) override;
     void set_updates(int64_t updates) override;
     Status cache_allocate(Cache& cache, int B, int maxT) override;
     void cache_free(Cache& cache) override;
     void cache_spread(const Cache& from, Cache& to) override;
     void extend(Cache& cache, const int* tok, int S) override;
     void logits(float* out) override;
+
+    // The ranks' parts. With one rank a part is the whole.
+    int64_t part_of(int k) const { return buckets[size_t(k)].size / plan.ranks; }          // elements
+    int64_t mine(int k) const { return buckets[size_t(k)].offset + plan.rank * part_of(k); }    // in a flat buffer
+    int64_t shard(int k) const { return buckets[size_t(k)].offset / plan.ranks; }       // in a buffer of parts
+    bool spread(Part part) const;    // over the ranks
+    int work_of(int k) const { return k == 0 ? 0 : 1 + k % 2; }
+    Grad<T>* made(int k) const { return plan.zero < 2 ? grads + buckets[size_t(k)].offset : work[work_of(k)]; }
+    Grad<T>* reduced(int k) const { return plan.zero < 2 ? grads + mine(k) : grads + shard(k); }
+    int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(Said)); }
 
   private:
     int* tok() { return in + IN_HEAD; }
@@ -200,4 +246,12 @@ template <class T> struct Gpt final : Model {
     void block_again(int l);                            // what plan.recompute did not keep
     void block_backward(int l);
     static constexpr int IN_HEAD = 16;
+
+    void await(int k) { if (comm && plan.zero) comm->join(here[size_t(k)]); }    // bucket k's parameters
+    void beat() const { if (comm && comm->pulse) comm->pulse->beat(); }
+    void prepare(int k);    // bucket k's gradients are about to be made
+    void send(int k, bool last);    // they are made
+    int sum_over_ranks(int signal);    // what gate adds up; how many squares
+    float* store(Part part) const;
+    struct Collected { Part part; std::vector<std::vector<float>> bucket; } collected;
 };
