@@ -51,6 +51,10 @@ layers/attention_sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: lar
 layers/attention_sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
 layers/attention_sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
 layers/attention_sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
+layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
+layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
+layers/cuda.cu ;; s/.*CUDA_CHECK(cudaEventSynchronize(done\[half\]));// ;; cuda device: uploads*
+layers/cuda.cu ;; s/if (b.graphs) b.outgrown.push_back(b.scratch);/if (false);/ ;; cuda device: scratch grows*
 layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; cuda linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; cuda linear: a long row*
