@@ -76,14 +76,25 @@ constexpr auto CRC_TABLES = [] {
 struct Sum { std::string name; int64_t bytes = 0; uint32_t crc = 0; };
 constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
 
+std::string sum_line(const Sum& s) {
+    char line[64];
+    snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
+    return line + s.name + "\n";
+}
+bool sum_parse(const std::string& line, Sum* s) {
+    long long bytes = 0;
+    int name = 0;
+    if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2 || !name) return false;
+    s->bytes = bytes;
+    s->name = line.substr(size_t(name));
+    return true;
+}
+
 // A line for each file, then one for the lines themselves.
 std::string manifest_text(const std::vector<Sum>& sums) {
     std::string text = VERSION_LINE;
-    char line[64];
-    for (const Sum& s : sums) {
-        snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
-        text += line + s.name + "\n";
-    }
+    for (const Sum& s : sums) text += sum_line(s);
+    char line[32];
     snprintf(line, sizeof line, "%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
     return text + line;
 }
@@ -164,47 +175,79 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
     return s;
 }
 
-Status write_files(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                   const TrainState& state) {
-    TRY(disk_status(dir, "mkdir", uninterrupted([&] { return disk.mkdir(dir.c_str()); })));
-    std::vector<Sum> sums;
-    auto tensors = [&](const char* name, const std::vector<TensorSource>& sources) {
-        return write_file(disk, dir, name, &sums, [&](const Sink& sink) { return safetensors_write(sources, sink); });
-    };
-    auto text = [&](const char* name, const std::string& bytes) {
-        return write_file(disk, dir, name, &sums,
-                          [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
-    };
+// What this rank saves of weights and moments.
+Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<Sum>* sums) {
     std::vector<TensorSource> weights, moments;
     checkpoint_tensors(g, Part::weights, "", &weights);
     checkpoint_tensors(g, Part::m, "m.", &moments);
     checkpoint_tensors(g, Part::v, "v.", &moments);
-    TRY(tensors("model.safetensors", weights));
-    TRY(tensors("optimizer.safetensors", moments));
+    for (auto& [stem, sources] : {std::pair{"model", &weights}, {"optimizer", &moments}})
+        if (!sources->empty())    // more ranks than buckets: some have none
+            TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
+                           [&](const Sink& sink) { return safetensors_write(*sources, sink); }));
+    return {};
+}
+
+// What rank 0 adds when all have written theirs; MANIFEST last.
+Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                  const TrainState& state, std::vector<Sum>& sums) {
+    auto text = [&](const char* name, const std::string& bytes) {
+        return write_file(disk, dir, name, &sums,
+                          [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
+    };
+    if (g.plan.ranks > 1) {
+        TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
+        TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
+    }
     TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
     if (tokenizer.vocab_size()) TRY(text("tokenizer.json", tokenizer.to_json()));
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
 }
+
+// The files of all ranks, at rank 0.
+void gather_sums(std::vector<Sum>* sums, Watch& watch) {
+    std::string mine;
+    for (const Sum& s : *sums) mine += sum_line(s);
+    std::vector<Sum> all;
+    for (const std::string& text : watch.gather(mine))
+        for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+            if (Sum s; sum_parse(text.substr(at, end - at), &s)) all.push_back(s);
+    *sums = all;
+}
 }   // namespace
 
-Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer,
-                        const TrainState& state, const Disk& disk) {
+Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
+                        const Disk& disk, Watch* watch) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
     char name[32];
     snprintf(name, sizeof name, "/step_%08d", int(state.step));
-    std::string dir = run + name, temporary = dir + ".tmp";
-    TRY(remove_directory(temporary, disk));    // of a write that was interrupted
-    Status s = write_files(disk, temporary, g, tokenizer, state);
+    const std::string dir = run + name, temporary = dir + ".tmp";
+    const bool first = g.plan.rank == 0;
+    auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
+    auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
+    TRY(at_first([&] {
+        TRY(remove_directory(temporary, disk));    // of a write that was interrupted
+        return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
+    }));
+    std::vector<Sum> sums;
+    Status s = agree(write_tensors(disk, temporary, g, &sums));
+    if (s.ok() && watch) gather_sums(&sums, *watch);
     if (s.ok())
-        s = disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+        s = at_first([&] {
+            TRY(write_rest(disk, temporary, g, tokenizer, state, sums));
+            return disk_status(dir, "rename",
+                               uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+        });
     if (!s.ok()) {
-        (void)remove_directory(temporary, disk);    // the first error is the one to report
+        if (first) (void)remove_directory(temporary, disk);    // the first error is the one to report
         return s;
     }
-    TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
-    return remove_directory(temporary, disk);    // the one of the same step that was there before
+    return at_first([&] {
+        TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+        return remove_directory(temporary, disk);    // the one of the same step that was there before
+    });
 }
 
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
@@ -236,13 +279,8 @@ Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::stri
     std::vector<Sum> sums;
     for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
          begin = end + 1) {
-        std::string line = text.substr(begin, end - begin);
         Sum s;
-        long long bytes = 0;
-        int name = 0;
-        if (sscanf(line.c_str(), "%8x %lld %n", &s.crc, &bytes, &name) != 2 || !name) break;    // the last line
-        s.bytes = bytes;
-        s.name = line.substr(size_t(name));
+        if (!sum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
         if (s.name.empty() || s.name.find('/') != std::string::npos)
             return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
         sums.push_back(s);
@@ -251,8 +289,11 @@ Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::stri
         return fail(Exit::input, "%s: line 1: expected \"flatgpt checkpoint 1\"", path.c_str());
     if (manifest_text(sums) != text)
         return fail(Exit::input, "%s: its own checksum is wrong, or it is cut short", path.c_str());
+    auto listed = [&](const char* name) {
+        return std::any_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == name; });
+    };
     for (const char* needed : {"model.safetensors", "config.json", "state.json"})
-        if (std::none_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == needed; }))
+        if (!listed(needed) && !(needed[0] == 'm' && listed("model.safetensors.index.json")))
             return fail(Exit::input, "%s: it does not list %s", path.c_str(), needed);
     return sums;
 }

@@ -3,7 +3,9 @@
 // RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, optimizer.safetensors, state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
 // the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
-// nothing of the new one.
+// nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
+// {model,optimizer}-00001-of-00008.safetensors, ..., which {model,optimizer}.safetensors.index.json lists (Hugging
+// Face's way to divide a model); any number of ranks reads them back.
 #pragma once
 #include <string>
 #include <string_view>
@@ -45,9 +47,10 @@ struct Disk {
 };
 const Disk& real_disk();
 
-// exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched.
-Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer,
-                        const TrainState& state, const Disk& disk = real_disk());
+// exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched. watch: of several
+// ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
+Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
+                        const Disk& disk = real_disk(), Watch* watch = nullptr);
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It
 // reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
@@ -65,8 +68,11 @@ Status checkpoint_weights(const std::string& dir, Model& g);   // model.safetens
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
-// The model's tensors as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
+// The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
+// The file in which a rank saves tensors, stem "model" or "optimizer"; and of several ranks the index of these files.
+std::string checkpoint_file(const std::string& stem, int rank, int ranks);
+std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);
 
 // Every file of the weights, its header alone; exit 3.
 Status checkpoint_weight_headers(const std::string& dir);

@@ -41,8 +41,28 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 
 // ---- writing -------------------------------------------------------------------------------------------------------
 
+std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
+    char numbers[48] = "";
+    if (ranks > 1) snprintf(numbers, sizeof numbers, "-%05d-of-%05d", rank + 1, ranks);
+    return stem + numbers + ".safetensors";
+}
+
+std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes) {
+    const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
+    nlohmann::ordered_json files;
+    int64_t bytes = 0;
+    for (const std::string& prefix : prefixes)
+        for (const Tensor& t : g.tensors) {
+            files[prefix + t.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
+            bytes += file_elements(t) * int64_t(sizeof(float));
+        }
+    return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
+}
+
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources) {
+    const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
     for (const Tensor& t : g.tensors) {
+        if (owners[size_t(t.bucket)] != g.plan.rank) continue;
         auto plain = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
             g.read(part, at + first, count, out);
         };
@@ -76,9 +96,9 @@ std::string bare_name(const std::string& name) {
     return name.starts_with("transformer.") ? name.substr(strlen("transformer.")) : name;
 }
 
-// The files that hold the weights: one, or those that the index names.
-Result<std::vector<std::string>> weight_files(const std::string& dir) {
-    std::string one = dir + "/model.safetensors", index = dir + "/model.safetensors.index.json";
+// The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
+Result<std::vector<std::string>> tensor_files(const std::string& dir, const std::string& stem) {
+    std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
     if (access(one.c_str(), F_OK) == 0 || access(index.c_str(), F_OK) != 0) return std::vector{one};
     Result<std::string> text = read_file(index, 64 << 20);
     TRY(text.status);
@@ -144,6 +164,7 @@ Status weights_match(const Weights& w, const Model& g, const std::vector<std::st
 void load(const Weights& w, Model& g, const std::string& prefix, Part part) {
     std::vector<float> host, turned;
     for (const Tensor& t : g.tensors) {
+        if (!g.holds(part, t.offset, t.size())) continue;
         const Found& found = w.tensors.at(bare_name(prefix + t.name));
         const std::vector<float> padding(size_t(t.size() - file_elements(t)));
         if (!padding.empty()) g.write(part, t.offset + file_elements(t), int64_t(padding.size()), padding.data());
@@ -163,12 +184,12 @@ void load(const Weights& w, Model& g, const std::string& prefix, Part part) {
 }   // namespace
 
 Status checkpoint_weight_headers(const std::string& dir) {
-    Result<std::vector<std::string>> paths = weight_files(dir);
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
     return paths.ok() ? weights_open(paths.value).status : paths.status;
 }
 
 Status checkpoint_weights(const std::string& dir, Model& g) {
-    Result<std::vector<std::string>> paths = weight_files(dir);
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
     TRY(paths.status);
     Result<Weights> w = weights_open(paths.value);
     TRY(w.status);
@@ -178,10 +199,11 @@ Status checkpoint_weights(const std::string& dir, Model& g) {
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
-    std::string path = dir + "/optimizer.safetensors";
-    Result<Weights> w = weights_open({path});
+    Result<std::vector<std::string>> paths = tensor_files(dir, "optimizer");
+    TRY(paths.status);
+    Result<Weights> w = weights_open(paths.value);
     TRY(w.status);
-    TRY(weights_match(w.value, g, {"m.", "v."}, path));
+    TRY(weights_match(w.value, g, {"m.", "v."}, paths.value.size() == 1 ? paths.value[0] : dir));
     load(w.value, g, "m.", Part::m);
     load(w.value, g, "v.", Part::v);
     return {};
@@ -193,7 +215,7 @@ Result<Config> checkpoint_config(const std::string& dir) {
     TRY(text.status);
     Result<Config> c = config_parse(text.value, path);
     if (!c.ok()) return c;
-    Result<std::vector<std::string>> paths = weight_files(dir);
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
     TRY(paths.status);
     // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)
     int64_t least = 2 * config_parameters(c.value), found = 0;

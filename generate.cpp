@@ -2,6 +2,7 @@
 #include "generate.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 
 // ---- one token -----------------------------------------------------------------------------------------------------
@@ -179,31 +180,58 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
 
 // ---- loss over shards ----------------------------------------------------------------------------------------------
 
+namespace {
+struct Batch {
+    double loss = 0, bytes = 0, tokens = 0;    // sums
+};
+
+// Each rank's batches in turn, put together in their order.
+std::vector<Batch> of_all_ranks(const std::vector<Batch>& mine, Watch& watch) {
+    const std::vector<std::string> parts =
+        watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Batch)});
+    std::string all;
+    for (size_t i = 0; i < mine.size(); i++)
+        for (const std::string& part : parts)    // empty but on rank 0, whose batches are as many as anyone's
+            if ((i + 1) * sizeof(Batch) <= part.size()) all += part.substr(i * sizeof(Batch), sizeof(Batch));
+    all = watch.broadcast(all);
+    std::vector<Batch> batches(all.size() / sizeof(Batch));
+    memcpy(batches.data(), all.data(), batches.size() * sizeof(Batch));
+    return batches;
+}
+}    // namespace
+
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
-                            const std::function<void(int64_t done, int64_t windows)>& progress) {
+                            const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch) {
     loader.seek({0, 0});
     int64_t windows = loader.samples();
     if (batches > 0 && batches < windows / B + 1) windows = std::min(windows, batches * B);
+    const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
     std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
     std::vector<float> losses(tokens.size());
-    Evaluation e;
-    double sum = 0, bytes = 0;
-    for (int64_t done = 0; done < windows; done += B) {
+    std::vector<Batch> sums;
+    for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data()));
         const int64_t rows = std::min<int64_t>(B, windows - done);    // the last batch runs into the next epoch
         g.batch(tokens.data(), targets.data(), int(rows), S);
         g.forward();
         g.loss(false, 0);
         (void)g.mean_loss(losses.data());
+        Batch b;
         for (int64_t n = 0; n < rows * S; n++) {
-            sum += double(losses[size_t(n)]);
+            b.loss += double(losses[size_t(n)]);
             int id = targets[size_t(n)];
-            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id)) bytes += double(tokenizer.token(id).size());
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id)) b.bytes += double(tokenizer.token(id).size());
         }
-        e.tokens += rows * S;
+        b.tokens = double(rows * S);
+        sums.push_back(b);
         if (progress) progress(done + rows, windows);
     }
-    e.loss = sum / double(e.tokens);
-    e.bits_per_byte = bytes > 0 ? sum / std::log(2.0) / bytes : 0;
+    if (watch) sums = of_all_ranks(sums, *watch);
+    Batch all;
+    for (const Batch& b : sums) all.loss += b.loss, all.bytes += b.bytes, all.tokens += b.tokens;
+    Evaluation e;
+    e.tokens = int64_t(all.tokens);
+    e.loss = all.loss / all.tokens;
+    e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
     return e;
 }

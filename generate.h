@@ -47,6 +47,7 @@ struct Evaluation {
     double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0 where the tokenizer is unknown
 };
 // `batches` of the loader from its start (0: all of it, each window once). g is forward only here. progress may be
-// empty.
+// empty. watch: the ranks take turns at the batches, as their loaders do; the same bits as one process.
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
-                            const std::function<void(int64_t done, int64_t windows)>& progress = {});
+                            const std::function<void(int64_t done, int64_t windows)>& progress = {},
+                            Watch* watch = nullptr);

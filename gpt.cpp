@@ -135,7 +135,7 @@ template <class T> void Gpt<T>::block_backward(int l) {
 // Where gradients are made for one bucket after the other, the sum so far comes back as this rank's share of the next.
 template <class T> void Gpt<T>::prepare(int k) {
     if (plan.zero < 2) return;
-    comm->join(work_mark[work_of(k)]);
+    if (comm) comm->join(work_mark[work_of(k)]);
     op.zero(made(k), buckets[size_t(k)].size * int64_t(sizeof(Grad<T>)));
     op.copy(made(k) + plan.rank * part_of(k), reduced(k), part_of(k) * int64_t(sizeof(Grad<T>)));
 }

@@ -2,6 +2,7 @@
 // other ranks the sums of their gradients.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -128,9 +129,12 @@ struct Model {
     virtual int64_t free_bytes() const = 0;                                 // of the device's memory, now
     virtual Status allocate(const Config& config, const Plan& plan) = 0;    // exit 2: impossible sizes; 5: no memory
     virtual void init(uint64_t seed) = 0;                                   // new weights
-    // Of what is spread over the ranks only what collect has brought: that which config_owners says is this rank's.
+    // Of what is spread over the ranks only what collect has brought, until forget: the buckets that config_owners says
+    // are this rank's. collect: all ranks together, between steps; it takes the gradients' place.
     virtual void read(Part part, int64_t offset, int64_t n, float* to) const = 0;
-    virtual void collect(Part part) = 0;    // all ranks together, between steps; the gradients are lost
+    virtual void collect() = 0;
+    virtual void forget() = 0;
+    virtual bool holds(Part part, int64_t offset, int64_t n) const = 0;    // write would keep any of it
     virtual uint64_t hash() const = 0;      // of the parameters that the passes read: the same on all ranks
     virtual void write(Part part, int64_t offset, int64_t n, const float* from) = 0;
 
@@ -207,7 +211,9 @@ template <class T> struct Gpt final : Model {
     std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const override;
     int64_t free_bytes() const override { return op.free_bytes(); }
     Status allocate(const Config& config, const Plan& plan) override;
-    void collect(Part part) override;
+    void collect() override;
+    void forget() override { collected.clear(); }
+    bool holds(Part part, int64_t offset, int64_t n) const override;
     uint64_t hash() const override;
     void init(uint64_t seed) override;
     void read(Part part, int64_t offset, int64_t n, float* to) const override;
@@ -253,5 +259,5 @@ template <class T> struct Gpt final : Model {
     void send(int k, bool last);    // they are made
     int sum_over_ranks(int signal);    // what gate adds up; how many squares
     float* store(Part part) const;
-    struct Collected { Part part; std::vector<std::vector<float>> bucket; } collected;
+    std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
 };

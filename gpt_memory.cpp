@@ -193,12 +193,11 @@ template <class T> float* Gpt<T>::store(Part part) const { return part == Part::
 template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float* to) const {
     beat();
     if (spread(part)) {
-        size_t k = buckets.size();
-        while (buckets[--k].offset > offset) {}
-        const int64_t at = offset - buckets[k].offset;
-        CHECK(collected.part == part && k < collected.bucket.size() &&
-              at + n <= int64_t(collected.bucket[k].size()), "bucket %zu was not collected", k);
-        std::copy_n(collected.bucket[k].begin() + at, n, to);
+        int k = int(buckets.size());
+        while (buckets[size_t(--k)].offset > offset) {}
+        auto bucket = collected.find({part, k});
+        CHECK(bucket != collected.end(), "bucket %d was not collected", k);
+        std::copy_n(bucket->second.begin() + (offset - buckets[size_t(k)].offset), n, to);
         return;
     }
     auto get = [&](auto* from) {
@@ -238,21 +237,29 @@ template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, cons
     }
 }
 
+template <class T> bool Gpt<T>::holds(Part part, int64_t offset, int64_t n) const {
+    if (!spread(part) || part == Part::weights) return true;
+    for (int k = 0; k < int(buckets.size()); k++)
+        if (std::max(offset, mine(k)) < std::min(offset + n, mine(k) + part_of(k))) return true;
+    return false;
+}
+
 // One bucket after the other: its parts meet where its gradients are made.
-template <class T> void Gpt<T>::collect(Part part) {
-    if (!spread(part)) return;
-    CHECK(part != Part::gradients, "nobody reads gradients that are spread");
+template <class T> void Gpt<T>::collect() {
     const std::vector<int> owners = config_owners(c, plan.ranks);
-    collected = {part, std::vector<std::vector<float>>(buckets.size())};
-    comm->join(comm->mark());
-    for (int k = 0; k < int(buckets.size()); k++) {
-        float* whole = reinterpret_cast<float*>(made(k));
-        op.copy(whole + plan.rank * part_of(k), store(part) + shard(k), part_of(k) * int64_t(sizeof(float)));
-        comm->all_gather(whole, part_of(k), Element::f32);
+    for (Part part : {Part::weights, Part::m, Part::v}) {
+        if (!spread(part)) continue;
         comm->join(comm->mark());
-        if (owners[size_t(k)] != plan.rank) continue;
-        collected.bucket[size_t(k)].resize(size_t(buckets[size_t(k)].size));
-        op.download(collected.bucket[size_t(k)].data(), whole, buckets[size_t(k)].size * int64_t(sizeof(float)));
+        for (int k = 0; k < int(buckets.size()); k++) {
+            float* whole = reinterpret_cast<float*>(made(k));
+            op.copy(whole + plan.rank * part_of(k), store(part) + shard(k), part_of(k) * int64_t(sizeof(float)));
+            comm->all_gather(whole, part_of(k), Element::f32);
+            comm->join(comm->mark());
+            if (owners[size_t(k)] != plan.rank) continue;
+            std::vector<float>& to = collected[{part, k}];
+            to.resize(size_t(buckets[size_t(k)].size));
+            op.download(to.data(), whole, int64_t(to.size() * sizeof(float)));
+        }
     }
 }
 

@@ -1,0 +1,187 @@
+// test_gpt_ranks.cpp - the model among ranks, in double: the same as one process with the whole batch.
+#include <cstring>
+#include <mutex>
+
+#include "gpt.h"
+#include "test.h"
+#include "thread_ranks.h"
+#include "toy_model.h"
+
+namespace {
+const Config TOY = {.V = 37, .T = 9, .L = 3, .NH = 2, .C = 12, .F = 20};
+constexpr int B = 4, S = 7, STEPS = 4;    // B of a step, over all ranks and batches
+
+struct Run {
+    std::vector<Step> steps;
+    std::vector<std::vector<Said>> said;
+    std::vector<double> params;    // by tensors, without padding
+    std::vector<float> m, v;       // likewise, each as its owner collects it
+    uint64_t hash = 0;
+    int64_t calls = 0;
+    double bytes = 0;
+    bool operator==(const Run& o) const { return hash == o.hash && params == o.params && m == o.m && v == o.v; }
+};
+
+// One rank's training: `batches` a step, of B / ranks / batches sequences each. wrong: what is broken on purpose.
+Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison = 0) {
+    Gpt<double> g(reference_ops());
+    const int rows = B / ranks / batches;
+    g.comm = comm;
+    toy_model(g, TOY, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero});
+    Run run;
+    for (int step = 0; step < STEPS; step++) {
+        auto in = toy_tokens(B * S, TOY.V, uint64_t(10 + step)), out = toy_tokens(B * S, TOY.V, uint64_t(20 + step));
+        g.begin_step();
+        for (int i = 0; i < batches; i++) {
+            const int first = (i * ranks + rank) * rows * S;
+            g.batch(in.data() + first, out.data() + first, rows, S);
+            g.forward();
+            g.loss(true, 1.0f / (B * S));
+            if (poison != 0 && step == 2 && rank == 1) g.dt[3] = poison;
+            g.backward(i + 1 == batches);
+        }
+        g.update({3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
+        run.said.emplace_back();
+        run.steps.push_back(g.finish(&run.said.back()));
+    }
+    run.hash = g.hash();
+    if (comm) run.calls = static_cast<ThreadComm*>(comm)->calls, run.bytes = static_cast<ThreadComm*>(comm)->bytes;
+    for (const Tensor& t : g.tensors)
+        run.params.insert(run.params.end(), g.params + t.offset, g.params + t.offset + t.size());
+    const std::vector<int> owners = config_owners(TOY, ranks);
+    g.collect();
+    for (Part part : {Part::m, Part::v}) {
+        std::vector<float>& all = part == Part::m ? run.m : run.v;
+        for (const Tensor& t : g.tensors) {
+            std::vector<float> x(size_t(t.size()), NAN);
+            if (owners[size_t(t.bucket)] == rank) g.read(part, t.offset, t.size(), x.data());
+            all.insert(all.end(), x.begin(), x.end());
+        }
+    }
+    return run;
+}
+
+std::vector<Run> train_ranks(int ranks, int zero, int batches, double poison = 0) {
+    std::vector<Run> runs(static_cast<size_t>(ranks));
+    Meeting meeting(ranks);
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; r++)
+        threads.emplace_back([&, r] {
+            ThreadComm comm(meeting, r, ranks);
+            runs[size_t(r)] = train(r, ranks, zero, batches, &comm, poison);
+        });
+    for (std::thread& t : threads) t.join();
+    return runs;
+}
+// What the owners collected, put together; every element by one of them.
+std::vector<float> together(const std::vector<Run>& runs, std::vector<float> Run::*part) {
+    std::vector<float> all = runs[0].*part;
+    for (size_t i = 0; i < all.size(); i++) {
+        int owners = 0;
+        for (const Run& r : runs)
+            if (!std::isnan((r.*part)[i])) all[i] = (r.*part)[i], owners++;
+        REQUIRE(owners == 1);
+    }
+    return all;
+}
+}    // namespace
+
+TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owner each") {
+    for (int ranks : {1, 2, 3, 8, 512}) {
+        const std::vector<Bucket> buckets = config_buckets(TOY, ranks);
+        REQUIRE(buckets.size() == size_t(TOY.L) + 1);
+        int64_t at = 0;
+        for (const Bucket& k : buckets) {
+            CHECK(k.offset == at);
+            CHECK(k.size % (64 * ranks) == 0);
+            at += k.size;
+        }
+        CHECK(at == config_flat_size(TOY, ranks));
+        for (const Tensor& t : config_tensors(TOY, ranks)) {
+            const Bucket& k = buckets[size_t(t.bucket)];
+            CHECK(t.offset >= k.offset);
+            CHECK(t.offset + t.size() <= k.offset + k.size);
+        }
+        for (int owner : config_owners(TOY, ranks)) CHECK(owner < ranks);
+    }
+    // 124M over 8: nobody saves more than the embeddings and a block.
+    const Config gpt2 = config_named("gpt2").value;
+    std::vector<int64_t> load(8);
+    const std::vector<Bucket> buckets = config_buckets(gpt2, 8);
+    const std::vector<int> owners = config_owners(gpt2, 8);
+    for (size_t k = 0; k < owners.size(); k++) load[size_t(owners[k])] += buckets[k].size;
+    CHECK(*std::max_element(load.begin(), load.end()) == buckets[0].size);
+}
+
+TEST_CASE("gpt ranks: 2 and 4 ranks are one process with the whole batch; ZeRO-1 and 2 are plain to the bit") {
+    const Run one = train(0, 1, 0, 1, nullptr);
+    for (int ranks : {1, 2, 4})
+        for (int batches : {1, 2}) {
+            if (B / ranks / batches == 0) continue;
+            const std::vector<Run> plain = train_ranks(ranks, 0, batches);
+            for (int zero : {0, 1, 2}) {
+                const std::vector<Run> runs = zero ? train_ranks(ranks, zero, batches) : plain;
+                for (const Run& r : runs) {
+                    INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
+                    CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
+                    for (int s = 0; s < STEPS; s++) {
+                        CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
+                        CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
+                    }
+                    CHECK(r.hash == runs[0].hash);
+                    // Reduced once a step; where the sums before a step's last batch are kept apart (zero 2 with two
+                    // batches), floating-point sums come in another order.
+                    if (zero < 2 || batches == 1) CHECK(r.hash == plain[0].hash);
+                }
+                const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
+                CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
+                CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
+                const std::vector<Run> again = train_ranks(ranks, zero, batches);
+                CHECK(again[0].hash == runs[0].hash);
+            }
+        }
+}
+
+TEST_CASE("gpt ranks: gradients are sent once a step, bucket by bucket; ZeRO-2's after every batch") {
+    const int buckets = TOY.L + 1, verdict = 1;
+    CHECK(train_ranks(2, 0, 2)[0].calls == STEPS * (buckets + verdict));
+    CHECK(train_ranks(2, 1, 2)[0].calls == STEPS * (2 * buckets + verdict));
+    CHECK(train_ranks(2, 2, 2)[0].calls == STEPS * (3 * buckets + verdict));
+    // Reduce-scatter and all-gather are the two halves of an all-reduce.
+    CHECK(train_ranks(4, 1, 1)[0].bytes == train_ranks(4, 0, 1)[0].bytes);
+}
+
+TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank hears what the others said") {
+    for (int zero : {0, 1, 2}) {
+        const std::vector<Run> runs = train_ranks(2, zero, 1, NAN);
+        for (const Run& r : runs) {
+            CHECK(r.steps[1].skipped == 0);
+            CHECK(r.steps[2].skipped == 1);
+            CHECK(r.steps[2].updates == 2);
+            CHECK(r.steps[3].skipped == 0);
+            CHECK(r.hash == runs[0].hash);
+            for (double p : r.params) REQUIRE(std::isfinite(p));
+            CHECK(r.said[0][0].signal == 0);
+            CHECK(r.said[1][0].signal == 0);
+            CHECK(r.said[1][1].signal == 15);
+            CHECK(r.said[1][0].loss != r.said[1][1].loss);
+            CHECK((r.said[1][0].loss + r.said[1][1].loss) / (B * S) == doctest::Approx(r.steps[1].loss).epsilon(1e-12));
+        }
+    }
+}
+
+TEST_CASE("gpt ranks: memory of a rank shrinks as ZeRO says") {
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    const Config c = config_named("gpt2").value;
+    auto bytes = [&](int ranks, int zero, const char* purpose) {
+        for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))
+            if (!strcmp(r.purpose, purpose)) return double(r.bytes);
+        return 0.0;
+    };
+    const double P = double(config_flat_size(c)), largest = double(config_buckets(c)[0].size);
+    const double block = double(config_buckets(c)[1].size);
+    CHECK(bytes(8, 0, "optimizer state") == doctest::Approx(8 * P).epsilon(0.01));
+    CHECK(bytes(8, 1, "optimizer state") == doctest::Approx(P + P / 64).epsilon(0.01));
+    CHECK(bytes(8, 1, "gradients") == doctest::Approx(4 * P).epsilon(0.01));
+    CHECK(bytes(8, 2, "gradients") == doctest::Approx(P / 2 + 4 * largest + 8 * block).epsilon(0.01));
+}
