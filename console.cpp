@@ -86,6 +86,7 @@ void draw(const std::string& text, bool end) {
 }   // namespace
 
 void Progress::line(const std::string& text, bool keep) {
+    if (quiet) return;
     if (stderr_is_terminal()) {
         draw(text, keep);
         shown = keep ? "" : text;
@@ -98,6 +99,7 @@ void Progress::line(const std::string& text, bool keep) {
     fflush(stderr);
 }
 void Progress::note(const std::string& text) {
+    if (quiet) return;
     if (!stderr_is_terminal()) {
         fprintf(stderr, "%s\n", text.c_str());
         fflush(stderr);

@@ -21,6 +21,7 @@ class Progress {
     ~Progress();
     void line(const std::string& text, bool keep = false);
     void note(const std::string& text);    // a line of its own, the progress line redrawn below
+    bool quiet = false;                    // nothing at all: another rank says it
   private:
     double every, last = -1e9;
     std::string shown;

@@ -19,8 +19,9 @@ struct Device {
     int64_t total_bytes = 0;      // of a GPU's memory
 };
 // train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
-// fp32 on the CPU. exit 5: no such device.
-Result<Device> open_device(const DeviceOptions& o, bool train);
+// fp32 on the CPU. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
+// such device.
+Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 
 // f(the model's operations), whose type is one of a device's: Ops<bf16> or Ops<float>.

@@ -1,6 +1,8 @@
-// train.h - the parts of `flatgpt train`: train_setup.cpp resolves the command line, train_gpt.cu steps.
+// train.h - the parts of `flatgpt train`: train_command.cpp has the flags, train_setup.cpp all up to the first step,
+// train_gpt.cu steps.
 #pragma once
 #include "checkpoint.h"
+#include "comm.h"
 #include "command.h"
 #include "console.h"
 #include "data/loader.h"
@@ -17,6 +19,9 @@ struct TrainOptions {
     bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
     std::string recompute = "none";
     DeviceOptions device;
+    CommOptions comm;
+    int zero = 0;
+    std::string reduce_dtype = "fp32";
     std::string resolved;    // run.toml
 };
 
@@ -24,6 +29,7 @@ int64_t resident_bytes();    // of this process, now
 
 struct Trainer {
     TrainOptions o;
+    Ranks ranks;
     Device device;
     Plan plan;
     Config config;
@@ -34,6 +40,9 @@ struct Trainer {
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
+    bool together = false;    // all ranks end here, each by itself
+    int stop = 0;             // the signal that ends the run, of whichever rank
+    std::vector<Said> said;   // by each rank, in the last step
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
@@ -46,13 +55,22 @@ struct Trainer {
     Status run();
 
     // train_setup.cpp
+    Status set_up();    // all before the loop
+    // The same text on every rank, line by line; else exit 7 saying who differs in what.
+    Status same_everywhere(const std::string& text);
+    Status same_configuration();
+    Status same_start();
+    void same_algorithms();    // as rank 0's
     Result<std::string> newest(const std::string& path);
-    Status find_start();      // the checkpoint to resume, or --from
+    Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status choose_model();    // config and tokenizer
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
     Status dry_run();
+    Status look_for_start();
     Status open_run();    // the directory, locked
+    Status take_run();
+    Status open_metrics();
     Status load();        // weights: resumed, --from, or new ones
     Status resume();
 
@@ -65,5 +83,7 @@ struct Trainer {
     Status between_steps();    // validation, sample
     Status save();
     Status after_saving(Status why);
+    Status diverged();
+    Status stopped();
     Status sample_text();
 };

@@ -37,34 +37,21 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    TRY(find_start());
-    TRY(choose_model());
-    Result<Device> opened = open_device(o.device, true);
-    TRY(opened.status);
-    device = std::move(opened.value);
-    TRY(choose_batch());
-    TRY(open_data());
-    if (o.dry_run) return dry_run();
-    if (o.out.empty()) return fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl");
-    TRY(open_run());
-    measured = measure_peak(device);
-    TRY(device.model->allocate(config, plan));
-    TRY(load());
-    state.config = o.resolved;
-
-    const std::string jsonl = o.out + "/metrics.jsonl";
-    TRY(replace_file(o.out + "/run.toml", o.resolved));
-    metrics = fopen(jsonl.c_str(), "a");
-    // What a killed run wrote after its last checkpoint will be written again.
-    std::error_code error;
-    state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
-    if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
-        return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
-    catch_signals();
-    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
-                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
-                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " + device.text);
-    return loop();
+    if (o.dry_run) {    // of one rank, wherever it runs
+        ranks.place.ranks = std::max(1, o.comm.ranks);
+        return set_up();
+    }
+    TRY(ranks.open(o.comm));
+    progress.quiet = !ranks.first();
+    Status s = set_up();
+    if (s.ok()) catch_signals();
+    if (s.ok()) s = loop();
+    if (!ranks.watch) return s;
+    if (together) ranks.watch->barrier();    // nobody is taken for dead
+    else if (!s.ok()) ranks.watch->leave(s);
+    if (together && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
+    if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
+    return s;
 }
 
 // ---- the step loop -------------------------------------------------------------------------------------------------
@@ -79,21 +66,24 @@ Status Trainer::issue() {
         g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
         g.forward();
         g.loss(true, float(1.0 / double(o.total_batch)));
-        g.backward();
+        g.backward(i + 1 == accumulate);
     }
     Limits limits;
     limits.clip = o.grad_clip;
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
     g.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
-             limits, uint64_t(o.seed));
+             limits, uint64_t(o.seed), int(stop_signal));
     issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
     return {};
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish();
+    const Step s = device.model->finish(&said);
+    for (const Said& rank : said)
+        if (!stop) stop = int(rank.signal);
+    if (ranks.count() == 1) stop = stop_signal;    // none has to be told
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
     state.grad_norm.add(s.norm);
@@ -112,6 +102,7 @@ Step Trainer::outcome() {
 }
 
 Status Trainer::report(const Step& s, double seconds) {
+    if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
         bytes = device.gpu ? device.total_bytes - device.model->free_bytes() : 0;
@@ -143,15 +134,29 @@ Status Trainer::report(const Step& s, double seconds) {
 // A failed write is a warning, not the end: the older checkpoints are whole, and the next write may succeed.
 Status Trainer::save() {
     CHECK(issued == state.step, "a step is on its way");
+    Model& g = *device.model;
+    if (ranks.watch) {
+        ranks.watch->pulse.at("writing a checkpoint");
+        char hash[64];
+        snprintf(hash, sizeof hash, "parameters after step %lld: %016llx\n", (long long)state.step,
+                 (unsigned long long)g.hash());
+        TRY(same_everywhere(hash));
+    }
     state.algorithms = device_choices();
-    Status written = fsync(fileno(metrics)) == 0    // the checkpoint will count on these bytes
-                         ? checkpoint_write(o.out, *device.model, tokenizer, state)
-                         : fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
+    Status written;
+    if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint will count on these bytes
+        written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
+    written = ranks.agree(written);
+    if (written.ok()) {
+        g.collect();
+        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get());
+        g.forget();
+    }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
         return written;
     }
-    return checkpoint_prune(o.out, o.keep);
+    return ranks.agree(ranks.first() ? checkpoint_prune(o.out, o.keep) : Status{});
 }
 
 Status Trainer::sample_text() {
@@ -179,25 +184,53 @@ Status Trainer::between_steps() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
     if (!o.val.empty() && (due(o.eval_every) || last)) {
-        Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, o.eval_batches);
+        Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, o.eval_batches,
+                                        {}, ranks.watch.get());
         TRY(e.status);
         char text[48];
         snprintf(text, sizeof text, "  val %.4f", e.value.loss);
         val_text = text;
         extra += ",\"val_loss\":" + json_number(e.value.loss);
     }
-    if (due(o.sample_every) && tokenizer.vocab_size()) TRY(sample_text());
+    if (due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) TRY(sample_text());
     return {};
 }
 
+// What fails on one rank ends it at once: it cannot save alone.
 Status Trainer::after_saving(Status why) {
+    if (ranks.count() > 1 && !together) return why;
     for (; state.step < issued; since = now_seconds()) (void)report(outcome(), now_seconds() - since);
     if (state.step > first_step) (void)save();    // whose own failure has been noted
     return why;
 }
 
+Status Trainer::diverged() {
+    std::string who;    // of several ranks those whose own loss it was, if it was not everyone's
+    int bad = 0;
+    for (int r = 0; r < ranks.count(); r++)
+        if (!std::isfinite(said[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
+    if (bad > 0 && bad < ranks.count() && std::isfinite(said[size_t(ranks.rank())].loss))
+        return fail(Exit::peer, "the loss of %s was not finite three times in a row (step %lld), that of this rank was",
+                    who.c_str(), (long long)state.step);
+    return fail(Exit::diverged,
+                "loss or gradient was not finite three times in a row (step %lld); the weights are those of the last "
+                "good update; a lower --lr, a longer --warmup or other data may help",
+                (long long)state.step);
+}
+
+Status Trainer::stopped() {
+    std::string who;
+    for (int r = 0; r < ranks.count() && ranks.count() > 1; r++)
+        if (said[size_t(r)].signal != 0) who += " of " + ranks.watch->name(r);
+    return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
+            "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
+                (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +
+                " train --config " + shell_quoted(o.out + "/run.toml") + " --resume auto"};
+}
+
 // The device is given one step more than the one whose outcome is awaited, so that it never waits for the host; not
-// where something happens between the two, and not where the outcomes decide about the next one's limits.
+// where something happens between the two, and not where the outcomes decide about the next one's limits. Whatever
+// decides about the way is the same on every rank.
 Status Trainer::loop() {
     started = now_seconds();
     first_step = issued = state.step;
@@ -205,14 +238,14 @@ Status Trainer::loop() {
     progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
     Status saved;
-    int stop = 0;
     while (state.step < o.steps && !stop) {
+        if (ranks.watch) ranks.watch->pulse.at("a step"), ranks.watch->pulse.step = state.step + 1;
         // A shard that turns out bad must not cost the steps before it: those are saved first.
         if (issued == state.step) {
             since = now_seconds();
             if (Status s = issue(); !s.ok()) return after_saving(s);
         }
-        if (ahead && !stop_signal && !due_after(issued))
+        if (ahead && !(ranks.count() == 1 && stop_signal) && !due_after(issued))
             if (Status s = issue(); !s.ok()) return after_saving(s);
         const Step step = outcome();
         const double seconds = now_seconds() - since;
@@ -221,22 +254,19 @@ Status Trainer::loop() {
         since = now_seconds();
         if (!between.ok()) return after_saving(between);
         if (state.bad_in_a_row >= 3) {
-            return after_saving(fail(
-                Exit::diverged,
-                "loss or gradient was not finite three times in a row (step %lld); the weights are those of the last "
-                "good update; a lower --lr, a longer --warmup or other data may help",
-                (long long)state.step));
+            together = true;
+            return after_saving(diverged());
         }
-        if (issued > state.step) continue;
-        stop = stop_signal;    // read once: a later signal is the next turn's
+        if (issued > state.step) {
+            if (stop) (void)report(outcome(), now_seconds() - since);    // the one ahead
+            else continue;
+        }
         if (state.step == o.steps || stop || (o.save_every && state.step % o.save_every == 0)) saved = save();
+        if (together) return saved;    // the ranks are apart
     }
+    together = true;
     TRY(saved);
-    if (state.step < o.steps)
-        return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
-                "stopped by a signal after step " + std::to_string(state.step) + "; to go on:\n  " +
-                    program_invocation_name + " train --config " + shell_quoted(o.out + "/run.toml") +
-                    " --resume auto"};
+    if (state.step < o.steps) return stopped();
     const std::string whole = checkpoint_list(o.out).empty() ? start : checkpoint_list(o.out).back();
     progress.note((first_step == o.steps ? "nothing to do, step " + std::to_string(o.steps) + " is the last one: "
                                          : human_time(now_seconds() - started) + "; saved ") +

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "data/file.h"
 #include "train.h"
 
 int64_t resident_bytes() {
@@ -33,7 +34,120 @@ Result<std::string> Trainer::newest(const std::string& path) {
     return found;
 }
 
+// ---- the ranks -----------------------------------------------------------------------------------------------------
+
+Status Trainer::same_everywhere(const std::string& text) {
+    if (!ranks.watch) return {};
+    auto lines = [](const std::string& all) {
+        std::vector<std::string> out;
+        for (size_t at = 0, end; at < all.size(); at = end + 1) {
+            end = std::min(all.find('\n', at), all.size());
+            out.push_back(all.substr(at, end - at));
+        }
+        return out;
+    };
+    const std::vector<std::string> all = ranks.watch->gather(text), mine = lines(text);
+    std::string differs;
+    for (size_t r = 1; r < all.size() && differs.empty(); r++) {
+        if (all[r] == text) continue;
+        const std::vector<std::string> theirs = lines(all[r]);
+        const auto [a, b] = std::mismatch(theirs.begin(), theirs.end(), mine.begin(), mine.end());
+        differs = "the ranks differ: " + ranks.watch->name(int(r)) + " has " +
+                  (a == theirs.end() ? "less" : *a) + ", rank 0 has " + (b == mine.end() ? "less" : *b);
+    }
+    differs = ranks.watch->broadcast(differs);
+    if (differs.empty()) return {};
+    together = true;
+    return {Exit::peer, differs};
+}
+
+// The binary and every flag but those that tell one rank from another.
+Status Trainer::same_configuration() {
+    uint64_t binary = HASH_START;
+    Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
+    if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
+    char line[64];
+    snprintf(line, sizeof line, "binary = %016llx\n", (unsigned long long)binary);
+    std::string text = line, row;
+    for (size_t at = 0, end; at < o.resolved.size(); at = end + 1) {
+        end = std::min(o.resolved.find('\n', at), o.resolved.size());
+        row = o.resolved.substr(at, end - at);
+        if (!row.starts_with("rank = ") && !row.starts_with("local-rank = ") && !row.starts_with("threads = "))
+            text += row + "\n";
+    }
+    return same_everywhere(text);
+}
+
+Status Trainer::same_start() {
+    if (!ranks.watch) return {};
+    char text[256];
+    snprintf(text, sizeof text, "operations = %s\nstart = %s\nstep = %lld\ndata = %016llx\nvalidation = %016llx\n"
+             "weights = %016llx\n", device.model->backend(), start.c_str(), (long long)state.step,
+             (unsigned long long)data.fingerprint(), (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
+             (unsigned long long)device.model->hash());
+    return same_everywhere(text);
+}
+
+// A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
+void Trainer::same_algorithms() {
+    if (!ranks.watch || !device.gpu || ranks.count() == 1) return;
+    Model& g = *device.model;
+    if (ranks.first()) {
+        g.comm = nullptr;
+        g.begin_step();
+        g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+        g.forward();
+        g.loss(true, 1);
+        g.backward();
+        (void)g.mean_loss();
+        g.comm = ranks.comm.get();
+    }
+    device_choose(ranks.watch->broadcast(device_choices()));
+}
+
+// ---- set-up --------------------------------------------------------------------------------------------------------
+
+Status Trainer::set_up() {
+    if (!o.dry_run) TRY(same_configuration());
+    TRY(find_start());
+    TRY(choose_model());
+    Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
+    TRY(opened.status);
+    device = std::move(opened.value);
+    if (!o.dry_run) TRY(ranks.start(device.gpu));
+    device.model->comm = ranks.comm.get();
+    TRY(choose_batch());
+    TRY(open_data());
+    if (o.dry_run) return dry_run();
+    if (o.out.empty()) return fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl");
+    TRY(open_run());
+    measured = measure_peak(device);
+    TRY(device.model->allocate(config, plan));
+    TRY(load());
+    TRY(same_start());
+    same_algorithms();
+    state.config = o.resolved;
+    TRY(open_metrics());
+    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
+                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
+                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " +
+                  (ranks.count() > 1 ? std::to_string(ranks.count()) + " ranks by " + ranks.place.launcher + " and " +
+                                           ranks.comm->name() + ", each "
+                                     : "") +
+                  device.text);
+    return {};
+}
+
 Status Trainer::find_start() {
+    Status found = ranks.first() ? look_for_start() : Status{};
+    if (!ranks.watch) return found;
+    TRY(ranks.agree(found));
+    start = ranks.watch->broadcast(start);
+    resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
+    return {};
+}
+
+Status Trainer::look_for_start() {
     resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
@@ -101,13 +215,16 @@ Status Trainer::choose_batch() {
                      : o.recompute == "cheap" ? Recompute::cheap
                                               : Recompute::none;
     plan.master = !o.stochastic_rounding;
+    plan.rank = ranks.rank(), plan.ranks = ranks.count();
+    plan.zero = o.zero;
+    plan.wire = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     if (o.batch) return {};
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
     // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too.
     const int64_t free = device.model->free_bytes() / 20 * 19;
-    const int64_t rows = o.total_batch ? o.total_batch / o.seq_len : 256;    // of a step
+    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
         plan.B = B;
         int64_t bytes = 0;
@@ -122,6 +239,10 @@ Status Trainer::choose_batch() {
         const int B = (fits + over) / 2;
         (need(B) <= free ? fits : over) = B;
     }
+    if (ranks.watch) {    // what fits everywhere
+        for (const std::string& theirs : ranks.watch->gather(std::to_string(fits))) fits = std::min(fits, stoi(theirs));
+        fits = stoi(ranks.watch->broadcast(std::to_string(fits)));
+    }
     while (o.total_batch && rows % fits) fits--;
     plan.B = fits;
     o.batch = plan.B;
@@ -134,7 +255,7 @@ Status Trainer::choose_batch() {
 Status Trainer::open_data() {
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
-    l.seed = uint64_t(o.seed);
+    l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
     Result<Loader> opened = Loader::open(l);
     TRY(opened.status);
     data = std::move(opened.value);
@@ -144,15 +265,15 @@ Status Trainer::open_data() {
         TRY(v.status);
         val = std::move(v.value);
     }
-    const int64_t micro = int64_t(o.batch) * o.seq_len;
-    if (o.total_batch == 0) o.total_batch = micro;
-    if (o.total_batch % micro)
-        return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len = %lld",
-                    (long long)o.total_batch, (long long)micro);
-    if (o.total_batch / micro > 1 << 20)
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
+    if (o.total_batch == 0) o.total_batch = all;
+    if (o.total_batch % all)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
+                    (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
+    if (o.total_batch / all > 1 << 20)
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
-                    1 << 20, (long long)micro);
-    accumulate = int(o.total_batch / micro);
+                    1 << 20, (long long)all);
+    accumulate = int(o.total_batch / all);
     if (o.steps == 0) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
     if (o.warmup < 0) o.warmup = std::min<int64_t>(700, o.steps / 10);
     if (o.warmup > o.steps)
@@ -210,7 +331,11 @@ Status Trainer::dry_run() {
     return {};
 }
 
+// By rank 0 alone, as all that is written there but the tensors of checkpoints.
 Status Trainer::open_run() {
+    return ranks.agree(ranks.first() ? take_run() : Status{});
+}
+Status Trainer::take_run() {
     std::error_code error;
     std::filesystem::create_directories(o.out, error);
     if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
@@ -224,6 +349,19 @@ Status Trainer::open_run() {
         return fail(Exit::usage,
                     "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
                     o.out.c_str());
+    return {};
+}
+
+Status Trainer::open_metrics() {
+    if (!ranks.first()) return {};
+    const std::string jsonl = o.out + "/metrics.jsonl";
+    TRY(replace_file(o.out + "/run.toml", o.resolved));
+    metrics = fopen(jsonl.c_str(), "a");
+    // What a killed run wrote after its last checkpoint will be written again.
+    std::error_code error;
+    state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
+    if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
     return {};
 }
 
@@ -253,75 +391,4 @@ Status Trainer::resume() {
     data.seek({state.epoch, state.index});
     progress.note("resumed from " + start + " after step " + std::to_string(state.step));
     return {};
-}
-
-Command train_command() {
-    auto o = std::make_shared<TrainOptions>();
-    Command c{"train",
-              "Train a GPT on token shards, from scratch or from a checkpoint.",
-              "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
-              "--model d6 "
-              "--out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3",
-              {},
-              {},
-              nullptr};
-    c.flags = {
-        {"--data", &o->data, "training shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
-        {"--val", &o->val, "validation shards, likewise"},
-        {"--raw-u16", &o->raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
-        {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
-        {"--out", &o->out, "the run's directory: checkpoints, metrics.jsonl, run.toml"},
-        {"--model", &o->model,
-         "gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN (N layers, 64 N channels), or a directory whose config.json to "
-         "take"},
-        {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
-        {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
-        {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
-        {"--from", &o->from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
-        {"--resume", &o->resume,
-         "auto: go on from the newest whole checkpoint in --out, if there is one; or a checkpoint's directory; no: "
-         "start afresh"},
-        {"--batch", &o->batch, "sequences per forward pass; auto: as many as the memory holds", 0, 65536, {"auto"}},
-        {"--seq-len", &o->seq_len, "tokens per sequence, and a new model's context; 0: the model's context", 0,
-         1 << 20},
-        {"--total-batch", &o->total_batch,
-         "tokens per update, a multiple of batch x seq-len (gradients accumulate); 0: batch x seq-len", 0, 1e12},
-        {"--steps", &o->steps, "updates in all; 0: one pass over the data", 0, 99999999},
-        {"--lr", &o->lr, "peak learning rate", 0, 10},
-        {"--warmup", &o->warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
-        {"--lr-schedule", &o->lr_schedule, "after the warm-up", 0, 0, {"cosine", "linear", "constant", "wsd"}},
-        {"--final-lr-frac", &o->final_lr_frac, "the last step's learning rate as a part of --lr", 0, 1},
-        {"--weight-decay", &o->weight_decay, "AdamW's decay, of matrices only", 0, 10},
-        {"--beta1", &o->beta1, "AdamW", 0, 0.9999999},
-        {"--beta2", &o->beta2, "AdamW", 0, 0.9999999},
-        {"--grad-clip", &o->grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
-        {"--skip-loss-z", &o->skip_loss_z,
-         "skip an update whose loss is this many standard deviations above the last 128; 0: never", 0, 1e9},
-        {"--skip-norm-z", &o->skip_norm_z, "likewise for the gradient norm", 0, 1e9},
-        {"--eval-every", &o->eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-        {"--eval-batches", &o->eval_batches, "batches per validation; 0: all", 0, 1e12},
-        {"--sample-every", &o->sample_every, "steps between samples; 0: none", 0, 1e12},
-        {"--sample-prompt", &o->sample_prompt, "what a sample continues; none: begin a new document"},
-        {"--sample-tokens", &o->sample_tokens, "tokens of a sample", 1, 1e6},
-        {"--save-every", &o->save_every, "steps between checkpoints; 0: only at the end", 0, 1e12},
-        {"--keep", &o->keep, "checkpoints to keep; 0: all", 0, 1e6},
-        {"--seed", &o->seed, "of initial weights, data order and samples", 0, 9e18},
-        {"--recompute",
-         &o->recompute,
-         "what the backward computes again instead of keeping it: nothing; norms and GELU (cheap); whole blocks",
-         0,
-         0,
-         {"none", "cheap", "blocks"}},
-        {"--stochastic-rounding", &o->stochastic_rounding,
-         "on a GPU in bf16: no fp32 copy of the weights, their updates are rounded stochastically"},
-        {"--dry-run", &o->dry_run, "print parameters, memory, tokens and FLOPs per step, then stop"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
-        c.flags.push_back(f);
-    c.resolved = &o->resolved;
-    c.run = [o] {
-        Trainer t;
-        t.o = *o;
-        return t.run();
-    };
-    return c;
 }
