@@ -1,0 +1,305 @@
+// test_train_ranks.cpp - `flatgpt train` as several ranks under mpirun, on the CPU.
+#include <signal.h>
+
+#include <map>
+#include <sstream>
+
+#include "data/json.h"
+#include "mpirun.h"
+#include "toy_run.h"
+
+namespace {
+const std::vector<std::string> GLOBAL = {"--total-batch", "512", "--steps", "8", "--save-every", "4", "--threads", "1"};
+
+// A toy whose step is 16 sequences, however many ranks share them.
+struct RanksToy : Toy {
+    std::vector<std::string> program(const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> all = GLOBAL;
+        all.insert(all.end(), more.begin(), more.end());
+        return started(out, all);
+    }
+    ProcessResult run(int ranks, const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> p = program(out, more);
+        return run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
+    }
+    std::vector<double> losses(const std::string& out, const char* key = "\"loss\":") const {
+        std::vector<double> all;
+        std::istringstream lines(metrics(out));
+        for (std::string line; std::getline(lines, line);)
+            if (contains(line, key)) all.push_back(number(line, key));
+        return all;
+    }
+    void same_losses(const std::string& a, const std::string& b, double tolerance) const {
+        for (const char* key : {"\"loss\":", "\"grad_norm\":", "\"val_loss\":"}) {
+            const std::vector<double> x = losses(a, key), y = losses(b, key);
+            REQUIRE(x.size() == y.size());
+            REQUIRE(!x.empty());
+            for (size_t i = 0; i < x.size(); i++) CHECK(x[i] == doctest::Approx(y[i]).epsilon(tolerance));
+        }
+    }
+};
+// The files of the newest checkpoints of two runs are the same.
+void same_checkpoint(const Toy& toy, const std::string& a, const std::string& b) {
+    REQUIRE(fs::path(toy.newest(a)).filename() == fs::path(toy.newest(b)).filename());
+    int files = 0;
+    for (auto& file : fs::directory_iterator(toy.newest(a))) {
+        const std::string name = file.path().filename();
+        if (name == "MANIFEST" || name == "state.json") continue;    // they hold --out
+        INFO(name);
+        CHECK(same_file(file.path(), toy.newest(b) + "/" + name));
+        files++;
+    }
+    CHECK(files >= 4);
+}
+
+// What each rank's shell has written: "rank number" a line.
+std::map<int, int> numbers(const std::string& file) {
+    std::istringstream lines(read_file(file));
+    std::map<int, int> all;
+    for (int rank, n; lines >> rank >> n;) all[rank] = n;
+    return all;
+}
+// The program below a shell that outlives it and notes its pid and exit status. mpirun's SIGTERM does not end the
+// shell.
+std::vector<std::string> noted(const std::string& dir, std::vector<std::string> program) {
+    const std::string script = "trap '' TERM; \"$@\" & echo $OMPI_COMM_WORLD_RANK $! >>" + dir +
+                               "/pids; wait $!; echo $OMPI_COMM_WORLD_RANK $? >>" + dir + "/codes";
+    program.insert(program.begin(), {"sh", "-c", script, "sh"});
+    return program;
+}
+void forget_notes(const std::string& dir) {
+    for (const char* name : {"/pids", "/codes"}) fs::remove(dir + name);
+}
+// Ends the ranks that mpirun has lost.
+struct Killer {
+    std::string dir;
+    ~Killer() {
+        for (auto [rank, pid] : numbers(dir + "/pids")) kill(pid, SIGKILL);
+    }
+};
+}    // namespace
+
+TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO is plain to the bit") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    ProcessResult r = toy.run(1, "one");
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    for (int ranks : {2, 4})
+        for (const char* zero : {"0", "1", "2"}) {
+            const std::string out = std::to_string(ranks) + "_" + zero, plain = std::to_string(ranks) + "_0";
+            r = toy.run(ranks, out, {"--zero", zero});
+            INFO(out << "\n" << r.err);
+            REQUIRE(r.exit_code == 0);
+            CHECK(contains(r.err, std::to_string(ranks) + " ranks by Open MPI and MPI"));
+            toy.same_losses(out, "one", 1e-5);
+            if (zero[0] == '0') continue;
+            // 16 sequences: 2 ranks take two batches each, which ZeRO-2 reduces one by one.
+            if (zero[0] == '1' || ranks == 4) {
+                CHECK(toy.metrics(out) == toy.metrics(plain));
+                same_checkpoint(toy, out, plain);
+            }
+        }
+    // The checkpoint of 4 ranks: for one process a model like any other.
+    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--batches", "2", "--batch", "4",
+                     "--dtype", "fp32", "--json"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(number(r.out, "{\"loss\":") == doctest::Approx(toy.losses("4_1", "\"val_loss\":").back()).epsilon(1e-6));
+    CHECK(run_flatgpt({"info", toy.newest("4_1")}).exit_code == 0);
+}
+
+TEST_CASE("train ranks: gradients that travel as bf16") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    for (const char* zero : {"0", "2"}) {
+        const std::string out = std::string("bf16_") + zero;
+        ProcessResult r = toy.run(2, out, {"--reduce-dtype", "bf16", "--zero", zero});
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        r = toy.run(2, std::string("fp32_") + zero, {"--zero", zero});
+        REQUIRE(r.exit_code == 0);
+        toy.same_losses(out, std::string("fp32_") + zero, 2e-2);
+        CHECK(toy.metrics(out) != toy.metrics(std::string("fp32_") + zero));
+    }
+}
+
+TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at the same one") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    ProcessResult r = toy.run(1, "whole", {"--steps", "16"});
+    REQUIRE(r.exit_code == 0);
+    const struct { const char *steps, *zero; int ranks; } parts[] = {
+        {"4", "0", 1}, {"8", "2", 2}, {"12", "1", 4}, {"16", "0", 1}};
+    for (auto& part : parts) {
+        // --steps is part of the schedule: the run is cut short by removing what came after.
+        r = toy.run(part.ranks, "parts", {"--steps", "16", "--zero", part.zero, "--resume", "auto", "--keep", "0"});
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        for (const std::string& dir : checkpoint_list(toy.dir + "/parts"))
+            if (std::stoi(dir.substr(dir.size() - 8)) > std::stoi(part.steps)) fs::remove_all(dir);
+    }
+    toy.same_losses("parts", "whole", 1e-5);
+
+    for (const char* zero : {"0", "2"}) {
+        const std::string whole = std::string("w") + zero, cut = std::string("c") + zero;
+        for (const std::string& out : {whole, cut}) {
+            r = toy.run(2, out, {"--zero", zero});
+            REQUIRE(r.exit_code == 0);
+        }
+        fs::remove_all(toy.newest(cut));
+        r = toy.run(2, cut, {"--zero", zero, "--resume", "auto"});
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        CHECK(contains(r.err, "after step 4"));
+        CHECK(toy.metrics(cut) == toy.metrics(whole));
+        same_checkpoint(toy, cut, whole);
+    }
+}
+
+TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the others exit 7; then the same bits") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const std::vector<std::string> long_run = {"--steps", "2000", "--save-every", "100", "--timeout", "2"};
+    ProcessResult r = toy.run(2, "whole", long_run);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    std::vector<std::string> more = long_run;
+    more.insert(more.end(), {"--resume", "auto"});
+    const std::string dir = toy.dir + "/notes";
+    fs::create_directory(dir);
+    int named = 0;
+    for (int i = 0; i < 40; i++) {
+        const int rank = i % 2, sent = i / 2 % 2 ? SIGSTOP : SIGKILL;
+        forget_notes(dir);
+        Killer killer{dir};
+        Process p(mpirun(2, noted(dir, toy.program("killed", more))), mpirun_options(60));
+        for (int k = 0; k < 4000 && p.running() && numbers(dir + "/pids").size() < 2; k++) usleep(1000);
+        if (i % 8 < 6) wait_for_training(p);    // the others meet it anywhere in the set-up, too
+        usleep(useconds_t(philox_uniform(philox(11, 1, uint64_t(i)).v[0]) * 300e3));
+        const int pid = numbers(dir + "/pids")[rank];
+        kill(pid, sent);
+        for (int k = 0; k < 8000 && p.running() && numbers(dir + "/codes").count(1 - rank) == 0; k++) usleep(1000);
+        if (sent == SIGSTOP) kill(pid, SIGKILL);
+        const ProcessResult ended = p.wait();
+        INFO("run " << i << ", rank " << rank << ", signal " << sent << "\n" << ended.err);
+        CHECK(!ended.timed_out);
+        std::map<int, int> codes = numbers(dir + "/codes");
+        if (codes.count(1 - rank) && codes[1 - rank] == 0) {    // it was through: it begins anew
+            fs::remove_all(toy.dir + "/killed");
+        } else if (contains(ended.err, " parameters, ")) {
+            CHECK(codes[1 - rank] == 7);
+            CHECK(contains(ended.err, "rank " + std::to_string(rank)));
+            named++;
+        } else {    // before the ranks have met, MPI's launcher ends them
+            CHECK(ended.exit_code != 0);
+        }
+    }
+    CHECK(named >= 20);
+    r = toy.run(2, "killed", more);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(toy.metrics("killed") == toy.metrics("whole"));
+    same_checkpoint(toy, "killed", "whole");
+}
+
+TEST_CASE("train ranks: a signal to one saves on all") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    ProcessResult r = toy.run(2, "whole", {"--steps", "40"});
+    REQUIRE(r.exit_code == 0);
+    const std::string dir = toy.dir + "/notes";
+    fs::create_directory(dir);
+    for (int rank : {0, 1}) {
+        forget_notes(dir);
+        const std::string out = "signal" + std::to_string(rank);
+        Process p(mpirun(2, noted(dir, toy.program(out, {"--steps", "100000", "--lr-schedule", "constant"}))),
+                  mpirun_options(60));
+        wait_for_training(p);
+        usleep(100000);
+        kill(numbers(dir + "/pids")[rank], SIGINT);
+        kill(numbers(dir + "/pids")[rank], SIGTERM);    // a shell's background process ignores SIGINT until it asks
+        r = p.wait();
+        INFO(r.err);
+        const std::map<int, int> codes = numbers(dir + "/codes");
+        REQUIRE(codes.size() == 2);
+        for (auto [who, code] : codes) CHECK((code == 130 || code == 143));
+        CHECK(contains(r.err, "stopped by a signal of rank " + std::to_string(rank)));
+        CHECK(!toy.newest(out).empty());
+        CHECK(checkpoint_verify(toy.newest(out)).ok());
+    }
+}
+
+TEST_CASE("train ranks: who differs in configuration, binary, data or weights is named; all exit 7") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const std::string dir = toy.dir + "/notes", other = toy.dir + "/flatgpt";
+    fs::create_directory(dir);
+    fs::copy_file(fs::canonical(flatgpt_binary()), other);
+    std::ofstream(other, std::ios::app) << "x";
+    for (const char* place : {"/a", "/b"}) fs::create_directory(toy.dir + place);
+    fs::copy_file(toy.dir + "/train.bin", toy.dir + "/a/train.bin");
+    fs::copy_file(toy.dir + "/val.bin", toy.dir + "/b/train.bin");
+    for (const char* place : {"a", "b"}) {
+        ProcessResult r = toy.run(1, std::string("from_") + place, {"--steps", "1", "--seed", place[0] == 'a' ? "1" : "2"});
+        REQUIRE(r.exit_code == 0);
+        fs::rename(toy.newest(std::string("from_") + place), toy.dir + "/" + place + "/start");
+    }
+    auto both = [&](std::vector<std::string> first, std::vector<std::string> second) {
+        forget_notes(dir);
+        std::vector<std::string> all = mpirun(1, noted(dir, first));
+        all.insert(all.end(), {":", "-n", "1"});
+        second = noted(dir, second);
+        all.insert(all.end(), second.begin(), second.end());
+        ProcessResult r = run_process(all, mpirun_options());
+        for (auto [rank, code] : numbers(dir + "/codes")) CHECK(code == 7);
+        CHECK(numbers(dir + "/codes").size() == 2);
+        CHECK(contains(r.err, "rank 1"));
+        return r.err;
+    };
+    CHECK(contains(both(toy.program("x"), toy.program("x", {"--lr", "2e-3"})), "lr = 0.002"));
+    std::vector<std::string> changed = toy.program("x");
+    changed[0] = other;
+    CHECK(contains(both(toy.program("x"), changed), "binary"));
+    auto in = [&](const char* place, const char* flag, const char* value) {
+        std::vector<std::string> p = toy.program("x", {flag, value});
+        p.insert(p.begin(), {"env", "-C", toy.dir + "/" + place});
+        p[3] = fs::absolute(flatgpt_binary());
+        return p;
+    };
+    CHECK(contains(both(in("a", "--data", "train.bin"), in("b", "--data", "train.bin")), "data"));
+    CHECK(contains(both(in("a", "--from", "start"), in("b", "--from", "start")), "weights"));
+    CHECK(!fs::exists(toy.dir + "/x/step_00000004"));
+    // An error of one rank alone is told to the others.
+    const std::string text = both(toy.program("x"), toy.program("x", {"--data", toy.dir + "/none.bin"}));
+    CHECK(contains(text, "data"));
+}
+
+TEST_CASE("train ranks: a full disk on one rank is a warning that names it, and no checkpoint") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const std::string dir = toy.dir + "/notes";
+    fs::create_directory(dir);
+    std::vector<std::string> all = mpirun(1, noted(dir, toy.program("full"))), second = toy.program("full");
+    second.insert(second.begin(), {"sh", "-c", "trap '' XFSZ; ulimit -f 64; exec \"$@\"", "sh"});    // 32 KiB
+    second = noted(dir, second);
+    all.insert(all.end(), {":", "-n", "1"});
+    all.insert(all.end(), second.begin(), second.end());
+    ProcessResult r = run_process(all, mpirun_options());
+    INFO(r.err);
+    CHECK(numbers(dir + "/codes")[0] == 7);
+    CHECK(numbers(dir + "/codes")[1] == 4);
+    CHECK(contains(r.err, "warning: no checkpoint of step 4"));
+    CHECK(contains(r.err, "rank 1"));
+    CHECK(toy.newest("full").empty());
+    CHECK(toy.losses("full").size() == 8);    // it went on to the end
+}
+
+TEST_CASE("train ranks: without MPI's launcher CPU ranks are told what is missing") {
+    Toy toy;
+    ProcessOptions o;
+    o.environment = {"RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29517", "LOCAL_RANK=0"};
+    ProcessResult r = run_flatgpt(toy.args("x", {"--steps", "2"}), o);
+    INFO(r.err);
+    CHECK((r.exit_code == 0 || contains(r.err, "mpirun")));
+}
