@@ -33,6 +33,7 @@ struct Place {
 // PMI (PMI_RANK, PMI_SIZE, MPI_LOCALRANKID), Slurm's steps (SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID).
 // variable: getenv, or a test's.   exit 2: half of a pair, numbers that cannot be
 Result<Place> comm_place(const CommOptions& o, const std::function<const char*(const char*)>& variable);
+std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9": node01; "": no such list
 
 // ---- the watch -----------------------------------------------------------------------------------------------------
 
@@ -88,8 +89,8 @@ class Watch {
 
     // This rank ends because of `why`: the others are told, and end with exit 7 naming it.
     void leave(const Status& why);
-    // Called on the watch's thread, before the process ends by _exit(7), with the text that has been printed.
-    std::function<void()> before_exit;
+    // What the watch's thread does before it ends the process by _exit(7); it has 2 seconds. Null: nothing any more.
+    void before_exit(std::function<void()> action);
 
   private:
     struct State;
@@ -135,6 +136,9 @@ std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host b
 // comm_nccl.cu, or its stub in device.cpp. After the device was opened; the id travels over the watch.
 Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
+// Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.
+Result<std::string> nccl_new_id();
+Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse);
 
 // ---- all of it, for the commands -----------------------------------------------------------------------------------
 
@@ -148,6 +152,7 @@ struct Ranks {
     Pulse* pulse() { return watch ? &watch->pulse : nullptr; }
     Status agree(const Status& s) { return watch ? watch->agree(s) : s; }
 
+    ~Ranks() { if (watch) watch->before_exit(nullptr); }
     Status open(const CommOptions& o);    // finds the place, meets the others
     Status start(bool gpu);               // the device is open: comm
 };
