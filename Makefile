@@ -16,9 +16,16 @@ WARN ?= -Wall -Wextra -Wno-restrict
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
 
-# Missing libraries are installed before the first compilation; oneDNN alone may stay missing (plain loops then).
+# Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing (plain loops then, and no
+# ranks on CPUs).
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
+# Headers alone: who wants the library loads it.
+MPI := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -show 2>/dev/null)))
+MPI := $(if $(wildcard $(addsuffix /mpi.h,$(MPI))),-DHAVE_MPI -DOMPI_SKIP_MPICXX $(MPI))
+# Others than the last time: what knows of them is compiled again.
+$(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/optional 2>/dev/null)" = "$(strip $(DNNL) $(MPI))" ] || \
+        echo "$(strip $(DNNL) $(MPI))" >$(BUILD)/optional)
 ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
 endif
@@ -58,6 +65,7 @@ CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(
 EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
 LADDERS := $(patsubst dev/%.cu,ladder_%,$(wildcard dev/*.cu))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
+RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 
 flatgpt: $(BUILD)/flatgpt
@@ -67,7 +75,11 @@ $(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_all: $(TEST_OBJ) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
+$(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
@@ -82,6 +94,8 @@ $(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"'
 $(BUILD)/layers/linear.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
+$(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
+$(BUILD)/layers/linear.cpp.o $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
@@ -117,11 +131,12 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 	$(Q)printf '%s\n' '.section .rodata' '.global gpt2_merges' '.balign 4' 'gpt2_merges: .incbin "$<"' \
 	    '.section .note.GNU-stack,"",%progbits' | $(CXX) -x assembler -c - -o $@
 
+RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks
 TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
 EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
-test: flatgpt $(EMULATED) $(TESTS)
+test: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	dev/test.sh $(TESTS) -- $(ARGS)
-test-long: flatgpt $(EMULATED) $(TESTS)
+test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
 bench: flatgpt

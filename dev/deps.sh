@@ -2,30 +2,54 @@
 # Installs what the build needs and is missing: Debian or Ubuntu packages, by apt-get. Called by make.
 # Usage: deps.sh [quiet] [PACKAGE...]   extra packages are installed when they are missing, too
 quiet=; [ "$1" = quiet ] && { quiet=1; shift; }
-want=
+want= may=
 # A header counts as there in the system's place or in a folder of $CPATH (what dev/gpu.sh carries along).
-need() {
+has() {
     for folder in /usr/include $(echo "$CPATH" | tr : ' '); do [ -e "$folder/$1" ] && return; done
-    want="$want $2"
+    false
 }
+has_mpi() {
+    for flag in $(mpicc -show 2>/dev/null); do [ -e "${flag#-I}/mpi.h" ] && return; done
+    false
+}
+need() { has "$1" || want="$want $2"; }
 command -v "${CXX:-g++}" >/dev/null || want="$want g++"
 need CLI/CLI.hpp libcli11-dev
 need doctest/doctest.h doctest-dev
 need nlohmann/json.hpp nlohmann-json3-dev
 need pcre2.h libpcre2-dev
-[ -e /usr/include/dnnl.hpp ] || need oneapi/dnnl/dnnl.hpp libdnnl-dev
 for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
-[ -z "$want" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }
-echo "deps: installing$want"
+# What may be missing, and what there is without it.
+without() {
+    case $1 in
+        libdnnl-dev) echo "plain blocked loops instead of oneDNN" ;;
+        libopenmpi-dev) echo "no ranks on CPUs" ;;
+        openmpi-bin) echo "ranks under mpirun are not tested" ;;
+        iproute2) echo "ranks on machines apart are not tested" ;;
+    esac
+}
+has dnnl.hpp || has oneapi/dnnl/dnnl.hpp || may="$may libdnnl-dev"
+has_mpi || may="$may libopenmpi-dev"
+command -v mpirun >/dev/null || may="$may openmpi-bin"
+command -v ip >/dev/null || may="$may iproute2"
+tried=build/deps-tried    # optional packages are asked for once; `make deps` asks again
+[ -z "$want" ] && [ -n "$quiet" ] && [ "$(cat $tried 2>/dev/null)" = "$may" ] && may=
+[ -z "$want$may" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }
 sudo=; [ "$(id -u)" = 0 ] || sudo=sudo
-if command -v apt-get >/dev/null; then
+install() {
+    [ $# = 0 ] && return
+    echo "deps: installing $*"
+    command -v apt-get >/dev/null || return
     export DEBIAN_FRONTEND=noninteractive
-    { $sudo apt-get install -y --no-install-recommends $want ||
-      { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends $want; }; } >build-deps.log 2>&1 &&
-        { rm -f build-deps.log; exit 0; }
+    { $sudo apt-get install -y --no-install-recommends "$@" ||
+      { $sudo apt-get update && $sudo apt-get install -y --no-install-recommends "$@"; }; } >build-deps.log 2>&1 &&
+        { rm -f build-deps.log; return; }
     tail -5 build-deps.log
-fi
-# oneDNN is the one that may be missing: the build then uses plain blocked loops.
-[ "$want" = " libdnnl-dev" ] && { echo "deps: no oneDNN (libdnnl-dev): plain blocked loops instead"; exit 0; }
-echo "deps: could not install$want; install them by hand (names of Debian packages) and run make again"
-exit 1
+    false
+}
+mkdir -p build && echo "$may" >$tried
+install $want $may && exit 0
+install $want || { echo "deps: could not install$want; install them by hand (names of Debian packages) and run make again"
+                   exit 1; }
+for p in $may; do install "$p" || echo "deps: no $p: $(without "$p")"; done
+exit 0

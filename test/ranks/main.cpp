@@ -6,20 +6,10 @@
 #include <cstdarg>
 #include <unistd.h>
 
+#include "device.h"
+
 namespace {
 int rank_here = 0, failed = 0;
-
-Place place_here() {
-    auto number = [](const char* name, int otherwise) {
-        const char* text = getenv(name);
-        return text ? atoi(text) : otherwise;
-    };
-    Place p;
-    p.rank = number("OMPI_COMM_WORLD_RANK", number("PMI_RANK", 0));
-    p.ranks = number("OMPI_COMM_WORLD_SIZE", number("PMI_SIZE", 1));
-    p.mpi = true;
-    return p;
-}
 
 volatile sig_atomic_t handled_by = 0;
 void on_signal(int) { handled_by = gettid(); }
@@ -44,29 +34,50 @@ void test_broadcast(Comm& comm) {
         expect(got == text, "mpi_broadcast of %zu bytes gave %zu others", text.size(), got.size());
     }
 }
+int complain(const Status& s) {
+    fprintf(stderr, "rank %d: %s\n", rank_here, s.message.c_str());
+    return int(s.code);
+}
+int close(const Comm& comm) {
+    if (rank_here == 0) printf("%s, %d ranks: %d failures on rank 0\n", comm.name().c_str(), comm.ranks, failed);
+    return failed > 0;
+}
+
 int by_mpi(bool measure) {
     for (int s : SIGNALS) signal(s, on_signal);
-    const Place place = place_here();
-    rank_here = place.rank;
-    Result<std::unique_ptr<Comm>> comm = mpi_open(place);
-    if (!comm.ok()) {
-        fprintf(stderr, "%s\n", comm.status.message.c_str());
-        return int(comm.status.code);
-    }
+    const Result<Place> place = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
+    if (!place.ok()) return complain(place.status);
+    rank_here = place.value.rank;
+    Result<std::unique_ptr<Comm>> comm = mpi_open(place.value);
+    if (!comm.ok()) return complain(comm.status);
     Pulse pulse;
     comm.value->pulse = &pulse;
     const Engine e = {comm.value.get(), &cpu_ops(Dtype::fp32), true};
     if (measure) return bench(e);
     test_signals();
     test_broadcast(*comm.value);
-    const int64_t mark = comm.value->mark(), count = pulse.count;
-    expect(count >= mark, "a pulse of %lld after %lld collectives", static_cast<long long>(count),
+    const int64_t count = pulse.count, mark = comm.value->mark();
+    expect(mark > 0 && count >= mark, "a pulse of %lld after %lld collectives", static_cast<long long>(count),
            static_cast<long long>(mark));
     test_collectives(e);
     test_in_flight(e);
     expect(!pulse.waiting, "still said to be waiting");
-    if (place.rank == 0) printf("%s, %d ranks: %d failures at rank 0\n", comm.value->name().c_str(), place.ranks, failed);
-    return failed > 0;
+    return close(*comm.value);
+}
+int by_nccl() {
+    Ranks ranks;
+    if (Status s = ranks.open({}); !s.ok()) return complain(s);
+    rank_here = ranks.rank();
+    DeviceOptions options;
+    options.device = "cuda", options.dtype = "fp32";
+    const Result<Device> device = open_device(options, false, ranks.place.local_rank);
+    if (Status s = ranks.agree(device.status); !s.ok()) return complain(s);
+    if (Status s = ranks.start(true); !s.ok()) return complain(s);
+    CHECK(ranks.comm, "no launcher: start it by mpirun");
+    const Engine e = {ranks.comm.get(), &dynamic_cast<Gpt<float>&>(*device.value.model).op, false};
+    test_collectives(e);
+    test_in_flight(e);
+    return close(*ranks.comm);
 }
 }    // namespace
 
@@ -81,11 +92,11 @@ bool expect(bool right, const char* format, ...) {
     failed++;
     return false;
 }
-int failures() { return failed; }
 
 int main(int argc, char** argv) {
     const std::string engine = argc > 1 ? argv[1] : "";
     if (engine == "mpi" || engine == "bench") return by_mpi(engine == "bench");
+    if (engine == "nccl") return by_nccl();
     fprintf(stderr, "usage: mpirun -n N %s mpi|nccl|bench\n", argv[0]);
     return 2;
 }

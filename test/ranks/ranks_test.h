@@ -14,7 +14,6 @@ struct Engine {
 
 // Counts and says what went wrong, with the rank.
 [[gnu::format(printf, 2, 3)]] bool expect(bool right, const char* format, ...);
-int failures();
 
 void test_collectives(const Engine& e);
 void test_in_flight(const Engine& e);

@@ -1,0 +1,71 @@
+// test_comm_mpi.cpp - all collectives between ranks that mpirun starts (test/ranks), and what is said where MPI is not.
+#include "comm.h"
+
+#include "mpirun.h"
+
+#include <filesystem>
+
+namespace {
+#define NEED_PROGRAM(path) \
+    if (!std::filesystem::exists(path)) SKIP("no " path ": make test builds it")
+std::string program(const char* path) { return std::filesystem::absolute(path).string(); }
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+const char RANKS[] = "build/test_ranks";
+}    // namespace
+
+TEST_CASE("mpi: collectives between 1 to 4 ranks") {
+    NEED_MPIRUN();
+    NEED_PROGRAM("build/test_ranks");
+    std::string why;
+    if (!mpi_available(&why)) SKIP(why.c_str());
+    for (int ranks : {1, 2, 3, 4}) {
+        const ProcessResult r = run_process(mpirun(ranks, {program(RANKS), "mpi"}), mpirun_options(240));
+        INFO(ranks << " ranks: " << r.err);
+        CHECK(r.exit_code == 0);
+        CHECK(contains(r.out, std::to_string(ranks) + " ranks: 0 failures"));
+    }
+}
+
+TEST_CASE("mpi: collectives between 3 ranks over TCP") {
+    NEED_MPIRUN();
+    NEED_PROGRAM("build/test_ranks");
+    std::string why;
+    if (!mpi_available(&why)) SKIP(why.c_str());
+    const ProcessResult r = run_process(mpirun(3, {program(RANKS), "mpi"}),
+                                        mpirun_options(240, {"OMPI_MCA_btl=tcp,self", "OMPI_MCA_pml=ob1"}));
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+}
+
+TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks, is exit 7 with advice") {
+    NEED_PROGRAM("build/test_ranks");
+    std::string why;
+    if (!mpi_available(&why)) SKIP(why.c_str());
+    ProcessOptions slurm;    // srun without PMI
+    slurm.environment = {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_LOCALID=1", "SLURM_STEP_NODELIST=here",
+                         "SLURM_JOB_ID=7", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
+    ProcessResult r = run_process({program(RANKS), "mpi"}, slurm);
+    INFO(r.err);
+    CHECK(r.exit_code == 7);
+    CHECK(contains(r.err, "rank 1 of 4"));
+    CHECK(contains(r.err, "srun --mpi=pmix"));
+    if (!has_mpirun()) return;
+    r = run_process(mpirun(2, {"sh", "-c", "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=1 " +
+                                               program(RANKS) + " mpi"}),
+                    mpirun_options());
+    INFO(r.err);
+    CHECK(r.exit_code == 7);
+    CHECK(contains(r.err, " of 3 ranks expected, but MPI says rank "));
+}
+
+TEST_CASE("nccl: collectives between ranks with emulated GPUs") {
+    NEED_MPIRUN();
+    NEED_PROGRAM("build/emu/test_ranks");
+    for (int ranks : {2, 3}) {
+        const ProcessResult r = run_process(mpirun(ranks, {program("build/emu/test_ranks"), "nccl"}),
+                                            mpirun_options(240));
+        INFO(ranks << " ranks: " << r.err);
+        CHECK(r.exit_code == 0);
+        CHECK(contains(r.out, std::to_string(ranks) + " ranks: 0 failures"));
+    }
+}
