@@ -46,7 +46,7 @@ ARCH ?= 80 89 90a 100
 ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
 endif
-KERNELS := $(wildcard layers/*.cu)
+KERNELS := $(wildcard layers/*.cu) comm_nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
 # Another ARCH than the last time: the kernels are compiled again.
@@ -57,8 +57,8 @@ NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-un
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
-SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(wildcard *.cu) $(wildcard data/*.cpp selftest/*.cpp) \
-       layers/reference.cpp layers/cpu.cpp layers/linear.cpp
+SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(filter-out comm_nccl.cu,$(wildcard *.cu)) \
+       $(wildcard data/*.cpp selftest/*.cpp) layers/reference.cpp layers/cpu.cpp layers/linear.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/device.cpp.o)
@@ -153,8 +153,9 @@ asan-cuda:    # the emulated kernels
 	$(MAKE) $(ASAN) build/asan/emu/test_cuda
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
-KERNEL_TEST := $(filter-out %/test_model.cpp,$(CUDA_TEST)) $(filter-out %/selftest.cpp,$(wildcard selftest/*.cpp)) \
-               $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
+KERNEL_TEST := $(filter-out %/test_model.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
+               $(filter-out %/selftest.cpp,$(wildcard selftest/*.cpp)) $(filter-out comm_nccl.cu,$(KERNELS)) \
+               $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o)
 	$(LINK) -o $@
 tsan:

@@ -2,6 +2,7 @@
 // were built.
 #include "device.h"
 
+#include "comm.h"
 #include "console.h"
 #include "layers/cuda.h"
 
@@ -23,6 +24,12 @@ template <class T> const Ops<T>& cuda_ops(Dtype) {
 }
 std::string cuda_choices() { return ""; }
 void cuda_choose(const std::string&) {}
+Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*) {
+    return fail(Exit::device, "%s", without);
+}
+Result<std::string> nccl_new_id() { return fail(Exit::device, "%s", without); }
+void nccl_abort(Comm&) {}
 #endif
 
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
@@ -97,14 +104,19 @@ template <class T> double product_speed(const Ops<T>& op) {
 }
 }    // namespace
 
-Result<Device> open_device(const DeviceOptions& o, bool train) {
+Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     cpu_set_threads(o.threads);
     if (o.device == "cpu") return open_cpu(o, train);
     std::string why;
     const std::vector<CudaDevice> devices = cuda_devices(&why);
     const bool found = !devices.empty();
     if (!found && o.device == "cuda") return fail(Exit::device, "--device cuda: %s", why.c_str());
-    return found ? open_cuda(o, devices.front().index) : open_cpu(o, train);
+    if (!found) return open_cpu(o, train);
+    const size_t at = devices.size() == 1 ? 0 : size_t(local_rank);
+    if (at >= devices.size())
+        return fail(Exit::device, "rank %d of this machine: it has %zu GPUs; one rank for each, or fewer", local_rank,
+                    devices.size());
+    return open_cuda(o, devices[at].index);
 }
 
 double measure_peak(const Device& d) {

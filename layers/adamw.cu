@@ -7,7 +7,7 @@
 //                    IEEE's: memory leaves time for about 180 instructions a parameter on an H200
 //   from_floats, to_floats   6 an element for bf16
 // Sums are in double, in an order of n alone.
-#include "cuda.cuh"
+#include "convert.cuh"
 #include "gate.h"
 
 namespace {
@@ -150,20 +150,8 @@ void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uin
 
 // ---- conversions ---------------------------------------------------------------------------------------------------
 
-template <class To, class From> __global__ void convert_kernel(To* to, const From* from, int64_t n) {
-    int64_t i = 4 * (blockIdx.x * int64_t(THREADS) + threadIdx.x);
-    if (i + 4 <= n) {
-        const Vec<From, 4> v = load<4>(from + i);
-        Vec<To, 4> out;
-#pragma unroll
-        for (int j = 0; j < 4; j++) out.set(j, v[j]);
-        store<4>(to + i, out);
-    } else
-        for (; i < n; i++) to[i] = from_float<To>(to_float(from[i]));
-}
-
 template <class To, class From> void convert(To* to, const From* from, int64_t n) {
-    launch(convert_kernel<To, From>, {blocks_of_4(n), THREADS}, to, from, n);
+    convert(to, from, n, cuda_stream());
 }
 }   // namespace
 

@@ -57,6 +57,7 @@ struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    cudaStream_t stream = nullptr;          // null: cuda_stream()
     const char* file = __builtin_FILE();    // of the launch, for messages
     int line = __builtin_LINE();
 };
@@ -72,7 +73,7 @@ template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&
     if (c.shared > 48 * 1024)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
     if (!error) {
-        kernel<<<c.grid, c.block, c.shared, cuda_stream()>>>(std::forward<A>(args)...);
+        kernel<<<c.grid, c.block, c.shared, c.stream ? c.stream : cuda_stream()>>>(std::forward<A>(args)...);
         error = cudaGetLastError();
     }
     if (error) cuda_failed(c.file, c.line, "the launch of a kernel", error);
@@ -92,7 +93,7 @@ template <class T> __device__ T& dynamic_shared() {
 constexpr bool EMULATED = true;    // checks run, times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, {c.file, c.line}}, cuda_stream(),
+    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, {c.file, c.line}}, c.stream ? c.stream : cuda_stream(),
                 std::forward<A>(args)...);
 }
 

@@ -32,7 +32,8 @@ std::string run_again(const std::string& environment, const std::string& argumen
 
 int main(int argc, char** argv) {
     if (cpu_spin_less) cpu_spin_less(argv);
-    const Status opened = cuda_open(0);
+    const char* device = getenv("FLATGPT_TEST_DEVICE");    // of a rank
+    const Status opened = cuda_open(device ? atoi(device) : 0);
     if (opened.ok()) return run_counted(argc, argv);
     printf("skipped: all tests of the CUDA backend: %s\n\n0 passed, 0 failed, 1 skipped\n", opened.message.c_str());
     return 0;

@@ -65,7 +65,7 @@ struct Error : std::runtime_error {
 };
 
 struct Config {
-    uint64_t seed = 0;            // set by schedule()
+    uint64_t seed = 0;            // EMU_SEED=0, then schedule()
     int devices;                  // EMU_DEVICES=0 is a machine without a GPU
     int capability;               // EMU_CC=80
     int multiprocessors;          // EMU_SMS=4

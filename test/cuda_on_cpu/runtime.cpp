@@ -52,6 +52,7 @@ void shade_all() {
 }
 
 cudaError_t allocate(void** p, size_t bytes, bool device) {
+    Entered entered;
     if (cudaError_t e = refuse_while_capturing()) return e;
     *p = nullptr;
     if (bytes == 0) return cudaSuccess;
@@ -68,6 +69,7 @@ cudaError_t allocate(void** p, size_t bytes, bool device) {
 
 cudaError_t release(void* p, bool device) {
     if (!p) return cudaSuccess;
+    Entered entered;
     if (cudaError_t e = refuse_while_capturing()) return e;
     drain();
     auto a = allocations.find(static_cast<char*>(p));
@@ -97,6 +99,7 @@ void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
 
 Config config = [] {
     Config c;
+    c.seed = static_cast<uint64_t>(setting("EMU_SEED", 0));
     c.devices = setting("EMU_DEVICES", 1);
     c.capability = setting("EMU_CC", 80);
     c.multiprocessors = setting("EMU_SMS", 4);
@@ -121,9 +124,11 @@ bool on_device(const void* p, size_t n) {
     return n == 0 || (a && a->second.device);
 }
 DeviceAccess::DeviceAccess() {
+    Entered entered;
     if (accesses++ == 0) shade_all();
 }
 DeviceAccess::~DeviceAccess() {
+    Entered entered;
     if (--accesses == 0) shade_all();
 }
 }   // namespace emu

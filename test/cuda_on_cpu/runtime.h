@@ -75,7 +75,9 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s = nullp
 
 // ---- streams, events, graphs ---------------------------------------------------------------------------------------
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int priority);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags = 0);
@@ -108,6 +110,14 @@ struct DeviceAccess {
     DeviceAccess(const DeviceAccess&) = delete;
 };
 void drain();    // does all that the streams hold
+// From another thread than the host's: does what the streams hold until done(), unless the host is in a call just now.
+void proceed(const std::function<bool()>& done);
+// The runtime's state is one thread's at a time.
+struct Entered {
+    Entered();
+    ~Entered();
+    Entered(const Entered&) = delete;
+};
 cudaError_t set_error(cudaError_t e);
 cudaError_t refuse_while_capturing();
 }   // namespace emu

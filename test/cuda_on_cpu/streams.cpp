@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <mutex>
 #include <vector>
 
 #include "runtime.h"
@@ -27,6 +28,7 @@ struct CUstream_st {
 
 namespace emu {
 namespace {
+std::recursive_mutex api;
 std::vector<cudaStream_t> streams;
 Rng draws{0};
 
@@ -49,6 +51,8 @@ bool step(CUstream_st& s) {
 
 template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
     while (!done()) {
+        for (size_t i = 0; i < streams.size(); i++)    // who is not late has waited for an event at most
+            while (streams[i] != preferred && !streams[i]->lazy && step(*streams[i])) {}
         if (preferred && step(*preferred)) continue;
         const size_t start = draws.below(streams.size());
         bool moved = false;
@@ -57,8 +61,9 @@ template <class Done> void proceed_until(CUstream_st* preferred, Done done) {
     }
 }
 
-// Seeds 1 to 3: the first stream lags behind the second, the second behind the first, both behind the host.
-bool begins_lazy(size_t stream) { return config.seed >> stream % 2 & 1; }
+// Seeds 1 to 3: the first stream lags behind the second, the second behind the first, both behind the host. From 4 on
+// the third, too.
+bool begins_lazy(size_t stream) { return config.seed >> stream % 3 & 1; }
 
 cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
     s.capture_error = cudaErrorStreamCaptureInvalidated;
@@ -66,7 +71,11 @@ cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
 }
 }   // namespace
 
+Entered::Entered() { api.lock(); }
+Entered::~Entered() { api.unlock(); }
+
 void enqueue(cudaStream_t s, std::function<void()> work) {
+    Entered entered;
     if (!s) {
         DeviceAccess access;
         work();
@@ -80,11 +89,16 @@ void enqueue(cudaStream_t s, std::function<void()> work) {
     }
 }
 void drain() {
+    Entered entered;
     proceed_until(nullptr, [] {
         return std::all_of(streams.begin(), streams.end(), [](cudaStream_t s) { return s->queue.empty(); });
     });
 }
+void proceed(const std::function<bool()>& done) {
+    if (std::unique_lock alone(api, std::try_to_lock); alone) proceed_until(nullptr, done);
+}
 void schedule(uint64_t seed) {
+    Entered entered;
     drain();
     config.seed = seed;
     draws = {seed};
@@ -101,12 +115,19 @@ using namespace emu;
 
 // ---- streams -------------------------------------------------------------------------------------------------------
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) { return *least = *greatest = 0, cudaSuccess; }
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* s, unsigned flags, int) {
+    return cudaStreamCreateWithFlags(s, flags);
+}
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned) {
+    Entered entered;
+    if (streams.empty()) draws = {config.seed};
     streams.push_back(*s = new CUstream_st);
     (*s)->lazy = begins_lazy(streams.size() - 1);
     return cudaSuccess;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    Entered entered;
     cudaStreamSynchronize(s);
     std::erase(streams, s);
     delete s;
@@ -114,15 +135,18 @@ cudaError_t cudaStreamDestroy(cudaStream_t s) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t s) {
     if (!s) return cudaSuccess;
+    Entered entered;
     if (s->capturing) return capture_fails(*s, cudaErrorStreamCaptureUnsupported);
     proceed_until(s, [=] { return s->queue.empty(); });
     return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() {
+    Entered entered;
     if (cudaError_t e = refuse_while_capturing()) return e;
     return drain(), cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
+    Entered entered;
     if (s->capturing) return e->captured ? cudaSuccess : capture_fails(*s, cudaErrorStreamCaptureIsolation);
     if (e->captured) return set_error(cudaErrorCapturedEvent);    // joining a capture is not emulated
     s->queue.push_back({{}, e, e->recorded});
@@ -135,23 +159,27 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* e, unsigned) { return *e = new CUevent_st, cudaSuccess; }
 cudaError_t cudaEventCreate(cudaEvent_t* e) { return cudaEventCreateWithFlags(e, 0); }
 cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    Entered entered;
     drain();    // streams refer to it
     delete e;
     return cudaSuccess;
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    Entered entered;
     e->captured = s && s->capturing;
     if (e->captured) return cudaSuccess;
     enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = std::chrono::steady_clock::now(); });
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
+    Entered entered;
     if (e->captured) return set_error(cudaErrorCapturedEvent);
     for (cudaStream_t s : streams)
         if (config.seed && draws.below(2)) step(*s);
     return e->done < e->recorded ? cudaErrorNotReady : cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    Entered entered;
     if (e->captured) return set_error(cudaErrorCapturedEvent);
     proceed_until(nullptr, [e] { return e->done >= e->recorded; });
     return cudaSuccess;
@@ -165,12 +193,14 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
 // ---- graphs --------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
+    Entered entered;
     if (!s || s->capturing) return set_error(cudaErrorStreamCaptureUnsupported);
     s->capturing = new CUgraph_st;
     s->capture_error = cudaSuccess;
     return cudaSuccess;
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
+    Entered entered;
     if (!s || !s->capturing) return set_error(cudaErrorInvalidValue);
     *g = std::exchange(s->capturing, nullptr);
     if (!s->capture_error) return cudaSuccess;

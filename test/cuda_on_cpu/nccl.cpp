@@ -1,0 +1,299 @@
+// nccl.cpp - NCCL between processes of one machine, each with an emulated device.
+//
+// A communicator is a piece of shared memory with a slot for each rank. A collective goes in pieces: each rank copies
+// its part into its slot, all meet, each takes what it needs from the slots, all meet. It is work of a stream like any
+// other and done when the stream's schedule has it. While other ranks wait in a collective that is still queued here,
+// and the host does nothing with the device, a thread does what the streams hold: a device would not wait for its host.
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <nccl.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <thread>
+#include <vector>
+
+#include "../../layers/bf16.h"
+
+namespace {
+constexpr int MAX_RANKS = 64;
+constexpr size_t SLOT = 256 << 10;    // bytes
+typedef std::chrono::steady_clock Clock;
+
+struct Call {
+    int kind;            // 0: all_reduce, 1: reduce_scatter, 2: all_gather
+    int type;
+    size_t n;
+    bool same(const Call& o) const { return kind == o.kind && type == o.type && n == o.n; }
+};
+const char* const KINDS[] = {"ncclAllReduce", "ncclReduceScatter", "ncclAllGather"};
+
+struct Shared {
+    std::atomic<int> ranks, joined;
+    std::atomic<uint32_t> bell;    // rung at each arrival
+    struct Rank {
+        std::atomic<int> pid;
+        std::atomic<uint64_t> begun, arrived;    // collectives; meetings
+        Call call;                               // the collective that it is in
+    } rank[MAX_RANKS];
+    alignas(64) char slot[MAX_RANKS][SLOT];
+};
+
+int seconds_of_patience() {
+    const char* text = getenv("EMU_NCCL_SECONDS");
+    return text && *text ? atoi(text) : 120;
+}
+bool has_died(int pid) {
+    char path[64], text[512] = {};
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return true;
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    const char* after = n > 0 ? strrchr(text, ')') : nullptr;
+    return after && after[1] == ' ' && (after[2] == 'Z' || after[2] == 'X');    // ended, but still listed
+}
+}    // namespace
+
+struct ncclComm {
+    Shared* s;
+    int rank, ranks, id;                       // id: the descriptor behind the id, if it was made here, else -1
+    std::atomic<bool> aborted{false}, ending{false};
+    std::thread device = {};
+
+    void arrive();
+    bool meet();
+    void check(const Call& call);
+    void run(const Call& call, const char* send, char* recv);
+    void go_on();
+};
+
+void ncclComm::arrive() {
+    s->rank[rank].arrived++;
+    s->bell++;
+    syscall(SYS_futex, &s->bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+// False: aborted.
+bool ncclComm::meet() {
+    arrive();
+    const uint64_t mine = s->rank[rank].arrived;
+    const auto start = Clock::now();
+    for (int r = 0; r < ranks;) {
+        if (aborted) return false;
+        const uint32_t heard = s->bell;
+        if (s->rank[r].arrived >= mine) {
+            r++;
+            continue;
+        }
+        const timespec limit = {0, 10'000'000};
+        syscall(SYS_futex, &s->bell, FUTEX_WAIT, heard, &limit, nullptr, 0);
+        const double waited = std::chrono::duration<double>(Clock::now() - start).count();
+        const bool died = waited > 2 && has_died(s->rank[r].pid);
+        if (died || waited > seconds_of_patience())
+            throw emu::Error("NCCL: rank " + std::to_string(rank) + " waits in " + KINDS[s->rank[rank].call.kind] +
+                             " for rank " + std::to_string(r) + (died ? ", which has died" : ", which does not come"));
+    }
+    return true;
+}
+
+void ncclComm::check(const Call& mine) {
+    auto text = [](const Call& c) {
+        return std::string(KINDS[c.kind]) + " of " + std::to_string(c.n) + " of type " + std::to_string(c.type);
+    };
+    for (int r = 0; r < ranks; r++)
+        if (!s->rank[r].call.same(mine))
+            throw emu::Error("NCCL: rank " + std::to_string(rank) + " calls " + text(mine) + ", rank " +
+                             std::to_string(r) + " " + text(s->rank[r].call));
+}
+
+// ---- the work ------------------------------------------------------------------------------------------------------
+
+namespace {
+size_t bytes_of(int type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
+
+// out = sum over ranks, from 0 on, of the n elements that lie at byte `at` of their slots
+template <class T, class Sum> void add_up(const Shared& s, int ranks, size_t at, char* out, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        Sum sum = 0;
+        for (int r = 0; r < ranks; r++) {
+            T x;
+            memcpy(&x, s.slot[r] + at + i * sizeof(T), sizeof(T));
+            if constexpr (sizeof(T) == 8) sum += x;
+            else sum += to_float(x);
+        }
+        T x;
+        if constexpr (sizeof(T) == 8) x = sum;
+        else x = from_float<T>(sum);
+        memcpy(out + i * sizeof(T), &x, sizeof(T));
+    }
+}
+}    // namespace
+
+void ncclComm::run(const Call& call, const char* send, char* recv) {
+    const size_t size = bytes_of(call.type), parts = call.kind == 1 ? size_t(ranks) : 1, most = SLOT / size / parts;
+    s->rank[rank].call = call;
+    s->rank[rank].begun++;
+    if (!meet()) return;
+    check(call);
+    for (size_t at = 0; at < call.n; at += most) {
+        const size_t n = std::min(most, call.n - at), bytes = n * size;
+        for (size_t p = 0; p < parts; p++) memcpy(s->slot[rank] + p * bytes, send + (p * call.n + at) * size, bytes);
+        if (!meet()) return;
+        if (call.kind == 2)
+            for (int r = 0; r < ranks; r++) memcpy(recv + (size_t(r) * call.n + at) * size, s->slot[r], bytes);
+        else {
+            const size_t from = call.kind == 1 ? size_t(rank) * bytes : 0;
+            auto* const add = call.type == ncclFloat64   ? add_up<double, double>
+                              : call.type == ncclFloat32 ? add_up<float, float>
+                                                         : add_up<bf16, float>;
+            add(*s, ranks, from, recv + at * size, n);
+        }
+        if (!meet()) return;
+    }
+}
+
+// The thread that goes on with the streams where the host leaves other ranks waiting.
+void ncclComm::go_on() {
+    for (int behind = 0; !ending && !aborted;) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+        auto others_wait = [this] {
+            for (int r = 0; r < ranks; r++)
+                if (s->rank[r].begun > s->rank[rank].begun) return true;
+            return false;
+        };
+        behind = others_wait() ? behind + 1 : 0;
+        if (behind < 4) continue;
+        try {
+            emu::proceed([&] { return ending || !others_wait(); });
+        } catch (const emu::Error& e) {
+            fprintf(stderr, "\n%s\n", e.what());
+            abort();
+        }
+    }
+}
+
+// ---- calls ---------------------------------------------------------------------------------------------------------
+
+ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
+const char* ncclGetErrorString(ncclResult_t r) {
+    switch (r) {
+        case ncclSuccess: return "no error";
+        case ncclUnhandledCudaError: return "unhandled cuda error";
+        case ncclSystemError: return "unhandled system error";
+        case ncclInternalError: return "internal error";
+        case ncclInvalidArgument: return "invalid argument";
+        case ncclInvalidUsage: return "invalid usage";
+        case ncclRemoteError: return "remote process exited or there was a network error";
+        case ncclInProgress: return "operation in progress";
+    }
+    return "unknown result code";
+}
+const char* ncclGetLastError(ncclComm_t) { return ""; }
+
+// The memory has no name: it is there as long as a process has it open or mapped.
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+    const int fd = memfd_create("nccl", MFD_CLOEXEC);
+    if (fd < 0 || ftruncate(fd, sizeof(Shared))) return ncclSystemError;
+    *id = {};
+    snprintf(id->internal, sizeof id->internal, "/proc/%d/fd/%d", int(getpid()), fd);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
+    *comm = nullptr;
+    if (ranks < 1 || ranks > MAX_RANKS || rank < 0 || rank >= ranks || config->magic != 0xcafebeef)
+        return ncclInvalidArgument;
+    const int fd = open(id.internal, O_RDWR | O_CLOEXEC);
+    if (fd < 0) return ncclSystemError;
+    void* p = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    if (p == MAP_FAILED) return ncclSystemError;
+    Shared* s = static_cast<Shared*>(p);
+    int none = 0, nobody = 0;
+    if ((!s->ranks.compare_exchange_strong(none, ranks) && none != ranks) ||
+        !s->rank[rank].pid.compare_exchange_strong(nobody, int(getpid()))) {
+        munmap(p, sizeof(Shared));
+        return ncclInvalidUsage;
+    }
+    int maker = 0, made = -1;
+    if (sscanf(id.internal, "/proc/%d/fd/%d", &maker, &made) != 2 || maker != int(getpid())) made = -1;
+    *comm = new ncclComm{s, rank, ranks, made};
+    static std::vector<ncclComm_t> all;    // an aborted one is in use until the end of the process
+    all.push_back(*comm);
+    s->joined++;
+    ncclResult_t state = ncclInProgress;
+    while (config->blocking != 0 && state == ncclInProgress) {
+        usleep(1000);
+        ncclCommGetAsyncError(*comm, &state);
+    }
+    return state;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t* state) {
+    *state = c->s->joined < c->ranks ? ncclInProgress : ncclSuccess;
+    if (*state == ncclSuccess && !c->device.joinable() && !c->aborted) {
+        if (c->id >= 0) close(std::exchange(c->id, -1));
+        c->device = std::thread([c] { c->go_on(); });
+    }
+    return ncclSuccess;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t) { return emu::drain(), ncclSuccess; }
+ncclResult_t ncclCommDestroy(ncclComm_t c) {
+    c->ending = true;
+    if (c->device.joinable()) c->device.join();
+    if (c->id >= 0) close(c->id);
+    munmap(c->s, sizeof(Shared));
+    delete c;
+    return ncclSuccess;
+}
+// Releases who waits. The object stays: work that is queued refers to it.
+ncclResult_t ncclCommAbort(ncclComm_t c) {
+    c->aborted = true;
+    if (c->device.joinable()) c->device.detach();
+    return ncclSuccess;
+}
+
+namespace {
+ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int type, ncclComm_t c, cudaStream_t s) {
+    if (!c || !s || !send || !recv || n > size_t{1} << 48) return ncclInvalidArgument;
+    cudaStreamCaptureStatus capturing;
+    if (cudaStreamIsCapturing(s, &capturing); capturing != cudaStreamCaptureStatusNone) return ncclInvalidUsage;
+    const size_t part = n * bytes_of(type), all = part * size_t(c->ranks), mine = part * size_t(c->rank);
+    const char* in = static_cast<const char*>(send);
+    char* out = static_cast<char*>(recv);
+    const size_t in_bytes = kind == 1 ? all : part, out_bytes = kind == 2 ? all : part;
+    const bool in_place = kind == 0 ? out == in : kind == 1 ? out == in + mine : in == out + mine;
+    const bool apart = out + out_bytes <= in || in + in_bytes <= out;
+    if (!in_place && !apart) throw emu::Error(std::string(KINDS[kind]) + ": input and output overlap");
+    auto on_device = [=] {
+        if (!emu::on_device(in, in_bytes) || !emu::on_device(out, out_bytes))
+            throw emu::Error(std::string(KINDS[kind]) + ": not all of it lies in an allocation of the device");
+    };
+    on_device();
+    emu::enqueue(s, [=] {
+        if (c->aborted) return;
+        on_device();
+        c->run({kind, type, n}, in, out);
+    });
+    return ncclSuccess;
+}
+}    // namespace
+
+ncclResult_t ncclAllReduce(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t, ncclComm_t comm,
+                           cudaStream_t s) {
+    return collective(0, send, recv, n, type, comm, s);
+}
+ncclResult_t ncclReduceScatter(const void* send, void* recv, size_t n, ncclDataType_t type, ncclRedOp_t,
+                               ncclComm_t comm, cudaStream_t s) {
+    return collective(1, send, recv, n, type, comm, s);
+}
+ncclResult_t ncclAllGather(const void* send, void* recv, size_t n, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t s) {
+    return collective(2, send, recv, n, type, comm, s);
+}
