@@ -1,5 +1,5 @@
 // train.h - the parts of `flatgpt train`: train_command.cpp has the flags, train_setup.cpp all up to the first step,
-// train_gpt.cu steps.
+// train_dry_run.cpp what a run would take, train_gpt.cu steps.
 #pragma once
 #include "checkpoint.h"
 #include "comm.h"
@@ -22,6 +22,8 @@ struct TrainOptions {
     CommOptions comm;
     int zero = 0;
     std::string reduce_dtype = "fp32";
+    int node_ranks = 0;                  // of a dry run, as the next two: 0 is the device's
+    double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
     std::string resolved;    // run.toml
 };
 
@@ -66,13 +68,15 @@ struct Trainer {
     Status choose_model();    // config and tokenizer
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
-    Status dry_run();
     Status look_for_start();
     Status open_run();    // the directory, locked
     Status take_run();
     Status open_metrics();
     Status load();        // weights: resumed, --from, or new ones
     Status resume();
+
+    // train_dry_run.cpp
+    Status dry_run();
 
     // train_gpt.cu
     Status loop();

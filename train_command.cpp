@@ -72,11 +72,25 @@ Command train_command() {
         {"--zero", &o->zero,
          "what the ranks hold once instead of each: 0 nothing, 1 the optimizer's state, 2 the gradients, too", 0, 2},
         {"--reduce-dtype", &o->reduce_dtype, "in which gradients travel between the ranks", 0, 0, {"fp32", "bf16"}},
-        {"--dry-run", &o->dry_run, "print parameters, memory, tokens and FLOPs per step, then stop"}};
+        {"--dry-run", &o->dry_run,
+         "print parameters, memory, tokens and FLOPs per step, with --ranks what they would send and wait for; then "
+         "stop"},
+        {"--node-ranks", &o->node_ranks, "with --dry-run: ranks of a machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
+        {"--bandwidth", &o->bandwidth,
+         "with --dry-run: GB/s that a rank sends to other machines; 0: 50 on GPUs, 1.25 on CPUs (400 and 10 Gb/s)", 0,
+         1e6},
+        {"--tflops", &o->tflops,
+         "with --dry-run: TFLOP/s that a rank computes; 0: 45 % of what a GPU has, 60 % of what this CPU is measured to",
+         0, 1e6}};
     for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
         c.flags.push_back(f);
     c.resolved = &o->resolved;
     c.run = [o] {
+        const char* of_dry_run = o->node_ranks      ? "--node-ranks"
+                                 : o->bandwidth > 0 ? "--bandwidth"
+                                 : o->tflops > 0    ? "--tflops"
+                                                    : nullptr;
+        if (of_dry_run && !o->dry_run) return fail(Exit::usage, "%s is for --dry-run alone", of_dry_run);
         Trainer t;
         t.o = *o;
         return t.run();

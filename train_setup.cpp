@@ -287,50 +287,6 @@ Status Trainer::open_data() {
     return {};
 }
 
-Status Trainer::dry_run() {
-    printf("model         %s parameters: %d layers, %d heads, %d channels, context %d, vocabulary %d\n",
-           human_count(double(config_parameters(config))).c_str(), config.L, config.NH, config.C, config.T, config.V);
-    printf("data          %s tokens in %zu shards, %lld windows of %d\n", human_count(double(data.tokens())).c_str(),
-           data.shards().size(), (long long)data.samples(), o.seq_len);
-    printf("step          %lld tokens = %d x %d x %d (accumulated); %lld steps = %s tokens, %.2f epochs\n",
-           (long long)o.total_batch, accumulate, o.batch, o.seq_len, (long long)o.steps,
-           human_count(double(o.total_batch) * double(o.steps)).c_str(),
-           double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
-    const double flops = config_flops_per_token(config, o.seq_len);
-    printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
-           flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
-    printf("operations    %s\nmemory\n", device.text.c_str());
-    std::vector<MemoryRow> rows = device.model->memory(config, plan);
-    if (device.gpu) {
-        rows.push_back({"the driver", device.context_bytes});
-    } else {
-        int64_t largest = 0;    // a matrix is turned on its way to a file
-        for (const Tensor& t : config_tensors(config))
-            if (t.transposed) largest = std::max(largest, t.size() * int64_t(sizeof(float)));
-        rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20)});
-        // The libraries take theirs when they first work: a pass of a toy shows how much.
-        Result<Device> toy = open_device(o.device, true);
-        TRY(toy.status);
-        Model& g = *toy.value.model;
-        TRY(g.allocate({256, 256, 1, 4, 256, 1024, 1e-5f}, {Use::train, 1, 256}));
-        g.init(1);
-        const std::vector<int> zeros(256);
-        g.batch(zeros.data(), zeros.data(), 1, 256);
-        g.forward();
-        g.loss(true, 1.0f / 256);
-        g.backward();
-        toy.value.model.reset();
-        rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
-    }
-    int64_t total = 0;
-    for (const MemoryRow& r : rows) {
-        printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
-        total += r.bytes;
-    }
-    printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
-    return {};
-}
-
 // By rank 0 alone, as all that is written there but the tensors of checkpoints.
 Status Trainer::open_run() {
     return ranks.agree(ranks.first() ? take_run() : Status{});

@@ -1,0 +1,283 @@
+// test_scale.cpp - the forecast of a step among ranks: its bytes are those that the model sends, its limits are known.
+#include "scale.h"
+
+#include "thread_ranks.h"
+#include "toy_run.h"
+#include "toy_model.h"
+
+namespace {
+const Config TOY = {.V = 37, .T = 9, .L = 3, .NH = 2, .C = 12, .F = 20};
+constexpr int S = 7;
+constexpr double INF = INFINITY;
+
+Workload gpt2(int ranks, int zero, int accumulate = 1) {
+    Workload w = {config_named("gpt2").value, {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero}};
+    w.accumulate = accumulate, w.weights = Element::bf16;
+    return w;
+}
+Cluster gpus() {
+    Cluster k;
+    k.flops = 400e12, k.memory = 2.7e12;
+    return k;
+}
+Cluster free_links() {
+    Cluster k = gpus();
+    k.inside = k.outside = INF, k.hop_inside = k.hop_outside = k.call = 0;
+    return k;
+}
+
+// What one rank's step really sends, by the model in double.
+struct Sent {
+    int64_t calls = 0;
+    double bytes = 0;
+};
+Sent send_a_step(int ranks, int zero, int batches) {
+    Meeting meeting(ranks);
+    std::vector<Sent> sent(static_cast<size_t>(ranks));
+    std::vector<std::thread> threads;
+    for (int r = 0; r < ranks; r++)
+        threads.emplace_back([&, r] {
+            ThreadComm comm(meeting, r, ranks);
+            Gpt<double> g(reference_ops());
+            g.comm = &comm;
+            toy_model(g, TOY, {.use = Use::train, .B = 1, .S = S, .rank = r, .ranks = ranks, .zero = zero});
+            const std::vector<int> tokens = toy_tokens(S, TOY.V, 1);
+            g.begin_step();
+            for (int i = 0; i < batches; i++) {
+                g.batch(tokens.data(), tokens.data(), 1, S);
+                g.forward();
+                g.loss(true, 1.0f / S);
+                g.backward(i + 1 == batches);
+            }
+            g.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
+            (void)g.finish();
+            comm.join(comm.mark());
+            sent[size_t(r)] = {comm.calls, comm.bytes};
+        });
+    for (std::thread& t : threads) t.join();
+    for (const Sent& s : sent) CHECK((s.calls == sent[0].calls && s.bytes == sent[0].bytes));
+    return sent[0];
+}
+}    // namespace
+
+TEST_CASE("scale: calls and bytes of a step are those that the model makes") {
+    for (int ranks : {2, 3, 4})
+        for (int zero : {0, 1, 2})
+            for (int batches : {1, 3}) {
+                INFO("ranks " << ranks << " zero " << zero << " batches " << batches);
+                const Sent sent = send_a_step(ranks, zero, batches);
+                Workload w = {TOY, {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero}, batches};
+                w.weights = w.gradients = Element::f64;
+                const Forecast f = forecast(w, gpus());
+                CHECK(f.collectives == sent.calls);
+                CHECK(f.sent() == doctest::Approx(sent.bytes).epsilon(1e-12));
+            }
+}
+
+TEST_CASE("scale: a collective's seconds by hand") {
+    Cluster k;
+    k.node = 1, k.outside = 1e9, k.call = 0, k.hop_outside = 0;
+    CHECK(collective_seconds(k, 1, 2, 1e9) == 0);
+    CHECK(collective_seconds(k, 4, 2, 1e9) == doctest::Approx(2 * 3 / 4.0));    // 2 (P - 1) / P
+    CHECK(collective_seconds(k, 4, 1, 1e9) == doctest::Approx(3 / 4.0));
+    k.hop_outside = 1, k.outside = INF;
+    CHECK(collective_seconds(k, 16, 1, 1e9) == 15);    // a ring
+    CHECK(collective_seconds(k, 16, 2, 1e9) == 8);     // a tree of 16, up and down
+    k.trees = false;
+    CHECK(collective_seconds(k, 16, 2, 1e9) == 30);
+    // 2 machines of 4: of 8 bytes each rank passes 6 within its machine, and 1 (a quarter of its machine's 4) out.
+    Cluster two;
+    two.node = 4, two.call = two.hop_inside = two.hop_outside = 0;
+    two.inside = INF, two.outside = 1;
+    CHECK(collective_seconds(two, 8, 1, 8) == doctest::Approx(1));
+    two.inside = 1, two.outside = INF;
+    CHECK(collective_seconds(two, 8, 1, 8) == doctest::Approx(6));
+    two.outside = 1 / 8.0;
+    CHECK(collective_seconds(two, 8, 1, 8) == doctest::Approx(8));    // the slower link counts
+    two.outside = 0;
+    CHECK(collective_seconds(two, 4, 1, 8) < INF);    // one machine needs no adapter
+    two.inside = INF, two.hop_inside = 1, two.hop_outside = 100, two.outside = INF;
+    CHECK(collective_seconds(two, 8, 1, 8) == doctest::Approx(6 + 100));
+}
+
+TEST_CASE("scale: links without a limit cost nothing; work without a limit leaves nothing but links") {
+    for (int zero : {0, 1, 2})
+        for (int accumulate : {1, 4}) {
+            const Workload w = gpt2(512, zero, accumulate);
+            Forecast f = forecast(w, free_links());
+            CHECK(f.efficiency() == 1);
+            CHECK(f.sending == 0);
+            CHECK(f.work > 0);
+            Cluster k = gpus();
+            k.flops = k.memory = INF;
+            f = forecast(w, k);
+            CHECK(f.work == 0);
+            CHECK(f.step() == doctest::Approx(f.sending).epsilon(1e-9));
+        }
+    const Forecast alone = forecast(gpt2(1, 0), gpus());
+    CHECK(alone.efficiency() == 1);
+    CHECK(alone.sent() == 0);
+    CHECK(alone.collectives == 0);
+}
+
+TEST_CASE("scale: work is the FLOPs of the model, and AdamW's bytes") {
+    Workload w = gpt2(8, 0, 3);
+    const double flops = config_flops_per_token(w.c, 1024) * 8 * 1024 * 3;
+    const double adamw = double(config_flat_size(w.c, 8)) * 30 / 2.7e12;    // g 4, m and v 16, master 8, weights 2
+    CHECK(forecast(w, gpus()).work == doctest::Approx(flops / 400e12 + adamw).epsilon(1e-9));
+    w.plan.zero = 1;
+    CHECK(forecast(w, gpus()).work == doctest::Approx(flops / 400e12 + adamw / 8).epsilon(1e-9));
+    w.plan.recompute = Recompute::blocks;    // a forward more, without its last product
+    const double again = forecast(w, gpus()).work - flops / 400e12 - adamw / 8;
+    CHECK(again > 0.15 * flops / 400e12);
+    CHECK(again < 0.34 * flops / 400e12);
+}
+
+TEST_CASE("scale: what a step waits for, by hand") {
+    // A block, the embeddings, the verdict: the first gradients exist when no work is left to hide them.
+    Workload w = gpt2(16, 0);
+    w.c.L = 1;
+    const Cluster k = gpus();
+    const std::vector<Bucket> b = config_buckets(w.c, 16);
+    auto seconds = [&](int passes, double bytes) { return collective_seconds(k, 16, passes, bytes); };
+    const double verdict = seconds(2, 8.0 * (1 + 2 + 32));
+    Forecast f = forecast(w, k);
+    CHECK(f.waiting_for_gradients ==
+          doctest::Approx(seconds(2, 4.0 * double(b[1].size)) + seconds(2, 4.0 * double(b[0].size)) + verdict));
+    CHECK(f.waiting_for_parameters == 0);
+    // Of twelve blocks on a fast link the first one's and the embeddings are left, and ZeRO's first parameters.
+    w = gpt2(16, 1);
+    Cluster fast = k;
+    fast.inside = fast.outside = 2e12, fast.hop_inside = fast.hop_outside = fast.call = 1e-7;
+    const std::vector<Bucket> all = config_buckets(w.c, 16);
+    f = forecast(w, fast);
+    auto fast_seconds = [&](int passes, double bytes) { return collective_seconds(fast, 16, passes, bytes); };
+    CHECK(f.waiting_for_gradients ==
+          doctest::Approx(fast_seconds(1, 4.0 * double(all[1].size)) + fast_seconds(1, 4.0 * double(all[0].size)) +
+                          fast_seconds(2, 8.0 * (1 + 13 + 32))));
+    CHECK(f.waiting_for_parameters == 0);    // AdamW of the other buckets takes longer
+}
+
+TEST_CASE("scale: more ranks never wait less, faster links never wait more") {
+    Cluster k = gpus();
+    k.memory = INF;    // else ZeRO's AdamW is less work for more ranks
+    for (int zero : {0, 1, 2}) {
+        double before = 2;
+        for (int ranks = 1; ranks <= 4096; ranks *= 2) {
+            INFO("ranks " << ranks << " zero " << zero);
+            const double efficiency = forecast(gpt2(ranks, zero), k).efficiency();
+            CHECK(efficiency <= before);
+            before = efficiency;
+        }
+        CHECK(before > 0);
+        for (double bandwidth : {1e9, 1e10, 1e11, 1e12}) {
+            Cluster faster = k;
+            k.outside = bandwidth, faster.outside = 2 * bandwidth;
+            CHECK(forecast(gpt2(64, zero), faster).step() <= forecast(gpt2(64, zero), k).step());
+        }
+    }
+}
+
+TEST_CASE("scale: bytes halve with bf16; ZeRO-2 sends gradients after every batch") {
+    Workload w = gpt2(64, 0, 4);
+    const Forecast f = forecast(w, gpus());
+    const double P = double(config_flat_size(w.c, 64));
+    CHECK(f.gradients == doctest::Approx(2 * 63 / 64.0 * 4 * P));
+    w.plan.wire = Element::bf16;
+    CHECK(forecast(w, gpus()).gradients == f.gradients / 2);
+    w = gpt2(64, 1, 4);
+    CHECK(forecast(w, gpus()).gradients == f.gradients / 2);
+    CHECK(forecast(w, gpus()).parameters == f.gradients / 4);    // bf16
+    w.plan.zero = 2;
+    CHECK(forecast(w, gpus()).gradients == 4 * f.gradients / 2);
+}
+
+TEST_CASE("scale: advice is what the forecast says, and none where little waits") {
+    CHECK(forecast_advice(gpt2(512, 1), free_links()).empty());
+    CHECK(forecast_advice(gpt2(1, 0), gpus()).empty());
+    Cluster k = gpus();
+    k.outside = 1e9;
+    auto all = [](const std::vector<std::string>& lines) {
+        std::string text;
+        for (const std::string& line : lines) text += line + "\n";
+        return text;
+    };
+    std::string text = all(forecast_advice(gpt2(64, 2, 4), k));
+    for (const char* part : {"--reduce-dtype bf16: ", "--zero 1: ", "--batch 16 --total-batch 4194304: "})
+        CHECK_MESSAGE(contains(text, part), text);
+    Workload w = gpt2(64, 0);
+    w.plan.wire = Element::bf16;
+    text = all(forecast_advice(w, k));
+    CHECK(!contains(text, "--reduce-dtype"));
+    CHECK(!contains(text, "--zero"));
+    CHECK(contains(text, "--total-batch 2097152: "));
+}
+
+TEST_CASE("scale: memory of one of 512 ranks") {
+    Gpt<float> g(cpu_ops(Dtype::fp32));
+    const Config c = config_named("gpt2").value;
+    auto bytes = [&](int ranks, int zero) {
+        int64_t total = 0;
+        for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))
+            total += r.bytes;
+        return double(total);
+    };
+    const double P = double(config_flat_size(c, 512)), one = bytes(1, 0);
+    const std::vector<Bucket> b = config_buckets(c, 512);
+    const double made = 4 * double(b[0].size + b[11].size + b[12].size);
+    CHECK(bytes(512, 0) == doctest::Approx(one).epsilon(0.01));
+    CHECK(one - bytes(512, 1) == doctest::Approx(8 * P * 511 / 512).epsilon(0.01));
+    CHECK(one - bytes(512, 2) == doctest::Approx(12 * P * 511 / 512 - made).epsilon(0.01));
+    Workload w = gpt2(512, 1);
+    CHECK(collective_scratch(w, true) == 0);
+    w.plan.wire = Element::bf16;
+    CHECK(collective_scratch(w, true) == 2 * b[0].size);
+    CHECK(collective_scratch(w, false) <= 512 * (256 << 10));
+    CHECK(collective_scratch(gpt2(1, 0), false) == 0);
+}
+
+TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
+    Toy toy;
+    for (const char* zero : {"0", "1", "2"}) {
+        std::vector<std::string> a = toy.args("never", {"--ranks", "512", "--zero", zero, "--tflops", "0.01",
+                                                        "--bandwidth", "0.001", "--node-ranks", "4", "--device", "cpu"});
+        a.push_back("--dry-run");
+        const ProcessResult r = run_flatgpt(a);
+        INFO(r.out << r.err);
+        REQUIRE(r.exit_code == 0);
+        for (const char* row : {"65536 tokens = 4 x 32 x 1 (accumulated) x 512 (ranks)", "memory of a rank",
+                                "scratch of the collectives", "\nranks         512, 4 on each of 128 machines, --zero ",
+                                "\non the wire   each rank sends ", "\nto hide       ", "0.001 GB/s to other machines",
+                                "0.01 TFLOP/s", "\nefficiency    ", "what would help", "--reduce-dtype bf16: "})
+            CHECK_MESSAGE(contains(r.out, row), row);
+        CHECK(number(r.out, "efficiency    ") > 0);
+        CHECK(number(r.out, "efficiency    ") < 100);
+        CHECK(!fs::exists(toy.dir + "/never"));
+    }
+    // One rank has nobody to send to.
+    std::vector<std::string> a = toy.args("never");
+    a.push_back("--dry-run");
+    ProcessResult r = run_flatgpt(a);
+    CHECK(r.exit_code == 0);
+    CHECK(!contains(r.out, "on the wire"));
+}
+
+TEST_CASE("scale: wrong flags are exit 2") {
+    Toy toy;
+    auto refused = [&](std::vector<std::string> more, bool dry, const char* why) {
+        std::vector<std::string> a = toy.args("never", more);
+        if (dry) a.push_back("--dry-run");
+        const ProcessResult r = run_flatgpt(a);
+        INFO(r.out << r.err);
+        CHECK(r.exit_code == 2);
+        CHECK(contains(r.err, why));
+    };
+    refused({"--bandwidth", "50"}, false, "--bandwidth is for --dry-run alone");
+    refused({"--tflops", "1"}, false, "--tflops is for --dry-run alone");
+    refused({"--node-ranks", "8"}, false, "--node-ranks is for --dry-run alone");
+    refused({"--ranks", "512", "--bandwidth", "-1"}, true, "--bandwidth: expected a number");
+    refused({"--ranks", "512", "--tflops", "nan"}, true, "--tflops: expected a number");
+    refused({"--ranks", "512", "--zero", "3"}, true, "--zero: expected a whole number from 0 to 2");
+    refused({"--ranks", "512", "--reduce-dtype", "fp16"}, true, "--reduce-dtype: expected one of fp32, bf16");
+    refused({"--ranks", "512", "--total-batch", "1024"}, true, "is not a multiple of batch x seq-len x ranks = 65536");
+}
