@@ -207,7 +207,7 @@ TEST_CASE("watch: a rank twice, and other numbers of ranks, are told") {
 }
 
 TEST_CASE("watch: ten thousand strangers while four ranks meet, and after") {
-    Job job(act("loop"), 4);
+    Job job(act("loop", 60), 4);
     const double begin = now_seconds();
     job.add(0);
     for (bool open = false; !open && now_seconds() < begin + 20; usleep(1000)) {

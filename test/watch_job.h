@@ -115,7 +115,7 @@ inline void strangers(int port, int n, uint64_t seed) {
         std::string text;
         const uint32_t kind = philox(seed, 1, uint64_t(i)).v[0] % 8;
         const size_t size = kind == 1 ? 64 : kind == 2 ? 112 : kind == 3 ? 56 : kind == 7 ? 100000 : 0;
-        for (size_t k = 0; k < size; k++) text += char(philox(seed, 2, uint64_t(i) << 20 | k).v[0]);
+        for (size_t k = 0; k < size; k++) text += k < 128 ? char(philox(seed, uint64_t(i), k).v[0]) : text[k - 128];
         if (kind == 2 || kind == 3) text.replace(0, 8, "flatgpt1");
         if (kind == 5) text = std::string("\xa7\xf1\x05\x01\0\0\0\0\xff\xff\xff\xff", 12);
         if (kind == 6) text = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
