@@ -156,8 +156,8 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
 
 // ---- what travels --------------------------------------------------------------------------------------------------
 
-// Bytes that have come from all ranks and wait to be added: few enough to be in a cache still. 160 MB of floats, 2 ranks
-// and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, noisy, 2026-11-21).
+// Bytes that have come from all ranks and wait to be added: few enough to be in a cache still. 160 MB of floats, 2
+// ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, 2026-11-21).
 constexpr int64_t STAGE = 4 << 20;
 constexpr int64_t MESSAGE = 256 << 10;    // bytes, and not less, of the messages of a large collective
 constexpr int64_t SMALL = 4096;           // bytes that everyone sends to everyone
@@ -353,7 +353,7 @@ class Mpi final : public Comm {
 
     // Signals are the main thread's: MPI's threads inherit what this one blocks, and what MPI handles is undone.
     void start() {
-        struct sigaction before[NSIG];
+        struct sigaction before[NSIG] = {};
         for (int s = 1; s < NSIG; s++) sigaction(s, nullptr, &before[s]);
         sigset_t all, mask;
         sigfillset(&all);

@@ -49,7 +49,7 @@ install() {
 }
 mkdir -p build && echo "$may" >$tried
 install $want $may && exit 0
-install $want || { echo "deps: could not install$want; install them by hand (names of Debian packages) and run make again"
-                   exit 1; }
+install $want ||
+    { echo "deps: could not install$want; install them by hand (names of Debian packages) and run make again"; exit 1; }
 for p in $may; do install "$p" || echo "deps: no $p: $(without "$p")"; done
 exit 0

@@ -50,9 +50,8 @@ TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks
     CHECK(contains(r.err, "rank 1 of 4"));
     CHECK(contains(r.err, "srun --mpi=pmix"));
     if (!has_mpirun()) return;
-    r = run_process(mpirun(2, {"sh", "-c", "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=1 " +
-                                               program(RANKS) + " mpi"}),
-                    mpirun_options());
+    const std::string other = "RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=3 MASTER_ADDR=localhost MASTER_PORT=1 ";
+    r = run_process(mpirun(2, {"sh", "-c", other + program(RANKS) + " mpi"}), mpirun_options());
     INFO(r.err);
     CHECK(r.exit_code == 7);
     CHECK(contains(r.err, " of 3 ranks expected, but MPI says rank "));
