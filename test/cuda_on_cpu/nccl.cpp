@@ -224,8 +224,6 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     int maker = 0, made = -1;
     if (sscanf(id.internal, "/proc/%d/fd/%d", &maker, &made) != 2 || maker != int(getpid())) made = -1;
     *comm = new ncclComm{s, rank, ranks, made};
-    static std::vector<ncclComm_t> all;    // an aborted one is in use until the end of the process
-    all.push_back(*comm);
     s->joined++;
     ncclResult_t state = ncclInProgress;
     while (config->blocking != 0 && state == ncclInProgress) {
@@ -252,8 +250,10 @@ ncclResult_t ncclCommDestroy(ncclComm_t c) {
     delete c;
     return ncclSuccess;
 }
-// Releases who waits. The object stays: work that is queued refers to it.
+// Releases who waits. The object stays until the end of the process: work that is queued refers to it.
 ncclResult_t ncclCommAbort(ncclComm_t c) {
+    static auto& kept = *new std::vector<ncclComm_t>;
+    kept.push_back(c);
     c->aborted = true;
     if (c->device.joinable()) c->device.detach();
     return ncclSuccess;
