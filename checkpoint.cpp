@@ -155,6 +155,7 @@ Status write_file(const Disk& disk, const std::string& dir, const std::string& n
             int64_t n = uninterrupted([&] { return disk.write(fd, waiting.data() + done, piece); });
             if (n == 0) n = -ENOSPC;
             TRY(disk_status(path, "write", n));
+            heartbeat();
             done += n;
         }
         waiting.clear();
@@ -310,6 +311,7 @@ Status verify_file(const std::string& path, const Sum& expected) {
         int64_t bytes = std::min(CHUNK, expected.bytes - at);
         TRY(file.value.read(at, piece.data(), bytes));
         crc = crc32c(crc, piece.data(), bytes);
+        heartbeat();
     }
     if (crc != expected.crc)
         return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);

@@ -129,6 +129,8 @@ Status from_open_mpi(const CommOptions&, const Environment& env, Place* p) {
         memcpy(&bits, comm_token(p->job).data(), sizeof bits);
         p->host = "127.0.0.1", p->port = 20000 + bits % 40000;
     }
+    if (env.has("OMPI_COMM_WORLD_LOCAL_SIZE"))
+        TRY(env.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, MOST_RANKS, &p->local_ranks));
     TRY(env.master(p));
     return env.local("OMPI_COMM_WORLD_LOCAL_RANK", all_here, p);
 }
@@ -150,6 +152,7 @@ Status from_pmi(const CommOptions&, const Environment& env, Place* p) {
     TRY(env.master(p));
     if (p->job.empty()) p->job = "port " + std::to_string(p->port);
     const bool all_here = env.text("MPI_LOCALNRANKS") == env.text("PMI_SIZE");
+    if (env.has("MPI_LOCALNRANKS")) TRY(env.number("MPI_LOCALNRANKS", 1, MOST_RANKS, &p->local_ranks));
     return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", all_here, p);
 }
 

@@ -23,6 +23,7 @@ struct CommOptions {
 };
 struct Place {
     int rank = 0, ranks = 1, local_rank = 0;
+    int local_ranks = 1;     // of this machine, as far as the launcher says
     std::string launcher;    // who says so: "--ranks", "torchrun", "Open MPI", "PMI", "Slurm"; "" a process of its own
     bool mpi = false;        // an MPI launcher: MPI tells where rank 0 is
     std::string host;        // of rank 0, where MPI does not tell it: names or addresses, comma-separated
@@ -39,11 +40,11 @@ std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9":
 
 // What the main thread is at; written by it, read by the watch's thread.
 struct Pulse {
-    std::atomic<int64_t> count{0};                // grows with everything that gets done
+    std::atomic<int64_t>& count = heartbeats;
     std::atomic<bool> waiting{false};             // for other ranks
     std::atomic<const char*> what{"starting"};    // a literal: "step", "writing a checkpoint"
     std::atomic<int64_t> step{0};
-    void beat() { count.fetch_add(1, std::memory_order_relaxed); }
+    void beat() { heartbeat(); }
     void at(const char* now) { what = now, beat(); }
 };
 struct Waiting {    // for as long as it lives

@@ -1,5 +1,6 @@
 // common.h - what every file may use: CHECK for our mistakes, Status and Result for the world's, checked sizes, philox.
 #pragma once
+#include <atomic>
 #include <cmath>
 #include <cstdarg>
 #include <cstdint>
@@ -69,6 +70,12 @@ template <class V> struct [[nodiscard]] Result {
     fputc('\n', stderr);
     abort();
 }
+
+// ---- signs of life -------------------------------------------------------------------------------------------------
+
+// Grows with whatever gets done: by it the ranks of a run see that this process does not stand still.
+inline std::atomic<int64_t> heartbeats{0};
+inline void heartbeat() { heartbeats.fetch_add(1, std::memory_order_relaxed); }
 
 // ---- sizes ---------------------------------------------------------------------------------------------------------
 

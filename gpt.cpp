@@ -19,7 +19,6 @@ template <class T> void Gpt<T>::batch(const int* from_tok, const int* from_targe
 template <class T> void Gpt<T>::forward() {
     CHECK(next_B > 0, "no batch was handed over");
     B = next_B, S = next_S, next_B = 0;
-    beat();
     op.take(in, staged, int64_t(sizeof(int)) * int64_t(host_in.size()));
     stack(nullptr);
 }
@@ -35,6 +34,7 @@ template <class T> void Gpt<T>::stack(Cache* cache) {
 }
 
 template <class T> void Gpt<T>::block_forward(int l, T* out, Cache* cache) {
+    heartbeat();
     const Block<T>& p = w.block[size_t(l)];
     const Activations<T>& t = a[size_t(l)];
     const Heads h = c.heads();
@@ -111,6 +111,7 @@ template <class T> void Gpt<T>::block_again(int l) {
 }
 
 template <class T> void Gpt<T>::block_backward(int l) {
+    heartbeat();
     const Block<T>& p = w.block[size_t(l)];
     const Block<Grad<T>>& d = dw.block[size_t(l)];
     const Activations<T>& t = a[size_t(l)];
@@ -252,7 +253,6 @@ template <class T> void Gpt<T>::cache_spread(const Cache& from, Cache& to) {
 }
 
 template <class T> void Gpt<T>::extend(Cache& cache, const int* from_tok, int more) {
-    beat();
     B = cache.B, S = more;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S && cache.pos + S <= cache.maxT, "B=%d S=%d pos=%d max=%d", B, S,
           cache.pos, cache.maxT);

@@ -254,7 +254,6 @@ template <class T> struct Gpt final : Model {
     static constexpr int IN_HEAD = 16;
 
     void await(int k) { if (comm && plan.zero) comm->join(here[size_t(k)]); }    // bucket k's parameters
-    void beat() const { if (comm && comm->pulse) comm->pulse->beat(); }
     void prepare(int k);    // bucket k's gradients are about to be made
     void send(int k, bool last);    // they are made
     int sum_over_ranks(int signal);    // what gate adds up; how many squares

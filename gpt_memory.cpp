@@ -191,7 +191,7 @@ template <class T> bool Gpt<T>::spread(Part part) const {
 template <class T> float* Gpt<T>::store(Part part) const { return part == Part::m ? m : part == Part::v ? v : master; }
 
 template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float* to) const {
-    beat();
+    heartbeat();
     if (spread(part)) {
         int k = int(buckets.size());
         while (buckets[size_t(--k)].offset > offset) {}
@@ -216,7 +216,7 @@ template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float
 }
 
 template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, const float* from) {
-    beat();
+    heartbeat();
     auto put = [&](auto* to, int64_t at, const float* source, int64_t count) {
         using X = std::remove_pointer_t<decltype(to)>;
         if constexpr (std::is_same_v<X, float>) {
@@ -271,7 +271,7 @@ template <class T> uint64_t Gpt<T>::hash() const {
         const int64_t bytes = std::min(int64_t(host.size()), flat - at) * int64_t(sizeof(T));
         op.download(host.data(), params + at, bytes);
         h = hash_words(h, host.data(), bytes);
-        beat();
+        heartbeat();
     }
     return h;
 }

@@ -63,6 +63,7 @@ struct Trainer {
     Status same_configuration();
     Status same_start();
     void same_algorithms();    // as rank 0's
+    void share_cores();
     Result<std::string> newest(const std::string& path);
     Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status choose_model();    // config and tokenizer

@@ -107,11 +107,12 @@ Status Trainer::report(const Step& s, double seconds) {
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
         bytes = device.gpu ? device.total_bytes - device.model->free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
+    const double work = rate * flops / ranks.count();    // FLOP/s of each device
     char speed[96], line[320];
     if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
-        snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * rate * flops / device.peak,
-                 100 * rate * flops / measured);
-    if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", rate * flops / 1e9);
+        snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
+                 100 * work / measured);
+    if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
     snprintf(line, sizeof line, "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %s",
              (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss, val_text.c_str(), lr, s.norm,
              1e3 * seconds, human_count(rate).c_str(),
@@ -121,7 +122,7 @@ Status Trainer::report(const Step& s, double seconds) {
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
-                      (device.peak > 0 ? ",\"mfu\":" + json_number(rate * flops / device.peak) : "") +
+                      (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
                       ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") + extra +
                       "}\n";
     extra.clear();

@@ -1,5 +1,6 @@
 // train_setup.cpp - `flatgpt train` up to the first step: flags, model, data, run directory, resume.
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -105,12 +106,22 @@ void Trainer::same_algorithms() {
     device_choose(ranks.watch->broadcast(device_choices()));
 }
 
+// Ranks that their launcher has not bound to cores of their own divide those of the machine.
+void Trainer::share_cores() {
+    cpu_set_t mine;
+    if (o.device.threads || ranks.place.local_ranks == 1 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+    if (CPU_COUNT(&mine) < sysconf(_SC_NPROCESSORS_ONLN)) return;
+    cpu_set_threads(0);
+    o.device.threads = std::max(1, cpu_threads() / ranks.place.local_ranks);
+}
+
 // ---- set-up --------------------------------------------------------------------------------------------------------
 
 Status Trainer::set_up() {
     if (!o.dry_run) TRY(same_configuration());
     TRY(find_start());
     TRY(choose_model());
+    share_cores();
     Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
     TRY(opened.status);
     device = std::move(opened.value);

@@ -1,21 +1,23 @@
 // test_emulated.cpp - the command line with --device cuda, on a binary whose GPU is the emulator (build/emu/flatgpt).
+#include <signal.h>
+
+#include "mpirun.h"
 #include "toy_run.h"
 
 namespace {
-ProcessResult run_emulated(std::vector<std::string> args, std::vector<std::string> environment = {}) {
+std::string emulated_binary() {
     const char* path = getenv("FLATGPT_EMU");
-    args.insert(args.begin(), fs::absolute(path ? path : "build/emu/flatgpt").string());
+    return fs::absolute(path ? path : "build/emu/flatgpt").string();
+}
+ProcessResult run_emulated(std::vector<std::string> args, std::vector<std::string> environment = {}) {
+    args.insert(args.begin(), emulated_binary());
     ProcessOptions o;
     o.environment = environment;
     o.timeout = 120;
     return run_process(args, o);
 }
-bool emulated() {
-    const char* path = getenv("FLATGPT_EMU");
-    return fs::exists(path ? path : "build/emu/flatgpt");
-}
 #define NEED_EMULATED() \
-    if (!emulated()) SKIP("no build/emu/flatgpt: make test builds it")
+    if (!fs::exists(emulated_binary())) SKIP("no build/emu/flatgpt: make test builds it")
 // Heads of 32, small enough for an emulated GPU.
 std::vector<std::string> small(const Toy& toy, const std::string& out, std::vector<std::string> more = {}) {
     std::vector<std::string> a = toy.args(out, {"--device", "cuda", "--channels", "64", "--batch", "2"});
@@ -143,4 +145,65 @@ TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
         found++;
     }
     CHECK(found >= 5);    // layernorm, attention forward and backward, lm_head, linear
+}
+
+TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global batch; resumed, the same bits") {
+    NEED_EMULATED();
+    NEED_MPIRUN();
+    Toy toy;
+    const std::vector<std::string> global = {"--total-batch", "256", "--steps", "8", "--save-every", "4"};
+    auto ranks = [&](const std::string& out, std::vector<std::string> more) {
+        more.insert(more.end(), global.begin(), global.end());
+        std::vector<std::string> a = small(toy, out, more);
+        a.insert(a.begin(), emulated_binary());
+        ProcessResult r = run_process(mpirun(2, a), mpirun_options(120));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        return r.err;
+    };
+    for (const char* dtype : {"fp32", "bf16"}) {
+        const std::string one = std::string("one_") + dtype;
+        std::vector<std::string> alone = global;
+        alone.insert(alone.end(), {"--dtype", dtype});
+        ProcessResult r = run_emulated(small(toy, one, alone));
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        const double loss = number(toy.metrics(one), "\"step\":8,\"loss\":");
+        for (const char* zero : {"0", "1", "2"}) {
+            const std::string out = std::string(dtype) + zero, plain = std::string(dtype) + "0";
+            CHECK(contains(ranks(out, {"--dtype", dtype, "--zero", zero}), "2 ranks by Open MPI and NCCL"));
+            CHECK(number(toy.metrics(out), "\"step\":8,\"loss\":") ==
+                  doctest::Approx(loss).epsilon(dtype[0] == 'f' ? 1e-5 : 1e-3));
+            if (zero[0] == '1') CHECK(toy.metrics(out) == toy.metrics(plain));
+            if (zero[0] == '0') continue;
+            const std::string before = toy.metrics(out), whole = read_file(toy.newest(out) + "/MANIFEST");
+            fs::remove_all(toy.newest(out));
+            ranks(out, {"--dtype", dtype, "--zero", zero, "--resume", "auto"});
+            CHECK(toy.metrics(out) == before);
+        }
+    }
+    CHECK(!ranks("wire", {"--dtype", "bf16", "--zero", "1", "--reduce-dtype", "bf16"}).empty());
+    CHECK(number(toy.metrics("wire"), "\"step\":8,\"loss\":") ==
+          doctest::Approx(number(toy.metrics("bf160"), "\"step\":8,\"loss\":")).epsilon(1e-2));
+}
+
+TEST_CASE("cuda command line: a rank that dies is named by the one that waits for it in NCCL") {
+    NEED_EMULATED();
+    NEED_MPIRUN();
+    Toy toy;
+    std::vector<std::string> a = small(toy, "a", {"--steps", "100000", "--timeout", "3"});
+    a.insert(a.begin(), emulated_binary());
+    const std::string script = "echo $OMPI_COMM_WORLD_RANK $$ >>" + toy.dir + "/pids; exec \"$@\"";
+    a.insert(a.begin(), {"sh", "-c", script, "sh"});
+    Process p(mpirun(2, a), mpirun_options(60));
+    wait_for_training(p);
+    usleep(200000);
+    const std::string pids = read_file(toy.dir + "/pids");
+    kill(int(number(pids, pids[0] == '1' ? "1 " : "\n1 ")), SIGKILL);
+    ProcessResult r = p.wait();
+    INFO(r.err);
+    CHECK(r.exit_code != 0);
+    CHECK(!r.timed_out);
+    CHECK(contains(r.err, "rank 0: rank 1"));
+    CHECK(contains(r.err, "died"));
 }
