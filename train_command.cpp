@@ -80,7 +80,7 @@ Command train_command() {
          "with --dry-run: GB/s that a rank sends to other machines; 0: 50 on GPUs, 1.25 on CPUs (400 and 10 Gb/s)", 0,
          1e6},
         {"--tflops", &o->tflops,
-         "with --dry-run: TFLOP/s that a rank computes; 0: 45 % of what a GPU has, 60 % of what this CPU is measured to",
+         "with --dry-run: TFLOP/s that a rank computes; 0: 45 % of a GPU's peak, 60 % of what this CPU is measured at",
          0, 1e6}};
     for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
         c.flags.push_back(f);

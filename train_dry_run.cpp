@@ -101,9 +101,11 @@ Cluster cluster(const Trainer& t) {
 }
 
 std::string decimal_bytes(double n) {
+    static const char* const units[] = {"kB", "MB", "GB", "TB"};
+    int unit = 0;
+    for (n /= 1e3; n >= 1e3 && unit < 3; n /= 1e3) unit++;
     char text[32];
-    snprintf(text, sizeof text, n < 1e6 ? "%.1f kB" : n < 1e9 ? "%.1f MB" : "%.2f GB",
-             n / (n < 1e6 ? 1e3 : n < 1e9 ? 1e6 : 1e9));
+    snprintf(text, sizeof text, "%.1f %s", n, units[unit]);
     return text;
 }
 std::string duration(double seconds) {
@@ -117,8 +119,8 @@ void print_ranks(const Trainer& t) {
     const Cluster k = cluster(t);
     const Forecast f = forecast(w, k);
     const int node = std::min(k.node, w.plan.ranks), nodes = int(ceil_div(w.plan.ranks, node));
-    printf("ranks         %d, %d on each of %d machines, --zero %d; a forecast, nothing of it measured: dev/scale.md\n",
-           w.plan.ranks, node, nodes, w.plan.zero);
+    printf("ranks         %d, %d on each of %d machine%s, --zero %d; a forecast, nothing is measured: dev/scale.md\n",
+           w.plan.ranks, node, nodes, nodes == 1 ? "" : "s", w.plan.zero);
     auto of_zero = [&](const std::string& text) { return w.plan.zero ? text : std::string(); };
     printf("on the wire   each rank sends %s a step in %d collectives: gradients as %s%s\n",
            decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.wire == Element::bf16 ? "bf16" : "fp32",
@@ -134,7 +136,8 @@ void print_ranks(const Trainer& t) {
            of_zero(", " + duration(f.waiting_for_parameters) + " for parameters").c_str(),
            human_count(double(t.o.total_batch) / f.step()).c_str());
     const std::vector<std::string> advice = forecast_advice(w, k);
-    if (!advice.empty()) printf("              %.0f %% of the step waits; what would help:\n", 100 - 100 * f.efficiency());
+    if (!advice.empty())
+        printf("              %.0f %% of the step waits; what would help:\n", 100 - 100 * f.efficiency());
     for (const std::string& line : advice) printf("              %s\n", line.c_str());
 }
 }    // namespace

@@ -239,8 +239,9 @@ TEST_CASE("scale: memory of one of 512 ranks") {
 TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
     Toy toy;
     for (const char* zero : {"0", "1", "2"}) {
-        std::vector<std::string> a = toy.args("never", {"--ranks", "512", "--zero", zero, "--tflops", "0.01",
-                                                        "--bandwidth", "0.001", "--node-ranks", "4", "--device", "cpu"});
+        std::vector<std::string> a =
+            toy.args("never", {"--ranks", "512", "--zero", zero, "--tflops", "0.01", "--bandwidth", "0.001",
+                               "--node-ranks", "4", "--device", "cpu"});
         a.push_back("--dry-run");
         const ProcessResult r = run_flatgpt(a);
         INFO(r.out << r.err);
