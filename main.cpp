@@ -175,6 +175,6 @@ int main(int argc, char** argv) {
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
     if (!status.message.empty()) fprintf(stderr, "%s: %s\n", prefix.c_str(), escape_control(status.message).c_str());
-    if (status.code == Exit::usage) fprintf(stderr, "try %s --help\n", prefix.c_str());
+    if (status.code == Exit::usage && !status.message.empty()) fprintf(stderr, "try %s --help\n", prefix.c_str());
     return int(status.code);
 }

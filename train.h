@@ -58,6 +58,7 @@ struct Trainer {
 
     // train_setup.cpp
     Status set_up();    // all before the loop
+    Status agreed(const Status& mine);
     // The same text on every rank, line by line; else exit 7 saying who differs in what.
     Status same_everywhere(const std::string& text);
     Status same_configuration();
@@ -68,6 +69,7 @@ struct Trainer {
     Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status choose_model();    // config and tokenizer
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
+    void settle_batch();
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
     Status look_for_start();
     Status open_run();    // the directory, locked

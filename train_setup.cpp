@@ -64,6 +64,7 @@ Status Trainer::same_everywhere(const std::string& text) {
 
 // The binary and every flag but those that tell one rank from another.
 Status Trainer::same_configuration() {
+    if (!ranks.watch) return {};
     uint64_t binary = HASH_START;
     Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
     if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
@@ -81,12 +82,15 @@ Status Trainer::same_configuration() {
 
 Status Trainer::same_start() {
     if (!ranks.watch) return {};
-    char text[256];
-    snprintf(text, sizeof text, "operations = %s\nstart = %s\nstep = %lld\ndata = %016llx\nvalidation = %016llx\n"
-             "weights = %016llx\n", device.model->backend(), start.c_str(), (long long)state.step,
-             (unsigned long long)data.fingerprint(), (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
-             (unsigned long long)device.model->hash());
-    return same_everywhere(text);
+    auto hash = [](const char* name, uint64_t h) {
+        char row[64];
+        snprintf(row, sizeof row, "%s = %016llx\n", name, (unsigned long long)h);
+        return std::string(row);
+    };
+    return same_everywhere(std::string("operations = ") + device.model->backend() + "\nstep = " +
+                           std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
+                           hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
+                           hash("weights", device.model->hash()));
 }
 
 // A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
@@ -117,28 +121,39 @@ void Trainer::share_cores() {
 
 // ---- set-up --------------------------------------------------------------------------------------------------------
 
+// What fails on every rank, such as a wrong flag, ends each with its own exit code; what fails on one ends the others
+// with exit 7.
+Status Trainer::agreed(const Status& mine) {
+    Status all = ranks.agree(mine);
+    together = !all.ok();
+    return all;
+}
+
 Status Trainer::set_up() {
-    if (!o.dry_run) TRY(same_configuration());
+    TRY(agreed(o.dry_run || !o.out.empty()
+                   ? Status{}
+                   : fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl")));
+    TRY(same_configuration());
     TRY(find_start());
-    TRY(choose_model());
+    TRY(agreed(choose_model()));
     share_cores();
     Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
-    TRY(opened.status);
+    TRY(agreed(opened.status));
     device = std::move(opened.value);
     if (!o.dry_run) TRY(ranks.start(device.gpu));
     device.model->comm = ranks.comm.get();
-    TRY(choose_batch());
-    TRY(open_data());
+    TRY(agreed(choose_batch()));
+    settle_batch();
+    TRY(agreed(open_data()));
     if (o.dry_run) return dry_run();
-    if (o.out.empty()) return fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl");
     TRY(open_run());
     measured = measure_peak(device);
-    TRY(device.model->allocate(config, plan));
-    TRY(load());
+    TRY(agreed(device.model->allocate(config, plan)));
+    TRY(agreed(load()));
     TRY(same_start());
     same_algorithms();
     state.config = o.resolved;
-    TRY(open_metrics());
+    TRY(agreed(open_metrics()));
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " +
@@ -151,8 +166,8 @@ Status Trainer::set_up() {
 
 Status Trainer::find_start() {
     Status found = ranks.first() ? look_for_start() : Status{};
-    if (!ranks.watch) return found;
-    TRY(ranks.agree(found));
+    TRY(agreed(found));
+    if (!ranks.watch) return {};
     start = ranks.watch->broadcast(start);
     resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
     return {};
@@ -250,17 +265,23 @@ Status Trainer::choose_batch() {
         const int B = (fits + over) / 2;
         (need(B) <= free ? fits : over) = B;
     }
-    if (ranks.watch) {    // what fits everywhere
-        for (const std::string& theirs : ranks.watch->gather(std::to_string(fits))) fits = std::min(fits, stoi(theirs));
-        fits = stoi(ranks.watch->broadcast(std::to_string(fits)));
-    }
-    while (o.total_batch && rows % fits) fits--;
     plan.B = fits;
+    return {};
+}
+
+// --batch auto: what fits on every rank, and divides the step.
+void Trainer::settle_batch() {
+    if (o.batch) return;
+    if (ranks.watch) {
+        for (const std::string& theirs : ranks.watch->gather(std::to_string(plan.B)))
+            plan.B = std::min(plan.B, stoi(theirs));
+        plan.B = stoi(ranks.watch->broadcast(std::to_string(plan.B)));
+    }
+    while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
     o.batch = plan.B;
     const size_t at = o.resolved.find("batch = 0\n");    // a resumed run takes the same
     if (at != std::string::npos) o.resolved.replace(at, 9, "batch = " + std::to_string(o.batch));
     progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
-    return {};
 }
 
 Status Trainer::open_data() {
@@ -300,7 +321,7 @@ Status Trainer::open_data() {
 
 // By rank 0 alone, as all that is written there but the tensors of checkpoints.
 Status Trainer::open_run() {
-    return ranks.agree(ranks.first() ? take_run() : Status{});
+    return agreed(ranks.first() ? take_run() : Status{});
 }
 Status Trainer::take_run() {
     std::error_code error;
