@@ -1,8 +1,8 @@
 #!/bin/bash
 # Everything that only a GPU can tell: build, tests on the device, benches, 50 training steps of GPT-2 124M, generation,
 # PyTorch beside them, the ladders, compute-sanitizer. Goes on after a failed part; all output ends in one archive and a
-# summary under $OUT (default dev/results/DATE_DEVICE_COMMIT), also when it is cut off. Where a call lasts ten minutes at
-# most, take three: GPU_PARTS="build tests bench train", GPU_PARTS="build sample torch variants ladders",
+# summary under $OUT (default dev/results/DATE_DEVICE_COMMIT), even when cut off. Where a call lasts ten minutes at
+# most, take three: GPU_PARTS="build tests bench train ranks", GPU_PARTS="build sample torch variants ladders",
 # GPU_PARTS="build sanitizer".
 # What the machine lacks may lie in carry/ (git ignores it; name it to the tool that copies the tree), made where the
 # packages are:
@@ -18,7 +18,7 @@ commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
 final=${OUT:-dev/results/$(date +%F)_$(tr -cs 'A-Za-z0-9\n' - <<<"$device")_$commit}
 out=$(mktemp -d)/results data=$(mktemp -d)
 mkdir -p "$out" "$final"
-parts=${GPU_PARTS:-build tests bench train sample torch variants ladders sanitizer}
+parts=${GPU_PARTS:-build tests bench train ranks sample torch variants ladders sanitizer}
 capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .)
 [ "$capability" = 90 ] && capability=90a
 export ARCH=${CUDA_ARCH:-$capability}
@@ -68,7 +68,15 @@ train=(./flatgpt train --data "$data/train.bin" --model gpt2 --seq-len 1024 --lr
 part train 200 "${train[@]}" --out "$data/run" --batch 32 --steps 50
 part train-dry-run 60 "${train[@]}" --batch 32 --steps 50 --dry-run
 [ -e "$data/run/metrics.jsonl" ] && cp "$data/run/metrics.jsonl" "$out/train-metrics.jsonl"
-[ -d "$data/run" ] || [[ " $parts " != *" sample "* ]] || "${train[@]}" --out "$data/run" --batch 32 --steps 2 2>&1 | tail -1
+[ -d "$data/run" ] || [[ " $parts " != *" sample "* ]] ||
+    "${train[@]}" --out "$data/run" --batch 32 --steps 2 2>&1 | tail -1
+# NCCL at the world's size of 1, which is what one GPU can do.
+for zero in 0 1 2; do
+    part ranks-zero-$zero 60 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29531 \
+        "${train[@]}" --out "$data/ranks$zero" --batch 32 --steps 20 --zero $zero
+done
+part ranks-wire 60 env RANK=0 WORLD_SIZE=1 LOCAL_RANK=0 MASTER_ADDR=127.0.0.1 MASTER_PORT=29531 \
+    "${train[@]}" --out "$data/wire" --batch 32 --steps 20 --zero 1 --reduce-dtype bf16
 for num in 1 64; do
     part sample-$num 120 ./flatgpt sample "$data/run" --tokens 512 --num $num --ignore-end --device cuda --json
 done
