@@ -146,6 +146,9 @@ void slurm_meeting(const Environment& env, Place* p) {
 
 Status from_pmi(const CommOptions&, const Environment& env, Place* p) {
     if (!env.has("PMI_RANK") && !env.has("PMI_SIZE")) return {};
+    // Slurm's own PMI, often its default: the step tells more, and an MPI that does not speak it would end the process.
+    if (env.has("PMI_JOBID") && env.text("PMI_JOBID") == env.text("SLURM_JOB_ID") + "." + env.text("SLURM_STEP_ID"))
+        return {};
     TRY(env.pair("PMI_RANK", "PMI_SIZE", p));
     p->launcher = "PMI", p->mpi = true;
     slurm_meeting(env, p);
@@ -163,6 +166,8 @@ Status from_slurm(const CommOptions&, const Environment& env, Place* p) {
     if (env.id("SLURM_STEP_ID", "SLURM_STEPID") >= 0xfffffff0) return {};
     TRY(env.pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", p));
     p->launcher = "Slurm";
+    const std::string here = env.text("SLURM_GTIDS");    // the ranks of this machine: 4,5,6,7
+    p->local_ranks = 1 + int(std::count(here.begin(), here.end(), ','));
     slurm_meeting(env, p);
     TRY(env.master(p));
     if (p->ranks > 1 && (p->host.empty() || p->port == 0))

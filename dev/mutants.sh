@@ -64,6 +64,12 @@ layers/attention_sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP)
 layers/attention_sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
 layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
+gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/        send(1 + l, last);/        send(1 + l, true);/ ;; gpt ranks: gradients are sent*
+gpt.cpp ;; s/    op.copy(made(k) + plan.rank .*// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/step_tokens)) \* plan.ranks), squares/step_tokens))), squares/ ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/op.copy(said + 2 \* plan.rank, loss_total.*// ;; gpt ranks: a NaN*
 comm_mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm_mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm_mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*

@@ -54,6 +54,7 @@ TEST_CASE("comm: the place by each launcher's variables") {
         {"PMI_RANK=2 PMI_SIZE=4 MPI_LOCALNRANKS=4", "PMI+mpi 2/4 2 :0 [port 0]"},
         {"PMI_RANK=5 PMI_SIZE=8 " + SLURM, "PMI+mpi 5/8 1 gpu07:43402 [Slurm 123456.2]"},
         {SLURM, "Slurm 5/8 1 gpu07:43402 [Slurm 123456.2]"},
+        {"PMI_RANK=5 PMI_SIZE=8 PMI_JOBID=123456.2 " + SLURM, "Slurm 5/8 1 gpu07:43402 [Slurm 123456.2]"},
         {SLURM + "MASTER_ADDR=x MASTER_PORT=7", "Slurm 5/8 1 x:7 [Slurm 123456.2]"},
         {SLURM + "SLURM_STEP_NUM_NODES=1", "Slurm 5/8 1 127.0.0.1:43402 [Slurm 123456.2]"},
         {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_LOCALID=0", "alone 0/1 0 :0 []"},    // sbatch
@@ -63,6 +64,8 @@ TEST_CASE("comm: the place by each launcher's variables") {
         CAPTURE(c.variables);
         CHECK(place_text({}, c.variables) == c.expected);
     }
+    for (auto [here, count] : {std::pair("", 1), std::pair("SLURM_GTIDS=5", 1), std::pair("SLURM_GTIDS=4,5,6,7", 4)})
+        CHECK(comm_place({}, environment(SLURM + here)).value.local_ranks == count);
     const std::string local = place_text({}, OMPI + "OMPI_COMM_WORLD_LOCAL_SIZE=4 PMIX_NAMESPACE=77");
     CAPTURE(local);
     CHECK(contains(local, "Open MPI+mpi 1/4 1 127.0.0.1:"));
