@@ -380,13 +380,15 @@ Status Ranks::start(bool gpu) {
     if (!watch) return {};
     if (gpu) {
         Result<std::unique_ptr<Comm>> c = nccl_open(*watch);
-        if (!c.ok()) return c.status;
+        if (!c.ok()) return place.ranks == 1 ? Status{} : c.status;    // alone it does without
         comm = std::move(c.value);
         watch->before_exit([nccl = comm.get()] { nccl_abort(*nccl); });
+    } else if (!comm && place.ranks == 1) {
+        return {};
     } else if (!comm) {
         std::string why;
         if (!mpi_available(&why)) return fail(Exit::peer, "ranks on CPUs need MPI: %s", why.c_str());
-        if (!place.mpi && place.launcher != "Slurm" && place.ranks > 1)
+        if (!place.mpi && place.launcher != "Slurm")
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
                         place.launcher.c_str(), place.ranks);
         Result<std::unique_ptr<Comm>> c = mpi_open(place);

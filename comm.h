@@ -146,7 +146,7 @@ Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ran
 struct Ranks {
     Place place;
     std::unique_ptr<Watch> watch;    // null: a process of its own
-    std::unique_ptr<Comm> comm;      // null: likewise. After start
+    std::unique_ptr<Comm> comm;      // null: likewise, or one rank that has none. After start
     int rank() const { return place.rank; }
     int count() const { return place.ranks; }
     bool first() const { return place.rank == 0; }

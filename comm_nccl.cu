@@ -295,7 +295,7 @@ Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
     TRY(watch.agree(same ? Status() : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
     auto comm = nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse);
     if (comm.ok()) static_cast<NcclComm&>(*comm.value).watch = &watch;
-    else watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
+    else if (watch.ranks() > 1) watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
     return comm;
 }
 

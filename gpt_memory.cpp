@@ -69,7 +69,8 @@ template <class T> void place_activations(Layout& at, Gpt<T>& g, int64_t N) {
     for (int** p : {&g.in, &g.staged}) at.take(*p, 16 + 2 * N);
 }
 
-template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, const Plan& plan) {
+template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, Plan plan) {
+    if (plan.ranks == 1 && !g.comm) plan.zero = 0;    // nobody has the other parts
     g.c = c, g.plan = plan, g.tensors = config_tensors(c, plan.ranks);
     g.buckets = config_buckets(c, plan.ranks), g.flat = config_flat_size(c, plan.ranks);
     const int64_t N = int64_t(plan.B) * plan.S;
@@ -114,6 +115,7 @@ template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, const Pl
 
 template <class T> std::vector<MemoryRow> Gpt<T>::memory(const Config& config, const Plan& what) const {
     Gpt<T> g(op);
+    g.comm = comm;
     Layout count;
     lay_out(count, g, config, what);
     count.purposes.push_back({"scratch of the operations", op.scratch_bytes(what.B, what.S, config.C, config.F,

@@ -268,3 +268,12 @@ TEST_CASE("comm: one rank is a watch without sockets") {
     CHECK(contains(watch.name(0), "rank 0"));
     watch.leave(fail(Exit::io, "disk"));
 }
+
+TEST_CASE("comm: one rank alone needs no MPI") {
+    CommOptions o;
+    o.rank = 0, o.ranks = 1;
+    Ranks ranks;
+    REQUIRE(ranks.open(o).ok());
+    CHECK(ranks.start(false).ok());
+    CHECK_FALSE(ranks.comm);
+}

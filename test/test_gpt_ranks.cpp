@@ -86,6 +86,11 @@ std::vector<float> together(const std::vector<Run>& runs, std::vector<float> Run
 }
 }    // namespace
 
+TEST_CASE("gpt ranks: a process of its own is the same with ZeRO and without") {
+    const Run plain = train(0, 1, 0, 2, nullptr);
+    for (int zero : {1, 2}) CHECK(train(0, 1, zero, 2, nullptr) == plain);
+}
+
 TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owner each") {
     for (int ranks : {1, 2, 3, 8, 512}) {
         const std::vector<Bucket> buckets = config_buckets(TOY, ranks);
