@@ -21,11 +21,13 @@ void nccl_abort(Comm&) {}
 
 #include <dlfcn.h>
 #include <nccl.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <mutex>
+
+#include "console.h"
 
 namespace {
 constexpr double SETUP_SECONDS = 300;    // for all ranks to come; large clusters take a minute
@@ -115,7 +117,7 @@ class NcclComm final : public Comm {
     int64_t staged_bytes = 0;
 
     bool ask(ncclResult_t* state);
-    ncclResult_t settle(ncclResult_t r);
+    ncclResult_t settle(ncclResult_t r, bool opening = false);
     std::string reason(ncclResult_t r);
     [[noreturn]] void failed(const char* what, ncclResult_t r);
     ncclComm_t begin();
@@ -132,16 +134,19 @@ bool NcclComm::ask(ncclResult_t* state) {
     return true;
 }
 
-// The communicator does not block: a call may be under way in the background, and the next one must wait until it is
-// over. Who waits here waits for other ranks.
-ncclResult_t NcclComm::settle(ncclResult_t r) {
+// The communicator does not block: each call goes on in the background, and the next one must wait until it is over.
+// Mostly that is sooner than a sleep would end, unless ranks are being connected. While all come together it may take
+// longer than the watch's patience, and is no standstill. Later it is: beats of those who wait would hide who stands.
+ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
-    typedef std::chrono::steady_clock Clock;
-    const auto until = Clock::now() + std::chrono::duration<double>(SETUP_SECONDS);
+    const double start = now_seconds();
     const Waiting waiting(pulse);
-    while (ask(&r) && r == ncclInProgress && Clock::now() < until) {
-        if (pulse) pulse->beat();
-        usleep(100);
+    while (ask(&r) && r == ncclInProgress) {
+        const double waited = now_seconds() - start;
+        if (waited > SETUP_SECONDS) break;
+        if (opening && pulse) pulse->beat();
+        if (waited < 1e-3) sched_yield();
+        else usleep(100);
     }
     return r;
 }
@@ -179,7 +184,7 @@ Status NcclComm::open(const std::string& id) {
     ncclComm_t made = nullptr;
     ncclResult_t r = nccl.CommInitRankConfig(&made, ranks, unique, rank, &config);
     comm = made;
-    r = made ? settle(r) : r;
+    r = made ? settle(r, true) : r;
     if (r) return fail(Exit::peer, "rank %d of %d cannot open NCCL: %s", rank, ranks, reason(r).c_str());
     return {};
 }

@@ -344,6 +344,26 @@ TEST_CASE("nccl: who waits for others to join says so") {
     CHECK_MESSAGE(e.status == 0, e.text);
 }
 
+// Its own signs of life would hide for whom it waits.
+TEST_CASE("rank: keeps waiting" * doctest::skip()) {
+    Pulse pulse;
+    std::unique_ptr<Comm> c = join_others(&pulse);
+    if (c->rank == 1) usleep(1'500'000), _exit(0);
+    std::thread watch([&] {
+        usleep(500'000);
+        const int64_t before = pulse.count;
+        usleep(100'000);
+        _exit(pulse.waiting && pulse.count == before ? 0 : 1);
+    });
+    Buffer<float> x(values<float>(0, 1000));
+    c->all_reduce(x.p, 1000, Element::f32, Element::f32);
+    watch.join();
+}
+TEST_CASE("nccl: who waits for another to call gives no sign of life") {
+    for (const Ended& e : run_ranks("rank: keeps waiting", 2, 2, " EMU_NCCL_CONNECT=1"))
+        CHECK_MESSAGE(e.status == 0, e.text);
+}
+
 TEST_CASE("rank: dies" * doctest::skip()) {
     std::unique_ptr<Comm> c = join_others();
     if (c->rank == 1) _exit(3);

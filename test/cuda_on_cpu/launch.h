@@ -22,8 +22,8 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg);
 void check_launch(const Grid& g);
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
-// somebody waits for it. Work may read and write the device's memory.
-void enqueue(cudaStream_t stream, std::function<void()> work);
+// somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.
+void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = true);
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {

@@ -4,6 +4,10 @@
 // its part into its slot, all meet, each takes what it needs from the slots, all meet. It is work of a stream like any
 // other and done when the stream's schedule has it. While other ranks wait in a collective that is still queued here,
 // and the host does nothing with the device, a thread does what the streams hold: a device would not wait for its host.
+//
+// A communicator that does not block says ncclInProgress to each call and reaches the stream only after it has been
+// asked a few times; a call before that is refused, as NCCL does. With EMU_NCCL_CONNECT=1 it also waits until all ranks
+// have called, as NCCL does where ranks meet that have not talked before.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <nccl.h>
@@ -15,6 +19,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -38,7 +43,7 @@ struct Shared {
     std::atomic<uint32_t> bell;    // rung at each arrival
     struct Rank {
         std::atomic<int> pid;
-        std::atomic<uint64_t> begun, arrived;    // collectives; meetings
+        std::atomic<uint64_t> called, begun, arrived;    // collectives, and those on the device; meetings
         Call call;                               // the collective that it is in
     } rank[MAX_RANKS];
     alignas(64) char slot[MAX_RANKS][SLOT];
@@ -65,7 +70,11 @@ struct ncclComm {
     int rank, ranks, id;                       // id: the descriptor behind the id, if it was made here, else -1
     std::atomic<bool> aborted{false}, ending{false};
     std::thread device = {};
+    bool blocking = true;
+    std::function<void()> under_way = {};      // the call that is, if it does not block
+    int asked = 0;
 
+    ncclResult_t begin(std::function<void()> call);
     void arrive();
     bool meet();
     void check(const Call& call);
@@ -224,9 +233,10 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     int maker = 0, made = -1;
     if (sscanf(id.internal, "/proc/%d/fd/%d", &maker, &made) != 2 || maker != int(getpid())) made = -1;
     *comm = new ncclComm{s, rank, ranks, made};
+    (*comm)->blocking = config->blocking != 0;
     s->joined++;
     ncclResult_t state = ncclInProgress;
-    while (config->blocking != 0 && state == ncclInProgress) {
+    while ((*comm)->blocking && state == ncclInProgress) {
         usleep(1000);
         ncclCommGetAsyncError(*comm, &state);
     }
@@ -239,10 +249,24 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t* state) {
         if (c->id >= 0) close(std::exchange(c->id, -1));
         c->device = std::thread([c] { c->go_on(); });
     }
+    if (!c->under_way) return ncclSuccess;
+    bool on_its_way = ++c->asked < 3;
+    for (int r = 0; r < c->ranks && getenv("EMU_NCCL_CONNECT"); r++)
+        on_its_way |= c->s->rank[r].called < c->s->rank[c->rank].called;
+    if (on_its_way) return *state = ncclInProgress, ncclSuccess;
+    std::exchange(c->under_way, nullptr)();
     return ncclSuccess;
 }
-ncclResult_t ncclCommFinalize(ncclComm_t) { return emu::drain(), ncclSuccess; }
+ncclResult_t ncclComm::begin(std::function<void()> call) {
+    if (under_way) return ncclInvalidArgument;
+    if (blocking) return call(), ncclSuccess;
+    under_way = std::move(call);
+    asked = 0;
+    return ncclInProgress;
+}
+ncclResult_t ncclCommFinalize(ncclComm_t c) { return c->begin(emu::drain); }
 ncclResult_t ncclCommDestroy(ncclComm_t c) {
+    if (c->under_way) return ncclInvalidArgument;
     c->ending = true;
     if (c->device.joinable()) c->device.join();
     if (c->id >= 0) close(c->id);
@@ -276,12 +300,15 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
             throw emu::Error(std::string(KINDS[kind]) + ": not all of it lies in an allocation of the device");
     };
     on_device();
-    emu::enqueue(s, [=] {
-        if (c->aborted) return;
-        on_device();
-        c->run({kind, type, n}, in, out);
+    c->s->rank[c->rank].called++;
+    return c->begin([=] {
+        auto work = [=] {
+            if (c->aborted) return;
+            on_device();
+            c->run({kind, type, n}, in, out);
+        };
+        emu::enqueue(s, work, c->blocking);    // else whoever asks how it is would do it, and wait for other ranks
     });
-    return ncclSuccess;
 }
 }    // namespace
 

@@ -74,7 +74,7 @@ cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
 Entered::Entered() { api.lock(); }
 Entered::~Entered() { api.unlock(); }
 
-void enqueue(cudaStream_t s, std::function<void()> work) {
+void enqueue(cudaStream_t s, std::function<void()> work, bool at_once) {
     Entered entered;
     if (!s) {
         DeviceAccess access;
@@ -84,7 +84,7 @@ void enqueue(cudaStream_t s, std::function<void()> work) {
     } else {
         s->queue.push_back({std::move(work)});
         if (config.seed && draws.below(128) == 0) s->lazy = draws.below(2);
-        if (!config.seed || !s->lazy)
+        if (at_once && (!config.seed || !s->lazy))
             while (step(*s)) {}
     }
 }
