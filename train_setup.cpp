@@ -27,6 +27,18 @@ Trainer::~Trainer() {
     if (lock >= 0) close(lock);
 }
 
+// TOML without some of its rows.
+static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
+    std::string rest;
+    for (size_t at = 0, end; at < toml.size(); at = end) {
+        end = std::min(toml.find('\n', at), toml.size() - 1) + 1;
+        const std::string row = toml.substr(at, end - at);
+        if (std::none_of(keys.begin(), keys.end(), [&](const std::string& k) { return row.starts_with(k + " = "); }))
+            rest += row;
+    }
+    return rest;
+}
+
 // The newest whole checkpoint under a path, its damaged successors named.
 Result<std::string> Trainer::newest(const std::string& path) {
     std::vector<std::string> damaged;
@@ -70,14 +82,7 @@ Status Trainer::same_configuration() {
     if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
     char line[64];
     snprintf(line, sizeof line, "binary = %016llx\n", (unsigned long long)binary);
-    std::string text = line, row;
-    for (size_t at = 0, end; at < o.resolved.size(); at = end + 1) {
-        end = std::min(o.resolved.find('\n', at), o.resolved.size());
-        row = o.resolved.substr(at, end - at);
-        if (!row.starts_with("rank = ") && !row.starts_with("local-rank = ") && !row.starts_with("threads = "))
-            text += row + "\n";
-    }
-    return same_everywhere(text);
+    return same_everywhere(line + without(o.resolved, {"threads"}));
 }
 
 Status Trainer::same_start() {
@@ -133,6 +138,8 @@ Status Trainer::set_up() {
     TRY(agreed(o.dry_run || !o.out.empty()
                    ? Status{}
                    : fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl")));
+    // Who was started where, by flags, is no part of the run: it may go on by a launcher, or alone.
+    o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
     TRY(same_configuration());
     TRY(find_start());
     TRY(agreed(choose_model()));

@@ -369,4 +369,10 @@ TEST_CASE("train ranks: by variables alone, one of two that waits in vain, and o
     r = run_flatgpt(args, o);
     INFO(r.err);
     CHECK(r.exit_code == 0);
+    // By flags; who was started where does not go into the run's file.
+    r = run_flatgpt(toy.args("y", {"--steps", "2", "--rank", "0", "--ranks", "1", "--master", "127.0.0.1:1"}));
+    REQUIRE(r.exit_code == 0);
+    const std::string toml = read_file(toy.dir + "/y/run.toml");
+    for (const char* key : {"rank", "ranks", "local-rank", "master"})
+        CHECK_FALSE(contains(toml, "\n" + std::string(key) + " = "));
 }
