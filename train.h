@@ -70,6 +70,7 @@ struct Trainer {
     Status choose_model();    // config and tokenizer
     Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
     void settle_batch();
+    void resolve(const std::string& key, int64_t value);
     Status open_data();       // loaders, and what follows from their size: steps, warm-up
     Status look_for_start();
     Status open_run();    // the directory, locked

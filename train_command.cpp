@@ -33,7 +33,7 @@ Command train_command() {
         {"--seq-len", &o->seq_len, "tokens per sequence, and a new model's context; 0: the model's context", 0,
          1 << 20},
         {"--total-batch", &o->total_batch,
-         "tokens per update, a multiple of batch x seq-len (gradients accumulate); 0: batch x seq-len", 0, 1e12},
+         "tokens per update, a multiple of batch x seq-len x ranks (gradients accumulate); 0: just that", 0, 1e12},
         {"--steps", &o->steps, "updates in all; 0: one pass over the data", 0, 99999999},
         {"--lr", &o->lr, "peak learning rate", 0, 10},
         {"--warmup", &o->warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},

@@ -276,6 +276,12 @@ Status Trainer::choose_batch() {
     return {};
 }
 
+// What was left to us, as 0: a resumed run takes the same, by however many ranks.
+void Trainer::resolve(const std::string& key, int64_t value) {
+    const size_t at = ("\n" + o.resolved).find("\n" + key + " = 0\n");
+    if (at != std::string::npos) o.resolved.replace(at, key.size() + 4, key + " = " + std::to_string(value));
+}
+
 // --batch auto: what fits on every rank, and divides the step.
 void Trainer::settle_batch() {
     if (o.batch) return;
@@ -286,8 +292,7 @@ void Trainer::settle_batch() {
     }
     while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
     o.batch = plan.B;
-    const size_t at = o.resolved.find("batch = 0\n");    // a resumed run takes the same
-    if (at != std::string::npos) o.resolved.replace(at, 9, "batch = " + std::to_string(o.batch));
+    resolve("batch", o.batch);
     progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
 }
 
@@ -305,7 +310,7 @@ Status Trainer::open_data() {
         val = std::move(v.value);
     }
     const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
-    if (o.total_batch == 0) o.total_batch = all;
+    if (o.total_batch == 0) resolve("total-batch", o.total_batch = all);
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
                     (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);

@@ -161,6 +161,19 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
     }
     toy.same_losses("parts", "whole", 1e-5);
 
+    // Without --total-batch, too: the run goes on with the step that it began with.
+    const std::vector<std::string> own = {"--total-batch", "0"};
+    for (const char* out : {"own4", "own1"}) {
+        r = toy.run(4, out, own);
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+    }
+    fs::remove_all(toy.newest("own1"));
+    r = run_flatgpt({"train", "--config", toy.dir + "/own1/run.toml", "--resume", "auto"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    toy.same_losses("own1", "own4", 1e-5);
+
     for (const char* zero : {"0", "2"}) {
         const std::string whole = std::string("w") + zero, cut = std::string("c") + zero;
         for (const std::string& out : {whole, cut}) {
