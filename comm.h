@@ -88,9 +88,9 @@ class Watch {
     // Every rank's status at once: ok, or at the ranks that failed their own, at the others exit 7 naming these.
     Status agree(const Status& mine);
 
-    // This rank ends because of `why`: the others are told, and end with exit 7 naming it.
-    void leave(const Status& why);
-    // What the watch's thread does before it ends the process by _exit(7); it has 2 seconds. Null: nothing any more.
+    // Ends this process because of `why`: the others are told, and end with exit 7 naming it.
+    [[noreturn]] void leave(const Status& why);
+    // What is done before the watch ends the process by _exit; it has 2 seconds. Null: nothing any more.
     void before_exit(std::function<void()> action);
 
   private:

@@ -163,11 +163,11 @@ void NcclComm::failed(const char* what, ncclResult_t r) {
         sleep(10);
         _exit(int(Exit::peer));
     }
-    const Status why = fail(Exit::peer, "rank %d: %s: %s", rank, what, reason(r).c_str());
-    fprintf(stderr, "\n%s\n", why.message.c_str());
-    fflush(nullptr);
+    // The other ranks wait for this one in their collectives: nothing can go on.
+    const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
     if (watch) watch->leave(why);
-    _exit(int(Exit::peer));    // the other ranks wait for this one in their collectives: nothing can go on
+    fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
+    _exit(int(Exit::peer));
 }
 
 Status NcclComm::open(const std::string& id) {

@@ -3,7 +3,8 @@
 // The thread owns the sockets. The main thread puts frames into the links' queues and takes them from the inboxes under
 // one mutex. Rank 0's thread sees every rank and judges; the others see rank 0 alone. A verdict goes to everybody and
 // ends the process on this thread: the main thread may be inside a collective that will never return, so that there is
-// nobody who could be asked to go back to main.cpp.
+// nobody who could be asked to go back to main.cpp. Nor does a rank that leaves for a reason of its own go back there:
+// freeing what it holds would wait for collectives that the others have left.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -64,7 +65,7 @@ struct Watch::State {
     void beat(double now);
     void look(double now);
     [[noreturn]] void verdict(const std::string& text);
-    [[noreturn]] void die(const std::string& text);
+    [[noreturn]] void die(const std::string& text, Exit code);
 };
 
 // ---- the main thread: starting and ending --------------------------------------------------------------------------
@@ -282,10 +283,10 @@ void Watch::State::verdict(const std::string& text) {
     std::vector<Link*> all;
     for (Link& l : links) l.send(frame), all.push_back(&l);
     part(all, LAST_WORDS);
-    die(text);
+    die(text, Exit::peer);
 }
 
-void Watch::State::die(const std::string& text) {
+void Watch::State::die(const std::string& text, Exit code) {
     const std::string line = (stderr_is_terminal() ? "\nflatgpt: rank " : "flatgpt: rank ") + std::to_string(rank) +
                              ": " + escape_control(text) + "\n";    // one write: ranks share a terminal
     if (write(2, line.data(), line.size()) < 0) {}
@@ -300,7 +301,7 @@ void Watch::State::die(const std::string& text) {
         const bool started = !pthread_create(&other, nullptr, body, &before_exit);
         for (double end = now_seconds() + ABORT_SECONDS; started && !done && now_seconds() < end;) usleep(1000);
     }
-    _exit(int(Exit::peer));
+    _exit(int(code));
 }
 
 // ---- the class -----------------------------------------------------------------------------------------------------
@@ -371,4 +372,6 @@ void Watch::leave(const Status& why) {
     const Message type = s->rank ? Message::leave : Message::verdict;
     const std::string name = s->rank ? "" : s->names[0] + ": ";
     s->end({type, Round::none, s->number, name + why.message}, 2);
+    fflush(nullptr);
+    s->die(why.message, why.code);
 }

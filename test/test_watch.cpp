@@ -36,7 +36,7 @@ void loop(const Task& t, Watch& w) {
         w.pulse.at("computing");
         const bool mine = t.rank == t.who && step == 5;
         if (mine && t.act == "stand") w.pulse.at("reading data"), pause();
-        if (mine && t.act == "leave") return w.leave(fail(Exit::io, "the disk is full")), finish(4);
+        if (mine && t.act.starts_with("leave")) w.leave(fail(Exit::io, "the disk is full"));
         if (mine && t.act == "depart") return;
         if (mine && t.act == "other") w.gather("x");
         if (step == 5 && (t.act == "device" || t.act == "deadlock")) {
@@ -90,7 +90,7 @@ int one_rank(const Task& t) {
         w.reset();
         usleep(20000);
     } else {
-        if (t.act == "abort") w->before_exit([] { for (;;) pause(); });
+        if (t.act == "abort" || t.act == "leave-abort") w->before_exit([] { for (say("aborting");;) pause(); });
         loop(t, *w);
     }
     w.reset();
@@ -297,8 +297,18 @@ TEST_CASE("watch: a rank that leaves with a reason is the others' reason") {
         Job job(act("leave", 20, who), 3);
         job.all();
         for (int r = 0; r < 3; r++)
-            if (r == who) job.expect(size_t(r), 4, {});
+            if (r == who) job.expect(size_t(r), 4, {"rank " + std::to_string(r) + ": the disk is full\n"});
             else job.expect(size_t(r), 7, {"rank " + std::to_string(r) + ": " + named(who), "): the disk is full"});
+    }
+}
+
+TEST_CASE("watch: a rank that leaves aborts what it waits for, and waits for nothing") {
+    Job job(act("leave-abort", 20, 1), 2);
+    job.all();
+    for (size_t r = 0; r < 2; r++) {
+        job.expect(r, r == 1 ? 4 : 7, {"the disk is full"});
+        CHECK(contains(job.rank[r]->out(), "aborting"));
+        CHECK_FALSE(contains(job.rank[r]->out(), "bye"));
     }
 }
 
