@@ -308,6 +308,42 @@ TEST_CASE("train ranks: who differs in configuration, binary, data or weights is
     CHECK(contains(text, "data"));
 }
 
+TEST_CASE("train ranks: a rank that fails alone in a step ends with its own exit code, the other with 7") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const std::string dir = toy.dir + "/notes", binary = fs::absolute(flatgpt_binary());
+    fs::create_directory(dir);
+    for (const char* place : {"/0", "/1"}) {
+        fs::create_directory(toy.dir + place);
+        fs::copy_file(toy.dir + "/train.bin", toy.dir + place + "/train.bin");
+    }
+    std::fstream shard(toy.dir + "/1/train.bin", std::ios::in | std::ios::out | std::ios::binary);
+    for (int token = 2000; token < 20000; token += 400) shard.seekp(1024 + 2 * token).write("\xff\xff", 2);
+    shard.close();
+    for (const char* zero : {"0", "1", "2"}) {
+        forget_notes(dir);
+        std::vector<std::string> all;
+        for (const char* rank : {"0", "1"}) {
+            std::vector<std::string> p = toy.program(
+                "alone", {"--data", "train.bin", "--zero", zero, "--batch", "2", "--steps", "100", "--channels", "128"});
+            p[0] = binary;
+            p.insert(p.begin(), {"env", "-C", toy.dir + "/" + rank});
+            p = noted(dir, p);
+            all.insert(all.end(), {all.empty() ? "mpirun" : ":", "-n", "1"});
+            all.insert(all.end(), p.begin(), p.end());
+        }
+        Killer killer{dir};
+        ProcessResult r = run_process(all, mpirun_options(30));
+        INFO(r.err);
+        CHECK(!r.timed_out);
+        // mpirun does not wait for whom it has lost.
+        for (int k = 0; k < 3000 && numbers(dir + "/codes").size() < 2; k++) usleep(1000);
+        CHECK(numbers(dir + "/codes") == std::map<int, int>{{0, 7}, {1, 3}});
+        CHECK(contains(r.err, "rank 0: rank 1"));
+        CHECK(contains(r.err, "expected less than 257, the vocabulary"));
+    }
+}
+
 TEST_CASE("train ranks: a full disk on one rank is a warning that names it, and no checkpoint") {
     NEED_MPIRUN();
     RanksToy toy;
