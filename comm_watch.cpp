@@ -61,6 +61,7 @@ struct Watch::State {
     void run();
     void flush(int r);
     void receive(int r);
+    void understand(int r);
     void hear(int r, Frame frame);
     void beat(double now);
     void look(double now);
@@ -172,6 +173,10 @@ std::string Watch::State::spread(Round round, const std::string& text) {
 void Watch::State::run() {
     std::vector<epoll_event> events(256);
     double last = now_seconds(), next_beat = last, next_look = last;
+    {
+        std::lock_guard lock(mutex);    // the last of the meeting's bytes may have been the first of these
+        for (int r = 0; r < int(links.size()); r++) understand(r);
+    }
     for (;;) {
         const double until = std::min(next_beat, next_look);
         const int n = epoll_wait(epoll, events.data(), int(events.size()),
@@ -217,12 +222,7 @@ void Watch::State::receive(int r) {
     if (l.fd < 0) return;
     const bool open = l.read();
     s.heard = now_seconds();
-    for (Frame f;;) {
-        const auto next = l.in.next(&f);
-        if (next == FrameReader::Next::broken) verdict(names[size_t(r)] + " sent what is no message");
-        if (next == FrameReader::Next::more) break;
-        hear(r, std::move(f));
-    }
+    understand(r);
     if (open) return flush(r);
     if (!s.left) {
         const bool closed = !l.error || l.error == ECONNRESET || l.error == EPIPE;
@@ -230,6 +230,15 @@ void Watch::State::receive(int r) {
                 "; it was at " + s.place());
     }
     l.close();
+}
+
+void Watch::State::understand(int r) {
+    for (Frame f;;) {
+        const auto next = links[size_t(r)].in.next(&f);
+        if (next == FrameReader::Next::broken) verdict(names[size_t(r)] + " sent what is no message");
+        if (next == FrameReader::Next::more) return;
+        hear(r, std::move(f));
+    }
 }
 
 void Watch::State::hear(int r, Frame f) {

@@ -84,7 +84,10 @@ void Link::write() {
         ssize_t n = ::send(fd, first.data() + sent, first.size() - sent, MSG_NOSIGNAL);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-        if (n < 0) return out.clear();    // read() says so after what the other end had said before
+        if (n < 0) {    // read() says so after what the other end had said before
+            out.clear(), sent = 0, shut = true;
+            return;
+        }
         sent += size_t(n);
         if (sent == first.size()) out.pop_front(), sent = 0;
     }

@@ -2,6 +2,10 @@
 // all the others, with exit 7 and in time.
 #include "watch_job.h"
 
+#include <fcntl.h>
+
+#include <thread>
+
 #include "console.h"
 
 namespace {
@@ -151,6 +155,58 @@ TEST_CASE("watch: a rank that comes late, rank 0 too, is waited for") {
         }
         for (size_t r = 0; r < 3; r++) job.expect(r, 0, {"exchanged"});
     }
+}
+
+// All that rank 0 says after its welcome comes in one piece, and nothing after that.
+TEST_CASE("watch: what comes with the start is heard") {
+    Result<Listener> first = Listener::open("127.0.0.1", 0), between = Listener::open("127.0.0.1", 0);
+    REQUIRE(first.ok());
+    REQUIRE(between.ok());
+    const int port = first.value.port;
+    std::atomic<bool> heard{false}, over{false};
+    std::thread relay([&] {
+        Link to_first, to_other;
+        for (; to_other.fd < 0; usleep(1000)) to_other.fd = accept4(between.value.fd, nullptr, nullptr, SOCK_NONBLOCK);
+        std::string note;
+        const Address a = resolve("127.0.0.1", port, &note).at(0);
+        to_first.fd = socket(AF_INET, SOCK_STREAM, 0);
+        connect(to_first.fd, reinterpret_cast<const sockaddr*>(&a.s), a.size);
+        fcntl(to_first.fd, F_SETFL, O_NONBLOCK);
+        char bytes[65536];
+        auto move = [&](int from, Link& to, size_t most) {
+            const ssize_t n = recv(from, bytes, most, 0);
+            if (n > 0) to.send(std::make_shared<const std::string>(bytes, size_t(n)));
+            to.write();
+            if (n == 0) shutdown(to.fd, SHUT_WR);
+            return n;
+        };
+        for (ssize_t n = 0; n < 32; usleep(1000))    // the welcome
+            move(to_other.fd, to_first, sizeof bytes), n += std::max<ssize_t>(0, move(to_first.fd, to_other, 32));
+        usleep(50000);
+        move(to_other.fd, to_first, sizeof bytes);    // join
+        usleep(300000);
+        move(to_first.fd, to_other, sizeof bytes);    // start, the broadcast, a beat
+        for (int i = 0; i < 5000 && !heard; i++) usleep(1000);
+        CHECK(heard);
+        for (; !over; usleep(1000))
+            move(to_other.fd, to_first, sizeof bytes), move(to_first.fd, to_other, sizeof bytes);
+        to_first.close(), to_other.close(), close(between.value.fd);
+    });
+    std::vector<std::thread> ranks;
+    for (int r = 0; r < 2; r++)
+        ranks.emplace_back([&, r] {
+            Place place;
+            place.rank = r, place.ranks = 2;
+            auto watch = Watch::meet(place, r == 0 ? first.value : Listener(), "127.0.0.1",
+                                     r == 0 ? port : between.value.port, comm_token("start"), 30);
+            REQUIRE(watch.ok());
+            CHECK(watch.value->broadcast(r == 0 ? "news" : "") == "news");
+            if (r == 1) heard = true;
+            watch.value->barrier();
+        });
+    for (std::thread& t : ranks) t.join();
+    over = true;
+    relay.join();
 }
 
 TEST_CASE("watch: a rank that never comes is named by all the others") {
