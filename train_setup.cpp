@@ -92,8 +92,7 @@ Status Trainer::same_start() {
         snprintf(row, sizeof row, "%s = %016llx\n", name, (unsigned long long)h);
         return std::string(row);
     };
-    return same_everywhere(std::string("operations = ") + device.model->backend() + "\nstep = " +
-                           std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
+    return same_everywhere("step = " + std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
                            hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
                            hash("weights", device.model->hash()));
 }
@@ -147,6 +146,7 @@ Status Trainer::set_up() {
     Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
+    TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there
     if (!o.dry_run) TRY(ranks.start(device.gpu));
     device.model->comm = ranks.comm.get();
     TRY(agreed(choose_batch()));

@@ -187,6 +187,22 @@ TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global b
           doctest::Approx(number(toy.metrics("bf160"), "\"step\":8,\"loss\":")).epsilon(1e-2));
 }
 
+TEST_CASE("cuda command line: one rank of two finds no GPU") {
+    NEED_EMULATED();
+    NEED_MPIRUN();
+    Toy toy;
+    std::vector<std::string> all = {"mpirun", "-n", "1"}, rank = small(toy, "a", {"--device", "auto"});
+    rank.insert(rank.begin(), emulated_binary());
+    all.insert(all.end(), rank.begin(), rank.end());
+    all.insert(all.end(), {":", "-n", "1", "env", "EMU_DEVICES=0"});
+    all.insert(all.end(), rank.begin(), rank.end());
+    ProcessResult r = run_process(all, mpirun_options(60));
+    INFO(r.err);
+    CHECK(r.exit_code == 7);
+    CHECK(contains(r.err, "the ranks differ: rank 1"));
+    CHECK(contains(r.err, "has operations = cpu"));
+}
+
 TEST_CASE("cuda command line: a rank that dies is named by the one that waits for it in NCCL") {
     NEED_EMULATED();
     NEED_MPIRUN();
