@@ -83,7 +83,6 @@ struct Trainer {
     Status dry_run();
 
     // train_gpt.cu
-    void leave(const Status& why);
     Status loop();
     Status issue();                         // gives the device one more step
     bool due_after(int64_t steps) const;    // something happens between this many steps and the next

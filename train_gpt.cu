@@ -48,18 +48,10 @@ Status Trainer::run() {
     if (s.ok()) s = loop();
     if (!ranks.watch) return s;
     if (together) ranks.watch->barrier();    // nobody is taken for dead
-    else if (!s.ok()) leave(s);
+    else if (!s.ok()) ranks.watch->leave(s);    // ends this process
     if (together && !ranks.first() && s.code != Exit::peer) s.message.clear();    // rank 0 says it
     if (!s.message.empty()) s.message = "rank " + std::to_string(ranks.rank()) + ": " + s.message;
     return s;
-}
-
-// Alone: the others end without finishing what they had begun with this rank. To close its Comm would wait for them, to
-// free the model would take its memory from under a collective: both stay until the process ends.
-void Trainer::leave(const Status& why) {
-    ranks.watch->leave(why);
-    if (device.gpu && ranks.comm) nccl_abort(*ranks.comm);
-    [[maybe_unused]] static const auto* kept = new std::pair(std::move(ranks.comm), std::move(device.model));
 }
 
 // ---- the step loop -------------------------------------------------------------------------------------------------
