@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <memory>
 
@@ -37,6 +38,12 @@ static std::string without(const std::string& toml, const std::vector<std::strin
             rest += row;
     }
     return rest;
+}
+
+// Who has a run's directory, as its process wrote it into the lock.
+static std::string lock_holder(const std::string& path) {
+    const Result<std::string> text = read_file(path, 4096);
+    return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
 }
 
 // The newest whole checkpoint under a path, its damaged successors named.
@@ -331,9 +338,17 @@ Status Trainer::open_data() {
     return {};
 }
 
-// By rank 0 alone, as all that is written there but the tensors of checkpoints.
+// By rank 0 alone, as all that is written there but the tensors of checkpoints: for these every rank must see what
+// rank 0 sees. A network's file system may take a moment.
 Status Trainer::open_run() {
-    return agreed(ranks.first() ? take_run() : Status{});
+    TRY(agreed(ranks.first() ? take_run() : Status{}));
+    if (ranks.count() == 1) return {};
+    const std::string path = o.out + "/lock", holder = ranks.watch->broadcast(lock_holder(path));
+    for (int i = 0; i < 50 && lock_holder(path) != holder; i++) usleep(100000), heartbeat();
+    return agreed(lock_holder(path) == holder
+                      ? Status{}
+                      : fail(Exit::io, "--out %s is another directory here than on rank 0: it must be on a file system "
+                             "that all ranks share", o.out.c_str()));
 }
 Status Trainer::take_run() {
     std::error_code error;
@@ -343,7 +358,15 @@ Status Trainer::take_run() {
     lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
     if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     if (flock(lock, LOCK_EX | LOCK_NB) != 0)
-        return fail(Exit::usage, "%s: another flatgpt train is using this directory", o.out.c_str());
+        return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
+                    lock_holder(path).c_str());
+    char holder[128], host[64] = "", now[32];
+    gethostname(host, sizeof host - 1);
+    const time_t seconds = time(nullptr);
+    strftime(now, sizeof now, "%F %T", localtime(&seconds));
+    const int n = snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
+    if (ftruncate(lock, 0) != 0 || write(lock, holder, size_t(n)) != n || fsync(lock) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
     TRY(checkpoint_prune(o.out, 0));    // what a killed run left behind
     if (o.resume == "no" && !checkpoint_list(o.out).empty())
         return fail(Exit::usage,

@@ -23,6 +23,7 @@ struct RanksToy : Toy {
         std::vector<std::string> p = program(out, more);
         return run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
     }
+    ProcessResult run_apart(const std::string& out, const std::vector<std::string>& more) const;
     std::vector<double> losses(const std::string& out, const char* key = "\"loss\":") const {
         std::vector<double> all;
         std::istringstream lines(metrics(out));
@@ -97,6 +98,19 @@ struct Killer {
         for (auto [rank, pid] : numbers(dir + "/pids")) kill(pid, SIGKILL);
     }
 };
+// Two ranks, noted in "notes", in the directories 0 and 1.
+ProcessResult RanksToy::run_apart(const std::string& out, const std::vector<std::string>& more) const {
+    std::vector<std::string> all;
+    for (const char* rank : {"0", "1"}) {
+        std::vector<std::string> p = program(out, more);
+        p[0] = fs::absolute(flatgpt_binary());
+        p.insert(p.begin(), {"env", "-C", dir + "/" + rank});
+        p = noted(dir + "/notes", p);
+        all.insert(all.end(), {all.empty() ? "mpirun" : ":", "-n", "1"});
+        all.insert(all.end(), p.begin(), p.end());
+    }
+    return run_process(all, mpirun_options(30));
+}
 }    // namespace
 
 TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO is plain to the bit") {
@@ -311,7 +325,7 @@ TEST_CASE("train ranks: who differs in configuration, binary, data or weights is
 TEST_CASE("train ranks: a rank that fails alone in a step ends with its own exit code, the other with 7") {
     NEED_MPIRUN();
     RanksToy toy;
-    const std::string dir = toy.dir + "/notes", binary = fs::absolute(flatgpt_binary());
+    const std::string dir = toy.dir + "/notes";
     fs::create_directory(dir);
     for (const char* place : {"/0", "/1"}) {
         fs::create_directory(toy.dir + place);
@@ -322,18 +336,9 @@ TEST_CASE("train ranks: a rank that fails alone in a step ends with its own exit
     shard.close();
     for (const char* zero : {"0", "1", "2"}) {
         forget_notes(dir);
-        std::vector<std::string> all;
-        for (const char* rank : {"0", "1"}) {
-            std::vector<std::string> p = toy.program(
-                "alone", {"--data", "train.bin", "--zero", zero, "--batch", "2", "--steps", "100", "--channels", "128"});
-            p[0] = binary;
-            p.insert(p.begin(), {"env", "-C", toy.dir + "/" + rank});
-            p = noted(dir, p);
-            all.insert(all.end(), {all.empty() ? "mpirun" : ":", "-n", "1"});
-            all.insert(all.end(), p.begin(), p.end());
-        }
         Killer killer{dir};
-        ProcessResult r = run_process(all, mpirun_options(30));
+        ProcessResult r = toy.run_apart(
+            "alone", {"--data", "train.bin", "--zero", zero, "--batch", "2", "--steps", "100", "--channels", "128"});
         INFO(r.err);
         CHECK(!r.timed_out);
         // mpirun does not wait for whom it has lost.
@@ -342,6 +347,16 @@ TEST_CASE("train ranks: a rank that fails alone in a step ends with its own exit
         CHECK(contains(r.err, "rank 0: rank 1"));
         CHECK(contains(r.err, "expected less than 257, the vocabulary"));
     }
+}
+
+TEST_CASE("train ranks: --out must be the same directory on all machines") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    for (const char* place : {"/notes", "/0", "/1"}) fs::create_directory(toy.dir + place);
+    ProcessResult r = toy.run_apart("x", {"--out", "own"});
+    INFO(r.err);
+    CHECK(numbers(toy.dir + "/notes/codes") == std::map<int, int>{{0, 7}, {1, 4}});
+    CHECK(contains(r.err, "--out own is another directory here than on rank 0"));
 }
 
 TEST_CASE("train ranks: a full disk on one rank is a warning that names it, and no checkpoint") {
