@@ -12,7 +12,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
+#include <thread>
 
 #include "comm_wire.h"
 
@@ -322,8 +326,33 @@ std::string hex(const Token& t) {
     return s;
 }
 
+// Ends the process with exit 7 unless it is gone in time: of a call that waits for other ranks before there is a watch.
+class Deadline {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool gone = false;
+    std::thread thread;
+
+  public:
+    Deadline(double seconds, const std::string& text)
+        : thread([this, seconds, text] {
+              std::unique_lock lock(mutex);
+              if (changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return gone; })) return;
+              fprintf(stderr, "flatgpt: %s\n", text.c_str());
+              _exit(int(Exit::peer));
+          }) {}
+    ~Deadline() {
+        {
+            std::lock_guard lock(mutex);
+            gone = true;
+        }
+        changed.notify_all();
+        thread.join();
+    }
+};
+
 // MPI carries where rank 0 listens and a token that nobody can guess: "addresses port token", or why there is none.
-Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, Comm& mpi, double timeout) {
+Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<Comm>* comm, double timeout) {
     Listener listener;
     std::string told;
     if (place.rank == 0) {
@@ -333,7 +362,15 @@ Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, Comm& mpi, double
             told = Listener::addresses() + " " + std::to_string(listener.port) + " " + hex(comm_random_token());
         } else told = "! " + l.status.message;
     }
-    told = mpi_broadcast(mpi, told);
+    {
+        const Deadline deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within "
+                                              "%.3g s (--timeout): one has not started, or has stopped",
+                                              place.rank, place.ranks, timeout).message);
+        Result<std::unique_ptr<Comm>> mpi = mpi_open(place);
+        if (!mpi.ok()) return mpi.status;
+        *comm = std::move(mpi.value);
+        told = mpi_broadcast(**comm, told);
+    }
     if (told.starts_with("! ")) return fail(Exit::peer, "%s", told.c_str() + 2);
     const size_t a = told.find(' '), b = told.rfind(' ');
     CHECK(a != std::string::npos && a < b, "'%s'", told.c_str());
@@ -360,16 +397,11 @@ Status Ranks::open(const CommOptions& o) {
     if (place.launcher.empty()) return {};
     std::string why;
     const bool mpi = place.mpi && place.ranks > 1 && mpi_available(&why);
-    if (mpi) {
-        Result<std::unique_ptr<Comm>> c = mpi_open(place);
-        if (!c.ok()) return c.status;
-        comm = std::move(c.value);
-    } else if (place.ranks > 1 && (place.host.empty() || place.port == 0)) {
+    if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
         return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
                     place.launcher.c_str(), place.ranks, why.c_str());
-    }
-    Result<std::unique_ptr<Watch>> w = mpi ? meet_by_mpi(place, *comm, o.timeout) : meet_by_port(place, o.timeout);
+    Result<std::unique_ptr<Watch>> w = mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout);
     if (!w.ok()) return w.status;
     watch = std::move(w.value);
     if (comm) comm->pulse = &watch->pulse;
@@ -391,6 +423,7 @@ Status Ranks::start(bool gpu) {
         if (!place.mpi && place.launcher != "Slurm")
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
                         place.launcher.c_str(), place.ranks);
+        const Waiting waiting(&watch->pulse);
         Result<std::unique_ptr<Comm>> c = mpi_open(place);
         if (!c.ok()) return c.status;
         comm = std::move(c.value);

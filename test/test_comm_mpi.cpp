@@ -1,6 +1,7 @@
 // test_comm_mpi.cpp - all collectives between ranks that mpirun starts (test/ranks), and what is said where MPI is not.
 #include "comm.h"
 
+#include "console.h"
 #include "mpirun.h"
 
 #include <filesystem>
@@ -55,6 +56,21 @@ TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks
     INFO(r.err);
     CHECK(r.exit_code == 7);
     CHECK(contains(r.err, " of 3 ranks expected, but MPI says rank "));
+}
+
+TEST_CASE("mpi: a rank that is stopped before the ranks have met is waited for no longer than --timeout") {
+    NEED_MPIRUN();
+    std::string why;
+    if (!mpi_available(&why)) SKIP(why.c_str());
+    const double begin = now_seconds();
+    const std::string stop = "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec ",
+                      train = flatgpt_binary() + " train --data x --model d1 --out x --timeout 2 --device cpu";
+    const ProcessResult r = run_process(mpirun(2, {"sh", "-c", stop + train}), mpirun_options());
+    INFO(r.err);
+    CHECK(!r.timed_out);
+    CHECK(r.exit_code == 7);
+    CHECK(contains(r.err, "rank 0: MPI has not brought all 2 ranks together within 2 s (--timeout)"));
+    CHECK(now_seconds() - begin < 20);
 }
 
 TEST_CASE("nccl: collectives between ranks with emulated GPUs") {
