@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "data/file.h"
+#include "scale.h"
 #include "train.h"
 
 int64_t resident_bytes() {
@@ -262,12 +263,13 @@ Status Trainer::choose_batch() {
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
-    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too.
-    const int64_t free = device.model->free_bytes() / 20 * 19;
+    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the ranks
+    // of a machine share it.
+    const int64_t free = device.model->free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.place.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
         plan.B = B;
-        int64_t bytes = 0;
+        int64_t bytes = collective_scratch({config, plan}, device.gpu);
         for (const MemoryRow& r : device.model->memory(config, plan)) bytes += r.bytes;
         return bytes;
     };
