@@ -223,8 +223,10 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
 TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
     Ops<float> op = cpu_ops(Dtype::fp32);
     op.free_bytes = [] { return free_memory; };
-    for (int rows : {0, 7, 60, 5000}) {    // of a step; 0: --total-batch is not given
+    for (int rows : {0, 7, 60, 5000, -60}) {    // of a step; 0: --total-batch is not given; -: two CPU ranks share
         Trainer t;
+        t.progress.quiet = true;
+        if (rows < 0) t.ranks.place.local_ranks = 2, rows = -rows;
         t.device.model = std::make_unique<Gpt<float>>(op);
         t.config = {65, 32, 2, 2, 32, 128, 1e-5f};
         auto needs = [&](int B) {
@@ -233,9 +235,10 @@ TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
             return bytes * 20 / 19 + 20;
         };
         for (int room : {0, 1, 59, 300}) {    // sequences that fit
-            free_memory = room ? needs(room) : needs(1) / 2;
+            free_memory = (room ? needs(room) : needs(1) / 2) * t.ranks.place.local_ranks;
             t.o.batch = 0, t.o.seq_len = 32, t.o.total_batch = rows * 32;
             const Status s = t.choose_batch();
+            if (s.ok()) t.settle_batch();
             int best = std::min(room, rows ? std::min(rows, 4096) : 256);
             while (rows && best && rows % best) best--;
             CAPTURE(rows);
