@@ -37,8 +37,10 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // of one rank, wherever it runs
-        ranks.place.ranks = std::max(1, o.comm.ranks);
+    if (o.dry_run) {    // of one rank, wherever it runs; under a launcher said by its first
+        const Result<Place> here = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
+        if (here.ok() && here.value.rank > 0) return {};
+        ranks.place.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
         return set_up();
     }
     TRY(ranks.open(o.comm));
@@ -220,9 +222,9 @@ Status Trainer::diverged() {
 }
 
 Status Trainer::stopped() {
-    std::string who;
-    for (int r = 0; r < ranks.count() && ranks.count() > 1; r++)
-        if (said[size_t(r)].signal != 0) who += " of " + ranks.watch->name(r);
+    std::string who;    // several, as launchers signal all: the first
+    for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
+        if (said[size_t(r)].signal != 0) who = " of " + ranks.watch->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +

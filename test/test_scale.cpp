@@ -263,6 +263,22 @@ TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
     CHECK(!contains(r.out, "on the wire"));
 }
 
+TEST_CASE("scale: a dry run under a launcher is of its ranks, and said once") {
+    Toy toy;
+    std::vector<std::string> a = toy.args("never", {"--tflops", "1"});
+    a.push_back("--dry-run");
+    ProcessOptions o;
+    o.environment = {"RANK=0", "WORLD_SIZE=4", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=1"};
+    ProcessResult r = run_flatgpt(a, o);
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.out, "x 4 (ranks)"));
+    o.environment[0] = "RANK=1";
+    r = run_flatgpt(a, o);
+    CHECK(r.exit_code == 0);
+    CHECK(r.out.empty());
+}
+
 TEST_CASE("scale: wrong flags are exit 2") {
     Toy toy;
     auto refused = [&](std::vector<std::string> more, bool dry, const char* why) {
