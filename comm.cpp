@@ -68,6 +68,9 @@ struct Environment {
     }
 };
 
+// From 32768 on Linux gives ports to whoever connects anywhere, NCCL's and MPI's connections among them.
+int likely_port(uint64_t n) { return 20000 + int(n % 12768); }
+
 bool is_loopback(const std::string& host) {
     return host == "localhost" || host == "::1" || host.starts_with("127.");
 }
@@ -131,7 +134,7 @@ Status from_open_mpi(const CommOptions&, const Environment& env, Place* p) {
     if (all_here && !id.empty()) {
         uint16_t bits;
         memcpy(&bits, comm_token(p->job).data(), sizeof bits);
-        p->host = "127.0.0.1", p->port = 20000 + bits % 40000;
+        p->host = "127.0.0.1", p->port = likely_port(bits);
     }
     if (env.has("OMPI_COMM_WORLD_LOCAL_SIZE"))
         TRY(env.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, MOST_RANKS, &p->local_ranks));
@@ -144,7 +147,7 @@ void slurm_meeting(const Environment& env, Place* p) {
     if (job <= 0) return;
     const char* list = env.has("SLURM_STEP_NODELIST") ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
     p->host = env.text("SLURM_STEP_NUM_NODES") == "1" ? "127.0.0.1" : slurm_first_host(env.text(list));
-    p->port = 20000 + int((uint64_t(job) + 9973 * uint64_t(step)) % 40000);
+    p->port = likely_port(uint64_t(job) + 9973 * uint64_t(step));
     p->job = "Slurm " + std::to_string(job) + "." + std::to_string(step);
 }
 

@@ -52,11 +52,11 @@ TEST_CASE("comm: the place by each launcher's variables") {
         {OMPI + SLURM, "Open MPI+mpi 1/4 1 :0 [ ]"},
         {"PMI_RANK=2 PMI_SIZE=4 MPI_LOCALRANKID=1", "PMI+mpi 2/4 1 :0 [port 0]"},
         {"PMI_RANK=2 PMI_SIZE=4 MPI_LOCALNRANKS=4", "PMI+mpi 2/4 2 :0 [port 0]"},
-        {"PMI_RANK=5 PMI_SIZE=8 " + SLURM, "PMI+mpi 5/8 1 gpu07:43402 [Slurm 123456.2]"},
-        {SLURM, "Slurm 5/8 1 gpu07:43402 [Slurm 123456.2]"},
-        {"PMI_RANK=5 PMI_SIZE=8 PMI_JOBID=123456.2 " + SLURM, "Slurm 5/8 1 gpu07:43402 [Slurm 123456.2]"},
+        {"PMI_RANK=5 PMI_SIZE=8 " + SLURM, "PMI+mpi 5/8 1 gpu07:22954 [Slurm 123456.2]"},
+        {SLURM, "Slurm 5/8 1 gpu07:22954 [Slurm 123456.2]"},
+        {"PMI_RANK=5 PMI_SIZE=8 PMI_JOBID=123456.2 " + SLURM, "Slurm 5/8 1 gpu07:22954 [Slurm 123456.2]"},
         {SLURM + "MASTER_ADDR=x MASTER_PORT=7", "Slurm 5/8 1 x:7 [Slurm 123456.2]"},
-        {SLURM + "SLURM_STEP_NUM_NODES=1", "Slurm 5/8 1 127.0.0.1:43402 [Slurm 123456.2]"},
+        {SLURM + "SLURM_STEP_NUM_NODES=1", "Slurm 5/8 1 127.0.0.1:22954 [Slurm 123456.2]"},
         {"SLURM_PROCID=0 SLURM_NTASKS=8 SLURM_JOB_ID=1 SLURM_LOCALID=0", "alone 0/1 0 :0 []"},    // sbatch
         {SLURM + "SLURM_STEP_ID=4294967290", "alone 0/1 0 :0 []"},    // salloc's shell
     };
