@@ -6,7 +6,8 @@ check_hf.py CHECKPOINT --data SHARD [--windows 16] [--flatgpt ./flatgpt]
 check_hf.py CHECKPOINT --ids 1,2,3 --logits FILE
     the logits that follow these token ids, against FILE: raw float32, the V numbers of the last position (what
     gpt_logits gives) or all T*V
-Both also read optimizer.safetensors with the Python library. Exit status 1 where something differs by more than 1e-4.
+Both also read the optimizer's state with the Python library, in one file or in those that several ranks wrote. Exit
+status 1 where something differs by more than 1e-4.
 """
 import argparse
 import json
@@ -22,12 +23,26 @@ from transformers import AutoModelForCausalLM
 MAGIC = {20240520: numpy.uint16, 20240801: numpy.uint32}
 
 
-def read_optimizer(path, parameters):
-    with safe_open(path, "pt") as f:
-        names = list(f.keys())
-        count = sum(f.get_tensor(n).numel() for n in names)
-    print(f"optimizer.safetensors: {len(names)} tensors, {count} numbers")
-    return count == 2 * parameters
+def read_optimizer(checkpoint, parameters):
+    whole = os.path.join(checkpoint, "optimizer.safetensors")
+    files, index = [whole], None
+    if os.path.exists(whole + ".index.json"):
+        with open(whole + ".index.json", encoding="utf-8") as f:
+            index = json.load(f)
+        files = [os.path.join(checkpoint, name) for name in sorted(set(index["weight_map"].values()))]
+    elif not os.path.exists(whole):
+        return True
+    found, count, size = {}, 0, 0
+    for file in files:
+        with safe_open(file, "pt") as f:
+            for name in f.keys():
+                found[name] = os.path.basename(file)
+                tensor = f.get_tensor(name)
+                count += tensor.numel()
+                size += tensor.nbytes
+    print(f"optimizer: {len(files)} file{'s' if len(files) > 1 else ''}, {len(found)} tensors, {count} numbers")
+    indexed = index is None or (found == index["weight_map"] and size == index["metadata"]["total_size"])
+    return count == 2 * parameters and indexed
 
 
 def losses_agree(model, args):
@@ -72,8 +87,7 @@ def main():
     model = AutoModelForCausalLM.from_pretrained(args.checkpoint, dtype=torch.float32).eval()
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{type(model).__name__}: {parameters} parameters")
-    optimizer = os.path.join(args.checkpoint, "optimizer.safetensors")
-    good = not os.path.exists(optimizer) or read_optimizer(optimizer, parameters)
+    good = read_optimizer(args.checkpoint, parameters)
     with torch.no_grad():
         if args.data:
             good &= losses_agree(model, args)
