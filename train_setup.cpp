@@ -263,8 +263,8 @@ Status Trainer::choose_batch() {
     if (o.total_batch % o.seq_len)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
                     o.seq_len);
-    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the ranks
-    // of a machine share it.
+    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the
+    // ranks of a machine share it.
     const int64_t free = device.model->free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.place.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
