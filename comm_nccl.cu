@@ -31,7 +31,8 @@ void nccl_abort(Comm&) {}
 
 namespace {
 constexpr double SETUP_SECONDS = 300;    // for all ranks to come; large clusters take a minute
-constexpr int MARKS = 64;                // events; who asks for an older mark waits for a newer one
+// Events; who asks for an older mark waits for a newer one. A step of ZeRO has two collectives a bucket: 512 blocks.
+constexpr int MARKS = 1100;
 
 // ---- the library ---------------------------------------------------------------------------------------------------
 

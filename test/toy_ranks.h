@@ -1,0 +1,117 @@
+// toy_ranks.h - toy runs as several ranks under mpirun: their shells' notes, and ways to break a rank.
+#pragma once
+#include <fcntl.h>
+#include <signal.h>
+
+#include <cstring>
+#include <map>
+#include <sstream>
+
+#include "mpirun.h"
+#include "toy_run.h"
+
+inline const std::vector<std::string> GLOBAL = {"--total-batch", "512", "--steps", "8", "--save-every", "4", "--threads", "1"};
+
+// A toy whose step is 16 sequences, however many ranks share them.
+struct RanksToy : Toy {
+    std::vector<std::string> program(const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> all = GLOBAL;
+        all.insert(all.end(), more.begin(), more.end());
+        return started(out, all);
+    }
+    ProcessResult run(int ranks, const std::string& out, std::vector<std::string> more = {}) const {
+        std::vector<std::string> p = program(out, more);
+        return run_process(ranks == 1 ? p : mpirun(ranks, p), mpirun_options(120));
+    }
+    ProcessResult run_apart(const std::string& out, const std::vector<std::string>& more) const;
+    std::vector<double> losses(const std::string& out, const char* key = "\"loss\":") const {
+        std::vector<double> all;
+        std::istringstream lines(metrics(out));
+        for (std::string line; std::getline(lines, line);)
+            if (contains(line, key)) all.push_back(number(line, key));
+        return all;
+    }
+    void same_losses(const std::string& a, const std::string& b, double tolerance) const {
+        for (const char* key : {"\"loss\":", "\"grad_norm\":", "\"val_loss\":"}) {
+            const std::vector<double> x = losses(a, key), y = losses(b, key);
+            REQUIRE(x.size() == y.size());
+            REQUIRE(!x.empty());
+            for (size_t i = 0; i < x.size(); i++) CHECK(x[i] == doctest::Approx(y[i]).epsilon(tolerance));
+        }
+    }
+};
+// The files of the newest checkpoints of two runs are the same.
+inline void same_checkpoint(const Toy& toy, const std::string& a, const std::string& b) {
+    REQUIRE(fs::path(toy.newest(a)).filename() == fs::path(toy.newest(b)).filename());
+    int files = 0;
+    for (auto& file : fs::directory_iterator(toy.newest(a))) {
+        const std::string name = file.path().filename();
+        if (name == "MANIFEST" || name == "state.json") continue;    // they hold --out
+        INFO(name);
+        CHECK(same_file(file.path(), toy.newest(b) + "/" + name));
+        files++;
+    }
+    CHECK(files >= 4);
+}
+
+// What each rank's shell has written: "rank number" a line.
+inline std::map<int, int> numbers(const std::string& file) {
+    std::istringstream lines(read_file(file));
+    std::map<int, int> all;
+    for (int rank, n; lines >> rank >> n;) all[rank] = n;
+    return all;
+}
+// The program below a shell that outlives it and notes its pid and exit status. mpirun's SIGTERM does not end the
+// shell.
+inline std::vector<std::string> noted(const std::string& dir, std::vector<std::string> program) {
+    const std::string script = "trap '' TERM; \"$@\" & echo $OMPI_COMM_WORLD_RANK $! >>" + dir +
+                               "/pids; wait $!; echo $OMPI_COMM_WORLD_RANK $? >>" + dir + "/codes";
+    program.insert(program.begin(), {"sh", "-c", script, "sh"});
+    return program;
+}
+inline void forget_notes(const std::string& dir) {
+    for (const char* name : {"/pids", "/codes"}) fs::remove(dir + name);
+}
+// Finds text in the writable memory of a process and writes other over it, as a broken memory would; how often.
+inline int poke(int pid, const std::string& text, const std::string& other) {
+    const std::string proc = "/proc/" + std::to_string(pid);
+    const int memory = open((proc + "/mem").c_str(), O_RDWR | O_CLOEXEC);
+    int found = 0;
+    std::istringstream maps(read_file(proc + "/maps"));
+    for (std::string line; std::getline(maps, line);) {
+        unsigned long from = 0, to = 0;
+        char mode[8] = "";
+        if (sscanf(line.c_str(), "%lx-%lx %7s", &from, &to, mode) != 3 || strncmp(mode, "rw-p", 4) != 0) continue;
+        std::string held(to - from, 0);
+        const ssize_t got = pread(memory, held.data(), held.size(), off_t(from));
+        held.resize(size_t(std::max<ssize_t>(0, got)));
+        for (size_t at = 0; (at = held.find(text, at)) != std::string::npos; at += text.size())
+            found += pwrite(memory, other.data(), other.size(), off_t(from + at)) == ssize_t(other.size());
+    }
+    close(memory);
+    return found;
+}
+inline bool gone(int pid) {    // ended, whether somebody has asked for its status or not
+    const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
+    return stat.empty() || contains(stat, ") Z ");
+}
+// Ends the ranks that mpirun has lost.
+struct Killer {
+    std::string dir;
+    ~Killer() {
+        for (auto [rank, pid] : numbers(dir + "/pids")) kill(pid, SIGKILL);
+    }
+};
+// Two ranks, noted in "notes", in the directories 0 and 1.
+ProcessResult RanksToy::run_apart(const std::string& out, const std::vector<std::string>& more) const {
+    std::vector<std::string> all;
+    for (const char* rank : {"0", "1"}) {
+        std::vector<std::string> p = program(out, more);
+        p[0] = fs::absolute(flatgpt_binary());
+        p.insert(p.begin(), {"env", "-C", dir + "/" + rank});
+        p = noted(dir + "/notes", p);
+        all.insert(all.end(), {all.empty() ? "mpirun" : ":", "-n", "1"});
+        all.insert(all.end(), p.begin(), p.end());
+    }
+    return run_process(all, mpirun_options(30));
+}
