@@ -13,13 +13,14 @@
 
 namespace {
 // The first signal asks for a checkpoint at the end of the step; SA_RESETHAND makes the second one final.
-volatile sig_atomic_t stop_signal = 0;
-void catch_signals() {
+volatile sig_atomic_t stop_signal = 0, says_so = 0;
+void catch_signals(bool aloud) {
+    says_so = aloud;
     struct sigaction action = {};
     action.sa_handler = [](int s) {
         static const char said[] = "\nstopping after this step, with a checkpoint; a second signal stops at once\n";
         stop_signal = s;
-        [[maybe_unused]] ssize_t n = write(STDERR_FILENO, said, sizeof said - 1);
+        [[maybe_unused]] ssize_t n = says_so ? write(STDERR_FILENO, said, sizeof said - 1) : 0;
     };
     action.sa_flags = SA_RESETHAND;
     for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaction(s, &action, nullptr);
@@ -46,7 +47,7 @@ Status Trainer::run() {
     TRY(ranks.open(o.comm));
     progress.quiet = !ranks.first();
     Status s = set_up();
-    if (s.ok()) catch_signals();
+    if (s.ok()) catch_signals(!progress.quiet);
     if (s.ok()) s = loop();
     if (!ranks.watch) return s;
     if (together) ranks.watch->barrier();    // nobody is taken for dead

@@ -155,7 +155,8 @@ Status Trainer::set_up() {
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there
-    if (!o.dry_run) TRY(ranks.start(device.gpu));
+    // A rank that does not come through NCCL's beginnings has left already.
+    if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
     device.model->comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     settle_batch();

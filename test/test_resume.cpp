@@ -37,7 +37,8 @@ TEST_CASE("train: a fine-tuned run goes on when the model it came from is gone")
     REQUIRE(run_flatgpt(tune).exit_code == 0);
     fs::rename(toy.dir + "/base", toy.dir + "/moved");
     fs::remove(toy.dir + "/tok.json");
-    ProcessResult r = run_flatgpt({"train", "--config", toy.dir + "/tuned/run.toml", "--resume", "auto", "--steps", "8"});
+    ProcessResult r = run_flatgpt(
+            {"train", "--config", toy.dir + "/tuned/run.toml", "--resume", "auto", "--steps", "8"});
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(contains(toy.newest("tuned"), "step_00000008"));

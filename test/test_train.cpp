@@ -339,7 +339,8 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     for (size_t i = 0; i < t.weights.size(); i++) {
         if (std::fabs(t.gpt().grads[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
         moved++;
-        const double by = (double(t.weights[i]) - double(t.gpt().params[i])) / std::copysign(lr, double(t.gpt().grads[i]));
+        const double by = (double(t.weights[i]) - double(t.gpt().params[i])) /
+                          std::copysign(lr, double(t.gpt().grads[i]));
         CHECK(std::fabs(by - 1) < 1e-3);
     }
     CHECK(moved > 1000);

@@ -181,7 +181,8 @@ TEST_CASE("train ranks: who differs in configuration, binary, data or weights is
     fs::copy_file(toy.dir + "/train.bin", toy.dir + "/a/train.bin");
     fs::copy_file(toy.dir + "/val.bin", toy.dir + "/b/train.bin");
     for (const char* place : {"a", "b"}) {
-        ProcessResult r = toy.run(1, std::string("from_") + place, {"--steps", "1", "--seed", place[0] == 'a' ? "1" : "2"});
+        ProcessResult r = toy.run(1, std::string("from_") + place,
+                                  {"--steps", "1", "--seed", place[0] == 'a' ? "1" : "2"});
         REQUIRE(r.exit_code == 0);
         fs::rename(toy.newest(std::string("from_") + place), toy.dir + "/" + place + "/start");
     }
