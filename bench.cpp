@@ -18,7 +18,7 @@
 namespace {
 struct BenchOptions {
     std::string filter, model = "gpt2";
-    int batch = 0, seq_len = 0, vocab = 0;
+    int layers = 0, heads = 0, channels = 0, batch = 0, seq_len = 0, vocab = 0;
     bool json = false, steps_only = false;
     DeviceOptions device;
 };
@@ -379,6 +379,10 @@ Status run(const BenchOptions& o) {
     TRY(named.status);
     Config c = named.value;
     if (o.vocab) c.V = o.vocab;
+    if (o.layers) c.L = o.layers;
+    if (o.heads) c.NH = o.heads;
+    if (o.channels) c.C = o.channels, c.F = 4 * c.C;
+    TRY(config_check(c));
     Bench bench{o, std::move(opened.value), {}};
     const bool gpu = bench.device.gpu;
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
@@ -409,6 +413,9 @@ Command bench_command() {
               nullptr};
     c.flags = {{"--filter", &o->filter, "only rows whose name has this part"},
                {"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
+               {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
+               {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
+               {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
                {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
                {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
                {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24},

@@ -2,11 +2,17 @@
 """PyTorch on the same machine, for side-by-side figures: the attention products and a training step of GPT-2.
 
 usage: dev/compare_torch.py [--batch 32] [--seq-len 1024] [--steps 20] [--device cuda] [--attention-only]
-One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated.
+       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3] [--threads 2] [--no-compile]
+One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated. On the CPU four
+models, fp32 and bf16, eager and compiled, in turns with `flatgpt bench` (./flatgpt, or FLATGPT): tokens/s of the best
+step of each round, medians over the rounds, and flatgpt's over PyTorch's.
 """
 import argparse
+import contextlib
 import json
+import os
 import statistics
+import subprocess
 import time
 
 import torch
@@ -135,6 +141,74 @@ def training(args):
         torch.compiler.reset()
 
 
+# Name, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch, sequence.
+CPU_MODELS = [("GPT-2 124M, B=4 T=256", 12, 12, 768, 50257, 50304, 4, 256),
+              ("GPT-2 124M, B=1 T=1024", 12, 12, 768, 50257, 50304, 1, 1024),
+              ("6 layers, 6 heads, C=384, T=256, B=12, V=65", 6, 6, 384, 65, 65, 12, 256),
+              ("4 layers, 4 heads, C=128, T=64, B=12, V=65", 4, 4, 128, 65, 65, 12, 64)]
+
+
+def flatgpt_speed(layers, heads, channels, vocabulary, B, T, dtype, threads):
+    command = [os.environ.get("FLATGPT", "./flatgpt"), "bench", "--filter", "training", "--json", "--device", "cpu",
+               "--layers", str(layers), "--heads", str(heads), "--channels", str(channels), "--vocab", str(vocabulary), "--batch",
+               str(B), "--seq-len", str(T), "--dtype", dtype, "--threads", str(threads)]
+    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
+        row = json.loads(line)
+        if row["name"].startswith("training step"):
+            return B * T / row["best_us"] * 1e6
+    raise RuntimeError("flatgpt bench printed no training step")
+
+
+def torch_stepper(layers, heads, channels, vocabulary, B, T, dtype, compiled):
+    torch.manual_seed(1)
+    model = Gpt(vocabulary, T, layers, heads, channels)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
+    run = torch.compile(model) if compiled else model
+    tokens = torch.randint(0, min(vocabulary, 50257), (4, B, T + 1))
+    turn = [0]
+
+    def step():
+        turn[0] += 1
+        batch = tokens[turn[0] % 4]
+        half = torch.autocast("cpu", dtype=torch.bfloat16) if dtype == "bf16" else contextlib.nullcontext()
+        with half:
+            loss = run(batch[:, :-1].contiguous(), batch[:, 1:].contiguous())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def on_cpu(args):
+    torch.set_num_threads(args.threads)
+    for m in (int(i) for i in args.models.split(",")):
+        name, layers, heads, channels, ours, padded, B, T = CPU_MODELS[m]
+        for dtype in ("fp32", "bf16"):
+            steppers = {"eager": torch_stepper(layers, heads, channels, padded, B, T, dtype, False)}
+            if not args.no_compile:
+                steppers["compiled"] = torch_stepper(layers, heads, channels, padded, B, T, dtype, True)
+            for step in steppers.values():
+                for _ in range(3):
+                    step()
+            speeds = {who: [] for who in ("flatgpt", *steppers)}
+            for _ in range(args.rounds):
+                speeds["flatgpt"].append(flatgpt_speed(layers, heads, channels, ours, B, T, dtype, args.threads))
+                for who, step in steppers.items():
+                    best = 1e9
+                    until = time.perf_counter() + 4
+                    while time.perf_counter() < until:
+                        before = time.perf_counter()
+                        step()
+                        best = min(best, time.perf_counter() - before)
+                    speeds[who].append(B * T / best)
+            median = {who: statistics.median(s) for who, s in speeds.items()}
+            row = {"what": name, "dtype": dtype, **{who: round(s) for who, s in median.items()}}
+            row.update({f"flatgpt / {who}": round(median["flatgpt"] / median[who], 2) for who in steppers})
+            print(json.dumps(row), flush=True)
+
+
 if __name__ == "__main__":
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--batch", type=int, default=32)
@@ -142,9 +216,16 @@ if __name__ == "__main__":
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--device", default="cuda")
     p.add_argument("--attention-only", action="store_true")
+    p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--models", default="0,1,2,3")
+    p.add_argument("--threads", type=int, default=os.cpu_count())
+    p.add_argument("--no-compile", action="store_true")
     options = p.parse_args()
     print(json.dumps({"torch": torch.__version__, "device": torch.cuda.get_device_name()
                       if options.device == "cuda" else "cpu"}), flush=True)
-    attention(options)
-    if not options.attention_only:
-        training(options)
+    if options.device == "cpu":
+        on_cpu(options)
+    else:
+        attention(options)
+        if not options.attention_only:
+            training(options)
