@@ -150,8 +150,8 @@ CPU_MODELS = [("GPT-2 124M, B=4 T=256", 12, 12, 768, 50257, 50304, 4, 256),
 
 def flatgpt_speed(layers, heads, channels, vocabulary, B, T, dtype, threads):
     command = [os.environ.get("FLATGPT", "./flatgpt"), "bench", "--filter", "training", "--json", "--device", "cpu",
-               "--layers", str(layers), "--heads", str(heads), "--channels", str(channels), "--vocab", str(vocabulary), "--batch",
-               str(B), "--seq-len", str(T), "--dtype", dtype, "--threads", str(threads)]
+               "--layers", str(layers), "--heads", str(heads), "--channels", str(channels), "--vocab", str(vocabulary),
+               "--batch", str(B), "--seq-len", str(T), "--dtype", dtype, "--threads", str(threads)]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         row = json.loads(line)
         if row["name"].startswith("training step"):
