@@ -194,6 +194,7 @@ class Mover {
     Library mpi = {};
     int rank = 0, ranks = 1;
 
+    ~Mover() { free(stage); }
     void run(const Job& job) {
         if (job.type == Element::f64) run<double, double>(job);
         else if (job.type == Element::bf16) run<bf16, bf16>(job);

@@ -15,7 +15,8 @@ inline std::vector<std::string> mpirun(int n, std::vector<std::string> program) 
 inline ProcessOptions mpirun_options(double timeout = 60, std::vector<std::string> environment = {}) {
     ProcessOptions o;
     o.timeout = timeout;
-    o.environment = {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1",
+    o.environment = {"ASAN_OPTIONS=detect_leaks=0",    // Open MPI's own, of plugins that are gone when they are told
+                     "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMP_NUM_THREADS=1",
                      "OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_MCA_hwloc_base_binding_policy=none",
                      "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe",      // Open MPI 5
                      "PRTE_MCA_hwloc_default_binding_policy=none"};
