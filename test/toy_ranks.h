@@ -83,6 +83,7 @@ inline int poke(int pid, const std::string& text, const std::string& other) {
         unsigned long from = 0, to = 0;
         char mode[8] = "";
         if (sscanf(line.c_str(), "%lx-%lx %7s", &from, &to, mode) != 3 || strncmp(mode, "rw-p", 4) != 0) continue;
+        if (to - from > 1ul << 30) continue;    // a sanitizer's shadow
         std::string held(to - from, 0);
         const ssize_t got = pread(memory, held.data(), held.size(), off_t(from));
         held.resize(size_t(std::max<ssize_t>(0, got)));
