@@ -16,11 +16,16 @@
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 inline std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
+// Each asked for once: of jobs side by side none gets what another has let go of. Below what the kernel gives away.
 inline int free_port() {
-    Result<Listener> l = Listener::open("", 0);
-    REQUIRE(l.ok());
-    close(l.value.fd);
-    return l.value.port;
+    static int next = 21000 + getpid() * 131 % 10000;
+    for (;;) {
+        next = next < 32000 ? next + 1 : 21000;
+        Result<Listener> l = Listener::open("", next);
+        if (!l.ok()) continue;
+        close(l.value.fd);
+        return next;
+    }
 }
 
 // ---- a rank: this binary again, with the case "watch: one rank" and what it is to do in FLATGPT_WATCH --------------
