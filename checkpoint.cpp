@@ -217,7 +217,7 @@ void gather_sums(std::vector<Sum>* sums, Watch& watch) {
             if (Sum s; sum_parse(text.substr(at, end - at), &s)) all.push_back(s);
     *sums = all;
 }
-}   // namespace
+}    // namespace
 
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk, Watch* watch) {

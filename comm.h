@@ -81,7 +81,7 @@ class Watch {
     std::string name(int rank) const;    // "rank 3 (host, pid 4711)"
 
     // Collectives of the host, in the same order on every rank. A rank that died or stands still ends the process
-    // inside them: see fatal below.
+    // inside them, with exit 7.
     std::vector<std::string> gather(const std::string& mine);     // rank 0: everyone's; others: empty
     std::string broadcast(const std::string& of_rank_0);
     void barrier();
@@ -134,7 +134,7 @@ struct Comm {
 bool mpi_available(std::string* why);                            // compiled in, and the library is here
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
-// comm_nccl.cu, or its stub in device.cpp. After the device was opened; the id travels over the watch.
+// comm_nccl.cu; without CUDA device.cpp says that there is none. After the device was opened; the id travels over the watch.
 Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
 // Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.

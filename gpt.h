@@ -168,7 +168,7 @@ struct Model {
 };
 
 template <class T> struct Activations {
-    T *x, *ln1, *qkv, *atty, *x2, *ln2, *fch, *fcg;    // see activation_rows in gpt.cpp for the shapes
+    T *x, *ln1, *qkv, *atty, *x2, *ln2, *fch, *fcg;    // see activation_rows in gpt_memory.cpp
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 
