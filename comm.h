@@ -134,7 +134,8 @@ struct Comm {
 bool mpi_available(std::string* why);                            // compiled in, and the library is here
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
-// comm_nccl.cu; without CUDA device.cpp says that there is none. After the device was opened; the id travels over the watch.
+// comm_nccl.cu; without CUDA device.cpp says that there is none. After the device was opened; the id travels over the
+// watch.
 Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
 // Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.
