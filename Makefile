@@ -33,10 +33,11 @@ endif
 # The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
 # first, so that an inline function which several objects hold is the one that every CPU can run.
 LOOPS := embedding norm matmul attention ffn lm_head adamw table
-ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512,base)
+ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
 MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
+MARCH_avx512bf16 := $(MARCH_avx512) -mavx512bf16
 
 # The CUDA backend: by nvcc into the product where there is one, and always as plain C++ against the emulator, into
 # tests and a second binary whose GPU is emulated. ARCH=native builds for this machine's GPU alone.

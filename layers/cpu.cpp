@@ -143,10 +143,14 @@ void gate(Step* step, const double* loss_total, double loss_scale, const double*
 
 // ---- instruction sets and tables -----------------------------------------------------------------------------------
 
-const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512"};
-const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512"};
+const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
+const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512", "AVX-512 with BF16"};
 
-Isa best() { return cpu_supports(Isa::avx512) ? Isa::avx512 : cpu_supports(Isa::avx2) ? Isa::avx2 : Isa::base; }
+Isa best() {
+    int i = ISA_COUNT - 1;
+    while (!cpu_supports(Isa(i))) i--;
+    return Isa(i);
+}
 
 Result<Isa> chosen() {
     const char* key = getenv("FLATGPT_ISA");
@@ -219,14 +223,20 @@ int cpu_threads() { return omp_get_max_threads(); }
 #if defined(__x86_64__)
 bool cpu_supports(Isa isa) {
     switch (isa) {
+        case Isa::avx512bf16: return cpu_supports(Isa::avx512) && __builtin_cpu_supports("avx512bf16");
         case Isa::avx512: return __builtin_cpu_supports("x86-64-v4");
         case Isa::avx2: return __builtin_cpu_supports("x86-64-v3");
         default: return true;
     }
 }
-bool cpu_has_bf16() { return cpu_supports(Isa::avx512) && __builtin_cpu_supports("avx512bf16"); }
+bool cpu_has_bf16() { return cpu_supports(Isa::avx512bf16); }
 const Loops& cpu_loops(Isa isa) {
-    return isa == Isa::avx512 ? avx512::loops() : isa == Isa::avx2 ? avx2::loops() : base::loops();
+    switch (isa) {
+        case Isa::avx512bf16: return avx512bf16::loops();
+        case Isa::avx512: return avx512::loops();
+        case Isa::avx2: return avx2::loops();
+        default: return base::loops();
+    }
 }
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
@@ -238,6 +248,8 @@ const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
     const bool half = dtype == Dtype::bf16;
     switch (isa) {
+        case Isa::avx512bf16: return half ? table<Isa::avx512bf16, Dtype::bf16>()
+                                          : table<Isa::avx512bf16, Dtype::fp32>();
         case Isa::avx512: return half ? table<Isa::avx512, Dtype::bf16>() : table<Isa::avx512, Dtype::fp32>();
         case Isa::avx2: return half ? table<Isa::avx2, Dtype::bf16>() : table<Isa::avx2, Dtype::fp32>();
         default: return half ? table<Isa::base, Dtype::bf16>() : table<Isa::base, Dtype::fp32>();

@@ -8,8 +8,9 @@
 
 #include "layers.h"
 
-enum class Isa { base, avx2, avx512 };    // any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4)
-constexpr int ISA_COUNT = 3;
+// Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); that and AVX512-BF16.
+enum class Isa { base, avx2, avx512, avx512bf16 };
+constexpr int ISA_COUNT = 4;
 
 // First thing in main: starts the program again with GOMP_SPINCOUNT set, unless the user has set a policy. libgomp
 // reads it before main; its own choice is to spin for milliseconds in every barrier. 40 steps of a small model beside
@@ -18,7 +19,7 @@ constexpr int ISA_COUNT = 3;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
-Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512) names no instruction set of this CPU
+Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU
 // The table of one instruction set, which the CPU must have. cpu_ops() is this for the best one, or FLATGPT_ISA's.
 const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype);
 
@@ -71,6 +72,7 @@ constexpr int GEMV_ROWS = 4;
 namespace base { const Loops& loops(); }
 namespace avx2 { const Loops& loops(); }
 namespace avx512 { const Loops& loops(); }
+namespace avx512bf16 { const Loops& loops(); }
 
 // linear.cpp
 const char* linear_library();    // "oneDNN 2.6", "own GEMM"

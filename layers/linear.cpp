@@ -198,6 +198,7 @@ LinearEntries linear_entries(Isa isa, Dtype dtype) {
                                     : LinearEntries{Full::forward, Full::backward};
     };
     switch (isa) {
+        case Isa::avx512bf16: return entries.operator()<Isa::avx512bf16>();
         case Isa::avx512: return entries.operator()<Isa::avx512>();
         case Isa::avx2: return entries.operator()<Isa::avx2>();
         default: return entries.operator()<Isa::base>();
