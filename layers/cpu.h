@@ -1,6 +1,6 @@
 // cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
 //
-// The loops (embedding, norm, matmul, attention, ffn, lm_head, adamw, table) are compiled once per instruction set,
+// The loops (embedding, norm, matmul, attention*, ffn, lm_head, adamw, table) are compiled once per instruction set,
 // into a namespace of its name, and chosen at run time. They use nothing inline of the standard library: of an
 // inline function that several objects hold the linker keeps one, for all CPUs (the Makefile rejects such an object).
 #pragma once
@@ -47,6 +47,9 @@ struct Loops {
     decltype(Ops<float>::layernorm_backward) layernorm_backward;
     decltype(Ops<float>::attention_forward) attention_forward;
     decltype(Ops<float>::attention_backward) attention_backward;
+    // With the products of bf16 where the instruction set has them; the same functions as above otherwise.
+    decltype(Ops<float>::attention_forward) attention_forward_bf16;
+    decltype(Ops<float>::attention_backward) attention_backward_bf16;
     decltype(Ops<float>::attention_cached) attention_cached;
     decltype(Ops<float>::gelu_forward) gelu_forward;
     decltype(Ops<float>::gelu_backward) gelu_backward;

@@ -57,8 +57,14 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
     if (i < n) f(i, Place<false>{int(n - i)});
 }
 
-INLINE vf max(vf a, vf b) { return a > b ? a : b; }    // b where either is NaN
+// b where either is NaN
+#if defined(__AVX512F__)    // GCC 12 makes a mask and a blend of the comparison, three times the latency
+INLINE vf max(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
+INLINE vf min(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
+#else
+INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 INLINE vf min(vf a, vf b) { return a < b ? a : b; }
+#endif
 
 // Reductions by halves: one order for all callers.
 template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }

@@ -1,0 +1,66 @@
+// attention_tiles.h - what attention's forward and backward on the CPU share: which keys a query sees, where the heads
+// of a call lie, exponentials, fetching ahead.
+#pragma once
+#include "tile.h"
+
+namespace ISA {
+constexpr float INF = __builtin_inff(), LOG2E = 0x1.715476p0f;
+constexpr int PANEL = NV * VW;    // columns of a product that go through its kernel at once
+
+constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
+INLINE void clear(float* p, int64_t n) { each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); }); }
+INLINE int most(int a, int b) { return a > b ? a : b; }
+// Lane i is v where first <= at + i < limit.
+INLINE vf between(int at, int first, int limit, vf v, float fill) {
+    return (lanes() + at >= first) & (lanes() + at < limit) ? v : set1(fill);
+}
+// The first key that query s of sequence b sees, at position pos + s.
+INLINE int first_key(Heads h, int S, int pos, int b, int s) {
+    const int window = h.window ? most(0, pos + s - h.window + 1) : 0;
+    return h.doc_start ? most(window, h.doc_start[int64_t(b) * S + s]) : window;
+}
+INLINE float scale_of(Heads h) { return 1 / __builtin_sqrtf(float(h.HS)); }
+
+// 2^x for x <= 0 and a little above, at most 1 ulp off; what would be below 2^-125 is that. NaN stays NaN. A minimax
+// fit of degree 6 on half a unit to both sides.
+INLINE vf exp2(vf x) {
+    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
+    x = max(set1(-125), x);
+    vf t = x + MAGIC;
+    vf r = x - (t - MAGIC);
+    vf p = set1(0x1.41d334p-13f);
+    p = p * r + 0x1.5f456ap-10f;
+    p = p * r + 0x1.3b2dbcp-7f;
+    p = p * r + 0x1.c6aed4p-5f;
+    p = p * r + 0x1.ebfbdap-3f;
+    p = p * r + 0x1.62e430p-1f;
+    p = p * r + 1.0f;
+    return p * reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23);
+}
+
+// log2(x) for x of at least 1, to 1 ulp of the larger of it and 1: Newton's steps on 2^y = x from the float's bits.
+INLINE vf log2(vf x) {
+    vf y = __builtin_convertvector(reinterpret_cast<vi>(x) - 0x3f800000, vf) * 0x1p-23f;
+    for (int i = 0; i < 3; i++) y += (x * exp2(-y) - 1) * LOG2E;
+    return y;
+}
+
+// Where the heads of one call are: positions within a sequence, sequences, heads.
+struct Keys {
+    const float *k, *v;
+    int64_t row, sequence, head;
+};
+INLINE Keys packed_keys(const float* qkv, int S, Heads h) {
+    const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS;
+    const float* k = qkv + int64_t(h.NH) * h.HS;
+    return {k, k + int64_t(h.NKV) * h.HS, row, S * row, h.HS};
+}
+
+// Lines of n floats that will be wanted soon: asked for so that they are in L2 by then. The rows of one head lie 3 C
+// floats apart, which no hardware prefetcher follows; without it attention waits for memory a quarter of its time.
+INLINE void fetch(const float* p, int n) {
+    for (int i = 0; i < n; i += 16) __builtin_prefetch(p + i, 0, 2);
+}
+
+int64_t attention_backward_scratch(int B, int S, Heads h);
+}   // namespace ISA
