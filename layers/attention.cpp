@@ -24,46 +24,28 @@ struct Call {
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
 };
 
-// An item of work: the queries from..to of the heads that share a key/value head.
+// The items of work: queries from..to of the heads that share a key/value head.
 struct Item { int b, kv, from, to; };
-struct Plan {
+struct Work {
+    static constexpr int COUNT = 3;
+    const Call& c;
     int heads, qt, ranges, items;
-    Plan(const Call& c, int threads) {
+    Work(const Call& c, int threads) : c(c) {
         heads = c.B * c.h.NKV, qt = tiles(c.S, QB), ranges = least(qt, tiles(4 * threads, heads));
         items = heads * ranges;
     }
-    Item item(int i, int NKV, int S) const {
+    Item item(int i) const {
         const int head = i % heads, range = ranges - 1 - i / heads;    // the longest first
-        return {head / NKV, head % NKV, qt * range / ranges * QB, least(qt * (range + 1) / ranges * QB, S)};
+        return {head / c.h.NKV, head % c.h.NKV, qt * range / ranges * QB, least(qt * (range + 1) / ranges * QB, c.S)};
     }
-};
-
-// Walks through the rows of qkv ahead of their use: of this item, then of the one that this thread will get next if
-// all are equally fast.
-struct Ahead {
-    const Call& c;
-    const Plan& plan;
-    int item, step, rate, row, to, room;    // room: rows until it is far enough ahead
-    const float *q, *k, *v;
-    static constexpr int LEAD = 160;
-
-    void enter(int i) {
-        item = i;
-        if (i >= plan.items) return;
-        const Item at = plan.item(i, c.h.NKV, c.S);
-        const int group = c.h.NH / c.h.NKV;
-        row = at.from, to = at.to;
-        q = c.qkv + (int64_t(at.b) * c.S) * c.qkv_row() + int64_t(at.kv) * group * c.h.HS;
+    void rows(int i, Rows* r, int& from, int& to) const {
+        const Item at = item(i);
+        const int n = c.h.NH / c.h.NKV * c.h.HS;
         const int64_t keys = at.b * c.keys.sequence + at.kv * c.keys.head + c.pos * c.keys.row;
-        k = c.keys.k + keys, v = c.keys.v + keys;
-    }
-    INLINE_MEMBER void some() {
-        for (int n = rate; n > 0 && room > 0 && item < plan.items; n--, room--) {
-            fetch(q + row * c.qkv_row(), c.h.NH / c.h.NKV * c.h.HS);
-            fetch(k + row * c.keys.row, c.h.HS);
-            fetch(v + row * c.keys.row, c.h.HS);
-            if (++row == to) enter(item + step);
-        }
+        r[0] = {c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n};
+        r[1] = {c.keys.k + keys, c.keys.row, c.h.HS};
+        r[2] = {c.keys.v + keys, c.keys.row, c.h.HS};
+        from = at.from, to = at.to;
     }
 };
 
@@ -145,7 +127,7 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
 
 // The m queries at i0 meet the packed keys of tile j0. far: some see none of its first keys.
 template <bool half, bool far>
-static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead& ahead, int b, int i, int i0, int m, int j0) {
+static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0, int m, int j0) {
     constexpr int UNIT = half ? 2 * VW : VW;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), rows = tiles(m, MR) * MR;
     const float scale = scale_of(c.h) * LOG2E;
@@ -184,7 +166,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead& ahead, 
 }
 
 // y of queries i0..i0+m of head i, over packed keys
-template <bool half> static void query_tile(const Call& c, const ForwardTiles& t, Ahead& ahead, int b, int i, int i0) {
+template <bool half> static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0) {
     const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
     const float* q = c.qkv + (int64_t(b) * c.S + i0) * c.qkv_row() + int64_t(i) * HS;
     pack_rows<half>(t.q, q, c.qkv_row(), m, rows, HS);
@@ -209,19 +191,19 @@ template <bool half> static void query_tile(const Call& c, const ForwardTiles& t
 
 template <bool half> static void forward(const Call& c) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, threads = omp_get_max_threads();
-    const Plan plan(c, threads);
+    const Work work(c, threads);
     const int64_t floats = forward_floats(c.pos + c.S, HS);
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * floats * threads));
 #pragma omp parallel
     {
         ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.pos + c.S, HS);
-        Ahead ahead = {c, plan, -1, threads, 768 / (c.S + 64) + 1, 0, 0, Ahead::LEAD, nullptr, nullptr, nullptr};
+        Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // an item's rows in its number of products
 #pragma omp for schedule(dynamic)
-        for (int item = 0; item < plan.items; item++) {
-            const auto [b, kv, from, to] = plan.item(item, c.h.NKV, c.S);
+        for (int item = 0; item < work.items; item++) {
+            const auto [b, kv, from, to] = work.item(item);
             const int64_t at = b * c.keys.sequence + kv * c.keys.head;
             int packed = first_key(c.h, c.S, c.pos, b, from) / KB * KB;
-            if (ahead.item < item) ahead.enter(item);
+            ahead.begin(item);
             for (int i = kv * group; i < (kv + 1) * group; i++)
                 for (int i0 = from; i0 < to; i0 += QB) {
                     for (; packed < c.pos + least(i0 + QB, to); packed += PANEL) {
@@ -232,7 +214,7 @@ template <bool half> static void forward(const Call& c) {
                         pack_sum<half>(packed_v<half>(t, packed, HS), c.keys.v + row, c.keys.row, n, n, HS);
                     }
                     query_tile<half>(c, t, ahead, b, i, i0);
-                    if (i == kv * group) ahead.room = least(ahead.room + least(QB, to - i0), ahead.LEAD);
+                    if (i == kv * group) ahead.used(least(QB, to - i0));
                 }
         }
     }

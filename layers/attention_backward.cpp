@@ -16,6 +16,8 @@ constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: score rows; strip
 constexpr int KEY_ROWS = tiles(KB, MR) * MR;
 static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whole");
 
+constexpr int NEXT = 16;    // rows to be written are asked for so far ahead
+
 struct Back { float* dqkv; const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
 // Rows of queries that are held for a head: strips, and pairs of rows, end beyond S.
 INLINE int rows_held(int S) { return (S + 2 * MR) / 2 * 2; }
@@ -46,6 +48,34 @@ int64_t dq_floats(int S, Heads h) { return int64_t(h.NH / h.NKV) * rows_held(S) 
 int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * h.NKV)); }
 // Whether the threads are busy with an item for each head.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
+
+// The items of work: a head's ranges of keys from..to.
+struct Item { int b, kv, from, to; };
+struct Work {
+    static constexpr int COUNT = 5;
+    const Back& c;
+    int ranges, parts, items;    // parts: items of a head
+    Work(const Back& c, int threads) : c(c) {
+        const int heads = c.B * c.h.NKV;
+        ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
+    }
+    Item item(int i) const {
+        const int head = i / parts, part = i % parts;
+        return {head / c.h.NKV, head % c.h.NKV, part, parts == 1 ? ranges : part + 1};
+    }
+    void rows(int i, Rows* r, int& from, int& to) const {
+        const Item at = item(i);
+        const int n = c.h.NH / c.h.NKV * c.h.HS;
+        const Keys keys = packed_keys(c.qkv, c.S, c.h);
+        const int64_t head = int64_t(at.b) * c.S * c.h.NH * c.h.HS + int64_t(at.kv) * n;
+        r[0] = {c.qkv + at.b * keys.sequence + int64_t(at.kv) * n, keys.row, n};
+        r[1] = {keys.k + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
+        r[2] = {keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
+        r[3] = {c.dy + head, int64_t(c.h.NH) * c.h.HS, n};
+        r[4] = {c.y + head, int64_t(c.h.NH) * c.h.HS, n};
+        from = at.from * KB, to = c.S;
+    }
+};
 
 // ---- one tile of queries and keys ----------------------------------------------------------------------------------
 
@@ -107,8 +137,8 @@ template <bool half, bool far> INLINE void probabilities(const Tiles& t, const P
 }
 
 // Adds to dk, dv and dq. far: some queries see none of the first keys.
-template <bool half, bool far, class Ahead>
-void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead& ahead) {
+template <bool half, bool far>
+void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m, rows = tiles(m, MR) * MR;
     auto limit = [&](int r) { return least(c.n, c.ahead + r + 1); };
     auto first = [&](int r) { return far ? c.first[least(r, m - 1)] : 0; };
@@ -143,12 +173,8 @@ void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead& ahead) {
 
 // ---- one head ------------------------------------------------------------------------------------------------------
 
-struct Ahead {
-    void some() {}
-};
-
 // Rows packed..to of the group's queries: q and dy as A and B, delta[s] = dy . y, the sum over keys of p dp.
-template <bool half> void pack_queries(const Back& c, Tiles& t, int b, int kv, int to) {
+template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
     const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
     const int64_t row = int64_t(b) * c.S + from, qkv_row = packed_keys(c.qkv, c.S, c.h).row;
@@ -167,10 +193,11 @@ template <bool half> void pack_queries(const Back& c, Tiles& t, int b, int kv, i
         }
     }
     t.packed = to;
+    ahead.used(n);
 }
 
 // dk and dv of the tile of keys at j0 of (b, kv), and its share of dq
-template <bool half> void key_tile(const Back& c, Tiles& t, Ahead& ahead, int b, int kv, int j0) {
+template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV;
     const int n = least(KB, c.S - j0), held = rows_held(c.S);
     const Keys keys = packed_keys(c.qkv, c.S, c.h);
@@ -187,7 +214,7 @@ template <bool half> void key_tile(const Back& c, Tiles& t, Ahead& ahead, int b,
             const int i = kv * group + g, m = least(QB, c.S - i0);
             auto first = [&](int r) { return most(0, first_key(c.h, c.S, 0, b, i0 + r) - j0); };
             if (first(0) >= n) break;    // later queries see nothing of this tile either
-            if (t.packed < i0 + m) pack_queries<half>(c, t, b, kv, i0 + m);
+            if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
             const int64_t row = int64_t(g) * held + i0;
             Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
                          c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P, {}};
@@ -197,11 +224,13 @@ template <bool half> void key_tile(const Back& c, Tiles& t, Ahead& ahead, int b,
         }
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
     const float scale = scale_of(c.h);
-    for (int j = 0; j < n; j++)
+    for (int j = 0; j < n; j++) {
+        if (j + NEXT < n) fetch(dk + (j + NEXT) * keys.row, HS), fetch(dv + (j + NEXT) * keys.row, HS);
         each_vector(HS, [&](int64_t d, auto place) {
             place.put(dk + j * keys.row + d, load(t.dk + j * P + d) * scale);
             place.put(dv + j * keys.row + d, load(t.dv + j * P + d));
         });
+    }
 }
 
 // dq of queries from..to = scale * the sum of its parts, `stride` apart
@@ -212,6 +241,7 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
         for (int s = from; s < to; s++) {
             const float* part = parts + (int64_t(g) * rows_held(c.S) + s) * P;
             float* dq = c.dqkv + (int64_t(b) * c.S + s) * (c.h.NH + 2 * c.h.NKV) * HS + int64_t(kv * group + g) * HS;
+            if (s + NEXT < to) fetch(dq + NEXT * packed_keys(c.qkv, c.S, c.h).row, HS);
             each_vector(HS, [&](int64_t d, auto at) {
                 vf total = load(part + d);
                 for (int i = 1; i < count; i++) total += load(part + i * stride + d);
@@ -220,42 +250,43 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
         }
 }
 
-// Adds up ranges from..to of the keys; with all of them, writes dq.
-template <bool half> void head(const Back& c, Tiles& t, Ahead& ahead, float* dq, int b, int kv, int from, int to) {
-    const int ranges = ranges_of(c.B, c.S, c.h);
+// Adds up an item's ranges of keys; with all of them, writes dq.
+template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, float* dq, Item item) {
+    const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
-    t.packed = from * KB;
-    for (int range = from; range < to; range++) {
-        t.dq = range == from ? dq : dq + size;
+    t.packed = item.from * KB;
+    for (int range = item.from; range < item.to; range++) {
+        t.dq = range == item.from ? dq : dq + size;
         clear(t.dq, size);
-        for (int j0 = range * KB; j0 < c.S; j0 += ranges * KB) key_tile<half>(c, t, ahead, b, kv, j0);
-        if (range > from) each_vector(size, [&](int64_t i, auto at) { at.put(dq + i, at.get(dq + i) + at.get(t.dq + i)); });
+        for (int j0 = range * KB; j0 < c.S; j0 += work.ranges * KB) key_tile<half>(c, t, ahead, item.b, item.kv, j0);
+        if (t.dq != dq)
+            each_vector(size, [&](int64_t i, auto at) { at.put(dq + i, at.get(dq + i) + at.get(t.dq + i)); });
     }
-    if (to - from == ranges) write_dq(c, dq, 1, 0, b, kv, 0, c.S);
+    if (work.parts == 1) write_dq(c, dq, 1, 0, item.b, item.kv, 0, c.S);
 }
 
 template <bool half> void backward(const Back& c) {
-    const int heads = c.B * c.h.NKV, ranges = ranges_of(c.B, c.S, c.h), threads = omp_get_max_threads();
-    const bool whole = whole_heads(heads, threads);
-    const int parts = whole ? 1 : ranges;    // items of a head
-    const int64_t floats = tile_floats(c.S, c.h), size = dq_floats(c.S, c.h), own = floats + (parts > 1 ? 0 : 2 * size);
+    const int threads = omp_get_max_threads();
+    const Work work(c, threads);
+    const int64_t floats = tile_floats(c.S, c.h), size = dq_floats(c.S, c.h);
+    const int64_t own = floats + (work.parts > 1 ? 0 : 2 * size);
     float* scratch = static_cast<float*>(cpu_scratch(attention_backward_scratch(c.B, c.S, c.h)));
     float* dqs = scratch + own * threads;    // one for each item, or for each thread
 #pragma omp parallel
     {
         float* mine = scratch + own * omp_get_thread_num();
         Tiles t = make_tiles(mine, c.S, c.h);
-        Ahead ahead;
+        Ahead<Work> ahead = {work, threads, 1536 / (c.S + 64) + 1};    // done well within an item
 #pragma omp for schedule(dynamic)
-        for (int item = 0; item < heads * parts; item++) {
-            const int i = item / parts, part = item % parts, from = whole ? 0 : part, to = whole ? ranges : part + 1;
-            head<half>(c, t, ahead, parts > 1 ? dqs + size * item : mine + floats, i / c.h.NKV, i % c.h.NKV, from, to);
+        for (int item = 0; item < work.items; item++) {
+            ahead.begin(item);
+            head<half>(work, t, ahead, work.parts > 1 ? dqs + size * item : mine + floats, work.item(item));
         }
 #pragma omp for schedule(static)
-        for (int item = 0; item < (parts > 1 ? heads * parts : 0); item++) {
-            const int i = item / parts, part = item % parts;
-            write_dq(c, dqs + size * parts * i, parts, size, i / c.h.NKV, i % c.h.NKV,
-                     int(int64_t(c.S) * part / parts), int(int64_t(c.S) * (part + 1) / parts));
+        for (int item = 0; item < (work.parts > 1 ? work.items : 0); item++) {
+            const Item at = work.item(item);
+            write_dq(c, dqs + size * (item - at.from), work.parts, size, at.b, at.kv,
+                     int(int64_t(c.S) * at.from / work.parts), int(int64_t(c.S) * at.to / work.parts));
         }
     }
 }
