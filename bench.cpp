@@ -218,8 +218,8 @@ template <class T> void Rows<T>::attention() {
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     const double pairs = double(B) * h.NH * S * (S + 1) / 2 * h.HS, e = sizeof(T);
-    // On a GPU in bf16 these are tensor-core products, on the CPU fp32 arithmetic.
-    const bool tensor = bench.device.gpu && sizeof(T) == 2;
+    // In bf16 these are tensor-core products on a GPU, and the CPU's own where it has them; else fp32 arithmetic.
+    const bool tensor = bench.device.gpu ? sizeof(T) == 2 : bench.device.dtype == Dtype::bf16;
     auto both = [&](double flops) { return std::pair{tensor ? flops : 0, tensor ? 0 : flops}; };
     auto [forward, forward_plain] = both(4 * pairs);
     auto [backward, backward_plain] = both(10 * pairs);

@@ -20,12 +20,16 @@ layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; g
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
-layers/attention.cpp ;; s/e \* (load(ds + u) - delta)/e * load(ds + u)/ ;; attention: every*
-layers/attention.cpp ;; s/least(c.n, c.ahead + r + 1); };/least(c.n, c.ahead + r + 2); };/ ;; attention: every*
-layers/attention.cpp ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
-layers/attention.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
+layers/attention_backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: every*
+layers/attention_backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: every*
+layers/attention_backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: products of bf16 against*
+layers/attention_tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
+layers/attention_backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
+layers/attention.cpp ;; s/total\[r\] \*= factor;// ;; attention: every*
+layers/attention.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; attention: what the products of bf16*
+layers/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: products of bf16 against*
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
-layers/attention.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
+layers/attention_backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
 layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: every*

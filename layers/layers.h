@@ -137,7 +137,8 @@ template <class T> struct Ops {
 enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas
 
 const Ops<double>& reference_ops();
-// float storage everywhere; bf16 rounds the inputs of the matrix products to bf16 and accumulates in float.
+// float storage everywhere; bf16 rounds the inputs of the matrix products to bf16 and accumulates in float
+// (attention's, with its probabilities and their gradients, where the CPU multiplies bf16: float elsewhere).
 const Ops<float>& cpu_ops(Dtype dtype);
 bool cpu_has_bf16();         // the CPU multiplies bf16 natively (AVX512-BF16, AMX): elsewhere bf16 is slower than fp32
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)

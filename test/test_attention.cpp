@@ -27,6 +27,17 @@ static std::vector<int> all_places(int S) {
     return all;
 }
 
+// f(forward, backward) for every instruction set's pairs: with products of floats, then of bf16.
+template <class F> static void each_pair(F f) {
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (cpu_supports(Isa(i))) {
+            CAPTURE(i);
+            const Loops& l = cpu_loops(Isa(i));
+            f(l.attention_forward, l.attention_backward);
+            f(l.attention_forward_bf16, l.attention_backward_bf16);
+        }
+}
+
 // Forward and backward of every instruction set; tolerance relative to the largest element of each output.
 static void compare(int B, int S, Heads h, double size, double tolerance) {
     CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(size);
@@ -52,7 +63,7 @@ static void compare(int B, int S, Heads h, double size, double tolerance) {
 TEST_CASE("attention: every instruction set against the reference") {
     const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
     int k = 0;
-    for (int S : {1, 2, 63, 64, 65, 130})
+    for (int S : {1, 2, 63, 64, 65, 130, 259})
         for (int HS : {4, 8, 16, 20, 32, 64, 80, 96, 128}) {
             Heads h = kinds[k++ % 3];
             h.HS = HS;
@@ -81,6 +92,104 @@ TEST_CASE("attention: windows and documents, every instruction set against the r
         }
 }
 
+// ---- products of bf16 ----------------------------------------------------------------------------------------------
+
+static float nearest_bf16(float x) { return to_float(to_bf16(x)); }
+static std::vector<float> normal_bf16(int64_t n, uint64_t stream) {
+    auto x = normal<float>(n, stream);
+    for (float& e : x) e = nearest_bf16(e);
+    return x;
+}
+
+// Against the reference of inputs that are bf16 already: what is left is that each probability p, and each ds, is off
+// by 2^-9 of itself at most. y then is by 2^-9 max |v|, and max |y| is not much less than that: position 0 copies v. A
+// gradient's terms are off by 2^-9 each, and it is less than their sum where they cancel.
+static void compare_bf16(int B, int S, Heads h) {
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
+    const Ops<double>& ref = reference_ops();
+    const Loops& op = cpu_loops(Isa::avx512bf16);
+    const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
+    const auto qkv = normal_bf16(nq, 1), dy = normal_bf16(ny, 2);
+    std::vector<double> y(ny), dqkv(nq);
+    std::vector<float> lse(nl);
+    ref.attention_forward(y.data(), lse.data(), doubles(qkv).data(), B, S, h);
+    std::vector<float> y32(y.begin(), y.end());
+    ref.attention_backward(dqkv.data(), doubles(dy).data(), y.data(), doubles(qkv).data(), lse.data(), B, S, h);
+    Guarded<float> fy(ny), fl(nl), fd(nq);
+    op.attention_forward_bf16(fy, fl, qkv.data(), B, S, h);
+    op.attention_backward_bf16(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
+    CHECK(relative_error(fy.data(), y.data(), ny) < 0x1p-9 * 1.5);
+    CHECK(relative_error(fl.data(), lse.data(), nl) < 2e-6);    // float throughout
+    CHECK(relative_error(fd.data(), dqkv.data(), nq) < 0x1p-9 * 2);
+    CHECK((fy.intact() && fl.intact() && fd.intact()));
+}
+
+TEST_CASE("attention: products of bf16 against the reference") {
+    if (!cpu_supports(Isa::avx512bf16)) return;
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    int k = 0;
+    for (int S : {1, 2, 33, 64, 95, 97, 129, 257, 300})
+        for (int HS : {8, 9, 16, 20, 31, 32, 33, 64, 80, 127, 128}) {
+            Heads h = kinds[k++ % 3];
+            h.HS = HS;
+            compare_bf16(S < 100 ? 2 : 1, S, h);
+        }
+    compare_bf16(8, 100, {4, 4, 32});
+    const int sizes[] = {8, 33, 64};
+    for (int window : {0, 1, 2, 31, 64, 129, 1000})
+        for (int documents = 0; documents < 3; documents++, k++) {
+            const int S = 290;
+            Heads h = kinds[k % 3];
+            h.HS = sizes[(k + k / 9) % 3], h.window = window;
+            const std::vector<int> edges = {0, 1, 63, 95, 127, 129, 257}, halves = {S / 2}, each = all_places(S);
+            const Documents d(S, documents == 1 ? std::vector{edges, halves} : std::vector{each, edges});
+            CAPTURE(documents);
+            compare_bf16(2, S, documents ? d.in(h) : h);
+        }
+}
+
+TEST_CASE("attention: what the products of bf16 round, and what not") {
+    for (int i = 0; i < ISA_COUNT; i++)
+        for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
+            if (cpu_supports(Isa(i))) {
+                const Loops& l = cpu_loops(Isa(i));
+                const auto& op = cpu_ops_isa(Isa(i), dtype);
+                const bool half = dtype == Dtype::bf16;
+                CHECK((op.attention_forward == (half ? l.attention_forward_bf16 : l.attention_forward)));
+                CHECK((op.attention_backward == (half ? l.attention_backward_bf16 : l.attention_backward)));
+            }
+    if (!cpu_supports(Isa::avx512bf16)) return;
+    const Loops& op = cpu_loops(Isa::avx512bf16);
+    const Heads h = {1, 1, 4};
+    // Two positions; the second weighs v of the first by p = exp(-3/4), its own by 1.
+    const float own = 0.3f, third = 1.0f / 3, e = std::exp(-0.75f), p = nearest_bf16(e), total = 1 + e;
+    const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,     //
+                         1, 0, 0, 0, 1.5, 0, 0, 0, 0, 0,     1, own};
+    float y[8], lse[2];
+    op.attention_forward_bf16(y, lse, qkv, 1, 2, h);
+    const float want[] = {1, nearest_bf16(third), 0, 0, p / total, p * nearest_bf16(third) / total, 1 / total,
+                          nearest_bf16(own) / total};
+    for (int d = 0; d < 8; d++) CHECK(std::fabs(y[d] - want[d]) < 1e-6);
+    CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
+    CHECK(std::fabs(p / e - 1) > 1e-4);    // else this is no test
+    // dy of the second alone: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, the sums' terms rounded.
+    const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest_bf16(third);
+    float d[24];
+    op.attention_backward_bf16(d, dy, y, qkv, lse, 1, 2, h);
+    const float share[] = {e / total, 1 / total}, delta = third * y[4];
+    const float ds[] = {nearest_bf16(share[0] * (g - delta)), nearest_bf16(share[1] * -delta)};
+    CHECK(std::fabs(d[8] - nearest_bf16(share[0]) * g) < 1e-6);
+    CHECK(std::fabs(d[20] - nearest_bf16(share[1]) * g) < 1e-6);
+    CHECK(std::fabs(d[4] - ds[0] / 2) < 1e-6);
+    CHECK(std::fabs(d[16] - ds[1] / 2) < 1e-6);
+    CHECK(std::fabs(d[12] - ds[1] * 1.5f / 2) < 1e-6);
+    // q and k: a third each, of which a float keeps more than a bf16.
+    const float scores[] = {third, 0, 0, 0, third, 0, 0, 0, 0, 0, 0, 0};
+    op.attention_forward_bf16(y, lse, scores, 1, 1, h);
+    CHECK(std::fabs(lse[0] - g * g / 2) < 1e-7);
+    CHECK(std::fabs(g * g - third * third) > 1e-4);
+}
+
 TEST_CASE("attention: documents are as if each were alone; a window of 1 copies v") {
     const int S = 9, HS = 3;
     const Heads h = {2, 1, HS};
@@ -106,10 +215,10 @@ TEST_CASE("attention: the same bits for any number of threads") {
         if (documents) h = d.in(h);
         const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
         auto qkv = normal<float>(nq, 1), dy = normal<float>(ny, 2);
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_pair([&](auto forward, auto backward) {
             CHECK(same_bits(ny + nl + nq, [&](float* out) {
-                op.attention_forward(out, out + ny, qkv.data(), B, S, h);
-                op.attention_backward(out + ny + nl, dy.data(), out, qkv.data(), out + ny, B, S, h);
+                forward(out, out + ny, qkv.data(), B, S, h);
+                backward(out + ny + nl, dy.data(), out, qkv.data(), out + ny, B, S, h);
             }));
         });
     }
@@ -123,9 +232,9 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
         auto qkv = normal<float>(packed(1, S, h), 1);
         qkv[size_t((int64_t(at) * 6 + 2) * 32 + 5)] = NAN;    // k of head 0
         const int last = h.window ? at + 10 : h.doc_start ? at + 3 : S;
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_pair([&](auto forward, auto) {
             std::vector<float> y(heads(1, S, h)), lse(2 * S);
-            op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
+            forward(y.data(), lse.data(), qkv.data(), 1, S, h);
             bool right = true;
             for (int s = 0; s < S; s++)
                 for (int d = 0; d < 64; d++)
