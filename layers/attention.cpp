@@ -127,7 +127,8 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
 
 // The m queries at i0 meet the packed keys of tile j0. far: some see none of its first keys.
 template <bool half, bool far>
-static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0, int m, int j0) {
+static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0, int m,
+                            int j0) {
     constexpr int UNIT = half ? 2 * VW : VW;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), rows = tiles(m, MR) * MR;
     const float scale = scale_of(c.h) * LOG2E;
@@ -166,7 +167,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
 }
 
 // y of queries i0..i0+m of head i, over packed keys
-template <bool half> static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0) {
+template <bool half>
+static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0) {
     const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
     const float* q = c.qkv + (int64_t(b) * c.S + i0) * c.qkv_row() + int64_t(i) * HS;
     pack_rows<half>(t.q, q, c.qkv_row(), m, rows, HS);
@@ -175,7 +177,8 @@ template <bool half> static void query_tile(const Call& c, const ForwardTiles& t
     for (int r = 0; r < rows; r++) t.top[r] = -INF;
     const int first = first_key(c.h, c.S, c.pos, b, i0), last = first_key(c.h, c.S, c.pos, b, i0 + m - 1);
     for (int j0 = first / KB * KB; j0 < c.pos + i0 + m; j0 += KB)
-        j0 < last ? query_tile_step<half, true>(c, t, ahead, b, i, i0, m, j0) : query_tile_step<half, false>(c, t, ahead, b, i, i0, m, j0);
+        j0 < last ? query_tile_step<half, true>(c, t, ahead, b, i, i0, m, j0)
+                  : query_tile_step<half, false>(c, t, ahead, b, i, i0, m, j0);
     float* lse = c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = 1 / total;
