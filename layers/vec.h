@@ -58,7 +58,7 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
 }
 
 // b where either is NaN
-#if defined(__AVX512F__)    // GCC 12 makes a mask and a blend of the comparison, three times the latency
+#if defined(__AVX512F__)    // GCC 12 makes a mask and a blend of the comparison
 INLINE vf max(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
 INLINE vf min(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
 #else
