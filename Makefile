@@ -32,7 +32,7 @@ endif
 
 # The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
 # first, so that an inline function which several objects hold is the one that every CPU can run.
-LOOPS := embedding norm matmul attention ffn lm_head adamw table
+LOOPS := embedding norm matmul gemv attention ffn lm_head adamw table
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3

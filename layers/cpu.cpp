@@ -49,8 +49,6 @@ void copy(void* to, const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += BLOCK)
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
-void from_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
-void to_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
 
 // Nothing works behind the caller's back here.
 int64_t mark() { return 0; }
@@ -164,23 +162,23 @@ Result<Isa> chosen() {
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
 
-// The entries carry no context: which loops and dtype is part of each function.
-template <Isa isa, Dtype dtype> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-    const Loops& loops = cpu_loops(isa);
+// The entries carry no context: which loops and type is part of each function.
+template <Isa isa, class P> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
+    const Loops<P>& loops = cpu_loops<P>(isa);
     const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
     int64_t most = std::max(loops.norm_scratch(N, C), loops.attention_scratch(B, S, h));
     const std::array<int, 3> forms[] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
     for (auto [rows, in, out] : forms)
-        most = std::max(most, linear_scratch(loops, dtype, rows, in, out));
+        most = std::max(most, linear_scratch(loops, rows, in, out));
     return mapped_size(most);
 }
 
-template <Isa isa, Dtype dtype> const Ops<float>& table() {
-    static const std::string name = std::string("cpu ") + (dtype == Dtype::bf16 ? "bf16" : "fp32") + " (" +
+template <Isa isa, class P> const Ops<float, P>& table() {
+    static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" +
                                     ISA_NAME[int(isa)] + ", " + linear_library() + ")";
-    static const Loops& l = cpu_loops(isa);
-    static const LinearEntries linear = linear_entries(isa, dtype);
-    static const Ops<float> ops = {
+    static const Loops<P>& l = cpu_loops<P>(isa);
+    static const LinearEntries<P> linear = linear_entries<P>(isa);
+    static const Ops<float, P> ops = {
         .name = name.c_str(),
         .allocate = allocate, .release = release, .allocate_host = allocate, .release_host = release,
         .zero = zero, .copy = copy, .upload = copy, .download = copy, .upload_ahead = copy, .take = copy,
@@ -195,9 +193,9 @@ template <Isa isa, Dtype dtype> const Ops<float>& table() {
         .linear_gelu_forward = nullptr, .linear_gelu_backward = nullptr,
         .cross_entropy = l.cross_entropy, .add_losses = add_losses,
         .sum_of_squares = l.sum_of_squares, .gate = gate, .adamw = l.adamw,
-        .from_floats = from_floats, .to_floats = to_floats,
+        .from_floats = l.from_floats, .to_floats = l.to_floats,
         .logits_bytes = 64 << 20,    // 333 rows of GPT-2's: from 256 rows on products are at speed
-        .scratch_bytes = scratch_bytes<isa, dtype>, .free_bytes = free_bytes};
+        .scratch_bytes = scratch_bytes<isa, P>, .free_bytes = free_bytes};
     return ops;
 }
 }   // namespace
@@ -230,31 +228,33 @@ bool cpu_supports(Isa isa) {
     }
 }
 bool cpu_has_bf16() { return cpu_supports(Isa::avx512bf16); }
-const Loops& cpu_loops(Isa isa) {
+template <class P> const Loops<P>& cpu_loops(Isa isa) {
     switch (isa) {
-        case Isa::avx512bf16: return avx512bf16::loops();
-        case Isa::avx512: return avx512::loops();
-        case Isa::avx2: return avx2::loops();
-        default: return base::loops();
+        case Isa::avx512bf16: return avx512bf16::loops<P>();
+        case Isa::avx512: return avx512::loops<P>();
+        case Isa::avx2: return avx2::loops<P>();
+        default: return base::loops<P>();
     }
 }
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
-const Loops& cpu_loops(Isa) { return base::loops(); }
+template <class P> const Loops<P>& cpu_loops(Isa) { return base::loops<P>(); }
 #endif
+template const Loops<float>& cpu_loops(Isa);
+template const Loops<bf16>& cpu_loops(Isa);
 
-const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype) {
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
-    const bool half = dtype == Dtype::bf16;
     switch (isa) {
-        case Isa::avx512bf16: return half ? table<Isa::avx512bf16, Dtype::bf16>()
-                                          : table<Isa::avx512bf16, Dtype::fp32>();
-        case Isa::avx512: return half ? table<Isa::avx512, Dtype::bf16>() : table<Isa::avx512, Dtype::fp32>();
-        case Isa::avx2: return half ? table<Isa::avx2, Dtype::bf16>() : table<Isa::avx2, Dtype::fp32>();
-        default: return half ? table<Isa::base, Dtype::bf16>() : table<Isa::base, Dtype::fp32>();
+        case Isa::avx512bf16: return table<Isa::avx512bf16, P>();
+        case Isa::avx512: return table<Isa::avx512, P>();
+        case Isa::avx2: return table<Isa::avx2, P>();
+        default: return table<Isa::base, P>();
     }
 }
+template const Ops<float>& cpu_ops_isa(Isa);
+template const Ops<float, bf16>& cpu_ops_isa(Isa);
 
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -263,8 +263,10 @@ void cpu_spin_less(char** argv) {
 }
 
 Status cpu_check() { return chosen().status; }
-const Ops<float>& cpu_ops(Dtype dtype) {
+template <class P> const Ops<float, P>& cpu_ops() {
     static const Result<Isa> isa = chosen();
     CHECK(isa.ok(), "%s", isa.status.message.c_str());
-    return cpu_ops_isa(isa.value, dtype);
+    return cpu_ops_isa<P>(isa.value);
 }
+template const Ops<float>& cpu_ops();
+template const Ops<float, bf16>& cpu_ops();

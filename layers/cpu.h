@@ -1,7 +1,7 @@
 // cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
 //
-// The loops (embedding, norm, matmul, attention, ffn, lm_head, adamw, table) are compiled once per instruction set,
-// into a namespace of its name, and chosen at run time. They use nothing inline of the standard library: of an
+// The loops (embedding, norm, matmul, gemv, attention, ffn, lm_head, adamw, table) are compiled once per instruction
+// set, into a namespace of its name, and chosen at run time. They use nothing inline of the standard library: of an
 // inline function that several objects hold the linker keeps one, for all CPUs (the Makefile rejects such an object).
 #pragma once
 #include <stdint.h>
@@ -21,7 +21,7 @@ void cpu_spin_less(char** argv);
 bool cpu_supports(Isa isa);
 Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU
 // The table of one instruction set, which the CPU must have. cpu_ops() is this for the best one, or FLATGPT_ISA's.
-const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype);
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
 
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. Its
 // content does not survive the call.
@@ -30,56 +30,58 @@ int64_t cpu_scratch_held();
 void cpu_scratch_release();
 
 // C (+)= A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], C (M,N) dense.
-struct Matmul {
+template <class P> struct Matmul {
     int M, N, K;
     const float* a; int64_t ra, ca;
-    const float* b; int64_t rb, cb;
+    const P* b; int64_t rb, cb;
     float* c;
     bool add;      // C += instead of C =
     bool round;    // A and B are rounded to bf16 first
 };
 
-// What one instruction set provides. Ops' own entries mean what layers.h says.
-struct Loops {
-    decltype(Ops<float>::embedding_forward) embedding_forward;
-    decltype(Ops<float>::embedding_backward) embedding_backward;
-    decltype(Ops<float>::layernorm_forward) layernorm_forward;
-    decltype(Ops<float>::layernorm_backward) layernorm_backward;
-    decltype(Ops<float>::attention_forward) attention_forward;
-    decltype(Ops<float>::attention_backward) attention_backward;
-    decltype(Ops<float>::attention_cached) attention_cached;
-    decltype(Ops<float>::gelu_forward) gelu_forward;
-    decltype(Ops<float>::gelu_backward) gelu_backward;
-    decltype(Ops<float>::cross_entropy) cross_entropy;
-    decltype(Ops<float>::sum_of_squares) sum_of_squares;
-    decltype(Ops<float>::adamw) adamw;
+// What one instruction set provides, of parameters of type P. Ops' own entries mean what layers.h says.
+template <class P> struct Loops {
+    typedef Ops<float, P> Table;
+    decltype(Table::embedding_forward) embedding_forward;
+    decltype(Table::embedding_backward) embedding_backward;
+    decltype(Table::layernorm_forward) layernorm_forward;
+    decltype(Table::layernorm_backward) layernorm_backward;
+    decltype(Table::attention_forward) attention_forward;
+    decltype(Table::attention_backward) attention_backward;
+    decltype(Table::attention_cached) attention_cached;
+    decltype(Table::gelu_forward) gelu_forward;
+    decltype(Table::gelu_backward) gelu_backward;
+    decltype(Table::cross_entropy) cross_entropy;
+    decltype(Table::sum_of_squares) sum_of_squares;
+    decltype(Table::adamw) adamw;
+    decltype(Table::from_floats) from_floats;
+    decltype(Table::to_floats) to_floats;
 
-    void (*matmul)(const Matmul& m);
+    void (*matmul)(const Matmul<P>& m);
     // linear_forward for the few rows of generation: N <= GEMV_ROWS, each weight read once, in address order
-    void (*gemv)(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C, int OC,
-                 bool round);
+    decltype(Table::linear_forward) gemv;
     void (*column_sums)(float* sums, const float* x, int N, int C);                   // sums[c] += sum_n x[n,c]
-    void (*add_rows)(float* y, const float* x, const float* b, int N, int C);    // y = x + b; x or b may be null (zero)
-    void (*to_bf16)(uint16_t* to, const float* from, int64_t n);                      // nearest, ties to even
+    void (*add_rows)(float* y, const float* x, const P* b, int N, int C);        // y = x + b; x or b may be null (zero)
     void (*exponentials)(float* y, const float* x, int64_t n);                        // y = exp(x): for the tests
 
     int64_t (*norm_scratch)(int N, int C);
     int64_t (*attention_scratch)(int B, int S, Heads h);
     int64_t (*matmul_scratch)(int M, int N, int K);
+    int64_t (*gemv_scratch)(int C);    // of bf16
 };
 constexpr int GEMV_ROWS = 4;
 
-namespace base { const Loops& loops(); }
-namespace avx2 { const Loops& loops(); }
-namespace avx512 { const Loops& loops(); }
-namespace avx512bf16 { const Loops& loops(); }
+namespace base { template <class P> const Loops<P>& loops(); }
+namespace avx2 { template <class P> const Loops<P>& loops(); }
+namespace avx512 { template <class P> const Loops<P>& loops(); }
+namespace avx512bf16 { template <class P> const Loops<P>& loops(); }
 
 // linear.cpp
 const char* linear_library();    // "oneDNN 2.6", "own GEMM"
-struct LinearEntries {
-    decltype(Ops<float>::linear_forward) forward;
-    decltype(Ops<float>::linear_backward) backward;
+template <class P> struct LinearEntries {
+    decltype(Ops<float, P>::linear_forward) forward;
+    decltype(Ops<float, P>::linear_backward) backward;
 };
-LinearEntries linear_entries(Isa isa, Dtype dtype);
-int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC);
-const Loops& cpu_loops(Isa isa);
+template <class P> LinearEntries<P> linear_entries(Isa isa);
+template <class P> int64_t linear_scratch(const Loops<P>& loops, int N, int C, int OC);
+template <class P> const Loops<P>& cpu_loops(Isa isa);

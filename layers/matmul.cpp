@@ -1,5 +1,4 @@
-// matmul.cpp - matrix products of our own: the few rows of generation (gemv), everything else where oneDNN is missing,
-// and the sums and conversions around a product.
+// matmul.cpp - matrix products of our own, for where oneDNN is missing, and the sums and conversions around a product.
 //
 // matmul: C in tiles of MR x NR that stay in registers over KC steps. A is packed once per block of MC rows for all
 // threads (in strips of MR rows), B by each thread as it comes to a panel of NR columns (KC x NR floats, in L2). Every
@@ -23,7 +22,7 @@ static void round_all(float* x, int64_t n) {
 }
 
 // to[k*MR + i] = A(m0+i, k0+k), zero beyond the last row
-static void pack_a(float* to, const Matmul& g, int m0, int k0, int kc) {
+template <class P> static void pack_a(float* to, const Matmul<P>& g, int m0, int k0, int kc) {
     const float* a = g.a + int64_t(m0) * g.ra + int64_t(k0) * g.ca;
     const int rows = least(MR, g.M - m0);
     for (int k = 0; k < kc; k++)
@@ -31,24 +30,25 @@ static void pack_a(float* to, const Matmul& g, int m0, int k0, int kc) {
     if (g.round) round_all(to, int64_t(kc) * MR);
 }
 // to[k*NR + j] = B(k0+k, n0+j), zero beyond the last column
-static void pack_b(float* to, const Matmul& g, int n0, int k0, int kc) {
-    const float* b = g.b + int64_t(k0) * g.rb + int64_t(n0) * g.cb;
+template <class P> static void pack_b(float* to, const Matmul<P>& g, int n0, int k0, int kc) {
+    const P* b = g.b + int64_t(k0) * g.rb + int64_t(n0) * g.cb;
     const int columns = least(NR, g.N - n0);
     if (g.rb == 1) {
         pack_transposed(to, NR, b, g.cb, columns, NR, kc);
     } else {
         for (int k = 0; k < kc; k++)
             each_vector(NR, [&](int64_t j, auto) {
-                const float* p = b + k * g.rb + j * g.cb;
+                const P* p = b + k * g.rb + j * g.cb;
                 int left = columns - int(j);
                 store(to + k * NR + j, left >= VW ? load(p) : left > 0 ? load_some(p, left) : vf{});
             });
     }
-    if (g.round) round_all(to, int64_t(kc) * NR);
+    if (g.round && sizeof(P) == 4) round_all(to, int64_t(kc) * NR);
 }
 
 // One tile of C; whole ones in place, those at the edges by way of a copy.
-static void tile(const Matmul& g, bool add, int m0, int n0, int kc, const float* a, const float* b) {
+template <class P>
+static void tile(const Matmul<P>& g, bool add, int m0, int n0, int kc, const float* a, const float* b) {
     float* c = g.c + int64_t(m0) * g.N + n0;
     const int rows = least(MR, g.M - m0), columns = least(NR, g.N - n0);
     if (rows == MR && columns == NR) {
@@ -65,7 +65,7 @@ static void tile(const Matmul& g, bool add, int m0, int n0, int kc, const float*
         });
 }
 
-void matmul(const Matmul& g) {
+template <class P> static void matmul(const Matmul<P>& g) {
     const int kd = depth(g.K), panels = blocks_of(g.N, NR), threads = omp_get_max_threads();
     float* scratch = static_cast<float*>(cpu_scratch(matmul_scratch(g.M, g.N, g.K)));
     float* packed_b = scratch + int64_t(blocks_of(least(g.M, MC), MR)) * MR * kd;
@@ -88,52 +88,6 @@ void matmul(const Matmul& g) {
         }
 }
 
-// ---- generation ----------------------------------------------------------------------------------------------------
-
-// n rows of x at a time against one row of w: U x n sums hide the latency of the FMAs.
-template <int n, bool round> static void dot_rows(float* y, const float* x, const float* w, const float* b,
-                                                  const float* residual, int C, int OC) {
-    constexpr int U = n == 1 ? 8 : n == 2 ? 4 : 2;
-    auto rounded = [](vf v) { return round ? rounded_bf16(v) : v; };
-#pragma omp parallel
-    {
-        Range r = my_share(OC, 16);
-        for (int64_t o = r.from; o < r.to; o++) {
-            const float* row = w + o * C;
-            vf s[U][n] = {};
-            int c = 0;
-            for (; c + U * VW <= C; c += U * VW)
-#pragma GCC unroll 8
-                for (int u = 0; u < U; u++) {
-                    vf v = rounded(load(row + c + u * VW));
-#pragma GCC unroll 4
-                    for (int i = 0; i < n; i++) s[u][i] += v * rounded(load(x + int64_t(i) * C + c + u * VW));
-                }
-            each_vector(C - c, [&](int64_t j, auto at) {
-                vf v = rounded(at.get(row + c + j));
-                for (int i = 0; i < n; i++) s[0][i] += v * rounded(at.get(x + int64_t(i) * C + c + j));
-            });
-            for (int i = 0; i < n; i++) {
-                for (int u = 1; u < U; u++) s[0][i] += s[u][i];
-                float add = (b ? b[o] : 0) + (residual ? residual[int64_t(i) * OC + o] : 0);
-                y[int64_t(i) * OC + o] = sum(s[0][i]) + add;
-            }
-        }
-    }
-}
-
-template <bool round> static void few_rows(float* y, const float* x, const float* w, const float* b,
-                                           const float* residual, int N, int C, int OC) {
-    if (N == 1) dot_rows<1, round>(y, x, w, b, residual, C, OC);
-    if (N == 2) dot_rows<2, round>(y, x, w, b, residual, C, OC);
-    if (N == 3) dot_rows<3, round>(y, x, w, b, residual, C, OC);
-    if (N == 4) dot_rows<4, round>(y, x, w, b, residual, C, OC);
-}
-void gemv(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C, int OC,
-          bool round) {
-    round ? few_rows<true>(y, x, w, b, residual, N, C, OC) : few_rows<false>(y, x, w, b, residual, N, C, OC);
-}
-
 // ---- around a product ----------------------------------------------------------------------------------------------
 
 // Each thread owns a range of columns and reads 8 rows of it at a time.
@@ -154,7 +108,7 @@ void column_sums(float* sums, const float* x, int N, int C) {
     }
 }
 
-void add_rows(float* y, const float* x, const float* b, int N, int C) {
+template <class P> static void add_rows(float* y, const float* x, const P* b, int N, int C) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         int64_t row = int64_t(n) * C;
@@ -164,17 +118,19 @@ void add_rows(float* y, const float* x, const float* b, int N, int C) {
     }
 }
 
-void to_bf16(uint16_t* to, const float* from, int64_t n) {
+template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
     constexpr int64_t BLOCK = 16384;
-    const uint32_t* bits = reinterpret_cast<const uint32_t*>(from);
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        const int64_t end = least64(n, at + BLOCK);
-#pragma omp simd
-        for (int64_t i = at; i < end; i++) {
-            uint32_t u = bits[i], rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
-            to[i] = uint16_t((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
-        }
-    }
+#pragma omp parallel for schedule(static) if (n > BLOCK)
+    for (int64_t i = 0; i < n; i += BLOCK)
+        each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
 }
+
+template <class P> static void entries(Loops<P>& l) {
+    l.matmul = matmul<P>;
+    l.add_rows = add_rows<P>;
+    l.from_floats = convert<P, float>;
+    l.to_floats = convert<float, P>;
+}
+void matmul_entries(Loops<float>& l) { entries(l); }
+void matmul_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

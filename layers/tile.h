@@ -66,13 +66,14 @@ template <int W = 1> INLINE void transpose(vf* r) {
 
 // to[d*ldt + j] = from[j*ldf + d] for j < n, d < D, and 0 for the other j < columns and d < padded(D).
 // columns: a multiple of VW.
-static inline void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {
+template <class P>
+static inline void pack_transposed(float* to, int64_t ldt, const P* from, int64_t ldf, int n, int columns, int D) {
     for (int j = 0; j < columns; j += VW)
         for (int d = 0; d < D; d += VW) {
             vf r[VW];
 #pragma GCC unroll 16
             for (int i = 0; i < VW; i++) {
-                const float* p = from + (j + i) * ldf + d;
+                const P* p = from + (j + i) * ldf + d;
                 r[i] = j + i >= n ? vf{} : d + VW <= D ? load(p) : load_some(p, D - d);
             }
             transpose(r);

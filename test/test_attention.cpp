@@ -38,7 +38,7 @@ static void compare(int B, int S, Heads h, double size, double tolerance) {
     ref.attention_forward(y.data(), lse.data(), doubles(qkv).data(), B, S, h);
     std::vector<float> y32(y.begin(), y.end());
     ref.attention_backward(dqkv.data(), doubles(dy).data(), y.data(), doubles(qkv).data(), lse.data(), B, S, h);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         Guarded<float> fy(ny), fl(nl), fd(nq);
         op.attention_forward(fy, fl, qkv.data(), B, S, h);
         op.attention_backward(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
@@ -106,7 +106,7 @@ TEST_CASE("attention: the same bits for any number of threads") {
         if (documents) h = d.in(h);
         const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
         auto qkv = normal<float>(nq, 1), dy = normal<float>(ny, 2);
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_isa([&](const Ops<float>& op) {
             CHECK(same_bits(ny + nl + nq, [&](float* out) {
                 op.attention_forward(out, out + ny, qkv.data(), B, S, h);
                 op.attention_backward(out + ny + nl, dy.data(), out, qkv.data(), out + ny, B, S, h);
@@ -123,7 +123,7 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
         auto qkv = normal<float>(packed(1, S, h), 1);
         qkv[size_t((int64_t(at) * 6 + 2) * 32 + 5)] = NAN;    // k of head 0
         const int last = h.window ? at + 10 : h.doc_start ? at + 3 : S;
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_isa([&](const Ops<float>& op) {
             std::vector<float> y(heads(1, S, h)), lse(2 * S);
             op.attention_forward(y.data(), lse.data(), qkv.data(), 1, S, h);
             bool right = true;
@@ -145,7 +145,7 @@ static void cached(int B, Heads h, std::vector<int> calls, int spare) {
     std::vector<double> want(heads(B, S, h));
     std::vector<float> lse(size_t(B) * h.NH * S);
     reference_ops().attention_forward(want.data(), lse.data(), doubles(qkv).data(), B, S, h);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         Guarded<float> k(B * h.NKV * maxT * h.HS, 77), v(B * h.NKV * maxT * h.HS, 77), all(heads(B, S, h));
         int pos = 0;
         for (int n : calls) {
@@ -178,7 +178,7 @@ TEST_CASE("attention: through the cache, equal to the whole sequence") {
         cached(2, {4, 2, many++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
     cached(1, {2, 1, 16, 300}, {600, 1, 1}, 3);    // more than one split of the keys in the window
     const int pos = 599;
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         const Heads h = {4, 2, 24};
         CHECK(same_bits(4 * 24, [&](float* y) {
             auto k = normal<float>(2 * 600 * 24, 1), v = normal<float>(2 * 600 * 24, 2), qkv = normal<float>(8 * 24, 3);
