@@ -25,6 +25,10 @@ layers/attention.cpp ;; s/least(c.n, c.ahead + r + 1); };/least(c.n, c.ahead + r
 layers/attention.cpp ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
+layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: bf16*
+layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: bf16*
+layers/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; cpu: memory*
+layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: every*
 layers/attention.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
