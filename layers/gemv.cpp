@@ -46,7 +46,7 @@ template <int n, class P> static void dot_rows(float* y, const float* x, const P
 
 int64_t gemv_scratch(int C) { return int64_t(sizeof(float)) * GEMV_ROWS * C; }
 
-template <class P> static void gemv(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
+template <class P> static void few_rows(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
                                     int C, int OC) {
     if constexpr (sizeof(P) == 2) {
         float* rounded = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
@@ -59,7 +59,10 @@ template <class P> static void gemv(float* y, const float* x, const P* w, const 
     if (N == 4) dot_rows<4>(y, x, w, b, residual, C, OC);
 }
 
-template <class P> static void entries(Loops<P>& l) { l.gemv = gemv<P>; }
-void gemv_entries(Loops<float>& l) { entries(l); }
-void gemv_entries(Loops<bf16>& l) { entries(l); }
+void gemv(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C, int OC) {
+    few_rows(y, x, w, b, residual, N, C, OC);
+}
+void gemv(float* y, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C, int OC) {
+    few_rows(y, x, w, b, residual, N, C, OC);
+}
 }   // namespace ISA

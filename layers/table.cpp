@@ -1,21 +1,29 @@
 // table.cpp - the functions of one instruction set, by name.
-#include "cpu.h"
+#include "vec.h"
 
 namespace ISA {
-template <class F> struct Target;
-template <class F> struct Target<F*> { typedef F type; };
-
 // Those without parameters among their arguments; the files of the others fill in their entries.
 #define EACH(X)                                                                                          \
     X(embedding_backward) X(attention_forward) X(attention_backward) X(attention_cached) X(gelu_forward) \
-    X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(column_sums) X(exponentials) X(norm_scratch)   \
-    X(attention_scratch) X(matmul_scratch) X(gemv_scratch)
-#define FILES(X) X(embedding) X(norm) X(matmul) X(gemv) X(adamw)
+    X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(column_sums) X(exponentials)
+#define FILES(X) X(embedding) X(norm) X(matmul) X(linear) X(adamw)
 
 #define DECLARE(f) Target<decltype(Loops<float>::f)>::type f;
 EACH(DECLARE)
 #define DECLARE_FILE(file) void file##_entries(Loops<float>&), file##_entries(Loops<bf16>&);
 FILES(DECLARE_FILE)
+
+int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h);
+int64_t linear_scratch(int N, int C, int OC, bool halves);
+template <class P> static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
+    const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
+    const int forms[][3] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
+    int64_t most = norm_scratch(N, C), attention = attention_scratch(B, S, h);
+    if (attention > most) most = attention;
+    for (const auto& [rows, in, out] : forms)
+        if (int64_t linear = linear_scratch(rows, in, out, sizeof(P) == 2); linear > most) most = linear;
+    return cpu_scratch_size(most);
+}
 
 template <class P> static Loops<P> make() {
     Loops<P> l = {};
@@ -23,6 +31,7 @@ template <class P> static Loops<P> make() {
     EACH(ENTRY)
 #define FILL_IN(file) file##_entries(l);
     FILES(FILL_IN)
+    l.scratch_bytes = scratch_bytes<P>;
     return l;
 }
 template <> const Loops<float>& loops<float>() {

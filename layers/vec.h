@@ -16,6 +16,9 @@
 #define INLINE_MEMBER inline __attribute__((always_inline))
 
 namespace ISA {
+template <class F> struct Target;    // of a pointer to a function
+template <class F> struct Target<F*> { typedef F type; };
+
 typedef float vf __attribute__((vector_size(4 * VW)));
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
