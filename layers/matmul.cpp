@@ -60,6 +60,17 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
         }
 }
 
+// What the epilogue will touch of a tile, while its sums are made.
+template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n, int nv) {
+    for (int i = m; i < m + rows; i++)
+        for (int v = 0; v < nv; v++) {
+            const int64_t at = int64_t(i) * g.N + n + v * VW;
+            if (g.residual) __builtin_prefetch(g.residual + at);
+            if (g.gelu_of) __builtin_prefetch(g.gelu_of + at);
+            if (g.gelu) __builtin_prefetch(g.gelu + at, 1);
+        }
+}
+
 template <class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
     for (int i = m; i < m + rows; i++)
         each_vector(columns, [&](int64_t j, auto place) {
@@ -123,6 +134,8 @@ template <class P, bool pairs, bool rounds> struct Product {
         const bool add = g.add || k.k > 0, whole = rows == ROWS && columns == nv * VW;
         float *c = g.c + int64_t(m) * g.N + n, edge[ROWS * MICRO], *to = whole ? c : edge;
         const int64_t rc = whole ? g.N : MICRO;
+        const bool ends = k.k + k.n == g.K && (g.bias || g.residual || g.gelu || g.gelu_of);
+        if (ends) fetch(g, m, rows, n, nv);
         if (nv == 3) micro<3, pairs>(k.words, a, b, to, rc, add && whole);
         else if (nv == 2) micro<2, pairs>(k.words, a, b, to, rc, add && whole);
         else micro<1, pairs>(k.words, a, b, to, rc, add && whole);
@@ -131,7 +144,7 @@ template <class P, bool pairs, bool rounds> struct Product {
                 const vf v = place.get(edge + i * MICRO + j);
                 place.put(c + i * int64_t(g.N) + j, add ? v + place.get(c + i * int64_t(g.N) + j) : v);
             });
-        if (k.k + k.n == g.K && (g.bias || g.residual || g.gelu || g.gelu_of)) epilogue(g, m, rows, n, columns);
+        if (ends) epilogue(g, m, rows, n, columns);
     }
 
     // The panel at o0 meets strips [first, end) of the shared operand from s0 on.
