@@ -106,7 +106,7 @@ template <class T, class P> void lay_out(Layout& at, Gpt<T, P>& g, const Config&
     if (train) at.take(g.dwide, N * std::max(c.F, 3 * c.C));
     at.purpose("logits");
     // A quarter of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
-    const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, getenv("HR")?atoi(getenv("HR")):4));
+    const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.take(g.head, int64_t(g.head_rows) * c.Vp());
     at.finish();

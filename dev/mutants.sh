@@ -66,8 +66,14 @@ layers/attention_sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.par
 layers/attention_sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
 layers/attention_sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention_sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
-layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
-layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
+layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: every*
+layers/linear.cpp ;; s/column_sums(dpre_sum, dpre, N, C)/column_sums(dpre_sum, dpre, N - 1, C)/ ;; linear: with GELU*
+layers/matmul.cpp ;; s/first == 0 \&\& s0 == 0/true/ ;; linear: the same bits*
+layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: every*
+layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
+layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: every*
+layers/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
+layers/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
 gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/        send(1 + l, last);/        send(1 + l, true);/ ;; gpt ranks: gradients are sent*

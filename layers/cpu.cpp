@@ -258,7 +258,12 @@ void cpu_spin_less(char** argv) {
     execv("/proc/self/exe", argv);    // goes on where that fails
 }
 
-Status cpu_check() { return chosen().status; }
+Status cpu_check() {
+    const char* gemm = getenv("FLATGPT_GEMM");
+    if (gemm && *gemm && strcmp(gemm, "own") && strcmp(gemm, "onednn"))
+        return fail(Exit::usage, "FLATGPT_GEMM=%s: expected own or onednn", gemm);
+    return chosen().status;
+}
 template <class P> const Ops<float, P>& cpu_ops() {
     static const Result<Isa> isa = chosen();
     CHECK(isa.ok(), "%s", isa.status.message.c_str());

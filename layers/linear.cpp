@@ -6,7 +6,8 @@
 namespace ISA {
 void matmul(const Matmul<float>& m);
 void matmul(const Matmul<bf16>& m);
-int64_t matmul_scratch(int M, int N, int K, bool halves);
+int64_t matmul_scratch(const Matmul<float>& m);
+int64_t matmul_scratch(const Matmul<bf16>& m);
 Target<decltype(Ops<float>::linear_forward)>::type gemv;
 Target<decltype(Ops<float, bf16>::linear_forward)>::type gemv;
 int64_t gemv_scratch(int C);
@@ -14,41 +15,47 @@ void gelu_forward(float* y, const float* x, int64_t n);
 
 template <class P> constexpr bool halves = sizeof(P) == 2;
 
-template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
-                                       int C, int OC) {
+// The products, by what they are for. y = x w^T
+template <class P> static Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
+}
+// dx = dy w
+template <class P> static Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx, .halves = halves<P>};
+}
+// dw += dy^T x, db[o] += sum_n dy[n,o]
+template <class P> static Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,
+                                                        int C, int OC) {
+    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
+            .halves = halves<P>, .row_sums = db};
+}
+
+template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual,
+                                              int N, int C, int OC) {
     if (N <= GEMV_ROWS) return gemv(y, x, w, b, residual, N, C, OC);
-    const bool add = residual == y;
-    matmul(Matmul<P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .add = add,
-                     .halves = halves<P>, .bias = b, .residual = add ? nullptr : residual});
+    Matmul<P> m = output(y, x, w, N, C, OC);
+    m.bias = b;
+    m.add = residual == y;
+    m.residual = m.add ? nullptr : residual;
+    matmul(m);
 }
 
-// dw[o,c] += sum_n dy[n,o] x[n,c], db[o] += sum_n dy[n,o]
-template <class P> static void weight_gradient(float* dw, float* db, const float* dy, const float* x, int N, int C,
-                                               int OC) {
-    matmul(Matmul<float>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw,
-                         .add = true, .halves = halves<P>, .row_sums = db});
-}
-// dx = dy w, times gelu'(pre) if that is not null
-template <class P> static void input_gradient(float* dx, const float* dy, const P* w, const float* pre, int N, int C,
-                                              int OC) {
-    matmul(Matmul<P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
-                     .halves = halves<P>, .gelu_of = pre});
+template <class P> static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x,
+                                               const P* w, int N, int C, int OC) {
+    if (dx) matmul(input_gradient(dx, dy, w, N, C, OC));
+    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
 }
 
-template <class P> static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
-                                        int N, int C, int OC) {
-    if (dx) input_gradient<P>(dx, dy, w, nullptr, N, C, OC);
-    weight_gradient<P>(dw, db, dy, x, N, C, OC);
-}
-
-template <class P> static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C,
-                                            int OC) {
+template <class P> static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N,
+                                                   int C, int OC) {
     if (N <= GEMV_ROWS) {
         gemv(pre, x, w, b, nullptr, N, C, OC);
         return gelu_forward(y, pre, int64_t(N) * OC);
     }
-    matmul(Matmul<P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = pre,
-                     .halves = halves<P>, .bias = b, .gelu = y});
+    Matmul<P> m = output(pre, x, w, N, C, OC);
+    m.bias = b;
+    m.gelu = y;
+    matmul(m);
 }
 
 // sums[c] += sum_n x[n,c]: each thread owns a range of columns and reads 8 rows of it at a time.
@@ -71,18 +78,25 @@ void column_sums(float* sums, const float* x, int N, int C) {
 
 template <class P> static void linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy,
                                              const float* x, const P* w, const float* pre, int N, int C, int OC) {
-    input_gradient<P>(dpre, dy, w, pre, N, C, OC);
-    weight_gradient<P>(dw, db, dy, x, N, C, OC);
+    Matmul<P> m = input_gradient(dpre, dy, w, N, C, OC);
+    m.gelu_of = pre;
+    matmul(m);
+    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
     column_sums(dpre_sum, dpre, N, C);
 }
 
-int64_t linear_scratch(int N, int C, int OC, bool half) {
-    int64_t most = half ? gemv_scratch(C) : 0;
-    if (N <= GEMV_ROWS) return most;
-    const int forms[][3] = {{N, OC, C}, {N, C, OC}, {OC, C, N}};
-    for (const auto& [m, n, k] : forms)
-        if (int64_t bytes = matmul_scratch(m, n, k, half); bytes > most) most = bytes;
+template <class P> static int64_t scratch_of(int N, int C, int OC) {
+    const P* w = nullptr;
+    int64_t most = 0;
+    auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
+    if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
+    else if (halves<P>) needs(gemv_scratch(C));
+    needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
+    needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
     return most;
+}
+int64_t linear_scratch(int N, int C, int OC, bool bf16_weights) {
+    return bf16_weights ? scratch_of<bf16>(N, C, OC) : scratch_of<float>(N, C, OC);
 }
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {

@@ -99,8 +99,11 @@ template <class P, bool pairs, bool rounds> struct Product {
     int tall() const { return even(shared_all(), TALL, WIDE); }
     // Words of `count` (a multiple of WIDE) packed rows or columns; room for the widest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
-    int64_t scratch(int threads) const {
-        return int64_t(sizeof(float)) * (2 * packed(tall()) + threads * packed(WIDE));
+    // Two blocks of the shared operand, as one is read while the next one is packed; a panel for each thread.
+    int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
+    int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
+    int64_t scratch() const {
+        return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
 
     // Where row m of A's, or column n of B's packed block starts: a multiple of ROWS or MICRO.
@@ -112,8 +115,8 @@ template <class P, bool pairs, bool rounds> struct Product {
         const float* from = g.a + m0 * g.ra + k.k * g.ca;
         const int n = least(rows, g.M - m0);
         if (!a_in_rows()) {
-            pack_across<Of, ROWS>(to, a_at(ROWS, k), rows, n, from, g.ca, k.n, sums && g.row_sums ? g.row_sums + m0 : nullptr);
-            return;
+            float* to_sums = sums && g.row_sums ? g.row_sums + m0 : nullptr;
+            return pack_across<Of, ROWS>(to, a_at(ROWS, k), rows, n, from, g.ca, k.n, to_sums);
         }
         for (int i = 0; i < n; i++) pack_row<Of>(to + a_at(i, k), from + i * g.ra, k.n);
     }
@@ -125,12 +128,15 @@ template <class P, bool pairs, bool rounds> struct Product {
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
     }
 
-    // block: of A, packed from row m0 on
-    void tile(Block k, int m, int n, const float* block, int m0, const float* b) const {
+    // Row m (a multiple of ROWS) of A in place, or in `block`, packed from row m0 on.
+    Strip strip(Block k, int m, const float* block, int m0) const {
+        const int last = least(ROWS, g.M - m) - 1;
+        if (a_in_place()) return {g.a + m * g.ra + k.k, g.ra, 1, last};
+        if (a_in_rows()) return {block + a_at(m - m0, k), k.words + PAD, 1, last};
+        return {block + a_at(m - m0, k), 1, ROWS, last};
+    }
+    void tile(Block k, int m, int n, Strip a, const float* b) const {
         const int rows = least(ROWS, g.M - m), columns = least(MICRO, g.N - n), nv = (columns + VW - 1) / VW;
-        Strip a = {block + a_at(m - m0, k), 1, ROWS, rows - 1};
-        if (a_in_rows()) a.row = k.words + PAD, a.step = 1;
-        if (a_in_place()) a.p = g.a + m * g.ra + k.k, a.row = g.ra;
         const bool add = g.add || k.k > 0, whole = rows == ROWS && columns == nv * VW;
         float *c = g.c + int64_t(m) * g.N + n, edge[ROWS * MICRO], *to = whole ? c : edge;
         const int64_t rc = whole ? g.N : MICRO;
@@ -152,22 +158,23 @@ template <class P, bool pairs, bool rounds> struct Product {
         for (int s = first; s < end; s++)
             if (own_a()) {
                 for (int m = o0; m < least(g.M, o0 + WIDE); m += ROWS)
-                    tile(k, m, s0 + s * MICRO, own, o0, shared + b_at(s * MICRO, k));
+                    tile(k, m, s0 + s * MICRO, strip(k, m, own, o0), shared + b_at(s * MICRO, k));
             } else {
+                const int m = s0 + s * ROWS;
                 for (int n = o0; n < least(g.N, o0 + WIDE); n += MICRO)
-                    tile(k, s0 + s * ROWS, n, shared, s0, own + b_at(n - o0, k));
+                    tile(k, m, n, strip(k, m, shared, s0), own + b_at(n - o0, k));
             }
     }
 
     void run() const {
         const bool mine_a = own_a();
-        const int deep = depth(), high = tall(), strip = mine_a ? MICRO : ROWS;
-        float* room = static_cast<float*>(cpu_scratch(scratch(omp_get_max_threads())));
+        const int deep = depth(), high = tall(), unit = mine_a ? MICRO : ROWS;
+        float* room = static_cast<float*>(cpu_scratch(scratch()));
 #pragma omp parallel
         {
             const int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
-            float* own = room + 2 * packed(high) + id * packed(WIDE);
-            int turn = 0;    // two blocks of the shared operand: one is read while the next one is packed
+            float* own = room + shared_words() + id * panel_words();
+            int turn = 0;
             for (int k0 = 0; k0 < g.K; k0 += deep)
                 for (int s0 = 0; s0 < shared_all(); s0 += high, turn ^= 1) {
                     const int kn = least(deep, g.K - k0), here = least(high, shared_all() - s0);
@@ -180,7 +187,7 @@ template <class P, bool pairs, bool rounds> struct Product {
                             else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
                     }
                     // A strip of a panel weighs as many as the panel has rows or columns.
-                    const int64_t strips = blocks_of(here, strip), all = strips * own_all();
+                    const int64_t strips = blocks_of(here, unit), all = strips * own_all();
                     const int64_t from = all * id / threads, to = all * (id + 1) / threads;
                     for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
                         const int64_t n = least(WIDE, own_all() - o0), at = strips * o0;
@@ -198,20 +205,24 @@ template <class P, bool pairs, bool rounds> struct Product {
 
 }   // namespace
 
+// f(the product) as this instruction set computes it
+template <class P, class F> static auto as_product(const Matmul<P>& g, F f) {
+    if constexpr (NATIVE_BF16)
+        if (g.halves) return f(Product<P, true, false>{g});
+    if constexpr (!NATIVE_BF16)
+        if (g.halves) return f(Product<P, false, true>{g});
+    return f(Product<P, false, false>{g});
+}
 template <class P> static void multiply(const Matmul<P>& g) {
-    if (!g.halves) Product<P, false, false>{g}.run();
-    else if constexpr (NATIVE_BF16) Product<P, true, false>{g}.run();
-    else Product<P, false, true>{g}.run();
+    as_product(g, [](auto product) { product.run(); });
+}
+template <class P> static int64_t scratch_of(const Matmul<P>& g) {
+    return as_product(g, [](auto product) { return product.scratch(); });
 }
 void matmul(const Matmul<float>& g) { multiply(g); }
 void matmul(const Matmul<bf16>& g) { multiply(g); }
-
-int64_t matmul_scratch(int M, int N, int K, bool halves) {
-    const Matmul<float> g = {M, N, K, nullptr, 1, M, nullptr, N, 1, nullptr};
-    const int threads = omp_get_max_threads();
-    return halves && NATIVE_BF16 ? Product<float, NATIVE_BF16, false>{g}.scratch(threads)
-                                 : Product<float, false, false>{g}.scratch(threads);
-}
+int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
+int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
 
 template <class P> static void entries(Loops<P>& l) { l.matmul = multiply<P>; }
 void matmul_entries(Loops<float>& l) { entries(l); }

@@ -14,7 +14,7 @@ EACH(DECLARE)
 FILES(DECLARE_FILE)
 
 int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h);
-int64_t linear_scratch(int N, int C, int OC, bool halves);
+int64_t linear_scratch(int N, int C, int OC, bool bf16_weights);
 template <class P> static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
     const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
     const int forms[][3] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};

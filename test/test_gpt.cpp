@@ -75,7 +75,7 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     auto once = flat_grads(g);
     Gpt<double> wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
     REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {Use::train, 12, 256}).ok());
-    CHECK(wide.head_rows <= 12 * 256 / 4);
+    CHECK(wide.head_rows <= 12 * 256 / 2);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
     CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);

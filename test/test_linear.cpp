@@ -56,8 +56,60 @@ TEST_CASE("linear: every instruction set against the reference") {
             compare<float>(N, C, OC);
             if (N != 7) compare<bf16>(N, C, OC);
         }
-    compare<float>(300, 130, 500);
-    compare<bf16>(300, 130, 500);
+    // Several blocks of k and of both operands; both ways round.
+    for (auto [N, C, OC] : {std::array{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}}) {
+        compare<float>(N, C, OC);
+        compare<bf16>(N, C, OC);
+    }
+}
+
+template <class P> static void with_gelu() {
+    const Dtype dtype = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
+    each_isa<P>([&](const Ops<float, P>& op) {
+        for (auto [N, C, OC] : {std::array{1, 40, 90}, {4, 33, 20}, {5, 1, 1}, {49, 100, 130}, {200, 1700, 50}}) {
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            Check forward = check_linear_gelu_forward(op, N, C, OC, dtype);
+            Check backward = check_linear_gelu_backward(op, N, C, OC, dtype);
+            CHECK_MESSAGE(forward.ok(), forward.output);
+            CHECK_MESSAGE(backward.ok(), backward.output);
+        }
+    });
+}
+TEST_CASE("linear: with GELU, every instruction set against the reference") {
+    with_gelu<float>();
+    with_gelu<bf16>();
+}
+TEST_CASE("linear: with GELU the bits of linear, then gelu") {
+    each_isa<float>([&](const Ops<float>& op) {
+        const int N = 50, C = 90, OC = 130;
+        auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
+        std::vector<float> pre(size_t(N) * OC), y(pre), pre1(pre), y1(pre);
+        op.linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
+        op.gelu_forward(y.data(), pre.data(), N * OC);
+        op.linear_gelu_forward(y1.data(), pre1.data(), x.data(), w.data(), b.data(), N, C, OC);
+        CHECK(pre == pre1);
+        CHECK(y == y1);
+    });
+}
+
+template <class P> static void library() {
+    const Ops<float, P>* op = onednn_ops(cpu_ops<P>());
+    if (!op) return;    // built without oneDNN
+    const Dtype dtype = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
+    for (auto [N, C, OC] : {std::array{3, 40, 90}, {33, 65, 130}, {300, 130, 500}, {2500, 16, 16}})
+        for (bool bias : {false, true}) {
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            for (Residual residual : {Residual::none, Residual::apart, Residual::in_y}) {
+                Check forward = check_linear_forward(*op, N, C, OC, bias, residual, dtype);
+                CHECK_MESSAGE(forward.ok(), forward.output);
+            }
+            Check backward = check_linear_backward(*op, N, C, OC, true, bias, dtype);
+            CHECK_MESSAGE(backward.ok(), backward.output);
+        }
+}
+TEST_CASE("linear: oneDNN's products, where it is linked") {
+    library<float>();
+    library<bf16>();
 }
 
 // round: A, and B where it is float, are rounded to bf16.
@@ -87,7 +139,8 @@ TEST_CASE("linear: our own product against the reference, whatever the library")
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;
         for (auto [M, N, K] :
-             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801}})
+             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
+              {1400, 1500, 5}, {9, 50, 3201}})
             for (int form = 0; form < 4; form++) {
                 for (bool round : {false, true}) own_product<float>(Isa(i), M, N, K, form & 1, form & 2, round);
                 own_product<bf16>(Isa(i), M, N, K, form & 1, form & 2, true);
