@@ -32,7 +32,7 @@ endif
 
 # The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
 # first, so that an inline function which several objects hold is the one that every CPU can run.
-LOOPS := embedding norm matmul attention attention_backward ffn lm_head adamw table
+LOOPS := embedding norm matmul linear gemv attention attention_backward ffn lm_head adamw table
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
@@ -59,7 +59,7 @@ CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(filter-out comm_nccl.cu,$(wildcard *.cu)) \
-       $(wildcard data/*.cpp selftest/*.cpp) layers/reference.cpp layers/cpu.cpp layers/linear.cpp
+       $(wildcard data/*.cpp selftest/*.cpp) layers/reference.cpp layers/cpu.cpp layers/onednn.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/device.cpp.o)
@@ -94,9 +94,9 @@ $(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"'
-$(BUILD)/layers/linear.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
+$(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
 $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
-$(BUILD)/layers/linear.cpp.o $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
+$(BUILD)/layers/onednn.cpp.o $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $<"

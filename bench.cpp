@@ -60,15 +60,15 @@ struct Bench {
 
 constexpr int SETS = 4;    // of buffers
 
-template <class T> struct Rows {
+template <class T, class P> struct Rows {
     Bench& bench;
-    const Ops<T>& op;
+    const Ops<T, P>& op;
     const Config c;
     const int B, S, N;
     const Heads h;
     std::vector<std::pair<void*, int64_t>> held;
 
-    Rows(Bench& bench, const Ops<T>& op, const Config& c, int B, int S)
+    Rows(Bench& bench, const Ops<T, P>& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads()) {}
     ~Rows() {
         for (auto [p, bytes] : held) op.release(p, bytes);
@@ -155,19 +155,19 @@ template <class T> struct Rows {
     void linear();
 };
 
-template <class T> void Rows<T>::memory_bound() {
+template <class T, class P> void Rows<T, P>::memory_bound() {
     const int C = c.C, F = c.F;
     const double e = sizeof(T), NC = double(N) * C;
     auto x = arrays<T>(int64_t(N) * F), y = arrays<T>(int64_t(N) * F), z = arrays<T>(int64_t(N) * F);
-    auto w = arrays<T>(C), b = arrays<T>(C);
-    auto dw = arrays<Grad<T>>(C), db = arrays<Grad<T>>(C);
+    auto w = arrays<P>(C), b = arrays<P>(C);
+    auto dw = arrays<Grad<P>>(C), db = arrays<Grad<P>>(C);
     auto mean = arrays<float>(N), rstd = arrays<float>(N);
-    auto wte = arrays<T>(int64_t(c.Vp()) * C), wpe = arrays<T>(int64_t(c.T) * C);
-    auto dwte = arrays<Grad<T>>(int64_t(c.Vp()) * C), dwpe = arrays<Grad<T>>(int64_t(c.T) * C);
+    auto wte = arrays<P>(int64_t(c.Vp()) * C), wpe = arrays<P>(int64_t(c.T) * C);
+    auto dwte = arrays<Grad<P>>(int64_t(c.Vp()) * C), dwpe = arrays<Grad<P>>(int64_t(c.T) * C);
     auto tok = ids(N, c.V);
     if (!z[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
     const int64_t wide = int64_t(N) * F;
-    row("embedding_forward", 0, 0, 2 * e * NC,
+    row("embedding_forward", 0, 0, (e + sizeof(P)) * NC,
         [&](int i) { op.embedding_forward(y[i], tok[i], wte[i], wpe[i], B, S, C, nullptr); });
     row("embedding_backward", 0, 0, e * NC + 2 * 4 * std::min(NC, double(c.V) * C),
         [&](int i) { op.embedding_backward(dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V); });
@@ -181,7 +181,7 @@ template <class T> void Rows<T>::memory_bound() {
     free_all();
 }
 
-template <class T> void Rows<T>::head_and_update() {
+template <class T, class P> void Rows<T, P>::head_and_update() {
     const int rows = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
     const int64_t n = int64_t(32) << 20;
     {
@@ -193,16 +193,16 @@ template <class T> void Rows<T>::head_and_update() {
             [&](int i) { op.cross_entropy(loss[i], other[i], logits[i], target[i], 1e-3f, rows, c.V, c.Vp()); });
         free_all();
     }
-    auto w = arrays<T>(n);
-    auto master = arrays<float>(sizeof(T) == 2 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
-    auto g = arrays<Grad<T>>(n);
+    auto w = arrays<P>(n);
+    auto master = arrays<float>(sizeof(P) == 2 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
+    auto g = arrays<Grad<P>>(n);
     auto decays = arrays<float>(n / 64 / 4);
     auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
     if (!g[0] || !step[0]) return bench.short_of_memory("adamw");
     const Step one = {1, 1, 1, 1, 10, 20, 0};
     for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
     const AdamW a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
-    const bool half = sizeof(T) == 2;
+    const bool half = sizeof(P) == 2;
     row("sum_of_squares, 32M", 0, 0, 4.0 * double(n),
         [&](int i) { op.sum_of_squares(reinterpret_cast<double*>(square[i]), g[i], n); });
     row("adamw, 32M", 0, 0, (half ? 30.0 : 28.0) * double(n), [&](int i) {
@@ -212,7 +212,7 @@ template <class T> void Rows<T>::head_and_update() {
     free_all();
 }
 
-template <class T> void Rows<T>::attention() {
+template <class T, class P> void Rows<T, P>::attention() {
     const int64_t NC = int64_t(N) * c.C;
     auto qkv = arrays<T>(3 * NC), y = arrays<T>(NC), dy = arrays<T>(NC), dqkv = arrays<T>(3 * NC);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
@@ -244,7 +244,7 @@ template <class T> void Rows<T>::attention() {
     }
 }
 
-template <class T> void Rows<T>::linear() {
+template <class T, class P> void Rows<T, P>::linear() {
     const int C = c.C, F = c.F, head = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
     struct Shape {
         const char* name;
@@ -260,18 +260,18 @@ template <class T> void Rows<T>::linear() {
                     {"fc, 1 row", 1, C, F, true},
                     {"head, 1 row", 1, C, c.Vp(), false}}) {
         const int64_t in = int64_t(s.N) * s.C, out = int64_t(s.N) * s.OC, weights = int64_t(s.C) * s.OC;
-        auto x = arrays<T>(in), y = arrays<T>(out), pre = arrays<T>(s.gelu ? out : 1), w = arrays<T>(weights, 0.05f);
-        auto b = arrays<T>(s.OC);
+        auto x = arrays<T>(in), y = arrays<T>(out), pre = arrays<T>(s.gelu ? out : 1), w = arrays<P>(weights, 0.05f);
+        auto b = arrays<P>(s.OC);
         auto dx = arrays<T>(in);
-        auto dw = arrays<Grad<T>>(weights);
-        auto db = arrays<Grad<T>>(s.OC);
+        auto dw = arrays<Grad<P>>(weights);
+        auto db = arrays<Grad<P>>(s.OC);
         if (!x[0] || !w[0] || !dw[0] || !db[0]) {
             bench.short_of_memory(std::string("linear ") + s.name);
             free_all();
             continue;
         }
         const double flops = 2.0 * double(s.N) * double(weights), e = sizeof(T);
-        const double bytes = e * double(in + out + weights);
+        const double bytes = e * double(in + out) + sizeof(P) * double(weights);
         const std::string name = s.name;
         row("linear_forward " + name, flops, 0, bytes,
             [&](int i) { op.linear_forward(y[i], x[i], w[i], b[i], nullptr, s.N, s.C, s.OC); });
@@ -279,14 +279,14 @@ template <class T> void Rows<T>::linear() {
             row("linear_gelu_forward " + name, flops, 0, bytes + e * double(out),
                 [&](int i) { op.linear_gelu_forward(y[i], pre[i], x[i], w[i], b[i], s.N, s.C, s.OC); });
         if (s.N > 1)
-            row("linear_backward " + name, 2 * flops, 0, 2 * bytes,
+            row("linear_backward " + name, 2 * flops, 0, bytes + e * double(in) + 8.0 * double(weights),
                 [&](int i) { op.linear_backward(dx[i], dw[i], db[i], y[i], x[i], w[i], s.N, s.C, s.OC); });
         free_all();
     }
 }
 
-template <class T> Status bench_operations(Bench& bench, const Ops<T>& op, const Config& c, int B, int S) {
-    Rows<T> rows(bench, op, c, B, S);
+template <class T, class P> Status bench_operations(Bench& bench, const Ops<T, P>& op, const Config& c, int B, int S) {
+    Rows<T, P> rows(bench, op, c, B, S);
     if (bench.device.gpu) {    // the ceilings: a copy of 1 GiB (less where memory is short), read and written
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, op.free_bytes() / 16);
         auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))),
@@ -366,8 +366,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
     }
     g.cache_free(cache);
     if (times.empty()) return {};
-    const bool half = bench.device.gpu && bench.device.dtype == Dtype::bf16;
-    const double bytes = double(config_parameters(c)) * (half ? 2 : 4);
+    const double bytes = double(config_parameters(c)) * (bench.device.dtype == Dtype::bf16 ? 2 : 4);
     bench.print(generation(rows), times, bytes / bench.peak.bytes, 0, bytes);
     return {};
 }

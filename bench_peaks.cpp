@@ -75,7 +75,7 @@ const int64_t* far_memory = nullptr;
 void cpu_evict() {
     static int next = 0;
     if (!far_memory) {
-        void* memory = cpu_ops(Dtype::fp32).allocate(PART * PARTS);
+        void* memory = cpu_ops<float>().allocate(PART * PARTS);
         CHECK(memory, "no memory");
         memset(memory, 1, PART * PARTS);
         far_memory = static_cast<int64_t*>(memory);

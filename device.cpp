@@ -36,8 +36,8 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype",
              &o.dtype,
-             std::string("GPU: of activations and products, tf32 of products alone. CPU: of the inputs of products, "
-                         "the rest stays fp32. auto: ") +
+             std::string("GPU: of parameters, activations and products, tf32 of products alone. CPU: of parameters and "
+                         "the inputs of products, activations stay fp32. auto: ") +
                  auto_dtype,
              0,
              0,
@@ -51,12 +51,12 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     if (o.dtype == "bf16" && !cpu_has_bf16())
         return fail(Exit::device,
                     "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
-    const bool bf16 = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
+    const bool half = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
     Device d;
-    d.dtype = bf16 ? Dtype::bf16 : Dtype::fp32;
-    const Ops<float>& ops = cpu_ops(d.dtype);
-    d.model = std::make_unique<Gpt<float>>(ops);
-    d.text = std::string(ops.name) + ", " + std::to_string(cpu_threads()) + " threads";
+    d.dtype = half ? Dtype::bf16 : Dtype::fp32;
+    if (half) d.model = std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>());
+    else d.model = std::make_unique<Gpt<float>>(cpu_ops<float>());
+    d.text = std::string(d.model->backend()) + ", " + std::to_string(cpu_threads()) + " threads";
     return d;
 }
 
@@ -74,31 +74,34 @@ Result<Device> open_cuda(const DeviceOptions& o, int index) {
     return d;
 }
 
-template <class T> double product_speed(const Ops<T>& op) {
+template <class T, class P> double product_speed(const Ops<T, P>& op) {
     double best = 0;
     for (int n = 512; n <= 8192; n *= 2) {
-        const int64_t bytes = int64_t(sizeof(T)) * n * n;
-        T* x = static_cast<T*>(op.allocate(3 * bytes));
-        if (!x) break;
-        const int64_t count = int64_t(n) * n;
-        std::vector<float> host(size_t(1) << 16);
-        for (size_t i = 0; i < host.size(); i++) host[i] = philox_normal(1, 2, i);
-        float* wide = static_cast<float*>(op.allocate(int64_t(host.size()) * 4));
-        if (wide) {    // random numbers: a product of zeros draws less power and is faster
-            op.upload(wide, host.data(), int64_t(host.size()) * 4);
-            for (int64_t i = 0; i < 2 * count; i += int64_t(host.size()))
-                op.from_floats(x + i, wide, std::min<int64_t>(int64_t(host.size()), 2 * count - i));
-            op.linear_forward(x + 2 * count, x, x + count, nullptr, nullptr, n, n, n);
+        const int64_t count = int64_t(n) * n, PIECE = 1 << 16;
+        auto random = [&](auto* p) {    // a product of zeros draws less power and is faster
+            using X = std::remove_pointer_t<decltype(p)>;
+            std::vector<X> host(size_t{PIECE});
+            for (int64_t i = 0; i < PIECE; i++) host[size_t(i)] = from_float<X>(philox_normal(1, 2, uint64_t(i)));
+            for (int64_t i = 0; i < count; i += PIECE) op.upload(p + i, host.data(), PIECE * int64_t(sizeof(X)));
+        };
+        const int64_t x_bytes = 2 * count * int64_t(sizeof(T)), w_bytes = count * int64_t(sizeof(P));
+        T* x = static_cast<T*>(op.allocate(x_bytes));    // and y
+        P* w = static_cast<P*>(op.allocate(w_bytes));
+        if (x && w) {
+            random(x), random(w);
+            op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
             op.wait(op.mark());
             const double start = now_seconds();
-            for (int r = 0; r < 5; r++) op.linear_forward(x + 2 * count, x, x + count, nullptr, nullptr, n, n, n);
+            for (int r = 0; r < 5; r++) op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
             op.wait(op.mark());
             const double seconds = now_seconds() - start;
             best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
             if (seconds > 0.02) n = 8192;    // long enough
-            op.release(wide, int64_t(host.size()) * 4);
+        } else {
+            n = 8192;
         }
-        op.release(x, 3 * bytes);
+        if (x) op.release(x, x_bytes);
+        if (w) op.release(w, w_bytes);
     }
     return best;
 }
@@ -141,6 +144,6 @@ std::string describe_devices() {
             snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
         text += "\n";
     }
-    return text + "CPU   " + cpu_ops(Dtype::fp32).name + ", " + std::to_string(cpu_threads()) + " threads" +
+    return text + "CPU   " + cpu_ops<float>().name + ", " + std::to_string(cpu_threads()) + " threads" +
            (cpu_has_bf16() ? ", bf16 products\n" : "\n");
 }

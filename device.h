@@ -24,9 +24,10 @@ struct Device {
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 
-// f(the model's operations), whose type is one of a device's: Ops<bf16> or Ops<float>.
+// f(the model's operations), whose type is one of a device's: Ops<bf16>, Ops<float, bf16> or Ops<float>.
 template <class F> auto with_ops(const Model& model, F f) {
     if (auto* half = dynamic_cast<const Gpt<bf16>*>(&model)) return f(half->op);
+    if (auto* mixed = dynamic_cast<const Gpt<float, bf16>*>(&model)) return f(mixed->op);
     auto* full = dynamic_cast<const Gpt<float>*>(&model);
     CHECK(full, "%s is no device's", model.backend());
     return f(full->op);

@@ -1,4 +1,4 @@
-// gpt.cpp - the model, once: forward, backward, update, generation. It calls operations through Ops<T> alone.
+// gpt.cpp - the model, once: forward, backward, update, generation. It calls operations through Ops<T, P> alone.
 #include "gpt.h"
 
 #include <algorithm>
@@ -6,7 +6,8 @@
 
 // ---- forward -------------------------------------------------------------------------------------------------------
 
-template <class T> void Gpt<T>::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
+template <class T, class P>
+void Gpt<T, P>::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
     const int64_t N = int64_t(batch_B) * batch_S, room = int64_t(plan.B) * plan.S;
     CHECK(N > 0 && N <= room && batch_S <= c.T, "B=%d S=%d", batch_B, batch_S);
     std::copy_n(from_tok, N, host_in.begin() + IN_HEAD);
@@ -16,14 +17,14 @@ template <class T> void Gpt<T>::batch(const int* from_tok, const int* from_targe
     next_B = batch_B, next_S = batch_S;
 }
 
-template <class T> void Gpt<T>::forward() {
+template <class T, class P> void Gpt<T, P>::forward() {
     CHECK(next_B > 0, "no batch was handed over");
     B = next_B, S = next_S, next_B = 0;
     op.take(in, staged, int64_t(sizeof(int)) * int64_t(host_in.size()));
     stack(nullptr);
 }
 
-template <class T> void Gpt<T>::stack(Cache* cache) {
+template <class T, class P> void Gpt<T, P>::stack(Cache* cache) {
     if (!cache) await(0);
     op.embedding_forward(a[0].x, tok(), w.wte, w.wpe, B, S, c.C, in);
     for (int l = 0; l < c.L; l++) {
@@ -33,9 +34,9 @@ template <class T> void Gpt<T>::stack(Cache* cache) {
     op.layernorm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_eps, B * S, c.C);
 }
 
-template <class T> void Gpt<T>::block_forward(int l, T* out, Cache* cache) {
+template <class T, class P> void Gpt<T, P>::block_forward(int l, T* out, Cache* cache) {
     heartbeat();
-    const Block<T>& p = w.block[size_t(l)];
+    const Block<P>& p = w.block[size_t(l)];
     const Activations<T>& t = a[size_t(l)];
     const Heads h = c.heads();
     const int C = c.C, F = c.F, N = B * S;
@@ -59,7 +60,7 @@ template <class T> void Gpt<T>::block_forward(int l, T* out, Cache* cache) {
     if (out) op.linear_forward(out, t.fcg, p.fc2w, p.fc2b, t.x2, N, F, C);
 }
 
-template <class T> void Gpt<T>::loss(bool train, float scale) {
+template <class T, class P> void Gpt<T, P>::loss(bool train, float scale) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = B * S;
     if (train) prepare(0);
     for (int n = 0; n < N; n += head_rows) {
@@ -74,7 +75,7 @@ template <class T> void Gpt<T>::loss(bool train, float scale) {
     step_tokens += N;
 }
 
-template <class T> double Gpt<T>::mean_loss(float* losses) {
+template <class T, class P> double Gpt<T, P>::mean_loss(float* losses) {
     const int N = B * S;
     float* host = losses ? losses : host_loss.data();
     op.download(host, loss_of, int64_t(sizeof(float)) * N);
@@ -85,7 +86,7 @@ template <class T> double Gpt<T>::mean_loss(float* losses) {
 
 // ---- backward: the forward read from the bottom up -----------------------------------------------------------------
 
-template <class T> void Gpt<T>::backward(bool last) {
+template <class T, class P> void Gpt<T, P>::backward(bool last) {
     const int N = B * S;
     prepare(c.L);
     op.zero(dx, int64_t(sizeof(T)) * N * c.C);
@@ -100,8 +101,8 @@ template <class T> void Gpt<T>::backward(bool last) {
     send(0, last);
 }
 
-template <class T> void Gpt<T>::block_again(int l) {
-    const Block<T>& p = w.block[size_t(l)];
+template <class T, class P> void Gpt<T, P>::block_again(int l) {
+    const Block<P>& p = w.block[size_t(l)];
     const Activations<T>& t = a[size_t(l)];
     if (plan.recompute == Recompute::blocks) block_forward(l, nullptr, nullptr);
     if (plan.recompute != Recompute::cheap) return;
@@ -110,10 +111,10 @@ template <class T> void Gpt<T>::block_again(int l) {
     op.gelu_forward(t.fcg, t.fch, int64_t(B) * S * c.F);
 }
 
-template <class T> void Gpt<T>::block_backward(int l) {
+template <class T, class P> void Gpt<T, P>::block_backward(int l) {
     heartbeat();
-    const Block<T>& p = w.block[size_t(l)];
-    const Block<Grad<T>>& d = dw.block[size_t(l)];
+    const Block<P>& p = w.block[size_t(l)];
+    const Block<Grad<P>>& d = dw.block[size_t(l)];
     const Activations<T>& t = a[size_t(l)];
     const int C = c.C, F = c.F, N = B * S;
     if (op.linear_gelu_backward) {
@@ -134,27 +135,27 @@ template <class T> void Gpt<T>::block_backward(int l) {
 // ---- the step ------------------------------------------------------------------------------------------------------
 
 // Where gradients are made for one bucket after the other, the sum so far comes back as this rank's share of the next.
-template <class T> void Gpt<T>::prepare(int k) {
+template <class T, class P> void Gpt<T, P>::prepare(int k) {
     if (plan.zero < 2) return;
     if (comm) comm->join(work_mark[work_of(k)]);
-    op.zero(made(k), buckets[size_t(k)].size * int64_t(sizeof(Grad<T>)));
-    op.copy(made(k) + plan.rank * part_of(k), reduced(k), part_of(k) * int64_t(sizeof(Grad<T>)));
+    op.zero(made(k), buckets[size_t(k)].size * int64_t(sizeof(Grad<P>)));
+    op.copy(made(k) + plan.rank * part_of(k), reduced(k), part_of(k) * int64_t(sizeof(Grad<P>)));
 }
 
-template <class T> void Gpt<T>::send(int k, bool last) {
+template <class T, class P> void Gpt<T, P>::send(int k, bool last) {
     if (!comm || !(last || plan.zero == 2)) return;
-    if (plan.zero) comm->reduce_scatter(reduced(k), made(k), part_of(k), element_of<Grad<T>>, plan.wire);
-    else comm->all_reduce(made(k), buckets[size_t(k)].size, element_of<Grad<T>>, plan.wire);
+    if (plan.zero) comm->reduce_scatter(reduced(k), made(k), part_of(k), element_of<Grad<P>>, plan.wire);
+    else comm->all_reduce(made(k), buckets[size_t(k)].size, element_of<Grad<P>>, plan.wire);
     work_mark[work_of(k)] = comm->mark();
 }
 
-template <class T> void Gpt<T>::begin_step() {
-    op.zero(grads, (plan.zero == 2 ? flat / plan.ranks : flat) * int64_t(sizeof(Grad<T>)));
+template <class T, class P> void Gpt<T, P>::begin_step() {
+    op.zero(grads, (plan.zero == 2 ? flat / plan.ranks : flat) * int64_t(sizeof(Grad<P>)));
     op.zero(loss_total, int64_t(sizeof(double)));
     step_tokens = 0;
 }
 
-template <class T> double Gpt<T>::grad_norm() {
+template <class T, class P> double Gpt<T, P>::grad_norm() {
     double square;
     op.sum_of_squares(squares, grads, flat);
     op.download(&square, squares, int64_t(sizeof square));
@@ -164,7 +165,7 @@ template <class T> double Gpt<T>::grad_norm() {
 // Every rank takes the squares of its own parts, whether they are all that it holds or not: the same sum either way.
 // With the loss and what each rank has to say they are added in one piece, which is then the same everywhere; so is the
 // verdict.
-template <class T> int Gpt<T>::sum_over_ranks(int signal) {
+template <class T, class P> int Gpt<T, P>::sum_over_ranks(int signal) {
     if (!comm) {
         op.sum_of_squares(squares, grads, flat);
         return 1;
@@ -181,7 +182,7 @@ template <class T> int Gpt<T>::sum_over_ranks(int signal) {
     return n;
 }
 
-template <class T> void Gpt<T>::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
+template <class T, class P> void Gpt<T, P>::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
     const int sums = sum_over_ranks(signal);
     op.gate(step, loss_total, 1 / (double(std::max<int64_t>(1, step_tokens)) * plan.ranks), squares, sums, adam,
@@ -192,7 +193,7 @@ template <class T> void Gpt<T>::update(const AdamW& adam, const Limits& limits, 
         // Another seed for each part: their elements are counted from 0.
         op.adamw(params + at, master ? master + held : nullptr, m + held, v + held, reduced(k), decays + at / 64,
                  part_of(k), step, adam, seed + uint64_t(at));
-        comm->all_gather(params + buckets[size_t(k)].offset, part_of(k), element_of<T>);
+        comm->all_gather(params + buckets[size_t(k)].offset, part_of(k), element_of<P>);
         here[size_t(k)] = comm->mark();
     }
     char* to = results + updates % 2 * result_bytes();
@@ -201,7 +202,7 @@ template <class T> void Gpt<T>::update(const AdamW& adam, const Limits& limits, 
     marks[updates++ % 2] = op.mark();
 }
 
-template <class T> Step Gpt<T>::finish(std::vector<Said>* heard) {
+template <class T, class P> Step Gpt<T, P>::finish(std::vector<Said>* heard) {
     CHECK(finished < updates, "no update is pending");
     {
         Waiting waiting(comm ? comm->pulse : nullptr);
@@ -214,7 +215,7 @@ template <class T> Step Gpt<T>::finish(std::vector<Said>* heard) {
     return s;
 }
 
-template <class T> void Gpt<T>::set_updates(int64_t done) {
+template <class T, class P> void Gpt<T, P>::set_updates(int64_t done) {
     Step s = {};
     s.updates = done;
     op.upload(step, &s, int64_t(sizeof s));
@@ -222,7 +223,7 @@ template <class T> void Gpt<T>::set_updates(int64_t done) {
 
 // ---- generation ----------------------------------------------------------------------------------------------------
 
-template <class T> Status Gpt<T>::cache_allocate(Cache& cache, int cache_B, int maxT) {
+template <class T, class P> Status Gpt<T, P>::cache_allocate(Cache& cache, int cache_B, int maxT) {
     const Heads h = c.heads();
     cache = {};
     cache.B = cache_B, cache.maxT = maxT;
@@ -236,12 +237,12 @@ template <class T> Status Gpt<T>::cache_allocate(Cache& cache, int cache_B, int 
     cache.v = static_cast<char*>(cache.k) + cache.bytes / 2;
     return {};
 }
-template <class T> void Gpt<T>::cache_free(Cache& cache) {
+template <class T, class P> void Gpt<T, P>::cache_free(Cache& cache) {
     if (cache.graph) op.release_graph(cache.graph);
     if (cache.k) op.release(cache.k, cache.bytes);
     cache = {};
 }
-template <class T> void Gpt<T>::cache_spread(const Cache& from, Cache& to) {
+template <class T, class P> void Gpt<T, P>::cache_spread(const Cache& from, Cache& to) {
     CHECK(from.B == 1 && from.maxT == to.maxT, "B=%d", from.B);
     const int64_t row = from.bytes / 2 / c.L;
     for (int l = 0; l < c.L; l++)
@@ -252,7 +253,7 @@ template <class T> void Gpt<T>::cache_spread(const Cache& from, Cache& to) {
     to.pos = from.pos;
 }
 
-template <class T> void Gpt<T>::extend(Cache& cache, const int* from_tok, int more) {
+template <class T, class P> void Gpt<T, P>::extend(Cache& cache, const int* from_tok, int more) {
     B = cache.B, S = more;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S && cache.pos + S <= cache.maxT, "B=%d S=%d pos=%d max=%d", B, S,
           cache.pos, cache.maxT);
@@ -275,7 +276,7 @@ template <class T> void Gpt<T>::extend(Cache& cache, const int* from_tok, int mo
     cache.pos += S;
 }
 
-template <class T> void Gpt<T>::logits(float* out) {
+template <class T, class P> void Gpt<T, P>::logits(float* out) {
     const int C = c.C, V = c.V, Vp = c.Vp();
     host_logits.resize(size_t(std::min(head_rows, B)) * size_t(Vp));
     for (int b = 0; b < B; b += head_rows) {
@@ -297,3 +298,4 @@ template <class T> void Gpt<T>::logits(float* out) {
 template struct Gpt<float>;
 template struct Gpt<double>;
 template struct Gpt<bf16>;
+template struct Gpt<float, bf16>;

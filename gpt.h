@@ -1,5 +1,5 @@
-// gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T>. Knows no device and no file; of
-// other ranks the sums of their gradients.
+// gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T, P>. Knows no device and no
+// file; of other ranks the sums of their gradients.
 #pragma once
 #include <functional>
 #include <map>
@@ -112,7 +112,7 @@ struct Said {    // two doubles
     double signal;    // what update was given
 };
 
-// A Gpt<T> whose type and device were chosen at run time. The passes only hand work to the device; what returns
+// A Gpt<T, P> whose types and device were chosen at run time. The passes only hand work to the device; what returns
 // numbers waits for them.
 struct Model {
     Config c;
@@ -172,18 +172,19 @@ template <class T> struct Activations {
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 
-template <class T> struct Gpt final : Model {
-    const Ops<T>& op;
-    T* params = nullptr;                                    // flat; what the passes read
-    // flat, or with zero one part in `ranks`: of each bucket this rank's. master where T is narrower and plan.master
+// T: of activations; P: of the parameters that the passes read.
+template <class T, class P = T> struct Gpt final : Model {
+    const Ops<T, P>& op;
+    P* params = nullptr;                                    // flat; what the passes read
+    // flat, or with zero one part in `ranks`: of each bucket this rank's. master where P is narrower and plan.master
     float *master = nullptr, *m = nullptr, *v = nullptr;
-    Grad<T>* grads = nullptr;      // flat; with zero 2 this rank's part, the sum so far
-    Grad<T>* work[3] = {};         // zero 2: where gradients are made, of the embeddings and by turns of blocks
+    Grad<P>* grads = nullptr;      // flat; with zero 2 this rank's part, the sum so far
+    Grad<P>* work[3] = {};         // zero 2: where gradients are made, of the embeddings and by turns of blocks
     int64_t work_mark[3] = {};     // what was last sent from there
     std::vector<int64_t> here;     // marks from which on each bucket's parameters are complete
     uint8_t* decays = nullptr;                              // (flat / 64): AdamW's decay applies
-    Params<T> w;
-    Params<Grad<T>> dw;
+    Params<P> w;
+    Params<Grad<P>> dw;
     std::vector<Activations<T>> a;       // L of them; shared where they are not kept
     T *x_last, *lnf;                     // (N,C): the last block's output; normed
     float *mean_f, *rstd_f, *loss_of;    // (N)
@@ -203,7 +204,7 @@ template <class T> struct Gpt final : Model {
     void* arena = nullptr;
     int64_t arena_bytes = 0;
 
-    explicit Gpt(const Ops<T>& op) : op(op) {}
+    explicit Gpt(const Ops<T, P>& op) : op(op) {}
     Gpt(const Gpt&) = delete;
     ~Gpt() override;
 
@@ -240,8 +241,8 @@ template <class T> struct Gpt final : Model {
     int64_t shard(int k) const { return buckets[size_t(k)].offset / plan.ranks; }       // in a buffer of parts
     bool spread(Part part) const;    // over the ranks
     int work_of(int k) const { return k == 0 ? 0 : 1 + k % 2; }
-    Grad<T>* made(int k) const { return plan.zero < 2 ? grads + buckets[size_t(k)].offset : work[work_of(k)]; }
-    Grad<T>* reduced(int k) const { return plan.zero < 2 ? grads + mine(k) : grads + shard(k); }
+    Grad<P>* made(int k) const { return plan.zero < 2 ? grads + buckets[size_t(k)].offset : work[work_of(k)]; }
+    Grad<P>* reduced(int k) const { return plan.zero < 2 ? grads + mine(k) : grads + shard(k); }
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(Said)); }
 
   private:

@@ -38,10 +38,10 @@ struct Layout {
         used = round_up(used, 4096) + 64 * 17 * int64_t(purposes.size());
         purposes.push_back({name, used});
     }
-    template <class P> void take(P*& p, int64_t n) {
+    template <class X> void take(X*& p, int64_t n) {
         used = round_up(used, 64);
-        p = base ? reinterpret_cast<P*>(base + used) : nullptr;
-        used += n * int64_t(sizeof(P));
+        p = base ? reinterpret_cast<X*>(base + used) : nullptr;
+        used += n * int64_t(sizeof(X));
     }
     void finish() {
         for (size_t i = 0; i < purposes.size(); i++)
@@ -49,7 +49,7 @@ struct Layout {
     }
 };
 
-template <class T> void place_activations(Layout& at, Gpt<T>& g, int64_t N) {
+template <class T, class P> void place_activations(Layout& at, Gpt<T, P>& g, int64_t N) {
     const Config& c = g.c;
     at.purpose("activations");
     g.a.resize(size_t(c.L));
@@ -69,7 +69,7 @@ template <class T> void place_activations(Layout& at, Gpt<T>& g, int64_t N) {
     for (int** p : {&g.in, &g.staged}) at.take(*p, 16 + 2 * N);
 }
 
-template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, Plan plan) {
+template <class T, class P> void lay_out(Layout& at, Gpt<T, P>& g, const Config& c, Plan plan) {
     if (plan.ranks == 1 && !g.comm) plan.zero = 0;    // nobody has the other parts
     g.c = c, g.plan = plan, g.tensors = config_tensors(c, plan.ranks);
     g.buckets = config_buckets(c, plan.ranks), g.flat = config_flat_size(c, plan.ranks);
@@ -92,7 +92,7 @@ template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, Plan pla
         at.take(g.m, state);
         at.used += 64 * 17;
         at.take(g.v, state);
-        if (std::is_same_v<T, bf16> && plan.master) at.take(g.master, state);
+        if (std::is_same_v<P, bf16> && plan.master) at.take(g.master, state);
         at.take(g.decays, g.flat / 64);
         at.take(g.loss_total, 1 + int64_t(g.buckets.size()) + 2 * plan.ranks);
         g.squares = g.loss_total + 1, g.said = g.squares + g.buckets.size();
@@ -106,15 +106,15 @@ template <class T> void lay_out(Layout& at, Gpt<T>& g, const Config& c, Plan pla
     if (train) at.take(g.dwide, N * std::max(c.F, 3 * c.C));
     at.purpose("logits");
     // A quarter of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
-    const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, 4));
+    const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.take(g.head, int64_t(g.head_rows) * c.Vp());
     at.finish();
 }
 }    // namespace
 
-template <class T> std::vector<MemoryRow> Gpt<T>::memory(const Config& config, const Plan& what) const {
-    Gpt<T> g(op);
+template <class T, class P> std::vector<MemoryRow> Gpt<T, P>::memory(const Config& config, const Plan& what) const {
+    Gpt<T, P> g(op);
     g.comm = comm;
     Layout count;
     lay_out(count, g, config, what);
@@ -124,7 +124,7 @@ template <class T> std::vector<MemoryRow> Gpt<T>::memory(const Config& config, c
     return count.purposes;
 }
 
-template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& what) {
+template <class T, class P> Status Gpt<T, P>::allocate(const Config& config, const Plan& what) {
     TRY(config_check(config));
     CHECK(!arena && what.B > 0 && what.S > 0 && what.S <= config.T, "B=%d S=%d context=%d", what.B, what.S, config.T);
     if (int64_t(what.B) * what.S > INT32_MAX / 4)
@@ -146,10 +146,10 @@ template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& wha
     const int64_t N = int64_t(what.B) * what.S;
     host_in.resize(size_t(IN_HEAD + 2 * N));
     host_loss.resize(size_t(N));
-    w = bind<T>(c, plan.ranks, [&](const Tensor& t) { return params + t.offset; });
+    w = bind<P>(c, plan.ranks, [&](const Tensor& t) { return params + t.offset; });
     here.assign(buckets.size(), 0);
     if (what.use == Use::infer) return {};
-    dw = bind<Grad<T>>(c, plan.ranks, [&](const Tensor& t) {
+    dw = bind<Grad<P>>(c, plan.ranks, [&](const Tensor& t) {
         return made(t.bucket) + (t.offset - buckets[size_t(t.bucket)].offset);
     });
     std::vector<uint8_t> rows(size_t(flat / 64));
@@ -159,12 +159,12 @@ template <class T> Status Gpt<T>::allocate(const Config& config, const Plan& wha
     return {};
 }
 
-template <class T> Gpt<T>::~Gpt() {
+template <class T, class P> Gpt<T, P>::~Gpt() {
     if (arena) op.release(arena, arena_bytes);
     if (results) op.release_host(results, 2 * result_bytes());
 }
 
-template <class T> void Gpt<T>::init(uint64_t seed) {
+template <class T, class P> void Gpt<T, P>::init(uint64_t seed) {
     const int64_t CHUNK = 1 << 20;
     std::vector<float> host(size_t(std::min(CHUNK, flat)));
     for (size_t i = 0; i < tensors.size(); i++) {
@@ -187,12 +187,14 @@ template <class T> void Gpt<T>::init(uint64_t seed) {
 
 // ---- reading and writing -------------------------------------------------------------------------------------------
 
-template <class T> bool Gpt<T>::spread(Part part) const {
+template <class T, class P> bool Gpt<T, P>::spread(Part part) const {
     return part == Part::gradients ? plan.zero == 2 : plan.zero && (part != Part::weights || master);
 }
-template <class T> float* Gpt<T>::store(Part part) const { return part == Part::m ? m : part == Part::v ? v : master; }
+template <class T, class P> float* Gpt<T, P>::store(Part part) const {
+    return part == Part::m ? m : part == Part::v ? v : master;
+}
 
-template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float* to) const {
+template <class T, class P> void Gpt<T, P>::read(Part part, int64_t offset, int64_t n, float* to) const {
     heartbeat();
     if (spread(part)) {
         int k = int(buckets.size());
@@ -217,7 +219,7 @@ template <class T> void Gpt<T>::read(Part part, int64_t offset, int64_t n, float
     else get(store(part));
 }
 
-template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, const float* from) {
+template <class T, class P> void Gpt<T, P>::write(Part part, int64_t offset, int64_t n, const float* from) {
     heartbeat();
     auto put = [&](auto* to, int64_t at, const float* source, int64_t count) {
         using X = std::remove_pointer_t<decltype(to)>;
@@ -239,7 +241,7 @@ template <class T> void Gpt<T>::write(Part part, int64_t offset, int64_t n, cons
     }
 }
 
-template <class T> bool Gpt<T>::holds(Part part, int64_t offset, int64_t n) const {
+template <class T, class P> bool Gpt<T, P>::holds(Part part, int64_t offset, int64_t n) const {
     if (!spread(part) || part == Part::weights) return true;
     for (int k = 0; k < int(buckets.size()); k++)
         if (std::max(offset, mine(k)) < std::min(offset + n, mine(k) + part_of(k))) return true;
@@ -247,7 +249,7 @@ template <class T> bool Gpt<T>::holds(Part part, int64_t offset, int64_t n) cons
 }
 
 // One bucket after the other: its parts meet where its gradients are made.
-template <class T> void Gpt<T>::collect() {
+template <class T, class P> void Gpt<T, P>::collect() {
     const std::vector<int> owners = config_owners(c, plan.ranks);
     for (Part part : {Part::weights, Part::m, Part::v}) {
         if (!spread(part)) continue;
@@ -265,12 +267,12 @@ template <class T> void Gpt<T>::collect() {
     }
 }
 
-template <class T> uint64_t Gpt<T>::hash() const {
+template <class T, class P> uint64_t Gpt<T, P>::hash() const {
     if (comm) comm->join(comm->mark());
-    std::vector<T> host(size_t(std::min<int64_t>(flat, 1 << 20)));
+    std::vector<P> host(size_t(std::min<int64_t>(flat, 1 << 20)));
     uint64_t h = HASH_START;
     for (int64_t at = 0; at < flat; at += int64_t(host.size())) {
-        const int64_t bytes = std::min(int64_t(host.size()), flat - at) * int64_t(sizeof(T));
+        const int64_t bytes = std::min(int64_t(host.size()), flat - at) * int64_t(sizeof(P));
         op.download(host.data(), params + at, bytes);
         h = hash_words(h, host.data(), bytes);
         heartbeat();
@@ -281,3 +283,4 @@ template <class T> uint64_t Gpt<T>::hash() const {
 template struct Gpt<float>;
 template struct Gpt<double>;
 template struct Gpt<bf16>;
+template struct Gpt<float, bf16>;

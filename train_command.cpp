@@ -61,7 +61,7 @@ Command train_command() {
          0,
          {"none", "cheap", "blocks"}},
         {"--stochastic-rounding", &o->stochastic_rounding,
-         "on a GPU in bf16: no fp32 copy of the weights, their updates are rounded stochastically"},
+         "in bf16: no fp32 copy of the weights, their updates are rounded stochastically"},
         {"--rank", &o->comm.rank, "this process among --ranks; -1: as mpirun, srun or torchrun says", -1, 1e6},
         {"--ranks", &o->comm.ranks, "processes, each with a device; 0: as the launcher says", 0, 1e6},
         {"--local-rank", &o->comm.local_rank, "this process among those of its machine; -1: as the launcher says", -1,

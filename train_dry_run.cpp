@@ -9,7 +9,7 @@
 namespace {
 Workload workload(const Trainer& t) {
     Workload w = {t.config, t.plan, t.accumulate};
-    w.weights = with_ops(*t.device.model, []<class T>(const Ops<T>&) { return element_of<T>; });
+    w.weights = with_ops(*t.device.model, []<class T, class P>(const Ops<T, P>&) { return element_of<P>; });
     return w;
 }
 

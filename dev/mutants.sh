@@ -30,6 +30,10 @@ layers/attention.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;
 layers/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: products of bf16 against*
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
 layers/attention_backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
+layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: bf16*
+layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: bf16*
+layers/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; cpu: memory*
+layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: every*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
 layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: every*
@@ -66,8 +70,14 @@ layers/attention_sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.par
 layers/attention_sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
 layers/attention_sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention_sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
-layers/linear.cpp ;; s/p.add = true;/p.add = false;/ ;; linear: every*
-layers/linear.cpp ;; s/column_sums(db, dy, N, OC)/column_sums(db, dy, N - 1, OC)/ ;; linear: every*
+layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: every*
+layers/linear.cpp ;; s/column_sums(dpre_sum, dpre, N, C)/column_sums(dpre_sum, dpre, N - 1, C)/ ;; linear: with GELU*
+layers/matmul.cpp ;; s/first == 0 \&\& s0 == 0/true/ ;; linear: the same bits*
+layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: every*
+layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
+layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: every*
+layers/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
+layers/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
 gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/        send(1 + l, last);/        send(1 + l, true);/ ;; gpt ranks: gradients are sent*

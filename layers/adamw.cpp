@@ -1,5 +1,6 @@
 // adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the gradient norm. Bound by
-// memory: 28 bytes a parameter (4 arrays read, 3 written) and 4. Square root and division are IEEE's, not estimates.
+// memory: 28 bytes a parameter (4 arrays read, 3 written), 30 of bf16 with masters, 24 of bf16 alone; and 4. Square
+// root and division are IEEE's, not estimates.
 #include "vec.h"
 
 namespace ISA {
@@ -24,23 +25,75 @@ void sum_of_squares(double* out, const float* x, int64_t n) {
     *out = total;
 }
 
-// master: a float w is its own. seed: nothing is rounded.
-void adamw(float* w, float*, float* m, float* v, const float* dw, const uint8_t* decays, int64_t n, const Step* step,
-           AdamW a, uint64_t) {
+// One row of elements that decay or do not: w, m and v step. a is a copy: through a reference the loop reads it again
+// after each store, and takes twice as long.
+INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a,
+                     float decay) {
+    const float scale = step.scale, rm = step.m_scale, rv = step.v_scale, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
+#pragma omp simd
+    for (int i = 0; i < n; i++) {
+        float g = scale * dw[i];
+        m[i] = a.beta1 * m[i] + d1 * g;
+        v[i] = a.beta2 * v[i] + d2 * (g * g);
+        w[i] -= a.lr * (m[i] * rm / (__builtin_sqrtf(v[i] * rv) + a.eps) + decay * w[i]);
+    }
+}
+
+// philox (common.h) of (seed, stream, first + i) for a row: upper[4*i + k] is the upper half of its word k.
+INLINE void random_row(uint32_t* upper, uint64_t seed, uint64_t stream, uint64_t first) {
+#pragma omp simd
+    for (int i = 0; i < ROW / 4; i++) {
+        uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
+        uint32_t c0 = uint32_t(first + uint64_t(i)), c1 = uint32_t((first + uint64_t(i)) >> 32);
+        uint32_t c2 = uint32_t(stream), c3 = uint32_t(stream >> 32);
+        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+            const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
+            c0 = uint32_t(p1 >> 32) ^ c1 ^ k0, c1 = uint32_t(p1);
+            c2 = uint32_t(p0 >> 32) ^ c3 ^ k1, c3 = uint32_t(p0);
+        }
+        upper[4 * i] = c0 >> 16, upper[4 * i + 1] = c1 >> 16, upper[4 * i + 2] = c2 >> 16, upper[4 * i + 3] = c3 >> 16;
+    }
+}
+// x or one of the two bf16 next to it, the nearer the likelier: random, 16 bits, is compared to the lower half of x by
+// a carry. What is not finite stays.
+INLINE vf rounded_at_random(vf x, vu random) {
+    const vu u = reinterpret_cast<vu>(x);
+    return (u & 0x7f800000) == 0x7f800000 ? x : reinterpret_cast<vf>((u + random) & 0xffff0000);
+}
+
+// master: a float w is its own.
+template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
+                                     int64_t n, const Step* step, AdamW a, uint64_t seed) {
     if (step->skipped) return;
-    const float scale = step->scale, rm = step->m_scale, rv = step->v_scale, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
 #pragma omp parallel for schedule(static) if (n > 4 * BLOCK)
     for (int64_t from = 0; from < n; from += BLOCK)
         for (int64_t at = from; at < least64(n, from + BLOCK); at += ROW) {
-            const int64_t to = least64(n, at + ROW);
+            const int count = int(least64(n - at, ROW));
             const float decay = decays[at / ROW] ? a.weight_decay : 0;
-#pragma omp simd
-            for (int64_t i = at; i < to; i++) {
-                float g = scale * dw[i];
-                m[i] = a.beta1 * m[i] + d1 * g;
-                v[i] = a.beta2 * v[i] + d2 * (g * g);
-                w[i] -= a.lr * (m[i] * rm / (__builtin_sqrtf(v[i] * rv) + a.eps) + decay * w[i]);
+            auto step_of = [&](float* weights) __attribute__((always_inline)) {
+                step_row(weights, m + at, v + at, dw + at, count, *step, a, decay);
+            };
+            if constexpr (sizeof(P) == 4) {
+                step_of(w + at);
+            } else if (master) {
+                step_of(master + at);
+                each_vector(count, [&](int64_t i, auto in) { in.put(w + at + i, in.get(master + at + i)); });
+            } else {
+                float row[ROW];
+                uint32_t random[ROW];
+                random_row(random, seed, uint64_t(step->updates), uint64_t(at / 4));
+                each_vector(count, [&](int64_t i, auto in) { in.put(row + i, in.get(w + at + i)); });
+                step_of(row);
+                each_vector(count, [&](int64_t i, auto in) {
+                    vu bits;
+                    __builtin_memcpy(&bits, random + i, sizeof bits);
+                    in.put(w + at + i, rounded_at_random(in.get(row + i), bits));
+                });
             }
         }
 }
+
+template <class P> static void entries(Loops<P>& l) { l.adamw = adamw<P>; }
+void adamw_entries(Loops<float>& l) { entries(l); }
+void adamw_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

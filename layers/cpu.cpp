@@ -6,6 +6,9 @@
 #include <unistd.h>
 
 #include <omp.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -49,8 +52,6 @@ void copy(void* to, const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += BLOCK)
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
-void from_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
-void to_floats(float* to, const float* from, int64_t n) { copy(to, from, n * int64_t(sizeof(float))); }
 
 // Nothing works behind the caller's back here.
 int64_t mark() { return 0; }
@@ -164,42 +165,28 @@ Result<Isa> chosen() {
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
 
-// The entries carry no context: which loops and dtype is part of each function.
-template <Isa isa, Dtype dtype> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-    const Loops& loops = cpu_loops(isa);
-    const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
-    int64_t most = std::max(loops.norm_scratch(N, C), loops.attention_scratch(B, S, h));
-    const std::array<int, 3> forms[] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
-    for (auto [rows, in, out] : forms)
-        most = std::max(most, linear_scratch(loops, dtype, rows, in, out));
-    return mapped_size(most);
+template <Isa isa, class P> const Ops<float, P>& table() {
+    static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" +
+                                    ISA_NAME[int(isa)] + ")";
+    static Ops<float, P> ops = cpu_loops<P>(isa);
+    ops.name = name.c_str();
+    ops.allocate = ops.allocate_host = allocate;
+    ops.release = ops.release_host = release;
+    ops.zero = zero;
+    ops.copy = ops.upload = ops.download = ops.upload_ahead = ops.take = ops.download_later = copy;
+    ops.mark = mark;
+    ops.wait = wait;
+    ops.add_losses = add_losses;
+    ops.gate = gate;
+    ops.logits_bytes = 256 << 20;    // 333 rows of GPT-2's: from 256 rows on products are at speed
+    ops.free_bytes = free_bytes;
+    return ops;
 }
 
-template <Isa isa, Dtype dtype> const Ops<float>& table() {
-    static const std::string name = std::string("cpu ") + (dtype == Dtype::bf16 ? "bf16" : "fp32") + " (" +
-                                    ISA_NAME[int(isa)] + ", " + linear_library() + ")";
-    static const Loops& l = cpu_loops(isa);
-    static const LinearEntries linear = linear_entries(isa, dtype);
-    static const Ops<float> ops = {
-        .name = name.c_str(),
-        .allocate = allocate, .release = release, .allocate_host = allocate, .release_host = release,
-        .zero = zero, .copy = copy, .upload = copy, .download = copy, .upload_ahead = copy, .take = copy,
-        .download_later = copy, .mark = mark, .wait = wait,
-        .record = nullptr, .recorded = nullptr, .replay = nullptr, .release_graph = nullptr,
-        .embedding_forward = l.embedding_forward, .embedding_backward = l.embedding_backward,
-        .layernorm_forward = l.layernorm_forward, .layernorm_backward = l.layernorm_backward,
-        .linear_forward = linear.forward, .linear_backward = linear.backward,
-        .attention_forward = dtype == Dtype::bf16 ? l.attention_forward_bf16 : l.attention_forward,
-        .attention_backward = dtype == Dtype::bf16 ? l.attention_backward_bf16 : l.attention_backward,
-        .attention_cached = l.attention_cached,
-        .gelu_forward = l.gelu_forward, .gelu_backward = l.gelu_backward,
-        .linear_gelu_forward = nullptr, .linear_gelu_backward = nullptr,
-        .cross_entropy = l.cross_entropy, .add_losses = add_losses,
-        .sum_of_squares = l.sum_of_squares, .gate = gate, .adamw = l.adamw,
-        .from_floats = from_floats, .to_floats = to_floats,
-        .logits_bytes = 64 << 20,    // 333 rows of GPT-2's: from 256 rows on products are at speed
-        .scratch_bytes = scratch_bytes<isa, dtype>, .free_bytes = free_bytes};
-    return ops;
+// FLATGPT_GEMM: own or onednn; without it oneDNN where bf16 is multiplied by AMX.
+bool wants_onednn(bool halves) {
+    const char* key = getenv("FLATGPT_GEMM");
+    return key && *key ? !strcmp(key, "onednn") : halves && cpu_has_amx();
 }
 }   // namespace
 
@@ -213,6 +200,7 @@ void* cpu_scratch(int64_t bytes) {
     return scratch.p;
 }
 int64_t cpu_scratch_held() { return scratch.bytes; }
+int64_t cpu_scratch_size(int64_t bytes) { return mapped_size(bytes); }
 void cpu_scratch_release() {
     release(scratch.p, scratch.bytes);
     scratch = {};
@@ -231,31 +219,38 @@ bool cpu_supports(Isa isa) {
     }
 }
 bool cpu_has_bf16() { return cpu_supports(Isa::avx512bf16); }
-const Loops& cpu_loops(Isa isa) {
+bool cpu_has_amx() {
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);    // AMX-BF16, AMX-TILE
+}
+template <class P> const Loops<P>& cpu_loops(Isa isa) {
     switch (isa) {
-        case Isa::avx512bf16: return avx512bf16::loops();
-        case Isa::avx512: return avx512::loops();
-        case Isa::avx2: return avx2::loops();
-        default: return base::loops();
+        case Isa::avx512bf16: return avx512bf16::loops<P>();
+        case Isa::avx512: return avx512::loops<P>();
+        case Isa::avx2: return avx2::loops<P>();
+        default: return base::loops<P>();
     }
 }
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
-const Loops& cpu_loops(Isa) { return base::loops(); }
+bool cpu_has_amx() { return false; }
+template <class P> const Loops<P>& cpu_loops(Isa) { return base::loops<P>(); }
 #endif
+template const Loops<float>& cpu_loops(Isa);
+template const Loops<bf16>& cpu_loops(Isa);
 
-const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype) {
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
-    const bool half = dtype == Dtype::bf16;
     switch (isa) {
-        case Isa::avx512bf16: return half ? table<Isa::avx512bf16, Dtype::bf16>()
-                                          : table<Isa::avx512bf16, Dtype::fp32>();
-        case Isa::avx512: return half ? table<Isa::avx512, Dtype::bf16>() : table<Isa::avx512, Dtype::fp32>();
-        case Isa::avx2: return half ? table<Isa::avx2, Dtype::bf16>() : table<Isa::avx2, Dtype::fp32>();
-        default: return half ? table<Isa::base, Dtype::bf16>() : table<Isa::base, Dtype::fp32>();
+        case Isa::avx512bf16: return table<Isa::avx512bf16, P>();
+        case Isa::avx512: return table<Isa::avx512, P>();
+        case Isa::avx2: return table<Isa::avx2, P>();
+        default: return table<Isa::base, P>();
     }
 }
+template const Ops<float>& cpu_ops_isa(Isa);
+template const Ops<float, bf16>& cpu_ops_isa(Isa);
 
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -263,9 +258,18 @@ void cpu_spin_less(char** argv) {
     execv("/proc/self/exe", argv);    // goes on where that fails
 }
 
-Status cpu_check() { return chosen().status; }
-const Ops<float>& cpu_ops(Dtype dtype) {
+Status cpu_check() {
+    const char* gemm = getenv("FLATGPT_GEMM");
+    if (gemm && *gemm && strcmp(gemm, "own") && strcmp(gemm, "onednn"))
+        return fail(Exit::usage, "FLATGPT_GEMM=%s: expected own or onednn", gemm);
+    return chosen().status;
+}
+template <class P> const Ops<float, P>& cpu_ops() {
     static const Result<Isa> isa = chosen();
     CHECK(isa.ok(), "%s", isa.status.message.c_str());
-    return cpu_ops_isa(isa.value, dtype);
+    const Ops<float, P>& own = cpu_ops_isa<P>(isa.value);
+    static const Ops<float, P>* library = wants_onednn(sizeof(P) == 2) ? onednn_ops(own) : nullptr;
+    return library ? *library : own;
 }
+template const Ops<float>& cpu_ops();
+template const Ops<float, bf16>& cpu_ops();

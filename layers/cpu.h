@@ -1,8 +1,8 @@
 // cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
 //
-// The loops (embedding, norm, matmul, attention*, ffn, lm_head, adamw, table) are compiled once per instruction set,
-// into a namespace of its name, and chosen at run time. They use nothing inline of the standard library: of an
-// inline function that several objects hold the linker keeps one, for all CPUs (the Makefile rejects such an object).
+// The loops (LOOPS in the Makefile) are compiled once per instruction set, into a namespace of its name, and chosen at
+// run time. They use nothing inline of the standard library: of an inline function that several objects hold the linker
+// keeps one, for all CPUs (the Makefile rejects such an object).
 #pragma once
 #include <stdint.h>
 
@@ -19,70 +19,51 @@ constexpr int ISA_COUNT = 4;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
-Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU
+bool cpu_has_amx();    // multiplies tiles of bf16
+Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU,
+                       // or FLATGPT_GEMM is neither own nor onednn
 // The table of one instruction set, which the CPU must have. cpu_ops() is this for the best one, or FLATGPT_ISA's.
-const Ops<float>& cpu_ops_isa(Isa isa, Dtype dtype);
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
 
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. Its
 // content does not survive the call.
 void* cpu_scratch(int64_t bytes);
 int64_t cpu_scratch_held();
+int64_t cpu_scratch_size(int64_t bytes);    // what a request for so many will hold
 void cpu_scratch_release();
 
-// C (+)= A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], C (M,N) dense.
-struct Matmul {
+// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then, in this order, what is
+// not null:
+template <class P> struct Matmul {
     int M, N, K;
     const float* a; int64_t ra, ca;
-    const float* b; int64_t rb, cb;
+    const P* b; int64_t rb, cb;
     float* c;
-    bool add;      // C += instead of C =
-    bool round;    // A and B are rounded to bf16 first
+    bool add = false;       // C += instead of C =
+    bool halves = false;    // A and B are rounded to bf16 first
+    const P* bias = nullptr;             // (N)      C += bias
+    const float* residual = nullptr;     // (M,N)    C += residual
+    const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
+    float* gelu = nullptr;               // (M,N)    = gelu(C)
+    float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
 };
 
-// What one instruction set provides. Ops' own entries mean what layers.h says.
-struct Loops {
-    decltype(Ops<float>::embedding_forward) embedding_forward;
-    decltype(Ops<float>::embedding_backward) embedding_backward;
-    decltype(Ops<float>::layernorm_forward) layernorm_forward;
-    decltype(Ops<float>::layernorm_backward) layernorm_backward;
-    decltype(Ops<float>::attention_forward) attention_forward;
-    decltype(Ops<float>::attention_backward) attention_backward;
-    // With the products of bf16 where the instruction set has them; the same functions as above otherwise.
-    decltype(Ops<float>::attention_forward) attention_forward_bf16;
-    decltype(Ops<float>::attention_backward) attention_backward_bf16;
-    decltype(Ops<float>::attention_cached) attention_cached;
-    decltype(Ops<float>::gelu_forward) gelu_forward;
-    decltype(Ops<float>::gelu_backward) gelu_backward;
-    decltype(Ops<float>::cross_entropy) cross_entropy;
-    decltype(Ops<float>::sum_of_squares) sum_of_squares;
-    decltype(Ops<float>::adamw) adamw;
-
-    void (*matmul)(const Matmul& m);
-    // linear_forward for the few rows of generation: N <= GEMV_ROWS, each weight read once, in address order
-    void (*gemv)(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C, int OC,
-                 bool round);
-    void (*column_sums)(float* sums, const float* x, int N, int C);                   // sums[c] += sum_n x[n,c]
-    void (*add_rows)(float* y, const float* x, const float* b, int N, int C);    // y = x + b; x or b may be null (zero)
-    void (*to_bf16)(uint16_t* to, const float* from, int64_t n);                      // nearest, ties to even
-    void (*exponentials)(float* y, const float* x, int64_t n);                        // y = exp(x): for the tests
-
-    int64_t (*norm_scratch)(int N, int C);
-    int64_t (*attention_scratch)(int B, int S, Heads h);
-    int64_t (*matmul_scratch)(int M, int N, int K);
+// What one instruction set provides, with parameters of type P: the entries of Ops, but for memory and the step's
+// verdict; and what the tests look at.
+template <class P> struct Loops : Ops<float, P> {
+    void (*matmul)(const Matmul<P>& m);
+    void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
+    void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
 };
+// Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
 constexpr int GEMV_ROWS = 4;
 
-namespace base { const Loops& loops(); }
-namespace avx2 { const Loops& loops(); }
-namespace avx512 { const Loops& loops(); }
-namespace avx512bf16 { const Loops& loops(); }
+namespace base { template <class P> const Loops<P>& loops(); }
+namespace avx2 { template <class P> const Loops<P>& loops(); }
+namespace avx512 { template <class P> const Loops<P>& loops(); }
+namespace avx512bf16 { template <class P> const Loops<P>& loops(); }
 
-// linear.cpp
-const char* linear_library();    // "oneDNN 2.6", "own GEMM"
-struct LinearEntries {
-    decltype(Ops<float>::linear_forward) forward;
-    decltype(Ops<float>::linear_backward) backward;
-};
-LinearEntries linear_entries(Isa isa, Dtype dtype);
-int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC);
-const Loops& cpu_loops(Isa isa);
+template <class P> const Loops<P>& cpu_loops(Isa isa);
+
+// onednn.cpp: `own` with oneDNN's matrix products; null: this build or CPU has none.
+template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>& own);

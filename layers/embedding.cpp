@@ -1,16 +1,17 @@
-// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: 12 bytes an element forward.
+// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: 12 bytes an element forward, 8
+// where the rows are bf16.
 //
 // Two positions may hold the same token: in the backward each thread owns a range of columns and walks all rows in
 // order, so that nothing is summed twice at once and the order is always the same.
 #include "vec.h"
 
 namespace ISA {
-void embedding_forward(float* x, const int* tok, const float* wte, const float* wpe, int B, int S, int C,
-                       const int* pos) {
+template <class P> static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S,
+                                                 int C, const int* pos) {
     const int first = pos ? *pos : 0;
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < B * S; n++) {
-        const float *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
+        const P *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
         float* out = x + int64_t(n) * C;    // x[b,s,:]
         each_vector(C, [&](int64_t c, auto at) { at.put(out + c, at.get(e + c) + at.get(p + c)); });
     }
@@ -30,4 +31,10 @@ void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* to
         }
     }
 }
+
+template <class P> static void entries(Loops<P>& l) {
+    l.embedding_forward = embedding_forward<P>;
+}
+void embedding_entries(Loops<float>& l) { entries(l); }
+void embedding_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

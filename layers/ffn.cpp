@@ -1,18 +1,8 @@
-// ffn.cpp - GELU, the tanh form: y = x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3).
-// One exp and one division an element; bound by memory beyond L2 (8 bytes an element forward, 12 backward).
-#include "vec.h"
+// ffn.cpp - GELU by itself; bound by memory beyond L2 (8 bytes an element forward, 12 backward).
+#include "gelu.h"
 
 namespace ISA {
-constexpr float K2 = 2 * 0.7978845608f, CUBIC = 0.044715f;    // 2 sqrt(2/pi)
 constexpr int64_t BLOCK = 4096;
-
-// s = sigmoid(2u) and s (1 - s) = e s^2, e = exp(-2u). Beyond |x| = 10 both are constant in float; the clamp keeps e
-// finite.
-struct Gate { vf x, s, e; };
-INLINE Gate gate(vf x) {
-    vf c = max(set1(-10), min(set1(10), x)), e = exp(c * (c * c * (-K2 * CUBIC) - K2));
-    return {c, 1 / (1 + e), e};
-}
 
 void gelu_forward(float* y, const float* x, int64_t n) {
 #pragma omp parallel for schedule(static)

@@ -1,12 +1,13 @@
 // layers.h - every operation of the model, as one table. Read this file first.
 //
-// Three tables exist: reference (double, plain loops, the definition), cpu (float, fast) and cuda (float, bf16).
-// gpt.cpp is written once, over Ops<T>, and never asks which table it holds.
+// A table has two types: T is that of activations, P that of parameters. Three exist: reference (double, plain loops,
+// the definition), cpu (float activations; float or bf16 parameters) and cuda (float or bf16 for both).
+// gpt.cpp is written once, over Ops<T, P>, and never asks which table it holds.
 //
-// Sizes: B batch, S positions of this call (T is the type here), N = B*S rows, C channels, OC output channels, NH query
+// Sizes: B batch, S positions of this call (T is a type here), N = B*S rows, C channels, OC output channels, NH query
 // heads, NKV key/value heads, HS head size, V vocabulary, Vp padded vocabulary. All arrays are dense and row-major and
 // lie in the device's memory unless "host" is written. Arguments: outputs, inputs, saved statistics, sizes. Statistics
-// (mean, rstd, lse, losses) are float always, and so are the gradients of bf16 parameters: Grad<T>.
+// (mean, rstd, lse, losses) are float always, and so are the gradients of bf16 parameters: Grad<P>.
 // Gradients of parameters accumulate (+=); gradients of activations are assigned (=) except where "adds" is written.
 // Every entry gives the same bits for the same inputs, whatever the number of threads (linear: see linear.cpp); no
 // entry allocates after the first call with a given shape. A device may work behind the caller's back: only download
@@ -15,9 +16,9 @@
 #include "../common.h"
 #include "bf16.h"
 
-template <class T> struct GradOf { typedef T type; };
+template <class P> struct GradOf { typedef P type; };
 template <> struct GradOf<bf16> { typedef float type; };
-template <class T> using Grad = typename GradOf<T>::type;
+template <class P> using Grad = typename GradOf<P>::type;
 
 // Attention's heads, and what a query sees of the keys at or before it: all; the last `window`, itself included; or
 // those of its own document.
@@ -40,7 +41,7 @@ struct Step {
     int skipped;                 // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
 
-template <class T> struct Ops {
+template <class T, class P = T> struct Ops {
     const char* name;    // "reference", "cpu fp32 (AVX-512, oneDNN 2.6)": for people
 
     // Memory of this device. allocate gives null when there is none; it is zeroed and 64-byte aligned (256 on a GPU).
@@ -70,22 +71,22 @@ template <class T> struct Ops {
 
     // x[b,s,:] = wte[tok[b,s],:] + wpe[p+s,:]                         x (B,S,C)  tok (B,S)  wte (V,C)  wpe (maxT,C)
     // p = *pos, null: 0
-    void (*embedding_forward)(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C, const int* pos);
+    void (*embedding_forward)(T* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C, const int* pos);
     // dwte[tok[b,s],:] += dx[b,s,:]   dwpe[s,:] += sum_b dx[b,s,:]    tokens below V
-    void (*embedding_backward)(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* tok, int B, int S, int C, int V);
+    void (*embedding_backward)(Grad<P>* dwte, Grad<P>* dwpe, const T* dx, const int* tok, int B, int S, int C, int V);
 
     // y = (x - mean) * rstd * w + b,  rstd = 1/sqrt(var + eps)        x, y (N,C)  mean, rstd (N)  w, b (C)
     // Ba et al. 2016, eq. 3-4; var is the biased one.
-    void (*layernorm_forward)(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N,
+    void (*layernorm_forward)(T* y, float* mean, float* rstd, const T* x, const P* w, const P* b, float eps, int N,
                               int C);
     // dx adds: dx += rstd*(g - mean(g) - xhat*mean(g*xhat)), g = w*dy;  dw += sum_n dy*xhat;  db += sum_n dy
-    void (*layernorm_backward)(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
+    void (*layernorm_backward)(T* dx, Grad<P>* dw, Grad<P>* db, const T* dy, const T* x, const P* w, const float* mean,
                                const float* rstd, int N, int C);
 
     // y = x w^T + b + residual      x (N,C)  w (OC,C)  y (N,OC)  b (OC) or null  residual (N,OC) or null, may be y
-    void (*linear_forward)(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC);
+    void (*linear_forward)(T* y, const T* x, const P* w, const P* b, const T* residual, int N, int C, int OC);
     // dx = dy w (null: not wanted)   dw += dy^T x   db += sum_n dy (null: no bias)
-    void (*linear_backward)(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, int N, int C, int OC);
+    void (*linear_backward)(T* dx, Grad<P>* dw, Grad<P>* db, const T* dy, const T* x, const P* w, int N, int C, int OC);
 
     // y = softmax(q k^T / sqrt(HS), causal) v      qkv (B,S,NH+2*NKV,HS): q heads, k heads, v heads
     // y (B,S,NH,HS)  lse (B,NH,S) = log sum exp of the scaled scores.  Dao et al. 2022, algorithm 1.
@@ -102,10 +103,10 @@ template <class T> struct Ops {
     void (*gelu_backward)(T* dx, const T* dy, const T* x, int64_t n);    // dx may be dy
     // Optional (null: composed of linear and gelu): the ffn's first product with its GELU, and the second's backward
     // through it.       pre = x w^T + b, y = gelu(pre)     pre, y (N,OC)
-    void (*linear_gelu_forward)(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC);
+    void (*linear_gelu_forward)(T* y, T* pre, const T* x, const P* w, const P* b, int N, int C, int OC);
     // dpre = (dy w) * gelu'(pre)   dw += dy^T x   db += sum_n dy   dpre_sum += sum_n dpre      dpre, pre, x (N,C)
-    void (*linear_gelu_backward)(T* dpre, Grad<T>* dw, Grad<T>* db, Grad<T>* dpre_sum, const T* dy, const T* x,
-                                 const T* w, const T* pre, int N, int C, int OC);
+    void (*linear_gelu_backward)(T* dpre, Grad<P>* dw, Grad<P>* db, Grad<P>* dpre_sum, const T* dy, const T* x,
+                                 const P* w, const T* pre, int N, int C, int OC);
 
     // loss[n] = lse(logits[n,:V]) - logits[n,target[n]];  dlogits = scale * (softmax - onehot), 0 in columns V..Vp
     // dlogits null: loss only; may be logits.    logits (N,Vp)  target (N)  loss (N)
@@ -114,7 +115,7 @@ template <class T> struct Ops {
     void (*add_losses)(double* total, const float* loss, int64_t n);    // *total += sum loss, in an order of n alone
 
     // out[0] = sum x^2 in double, in an order that depends on n alone. NaN and infinity in x come out as such.
-    void (*sum_of_squares)(double* out, const Grad<T>* x, int64_t n);
+    void (*sum_of_squares)(double* out, const Grad<P>* x, int64_t n);
     // The step's verdict, of the summed loss and the n sums of squares: loss = loss_scale * *loss_total,
     // norm = sqrt(sum squares); updates, scale, m_scale, v_scale, skipped as Step says.
     void (*gate)(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
@@ -123,10 +124,10 @@ template <class T> struct Ops {
     // step->skipped. Element i decays if decays[i / 64]. master: fp32 weights, of which w is the rounded copy; null: w
     // itself is stepped, and a bf16 w is rounded stochastically: with the upper half of word i % 4 of
     // philox(seed, step->updates, i / 4).
-    void (*adamw)(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays, int64_t n,
+    void (*adamw)(P* w, float* master, float* m, float* v, const Grad<P>* dw, const uint8_t* decays, int64_t n,
                   const Step* step, AdamW a, uint64_t seed);
-    void (*from_floats)(T* to, const float* from, int64_t n);    // rounded to nearest, ties to even
-    void (*to_floats)(float* to, const T* from, int64_t n);
+    void (*from_floats)(P* to, const float* from, int64_t n);    // rounded to nearest, ties to even
+    void (*to_floats)(float* to, const P* from, int64_t n);
 
     int64_t logits_bytes;    // of a chunk of the LM head: large enough to keep the device busy
     // Bytes of scratch that the entries above will hold after calls of these sizes (for --dry-run).
@@ -137,9 +138,9 @@ template <class T> struct Ops {
 enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas
 
 const Ops<double>& reference_ops();
-// float storage everywhere; bf16 rounds the inputs of the matrix products to bf16 and accumulates in float
-// (attention's, with its probabilities and their gradients, where the CPU multiplies bf16: float elsewhere).
-const Ops<float>& cpu_ops(Dtype dtype);
+// Activations are float. P bf16: so are the parameters, and the matrix products' other input is rounded to bf16 (in
+// attention both, with the probabilities and their gradients, where the CPU multiplies bf16); sums are float.
+template <class P> const Ops<float, P>& cpu_ops();
 bool cpu_has_bf16();         // the CPU multiplies bf16 natively (AVX512-BF16, AMX): elsewhere bf16 is slower than fp32
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

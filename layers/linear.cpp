@@ -1,206 +1,119 @@
-// linear.cpp - y = x w^T + b + residual and its gradients: oneDNN's matrix products where it is there, and only here;
-// otherwise (and for what oneDNN does not offer on this CPU) the product of matmul.cpp. Up to GEMV_ROWS rows go to
-// gemv. Bound by FMAs: 2 N C OC of them forward, 4 N C OC backward.
-//
-// The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
-// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows).
-// With --dtype bf16 the inputs are rounded to bf16 copies in scratch at each call; sums and results are float.
-#include <omp.h>
+// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it. Bound by FMAs: 2 N C OC of
+// them forward, 4 N C OC backward. With bf16 parameters the inputs of every product are rounded to bf16; sums and
+// results are float. Up to GEMV_ROWS rows, those of generation, go to gemv.
+#include "vec.h"
 
-#include <algorithm>
-#include <array>
+namespace ISA {
+void matmul(const Matmul<float>& m);
+void matmul(const Matmul<bf16>& m);
+int64_t matmul_scratch(const Matmul<float>& m);
+int64_t matmul_scratch(const Matmul<bf16>& m);
+Target<decltype(Ops<float>::linear_forward)>::type gemv;
+Target<decltype(Ops<float, bf16>::linear_forward)>::type gemv;
+int64_t gemv_scratch(int C);
+void gelu_forward(float* y, const float* x, int64_t n);
 
-#include "cpu.h"
+template <class P> constexpr bool halves = sizeof(P) == 2;
 
-#ifdef HAVE_DNNL
-#include <oneapi/dnnl/dnnl.hpp>
-
-#include <map>
-#include <memory>
-#include <optional>
-#endif
-
-namespace {
-// C (M,N) = A B (+ bias) (+ residual), or += : A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb].
-struct Product {
-    int M, N, K;
-    const float* a; int64_t ra, ca;
-    const float* b; int64_t rb, cb;
-    float* c;
-    const float *bias = nullptr, *residual = nullptr;    // residual may be c
-    bool add = false;
-};
-
-void own(const Loops& loops, const Product& p, bool round) {
-    bool add = p.add || p.bias || p.residual;
-    if (p.bias || (p.residual && p.residual != p.c)) loops.add_rows(p.c, p.residual, p.bias, p.M, p.N);
-    loops.matmul({p.M, p.N, p.K, p.a, p.ra, p.ca, p.b, p.rb, p.cb, p.c, add, round});
+// The products, by what they are for. y = x w^T
+template <class P> static Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
+}
+// dx = dy w
+template <class P> static Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx, .halves = halves<P>};
+}
+// dw += dy^T x, db[o] += sum_n dy[n,o]
+template <class P> static Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,
+                                                        int C, int OC) {
+    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
+            .halves = halves<P>, .row_sums = db};
 }
 
-#ifdef HAVE_DNNL
-using dnnl::memory;
-
-struct Primitive {
-    dnnl::matmul run;
-    memory a, b, c, bias, residual;
-    std::unordered_map<int, memory> arguments;
-};
-
-// The form of a product: what a primitive is made for. The number of threads is part of it.
-using Form = std::array<int64_t, 12>;
-
-memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
-    return {{rows, columns}, type, memory::dims{columns, 1}};
+template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual,
+                                              int N, int C, int OC) {
+    if (N <= GEMV_ROWS) return gemv(y, x, w, b, residual, N, C, OC);
+    Matmul<P> m = output(y, x, w, N, C, OC);
+    m.bias = b;
+    m.add = residual == y;
+    m.residual = m.add ? nullptr : residual;
+    matmul(m);
 }
 
-// Throws dnnl::error where this CPU has no such product.
-Primitive make(const dnnl::engine& engine, const Product& p, bool half) {
-    const auto input = half ? memory::data_type::bf16 : memory::data_type::f32, f32 = memory::data_type::f32;
-    const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
-    const memory::desc c = dense(p.M, p.N, f32), bias = p.bias ? dense(1, p.N, f32) : memory::desc();
-    const bool binary = p.residual && p.residual != p.c;
-    dnnl::post_ops after;
-    if (p.add || (p.residual && !binary)) after.append_sum(1);
-    if (binary) after.append_binary(dnnl::algorithm::binary_add, c);
-    dnnl::primitive_attr attributes;
-    attributes.set_post_ops(after);
-#if DNNL_VERSION_MAJOR >= 3
-    dnnl::matmul::primitive_desc plan(engine, a, b, bias, c, attributes);
-#else
-    dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, bias, c), attributes, engine);
-#endif
-    Primitive made = {dnnl::matmul(plan), memory(a, engine, nullptr), memory(b, engine, nullptr),
-                      memory(c, engine, nullptr), memory(bias, engine, nullptr), memory(c, engine, nullptr), {}};
-    made.arguments = {{DNNL_ARG_SRC, made.a}, {DNNL_ARG_WEIGHTS, made.b}, {DNNL_ARG_DST, made.c}};
-    if (p.bias) made.arguments[DNNL_ARG_BIAS] = made.bias;
-    if (binary) made.arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = made.residual;
-    return made;
+template <class P> static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x,
+                                               const P* w, int N, int C, int OC) {
+    if (dx) matmul(input_gradient(dx, dy, w, N, C, OC));
+    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
 }
 
-// a, b: the inputs, bf16 with half. False where oneDNN has no such product here.
-bool library(const Product& p, const void* a, const void* b, bool half) {
-    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-    static dnnl::stream stream(engine);
-    static std::map<Form, std::optional<Primitive>> made;
-    const int residual = !p.residual ? 0 : p.residual == p.c ? 1 : 2;
-    const Form form = {p.M, p.N, p.K, p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, residual, p.add, half, cpu_threads()};
-    auto found = made.find(form);
-    try {
-        if (found == made.end()) {
-            found = made.emplace(form, std::nullopt).first;
-            found->second = make(engine, p, half);
-        }
-        if (!found->second) return false;
-        Primitive& primitive = *found->second;
-        primitive.a.set_data_handle(const_cast<void*>(a));
-        primitive.b.set_data_handle(const_cast<void*>(b));
-        primitive.c.set_data_handle(p.c);
-        if (p.bias) primitive.bias.set_data_handle(const_cast<float*>(p.bias));
-        if (residual == 2) primitive.residual.set_data_handle(const_cast<float*>(p.residual));
-        primitive.run.execute(stream, primitive.arguments);
-        stream.wait();
-        return true;
-    } catch (const dnnl::error&) {
-        return false;    // nothing has been written: a failed primitive never started
+template <class P> static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N,
+                                                   int C, int OC) {
+    if (N <= GEMV_ROWS) {
+        gemv(pre, x, w, b, nullptr, N, C, OC);
+        return gelu_forward(y, pre, int64_t(N) * OC);
     }
-}
-#else
-bool library(const Product&, const void*, const void*, bool) { return false; }
-#endif
-
-// The bf16 copies of a call, in scratch: x (N,C), w (OC,C), dy (N,OC), each at a multiple of 64 bytes.
-int64_t copy_size(int64_t elements) { return round_up(elements, 32); }
-int64_t copies_bytes(int64_t N, int64_t C, int64_t OC) {
-    return int64_t(sizeof(uint16_t)) * (copy_size(N * C) + copy_size(OC * C) + copy_size(N * OC));
-}
-struct Copies { uint16_t *x, *w, *dy; };
-Copies copies(int64_t N, int64_t C, int64_t OC) {
-    auto* p = static_cast<uint16_t*>(cpu_scratch(copies_bytes(N, C, OC)));
-    return {p, p + copy_size(N * C), p + copy_size(N * C) + copy_size(OC * C)};
+    Matmul<P> m = output(pre, x, w, N, C, OC);
+    m.bias = b;
+    m.gelu = y;
+    matmul(m);
 }
 
-template <Isa isa, Dtype dtype> struct Linear {
-    static constexpr bool half = dtype == Dtype::bf16;
-
-    static void multiply(const Product& p, const void* a, const void* b) {
-        if (!library(p, a, b, half)) own(cpu_loops(isa), p, half);
-    }
-
-    // dw += dy^T x. oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small,
-    // and then the bits depend on their number: it gets shorter sums, in order.
-    static void weight_gradient(float* dw, const float* dy, const float* x, const void* dy_in, const void* x_in, int N,
-                                int C, int OC) {
-        constexpr int MOST = 1984, size = half ? 2 : 4;
-        const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
-        for (int64_t n = 0; n < N; n += step) {
-            const int rows = std::min(step, N - int(n));
-            Product p = {OC, C, rows, dy + n * OC, 1, OC, x + n * C, C, 1, dw};    // dy[n,o] x[n,c]
-            p.add = true;
-            multiply(p, static_cast<const char*>(dy_in) + n * OC * size, static_cast<const char*>(x_in) + n * C * size);
+// sums[c] += sum_n x[n,c]: each thread owns a range of columns and reads 8 rows of it at a time.
+void column_sums(float* sums, const float* x, int N, int C) {
+#pragma omp parallel
+    {
+        Range r = my_share(C, 16);
+        for (int n = 0; n < N; n += 8) {
+            const int rows = least(8, N - n);
+            const float* from = x + int64_t(n) * C;
+            each_vector(r.to - r.from, [&](int64_t i, auto at) {
+                const float* p = from + r.from + i;
+                vf s = at.get(p);
+                for (int j = 1; j < rows; j++) s += at.get(p + int64_t(j) * C);
+                at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
+            });
         }
     }
-
-    static void forward(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C,
-                        int OC) {
-        const Loops& loops = cpu_loops(isa);
-        if (N <= GEMV_ROWS) return loops.gemv(y, x, w, b, residual, N, C, OC, half);
-        const Product p = {N, OC, C, x, C, 1, w, 1, C, y, b, residual};    // x[n,c] w[o,c]
-        if (!half) return multiply(p, x, w);
-        const Copies to = copies(N, C, OC);
-        loops.to_bf16(to.x, x, int64_t(N) * C);
-        loops.to_bf16(to.w, w, int64_t(OC) * C);
-        multiply(p, to.x, to.w);
-    }
-
-    static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N, int C,
-                         int OC) {
-        const Loops& loops = cpu_loops(isa);
-        const void *x_in = x, *w_in = w, *dy_in = dy;
-        if (half) {
-            const Copies to = copies(N, C, OC);
-            loops.to_bf16(to.x, x, int64_t(N) * C);
-            if (dx) loops.to_bf16(to.w, w, int64_t(OC) * C);
-            loops.to_bf16(to.dy, dy, int64_t(N) * OC);
-            x_in = to.x, w_in = to.w, dy_in = to.dy;
-        }
-        if (dx) multiply({N, C, OC, dy, OC, 1, w, C, 1, dx}, dy_in, w_in);    // dy[n,o] w[o,c]
-        weight_gradient(dw, dy, x, dy_in, x_in, N, C, OC);
-        if (db) loops.column_sums(db, dy, N, OC);
-    }
-};
-}   // namespace
-
-#ifdef HAVE_DNNL
-const char* linear_library() {
-    static const dnnl_version_t& v = *dnnl_version();
-    static const std::string name = "oneDNN " + std::to_string(v.major) + "." + std::to_string(v.minor);
-    return name.c_str();
-}
-#else
-const char* linear_library() { return "own GEMM"; }
-#endif
-
-int64_t linear_scratch(const Loops& loops, Dtype dtype, int N, int C, int OC) {
-#ifdef HAVE_DNNL
-    (void)loops;
-    return dtype == Dtype::fp32 ? 0 : copies_bytes(N, C, OC);
-#else
-    (void)dtype;
-    return std::max({loops.matmul_scratch(N, OC, C), loops.matmul_scratch(N, C, OC), loops.matmul_scratch(OC, C, N)});
-#endif
 }
 
-LinearEntries linear_entries(Isa isa, Dtype dtype) {
-    auto entries = [&]<Isa i>() {
-        using Half = Linear<i, Dtype::bf16>;
-        using Full = Linear<i, Dtype::fp32>;
-        return dtype == Dtype::bf16 ? LinearEntries{Half::forward, Half::backward}
-                                    : LinearEntries{Full::forward, Full::backward};
-    };
-    switch (isa) {
-        case Isa::avx512bf16: return entries.operator()<Isa::avx512bf16>();
-        case Isa::avx512: return entries.operator()<Isa::avx512>();
-        case Isa::avx2: return entries.operator()<Isa::avx2>();
-        default: return entries.operator()<Isa::base>();
-    }
+template <class P> static void linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy,
+                                             const float* x, const P* w, const float* pre, int N, int C, int OC) {
+    Matmul<P> m = input_gradient(dpre, dy, w, N, C, OC);
+    m.gelu_of = pre;
+    matmul(m);
+    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
+    column_sums(dpre_sum, dpre, N, C);
 }
+
+template <class P> static int64_t scratch_of(int N, int C, int OC) {
+    const P* w = nullptr;
+    int64_t most = 0;
+    auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
+    if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
+    else if (halves<P>) needs(gemv_scratch(C));
+    needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
+    needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
+    return most;
+}
+int64_t linear_scratch(int N, int C, int OC, bool bf16_weights) {
+    return bf16_weights ? scratch_of<bf16>(N, C, OC) : scratch_of<float>(N, C, OC);
+}
+
+template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
+    constexpr int64_t BLOCK = 16384;
+#pragma omp parallel for schedule(static) if (n > BLOCK)
+    for (int64_t i = 0; i < n; i += BLOCK)
+        each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
+}
+
+template <class P> static void entries(Loops<P>& l) {
+    l.linear_forward = linear_forward<P>;
+    l.linear_backward = linear_backward<P>;
+    l.linear_gelu_forward = linear_gelu_forward<P>;
+    l.linear_gelu_backward = linear_gelu_backward<P>;
+    l.from_floats = convert<P, float>;
+    l.to_floats = convert<float, P>;
+}
+void linear_entries(Loops<float>& l) { entries(l); }
+void linear_entries(Loops<bf16>& l) { entries(l); }
+}   // namespace ISA

@@ -1,180 +1,229 @@
-// matmul.cpp - matrix products of our own: the few rows of generation (gemv), everything else where oneDNN is missing,
-// and the sums and conversions around a product.
+// matmul.cpp - matrix products, and what can be done to their result while it is in L1.
 //
-// matmul: C in tiles of MR x NR that stay in registers over KC steps. A is packed once per block of MC rows for all
-// threads (in strips of MR rows), B by each thread as it comes to a panel of NR columns (KC x NR floats, in L2). Every
-// element of C is summed in the order of k, whichever thread does it. Bound by FMAs.
-#include "tile.h"
+// A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). Of A and B the smaller one is the
+// shared operand: of each block of k all threads pack it together. The other one is cut into panels of WIDE rows or
+// columns; the thread that works on a panel packs it, into L2, and meets all of the shared operand with it. The work is
+// shared out in tiles, not panels, so threads get the same amount of it; the sum of an element goes through k in order,
+// whichever thread does it. Rows of A that lie along k are read where they are, unless they must be rounded.
+// Bound by FMAs: 2 M N K, of bf16 pairs (AVX512-BF16) at twice the rate.
+#include "gelu.h"
+#include "pack.h"
 
 namespace ISA {
-constexpr int NR = NV * VW, KC = 384, MC = 1536;
+constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // 24 of 32 registers hold sums, 12 of 16 on AVX2
+// Words of a panel's row; panels, and rows or columns of the shared operand that are packed at a time (4 MB). Between
+// strips lie PAD words, as strips a power of two apart share cache sets.
+constexpr int DEEP = 768, WIDE = PACKED, TALL = 14 * WIDE, PAD = 16;
 
 INLINE int blocks_of(int K, int most) { return (K + most - 1) / most; }
-// KC or less, so that the blocks are even; a multiple of VW, as transposing writes whole vectors.
-INLINE int depth(int K) { return padded((K + blocks_of(K, KC) - 1) / blocks_of(K, KC)); }
+INLINE int up(int n, int unit) { return blocks_of(n, unit) * unit; }
+INLINE int even(int n, int most, int unit) { return up(blocks_of(n, blocks_of(n, most)), unit); }
 
-int64_t matmul_scratch(int M, int, int K) {
-    int64_t strips = (least(M, MC) + MR - 1) / MR;
-    return int64_t(sizeof(float)) * depth(K) * (strips * MR + int64_t(NR) * omp_get_max_threads());
-}
+// ROWS rows of A: word k of row i at p[i * row + k * step]; rows beyond `last` are its copies.
+struct Strip {
+    const float* p;
+    int64_t row, step;
+    int last;
+};
 
-static void round_all(float* x, int64_t n) {
-    each_vector(n, [&](int64_t i, auto at) { at.put(x + i, rounded_bf16(at.get(x + i))); });
-}
-
-// to[k*MR + i] = A(m0+i, k0+k), zero beyond the last row
-static void pack_a(float* to, const Matmul& g, int m0, int k0, int kc) {
-    const float* a = g.a + int64_t(m0) * g.ra + int64_t(k0) * g.ca;
-    const int rows = least(MR, g.M - m0);
-    for (int k = 0; k < kc; k++)
-        for (int i = 0; i < MR; i++) to[k * MR + i] = i < rows ? a[i * g.ra + k * g.ca] : 0;
-    if (g.round) round_all(to, int64_t(kc) * MR);
-}
-// to[k*NR + j] = B(k0+k, n0+j), zero beyond the last column
-static void pack_b(float* to, const Matmul& g, int n0, int k0, int kc) {
-    const float* b = g.b + int64_t(k0) * g.rb + int64_t(n0) * g.cb;
-    const int columns = least(NR, g.N - n0);
-    if (g.rb == 1) {
-        pack_transposed(to, NR, b, g.cb, columns, NR, kc);
-    } else {
-        for (int k = 0; k < kc; k++)
-            each_vector(NR, [&](int64_t j, auto) {
-                const float* p = b + k * g.rb + j * g.cb;
-                int left = columns - int(j);
-                store(to + k * NR + j, left >= VW ? load(p) : left > 0 ? load_some(p, left) : vf{});
-            });
-    }
-    if (g.round) round_all(to, int64_t(kc) * NR);
-}
-
-// One tile of C; whole ones in place, those at the edges by way of a copy.
-static void tile(const Matmul& g, bool add, int m0, int n0, int kc, const float* a, const float* b) {
-    float* c = g.c + int64_t(m0) * g.N + n0;
-    const int rows = least(MR, g.M - m0), columns = least(NR, g.N - n0);
-    if (rows == MR && columns == NR) {
-        if (add) kernel<NV, true>(kc, a, 1, MR, b, NR, c, g.N);
-        else kernel<NV, false>(kc, a, 1, MR, b, NR, c, g.N);
-        return;
-    }
-    float t[MR * NR];
-    kernel<NV, false>(kc, a, 1, MR, b, NR, t, NR);
-    for (int i = 0; i < rows; i++)
-        each_vector(columns, [&](int64_t j, auto at) {
-            vf v = at.get(t + i * NR + j);
-            at.put(c + int64_t(i) * g.N + j, add ? v + at.get(c + int64_t(i) * g.N + j) : v);
-        });
-}
-
-void matmul(const Matmul& g) {
-    const int kd = depth(g.K), panels = blocks_of(g.N, NR), threads = omp_get_max_threads();
-    float* scratch = static_cast<float*>(cpu_scratch(matmul_scratch(g.M, g.N, g.K)));
-    float* packed_b = scratch + int64_t(blocks_of(least(g.M, MC), MR)) * MR * kd;
-#pragma omp parallel
-    for (int k0 = 0; k0 < g.K; k0 += kd)
-        for (int m0 = 0; m0 < g.M; m0 += MC) {
-            const int kc = least(kd, g.K - k0), strips = blocks_of(least(MC, g.M - m0), MR);
-            // With fewer panels than threads the strips of a panel are shared out, too.
-            const int groups = least(blocks_of(4 * threads, panels), blocks_of(strips, 16));
-            float* panel = packed_b + int64_t(omp_get_thread_num()) * NR * kd;
-#pragma omp for schedule(static)
-            for (int s = 0; s < strips; s++) pack_a(scratch + int64_t(s) * MR * kd, g, m0 + s * MR, k0, kc);
-#pragma omp for schedule(static)
-            for (int item = 0; item < panels * groups; item++) {
-                const int n0 = item / groups * NR, group = item % groups;
-                pack_b(panel, g, n0, k0, kc);
-                for (int s = strips * group / groups; s < strips * (group + 1) / groups; s++)
-                    tile(g, g.add || k0 > 0, m0 + s * MR, n0, kc, scratch + int64_t(s) * MR * kd, panel);
-            }
-        }
-}
-
-// ---- generation ----------------------------------------------------------------------------------------------------
-
-// n rows of x at a time against one row of w: U x n sums hide the latency of the FMAs.
-template <int n, bool round> static void dot_rows(float* y, const float* x, const float* w, const float* b,
-                                                  const float* residual, int C, int OC) {
-    constexpr int U = n == 1 ? 8 : n == 2 ? 4 : 2;
-    auto rounded = [](vf v) { return round ? rounded_bf16(v) : v; };
-#pragma omp parallel
-    {
-        Range r = my_share(OC, 16);
-        for (int64_t o = r.from; o < r.to; o++) {
-            const float* row = w + o * C;
-            vf s[U][n] = {};
-            int c = 0;
-            for (; c + U * VW <= C; c += U * VW)
+// C (ROWS, nv vectors) = or += A B, B(k,:) = b[k*MICRO ..]
+template <int nv, bool pairs> static void micro(int words, Strip a, const float* b, float* c, int64_t rc, bool add) {
+    vf s[ROWS][nv];
+    const float* r[ROWS];
 #pragma GCC unroll 8
-                for (int u = 0; u < U; u++) {
-                    vf v = rounded(load(row + c + u * VW));
+    for (int i = 0; i < ROWS; i++) {
+        r[i] = a.p + least(i, a.last) * a.row;
 #pragma GCC unroll 4
-                    for (int i = 0; i < n; i++) s[u][i] += v * rounded(load(x + int64_t(i) * C + c + u * VW));
-                }
-            each_vector(C - c, [&](int64_t j, auto at) {
-                vf v = rounded(at.get(row + c + j));
-                for (int i = 0; i < n; i++) s[0][i] += v * rounded(at.get(x + int64_t(i) * C + c + j));
-            });
-            for (int i = 0; i < n; i++) {
-                for (int u = 1; u < U; u++) s[0][i] += s[u][i];
-                float add = (b ? b[o] : 0) + (residual ? residual[int64_t(i) * OC + o] : 0);
-                y[int64_t(i) * OC + o] = sum(s[0][i]) + add;
-            }
+        for (int v = 0; v < nv; v++) {
+            s[i][v] = vf{};
+            __builtin_prefetch(c + i * rc + v * VW, 1);    // needed when the sums are done
         }
     }
-}
-
-template <bool round> static void few_rows(float* y, const float* x, const float* w, const float* b,
-                                           const float* residual, int N, int C, int OC) {
-    if (N == 1) dot_rows<1, round>(y, x, w, b, residual, C, OC);
-    if (N == 2) dot_rows<2, round>(y, x, w, b, residual, C, OC);
-    if (N == 3) dot_rows<3, round>(y, x, w, b, residual, C, OC);
-    if (N == 4) dot_rows<4, round>(y, x, w, b, residual, C, OC);
-}
-void gemv(float* y, const float* x, const float* w, const float* b, const float* residual, int N, int C, int OC,
-          bool round) {
-    round ? few_rows<true>(y, x, w, b, residual, N, C, OC) : few_rows<false>(y, x, w, b, residual, N, C, OC);
-}
-
-// ---- around a product ----------------------------------------------------------------------------------------------
-
-// Each thread owns a range of columns and reads 8 rows of it at a time.
-void column_sums(float* sums, const float* x, int N, int C) {
-#pragma omp parallel
-    {
-        Range r = my_share(C, 16);
-        for (int n = 0; n < N; n += 8) {
-            const int rows = least(8, N - n);
-            const float* from = x + int64_t(n) * C;
-            each_vector(r.to - r.from, [&](int64_t i, auto at) {
-                const float* p = from + r.from + i;
-                vf s = at.get(p);
-                for (int j = 1; j < rows; j++) s += at.get(p + int64_t(j) * C);
-                at.put(sums + r.from + i, at.get(sums + r.from + i) + s);
-            });
-        }
+    int64_t at = 0;
+    for (int k = 0; k < words; k++, at += a.step, b += MICRO) {
+        vf x[nv];
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) x[v] = load(b + v * VW);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+            for (int v = 0; v < nv; v++)
+                s[i][v] = multiply_add<pairs>(s[i][v], r[i] + at, x[v]);
     }
+#pragma GCC unroll 8
+    for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 4
+        for (int v = 0; v < nv; v++) {
+            float* p = c + i * rc + v * VW;
+            store(p, add ? s[i][v] + load(p) : s[i][v]);
+        }
 }
 
-void add_rows(float* y, const float* x, const float* b, int N, int C) {
-#pragma omp parallel for schedule(static)
-    for (int n = 0; n < N; n++) {
-        int64_t row = int64_t(n) * C;
-        each_vector(C, [&](int64_t c, auto at) {
-            at.put(y + row + c, (x ? at.get(x + row + c) : vf{}) + (b ? at.get(b + c) : vf{}));
+// What the epilogue will touch of a tile, while its sums are made.
+template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n, int nv) {
+    for (int i = m; i < m + rows; i++)
+        for (int v = 0; v < nv; v++) {
+            const int64_t at = int64_t(i) * g.N + n + v * VW;
+            if (g.residual) __builtin_prefetch(g.residual + at);
+            if (g.gelu_of) __builtin_prefetch(g.gelu_of + at);
+            if (g.gelu) __builtin_prefetch(g.gelu + at, 1);
+        }
+}
+
+template <class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
+    for (int i = m; i < m + rows; i++)
+        each_vector(columns, [&](int64_t j, auto place) {
+            const int64_t at = int64_t(i) * g.N + n + j;
+            vf v = place.get(g.c + at);
+            if (g.bias) v += place.get(g.bias + n + j);
+            if (g.residual) v += place.get(g.residual + at);
+            if (g.gelu_of) v *= gelu_slope(place.get(g.gelu_of + at));
+            if (g.gelu) place.put(g.gelu + at, gelu(v));
+            place.put(g.c + at, v);
         });
-    }
 }
 
-void to_bf16(uint16_t* to, const float* from, int64_t n) {
-    constexpr int64_t BLOCK = 16384;
-    const uint32_t* bits = reinterpret_cast<const uint32_t*>(from);
-#pragma omp parallel for schedule(static)
-    for (int64_t at = 0; at < n; at += BLOCK) {
-        const int64_t end = least64(n, at + BLOCK);
-#pragma omp simd
-        for (int64_t i = at; i < end; i++) {
-            uint32_t u = bits[i], rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16, nan = u >> 16 | 0x40;
-            to[i] = uint16_t((u & 0x7fffffff) > 0x7f800000 ? nan : rounded);
+namespace {
+template <class P, bool pairs, bool rounds> struct Product {
+    const Matmul<P>& g;
+    static constexpr int PER = pairs ? 2 : 1;    // k of a word
+    struct Block { int k, n, words; };           // of k: [k, k + n)
+
+    bool own_a() const { return g.M > g.N; }
+    bool a_in_rows() const { return g.ca == 1 && !g.row_sums; }
+    bool a_in_place() const { return a_in_rows() && !pairs && !rounds; }
+    int shared_all() const { return own_a() ? g.N : g.M; }
+    int own_all() const { return own_a() ? g.M : g.N; }
+    int depth() const { return even(g.K, DEEP * PER, 2 * VW); }
+    int tall() const { return even(shared_all(), TALL, WIDE); }
+    // Words of `count` (a multiple of WIDE) packed rows or columns; room for the widest block of k.
+    int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
+    // Two blocks of the shared operand, as one is read while the next one is packed; a panel for each thread.
+    int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
+    int64_t panel_words() const { return own_a() && a_in_place() ? 0 : packed(WIDE); }
+    int64_t scratch() const {
+        return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
+    }
+
+    // Where row m of A's, or column n of B's packed block starts: a multiple of ROWS or MICRO.
+    int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
+    int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
+
+    void pack_a(float* to, int m0, int rows, Block k, bool sums) const {
+        typedef Words<float, pairs, rounds> Of;
+        const float* from = g.a + m0 * g.ra + k.k * g.ca;
+        const int n = least(rows, g.M - m0);
+        if (!a_in_rows()) {
+            float* to_sums = sums && g.row_sums ? g.row_sums + m0 : nullptr;
+            return pack_across<Of, ROWS>(to, a_at(ROWS, k), rows, n, from, g.ca, k.n, to_sums);
+        }
+        for (int i = 0; i < n; i++) pack_row<Of>(to + a_at(i, k), from + i * g.ra, k.n);
+    }
+    void pack_b(float* to, int n0, int columns, Block k) const {
+        typedef Words<P, pairs, rounds> Of;
+        const P* from = g.b + k.k * g.rb + n0 * g.cb;
+        const int n = least(columns, g.N - n0);
+        if (g.rb != 1) return pack_across<Of, MICRO>(to, b_at(MICRO, k), columns, n, from, g.rb, k.n, nullptr);
+        for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
+    }
+
+    // Row m (a multiple of ROWS) of A in place, or in `block`, packed from row m0 on.
+    Strip strip(Block k, int m, const float* block, int m0) const {
+        const int last = least(ROWS, g.M - m) - 1;
+        if (a_in_place()) return {g.a + m * g.ra + k.k, g.ra, 1, last};
+        if (a_in_rows()) return {block + a_at(m - m0, k), k.words + PAD, 1, last};
+        return {block + a_at(m - m0, k), 1, ROWS, last};
+    }
+    void tile(Block k, int m, int n, Strip a, const float* b) const {
+        const int rows = least(ROWS, g.M - m), columns = least(MICRO, g.N - n), nv = (columns + VW - 1) / VW;
+        const bool add = g.add || k.k > 0, whole = rows == ROWS && columns == nv * VW;
+        float *c = g.c + int64_t(m) * g.N + n, edge[ROWS * MICRO], *to = whole ? c : edge;
+        const int64_t rc = whole ? g.N : MICRO;
+        const bool ends = k.k + k.n == g.K && (g.bias || g.residual || g.gelu || g.gelu_of);
+        if (ends) fetch(g, m, rows, n, nv);
+        if (nv == 3) micro<3, pairs>(k.words, a, b, to, rc, add && whole);
+        else if (nv == 2) micro<2, pairs>(k.words, a, b, to, rc, add && whole);
+        else micro<1, pairs>(k.words, a, b, to, rc, add && whole);
+        for (int i = 0; i < (whole ? 0 : rows); i++)
+            each_vector(columns, [&](int64_t j, auto place) {
+                const vf v = place.get(edge + i * MICRO + j);
+                place.put(c + i * int64_t(g.N) + j, add ? v + place.get(c + i * int64_t(g.N) + j) : v);
+            });
+        if (ends) epilogue(g, m, rows, n, columns);
+    }
+
+    // The panel at o0 meets strips [first, end) of the shared operand from s0 on.
+    void panel(Block k, int o0, const float* own, int s0, const float* shared, int first, int end) const {
+        for (int s = first; s < end; s++)
+            if (own_a()) {
+                for (int m = o0; m < least(g.M, o0 + WIDE); m += ROWS)
+                    tile(k, m, s0 + s * MICRO, strip(k, m, own, o0), shared + b_at(s * MICRO, k));
+            } else {
+                const int m = s0 + s * ROWS;
+                for (int n = o0; n < least(g.N, o0 + WIDE); n += MICRO)
+                    tile(k, m, n, strip(k, m, shared, s0), own + b_at(n - o0, k));
+            }
+    }
+
+    void run() const {
+        const bool mine_a = own_a();
+        const int deep = depth(), high = tall(), unit = mine_a ? MICRO : ROWS;
+        float* room = static_cast<float*>(cpu_scratch(scratch()));
+#pragma omp parallel
+        {
+            const int64_t id = omp_get_thread_num(), threads = omp_get_num_threads();
+            float* own = room + shared_words() + id * panel_words();
+            int turn = 0;
+            for (int k0 = 0; k0 < g.K; k0 += deep)
+                for (int s0 = 0; s0 < shared_all(); s0 += high, turn ^= 1) {
+                    const int kn = least(deep, g.K - k0), here = least(high, shared_all() - s0);
+                    const Block k = {k0, kn, (kn + PER - 1) / PER};
+                    float* shared = room + turn * packed(high);
+                    if (mine_a || !a_in_place()) {
+#pragma omp for schedule(static)
+                        for (int i = 0; i < here; i += MICRO)
+                            if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
+                            else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
+                    }
+                    // A strip of a panel weighs as many as the panel has rows or columns.
+                    const int64_t strips = blocks_of(here, unit), all = strips * own_all();
+                    const int64_t from = all * id / threads, to = all * (id + 1) / threads;
+                    for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
+                        const int64_t n = least(WIDE, own_all() - o0), at = strips * o0;
+                        const int first = at >= from ? 0 : int(least64(strips, (from - at + n - 1) / n));
+                        const int end = at >= to ? 0 : int(least64(strips, (to - at + n - 1) / n));
+                        if (first >= end) continue;
+                        if (!mine_a) pack_b(own, o0, up(int(n), MICRO), k);
+                        else if (!a_in_place()) pack_a(own, o0, up(int(n), MICRO), k, first == 0 && s0 == 0);
+                        panel(k, o0, own, s0, shared, first, end);
+                    }
+                }
         }
     }
+};
+
+}   // namespace
+
+// f(the product) as this instruction set computes it
+template <class P, class F> static auto as_product(const Matmul<P>& g, F f) {
+    if constexpr (NATIVE_BF16)
+        if (g.halves) return f(Product<P, true, false>{g});
+    if constexpr (!NATIVE_BF16)
+        if (g.halves) return f(Product<P, false, true>{g});
+    return f(Product<P, false, false>{g});
 }
+template <class P> static void multiply(const Matmul<P>& g) {
+    as_product(g, [](auto product) { product.run(); });
+}
+template <class P> static int64_t scratch_of(const Matmul<P>& g) {
+    return as_product(g, [](auto product) { return product.scratch(); });
+}
+void matmul(const Matmul<float>& g) { multiply(g); }
+void matmul(const Matmul<bf16>& g) { multiply(g); }
+int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
+int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
+
+template <class P> static void entries(Loops<P>& l) { l.matmul = multiply<P>; }
+void matmul_entries(Loops<float>& l) { entries(l); }
+void matmul_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

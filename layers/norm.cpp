@@ -8,8 +8,8 @@
 namespace ISA {
 constexpr int PARTS = 32;
 
-void layernorm_forward(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, float eps,
-                       int N, int C) {
+template <class P> static void layernorm_forward(float* y, float* mean, float* rstd, const float* x, const P* w,
+                                                 const P* b, float eps, int N, int C) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         const float* xn = x + int64_t(n) * C;
@@ -31,8 +31,8 @@ void layernorm_forward(float* y, float* mean, float* rstd, const float* x, const
 }
 
 // One row: dx += its gradient, part (2,C) += its share of dw and db.
-INLINE void backward_row(float* dx, float* part, const float* dy, const float* x, const float* w, float m, float r,
-                         int C) {
+template <class P> INLINE void backward_row(float* dx, float* part, const float* dy, const float* x, const P* w,
+                                            float m, float r, int C) {
     vf g_sum = {}, gx_sum = {};
     each_vector(C, [&](int64_t c, auto at) {
         vf d = at.get(dy + c), xhat = (at.get(x + c) - m) * r, g = d * at.get(w + c);
@@ -50,8 +50,9 @@ INLINE void backward_row(float* dx, float* part, const float* dy, const float* x
 
 int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, PARTS) * 2 * C; }
 
-void layernorm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w,
-                        const float* mean, const float* rstd, int N, int C) {
+template <class P>
+static void layernorm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
+                               const float* mean, const float* rstd, int N, int C) {
     const int parts = least(N, PARTS);
     float* partial = static_cast<float*>(cpu_scratch(norm_scratch(N, C)));    // (parts,2,C)
 #pragma omp parallel
@@ -78,4 +79,11 @@ void layernorm_backward(float* dx, float* dw, float* db, const float* dy, const 
         });
     }
 }
+
+template <class P> static void entries(Loops<P>& l) {
+    l.layernorm_forward = layernorm_forward<P>;
+    l.layernorm_backward = layernorm_backward<P>;
+}
+void norm_entries(Loops<float>& l) { entries(l); }
+void norm_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

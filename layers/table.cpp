@@ -1,23 +1,52 @@
 // table.cpp - the functions of one instruction set, by name.
-#include "cpu.h"
+#include "vec.h"
 
 namespace ISA {
-template <class F> struct Target;
-template <class F> struct Target<F*> { typedef F type; };
+// Those without parameters among their arguments; the files of the others fill in their entries.
+#define EACH(X)                                                                                          \
+    X(embedding_backward) X(attention_forward) X(attention_backward) X(attention_cached) X(gelu_forward) \
+    X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(column_sums) X(exponentials)
+#define FILES(X) X(embedding) X(norm) X(matmul) X(linear) X(adamw)
 
-#define EACH(X)                                                                                             \
-    X(embedding_forward) X(embedding_backward) X(layernorm_forward) X(layernorm_backward)                   \
-    X(attention_forward) X(attention_backward) X(attention_forward_bf16) X(attention_backward_bf16)         \
-    X(attention_cached) X(gelu_forward) X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(adamw)        \
-    X(matmul) X(gemv) X(column_sums) X(add_rows) X(to_bf16)                                                 \
-    X(exponentials) X(norm_scratch) X(attention_scratch) X(matmul_scratch)
-
-#define DECLARE(f) Target<decltype(Loops::f)>::type f;
+#define DECLARE(f) Target<decltype(Loops<float>::f)>::type f;
 EACH(DECLARE)
+#define DECLARE_FILE(file) void file##_entries(Loops<float>&), file##_entries(Loops<bf16>&);
+FILES(DECLARE_FILE)
 
-#define ENTRY(f) .f = f,
-const Loops& loops() {
-    static constexpr Loops table = {EACH(ENTRY)};
+Target<decltype(Ops<float>::attention_forward)>::type attention_forward_bf16;
+Target<decltype(Ops<float>::attention_backward)>::type attention_backward_bf16;
+
+int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h);
+int64_t linear_scratch(int N, int C, int OC, bool bf16_weights);
+template <class P> static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
+    const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
+    const int forms[][3] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
+    int64_t most = norm_scratch(N, C), attention = attention_scratch(B, S, h);
+    if (attention > most) most = attention;
+    for (const auto& [rows, in, out] : forms)
+        if (int64_t linear = linear_scratch(rows, in, out, sizeof(P) == 2); linear > most) most = linear;
+    return cpu_scratch_size(most);
+}
+
+template <class P> static Loops<P> make() {
+    Loops<P> l = {};
+#define ENTRY(f) l.f = f;
+    EACH(ENTRY)
+#define FILL_IN(file) file##_entries(l);
+    FILES(FILL_IN)
+    if constexpr (sizeof(P) == 2) {
+        l.attention_forward = attention_forward_bf16;
+        l.attention_backward = attention_backward_bf16;
+    }
+    l.scratch_bytes = scratch_bytes<P>;
+    return l;
+}
+template <> const Loops<float>& loops<float>() {
+    static const Loops<float> table = make<float>();
+    return table;
+}
+template <> const Loops<bf16>& loops<bf16>() {
+    static const Loops<bf16> table = make<bf16>();
     return table;
 }
 }   // namespace ISA

@@ -1,4 +1,5 @@
-// vec.h - one vector of floats on GCC's vector extensions: load, store, tails, reductions, exp. Per instruction set.
+// vec.h - one vector of floats on GCC's vector extensions: load, store (of bf16, too), tails, reductions, exp. Per
+// instruction set.
 #pragma once
 #include <omp.h>
 
@@ -15,10 +16,15 @@
 #define INLINE_MEMBER inline __attribute__((always_inline))
 
 namespace ISA {
+template <class F> struct Target;    // of a pointer to a function
+template <class F> struct Target<F*> { typedef F type; };
+
 typedef float vf __attribute__((vector_size(4 * VW)));
 typedef int32_t vi __attribute__((vector_size(4 * VW)));
 typedef uint32_t vu __attribute__((vector_size(4 * VW)));
+typedef uint16_t vh __attribute__((vector_size(2 * VW)));
 typedef float vf_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef uint16_t vh_unaligned __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 
 INLINE int least(int a, int b) { return a < b ? a : b; }
 INLINE int64_t least64(int64_t a, int64_t b) { return a < b ? a : b; }
@@ -27,14 +33,29 @@ INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 INLINE vf set1(float s) { return s - vf{}; }
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
+INLINE vf widened(vh v) { return reinterpret_cast<vf>(__builtin_convertvector(v, vu) << 16); }
+INLINE float widened(bf16 x) {
+    uint32_t u = uint32_t(x.bits) << 16;
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+}
+INLINE float widened(float x) { return x; }
+// The bf16 nearest to each, ties to even; every NaN becomes 0x7fff, as to_bf16 has it.
+INLINE vh nearest_bf16(vf x) {
+    vu u = reinterpret_cast<vu>(x), nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    return __builtin_convertvector(x == x ? nearest : vu{} + 0x7fff, vh);
+}
+INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
+INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
 // The first n < VW elements; the others are zero.
-INLINE vf load_some(const float* p, int n) {
-    float t[VW] = {};
+template <class X> INLINE vf load_some(const X* p, int n) {
+    X t[VW] = {};
     for (int i = 0; i < n; i++) t[i] = p[i];
     return load(t);
 }
-INLINE void store_some(float* p, vf v, int n) {
-    float t[VW];
+template <class X> INLINE void store_some(X* p, vf v, int n) {
+    X t[VW];
     store(t, v);
     for (int i = 0; i < n; i++) p[i] = t[i];
 }
@@ -46,8 +67,8 @@ INLINE vi lanes() {
 // A vector's place in a row: all of it, or the first n lanes of the last one.
 template <bool full> struct Place {
     int n;
-    INLINE_MEMBER vf get(const float* p) const { return full ? load(p) : load_some(p, n); }
-    INLINE_MEMBER void put(float* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
+    template <class X> INLINE_MEMBER vf get(const X* p) const { return full ? load(p) : load_some(p, n); }
+    template <class X> INLINE_MEMBER void put(X* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
     INLINE_MEMBER vf others(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
 };
 // Calls f(offset, place) for each vector of n elements: one text for whole vectors and the tail.

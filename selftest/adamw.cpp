@@ -44,10 +44,10 @@ Step step_of(int64_t updates, float scale) {
 // Weights about as large as a step, second moments away from 0: an error in either term of the step shows.
 struct Problem {
     Numbers w, m, v, dw, decays;
-    template <class T> static Problem of(int64_t n, bool with_master) {
+    template <class P> static Problem of(int64_t n, bool with_master) {
         Problem p = {random_normal(n, 1, 0.02), random_normal(n, 2), random_normal(n, 3), random_normal(n, 4, 2),
                      Numbers(size_t(ceil_div(n, 64)))};
-        p.w = with_master ? rounded<float>(p.w) : rounded<T>(p.w);
+        p.w = with_master ? rounded<float>(p.w) : rounded<P>(p.w);
         p.m = rounded<float>(p.m), p.dw = rounded<float>(p.dw);
         for (double& x : p.v) x = 1 + x * x;
         p.v = rounded<float>(p.v);
@@ -57,17 +57,17 @@ struct Problem {
 };
 
 // The arrays of one step on the device.
-template <class T> struct State {
-    Array<T> w;
+template <class P> struct State {
+    Array<P> w;
     Array<float> master, m, v, dw;
     Array<uint8_t> decays;
     bool with_master;
     State(Memory mem, const Problem& p, bool with_master)
         : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), decays(mem, p.decays),
           with_master(with_master) {}
-    void run(const Ops<T>& op, const Step& s, uint64_t seed) {
+    template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, AdamW a = ADAM) {
         DeviceStep step(Memory(op), s);
-        op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, ADAM, seed);
+        op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, a, seed);
     }
     std::vector<unsigned char> bits() const {
         auto all = w.bits();
@@ -79,8 +79,8 @@ template <class T> struct State {
     }
 };
 
-// got (bf16): each of the two neighbours of `exact`, as often as its distance has it; or exact itself.
-void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact) {
+// got (bf16): each of the two neighbours of `exact`, as often as its distance has it; or exact itself. w: before.
+void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, const Numbers& w) {
     double drift = 0, variance = 0;
     for (size_t i = 0; i < got.size(); i++) {
         const float x = float(exact[i]), g = float(got[i]);
@@ -88,7 +88,8 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact) {
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        const double slack = 2e-3;    // what x in float may be off, in bf16 steps
+        // What x in float may be off, in bf16 steps: much where w and its change cancel.
+        const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;
         variance += part * (1 - part);
@@ -96,51 +97,74 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact) {
     demand(check, std::fabs(drift) <= 4 * std::sqrt(variance) + 1, "the mean");
 }
 
-template <class T> void check_stochastic(Check& check, const Ops<T>& op, const Problem& p, const Numbers& exact) {
+template <class T, class P>
+void check_stochastic(Check& check, const Ops<T, P>& op, const Problem& p, const Numbers& exact) {
     const Step s = step_of(7, 1);
     auto run = [&](int64_t updates, uint64_t seed) {
-        State<T> state(Memory(op), p, false);
+        State<P> state(Memory(op), p, false);
         Step other = s;
         other.updates = updates;
         state.run(op, other, seed);
         return state.w.bits();
     };
-    State<T> state(Memory(op), p, false);
+    State<P> state(Memory(op), p, false);
     state.run(op, s, 11);
-    expect_unbiased(check, state.w.read(), exact);
+    expect_unbiased(check, state.w.read(), exact, p.w);
     demand(check, state.w.intact(), "w");
     demand(check, run(7, 11) == state.w.bits(), "the same again");
     if (exact.size() < 64) return;
     demand(check, run(8, 11) != state.w.bits(), "another step, other bits");
     demand(check, run(7, 12) != state.w.bits(), "another seed, other bits");
 }
+
+// Without a gradient, and with powers of two, a step is exact in float: w - w / 512, or w where nothing decays.
+template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>& op, Problem p) {
+    const uint64_t seed = 12345678901, updates = 77;
+    for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);
+    Step s = {};
+    s.updates = int64_t(updates), s.scale = s.m_scale = s.v_scale = 1;
+    State<P> state(Memory(op), p, false);
+    state.run(op, s, seed, {0x1p-4f, 0.9f, 0.95f, 1e-8f, 0x1p-5f});
+    const Numbers got = state.w.read();
+    bool promised = true;
+    for (size_t i = 0; i < got.size(); i++) {
+        const float x = float(p.decays[i / 64] == 0 ? p.w[i] : p.w[i] - p.w[i] / 512);
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        bits += philox(seed, updates, i / 4).v[i % 4] >> 16;
+        promised = promised && got[i] == double(to_float(bf16{uint16_t(bits >> 16)}));
+    }
+    demand(check, promised, "the bits that are promised");
+}
 }   // namespace
 
-template <class T> Check check_adamw(const Ops<T>& op, int64_t n, bool with_master) {
+template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master) {
     const Memory mem(op);
     Check check = named("adamw", n);
     check.shape += with_master ? " with master" : "";
-    const Problem p = Problem::of<T>(n, with_master);
+    const Problem p = Problem::of<P>(n, with_master);
     for (float scale : {0.37f, 1.0f}) {
         const Step s = step_of(7, scale);
         Numbers w = p.w;
         std::vector<float> m(p.m.begin(), p.m.end()), v(p.v.begin(), p.v.end());
         std::vector<uint8_t> decays(p.decays.begin(), p.decays.end());
         reference_ops().adamw(w.data(), nullptr, m.data(), v.data(), p.dw.data(), decays.data(), n, &s, ADAM, 0);
-        State<T> state(mem, p, with_master);
+        State<P> state(mem, p, with_master);
         state.run(op, s, 11);
         check.expect("m", state.m, Numbers(m.begin(), m.end()), ROUNDING<float>);
         check.expect("v", state.v, Numbers(v.begin(), v.end()), ROUNDING<float>);
         if (with_master) {
             check.expect("master", state.master, w, ROUNDING<float>);
-            const bool copied = state.w.read() == rounded<T>(state.master.read());
+            const bool copied = state.w.read() == rounded<P>(state.master.read());
             demand(check, copied && state.w.intact(), "w, the rounded master");
-        } else if (sizeof(T) == 4)
+        } else if (sizeof(P) == 4) {
             check.expect("w", state.w, w, ROUNDING<float>);
-        else if (scale == 1)
+        } else if (scale == 1) {
             check_stochastic(check, op, p, w);
+            check_random_bits(check, op, p);
+        }
     }
-    State<T> state(mem, p, with_master);
+    State<P> state(mem, p, with_master);
     const auto before = state.bits();
     Step skipped = step_of(7, 1);
     skipped.skipped = 1;
@@ -149,28 +173,28 @@ template <class T> Check check_adamw(const Ops<T>& op, int64_t n, bool with_mast
     return check;
 }
 
-template <class T> Check check_sum_of_squares(const Ops<T>& op, int64_t n) {
+template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
     Check check = named("sum_of_squares", n);
     Numbers x = random_normal(n, 1);
     x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // squares that float does not hold, alone or together
-    x = rounded<Grad<T>>(x);
+    x = rounded<Grad<P>>(x);
     double sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);
     Array<double> out(m, 1);
-    Array<Grad<T>> ax(m, x);
+    Array<Grad<P>> ax(m, x);
     op.sum_of_squares(out, ax, n);
     check.expect("sum", out, {sum}, 1e-12);
     x[size_t(n / 2)] = x[size_t(n - 1)] = 1;
     sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);
-    Array<Grad<T>> ones(m, x);
+    Array<Grad<P>> ones(m, x);
     op.sum_of_squares(out, ones, n);
     check.expect("sum without large ones", out, {sum}, 1e-12);
     return check;
 }
 
-template <class T> Check check_add_losses(const Ops<T>& op, int64_t n) {
+template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
     Check check = named("add_losses", n);
     const Numbers loss = rounded<float>(random_normal(n, 1, 10));
@@ -184,7 +208,7 @@ template <class T> Check check_add_losses(const Ops<T>& op, int64_t n) {
     return check;
 }
 
-template <class T> Check check_gate(const Ops<T>& op, int n) {
+template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
     const Memory m(op);
     Check check = named("gate", n);
     Numbers squares = random_normal(n, 1);
@@ -214,11 +238,11 @@ template <class T> Check check_gate(const Ops<T>& op, int n) {
     return check;
 }
 
-template <class T> Check check_casts(const Ops<T>& op, int64_t n) {
+template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
     Check check = named("from_floats, to_floats", n);
     std::vector<float> floats(static_cast<size_t>(n));    // of any bits: NaN, infinities, ties, denormals
-    std::vector<T> expected(floats.size());
+    std::vector<P> expected(floats.size());
     Numbers numbers(floats.size());
     for (size_t i = 0; i < floats.size(); i++) {
         const Philox4 random = philox(9, 1, i);
@@ -227,11 +251,11 @@ template <class T> Check check_casts(const Ops<T>& op, int64_t n) {
         if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;      // infinite
         memcpy(&floats[i], &bits, 4);
         if (std::isnan(floats[i])) floats[i] = NAN;    // one way to be none, as it passes through double here
-        expected[i] = from_float<T>(floats[i]);
+        expected[i] = from_float<P>(floats[i]);
         numbers[i] = double(floats[i]);
     }
     Array<float> from(m, numbers), back(m, n);
-    Array<T> to(m, n);
+    Array<P> to(m, n);
     op.from_floats(to, from, n);
     auto same = [](const std::vector<unsigned char>& got, const auto& want) {
         return memcmp(got.data(), want.data(), got.size()) == 0;
@@ -245,11 +269,16 @@ template <class T> Check check_casts(const Ops<T>& op, int64_t n) {
 
 template Check check_adamw(const Ops<float>&, int64_t, bool);
 template Check check_adamw(const Ops<bf16>&, int64_t, bool);
+template Check check_adamw(const Ops<float, bf16>&, int64_t, bool);
 template Check check_sum_of_squares(const Ops<float>&, int64_t);
 template Check check_sum_of_squares(const Ops<bf16>&, int64_t);
+template Check check_sum_of_squares(const Ops<float, bf16>&, int64_t);
 template Check check_add_losses(const Ops<float>&, int64_t);
 template Check check_add_losses(const Ops<bf16>&, int64_t);
+template Check check_add_losses(const Ops<float, bf16>&, int64_t);
 template Check check_gate(const Ops<float>&, int);
 template Check check_gate(const Ops<bf16>&, int);
+template Check check_gate(const Ops<float, bf16>&, int);
 template Check check_casts(const Ops<float>&, int64_t);
 template Check check_casts(const Ops<bf16>&, int64_t);
+template Check check_casts(const Ops<float, bf16>&, int64_t);

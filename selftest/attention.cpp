@@ -57,7 +57,8 @@ void expect(Check& check, const char* what, double error) {
 
 }   // namespace
 
-template <class T> Check check_attention_forward(const Ops<T>& op, int B, int S, Heads h, int document, double scale) {
+template <class T, class P>
+Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document, double scale) {
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_forward", B, S, h, {{"document", document}});
@@ -73,7 +74,8 @@ template <class T> Check check_attention_forward(const Ops<T>& op, int B, int S,
     return check;
 }
 
-template <class T> Check check_attention_backward(const Ops<T>& op, int B, int S, Heads h, int document, double scale) {
+template <class T, class P>
+Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int document, double scale) {
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_backward", B, S, h, {{"document", document}});
@@ -97,8 +99,8 @@ template <class T> Check check_attention_backward(const Ops<T>& op, int B, int S
     return check;
 }
 
-template <class T>
-Check check_attention_cached(const Ops<T>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
+template <class T, class P>
+Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
     const Memory m(op);
     Check check = named("attention_cached", B, S, h, {{"pos", pos}, {"maxT", maxT}});
     const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
@@ -124,7 +126,10 @@ Check check_attention_cached(const Ops<T>& op, int B, int S, int pos, int maxT, 
 
 template Check check_attention_forward(const Ops<float>&, int, int, Heads, int, double);
 template Check check_attention_forward(const Ops<bf16>&, int, int, Heads, int, double);
+template Check check_attention_forward(const Ops<float, bf16>&, int, int, Heads, int, double);
 template Check check_attention_backward(const Ops<float>&, int, int, Heads, int, double);
 template Check check_attention_backward(const Ops<bf16>&, int, int, Heads, int, double);
+template Check check_attention_backward(const Ops<float, bf16>&, int, int, Heads, int, double);
 template Check check_attention_cached(const Ops<float>&, int, int, int, int, Heads, double);
 template Check check_attention_cached(const Ops<bf16>&, int, int, int, int, Heads, double);
+template Check check_attention_cached(const Ops<float, bf16>&, int, int, int, int, Heads, double);

@@ -34,7 +34,7 @@ struct Memory {
     void (*release)(void*, int64_t);
     void (*upload)(void*, const void*, int64_t);
     void (*download)(void*, const void*, int64_t);
-    template <class T> explicit Memory(const Ops<T>& o)
+    template <class T, class P> explicit Memory(const Ops<T, P>& o)
         : allocate(o.allocate), release(o.release), upload(o.upload), download(o.download) {}
 };
 

@@ -6,24 +6,26 @@ std::string sizes(int B, int S, int C, int V) {
 }
 }   // namespace
 
-template <class T> Check check_embedding_forward(const Ops<T>& op, int B, int S, int C, int V, int pos) {
+template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos) {
     const Memory m(op);
     Check check;
     check.op = "embedding_forward", check.shape = sizes(B, S, C, V) + " pos=" + std::to_string(pos);
     const int p = pos < 0 ? 0 : pos;
-    const Numbers wte = rounded<T>(random_normal(int64_t(V) * C, 1));
-    const Numbers wpe = rounded<T>(random_normal(int64_t(p + S) * C, 2));
+    const Numbers wte = rounded<P>(random_normal(int64_t(V) * C, 1));
+    const Numbers wpe = rounded<P>(random_normal(int64_t(p + S) * C, 2));
     const std::vector<int> tok = random_tokens(int64_t(B) * S, V, 3);
     Numbers expected(size_t(B) * size_t(S) * size_t(C));
     reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(), wpe.data(), B, S, C, &p);
-    Array<T> x(m, int64_t(expected.size())), e(m, wte), w(m, wpe);
+    Array<T> x(m, int64_t(expected.size()));
+    Array<P> e(m, wte), w(m, wpe);
     Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers{double(p)});
     op.embedding_forward(x, t, e, w, B, S, C, pos < 0 ? nullptr : static_cast<int*>(at));
     check.expect("x", x, expected, ROUNDING<T>);
     return check;
 }
 
-template <class T> Check check_embedding_backward(const Ops<T>& op, int B, int S, int C, int V, double hot) {
+template <class T, class P>
+Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot) {
     const Memory m(op);
     Check check;
     check.op = "embedding_backward", check.shape = sizes(B, S, C, V) + " hot=" + std::to_string(hot);
@@ -37,7 +39,7 @@ template <class T> Check check_embedding_backward(const Ops<T>& op, int B, int S
     dx = rounded<T>(dx);
     Numbers dwte = rounded<float>(random_normal(int64_t(V) * C, 4));
     Numbers dwpe = rounded<float>(random_normal(int64_t(S) * C, 5));
-    Array<Grad<T>> de(m, dwte), dp(m, dwpe);
+    Array<Grad<P>> de(m, dwte), dp(m, dwpe);
     Array<T> d(m, dx);
     Array<int> t(m, Numbers(tok.begin(), tok.end()));
     op.embedding_backward(de, dp, d, t, B, S, C, V);
@@ -49,5 +51,7 @@ template <class T> Check check_embedding_backward(const Ops<T>& op, int B, int S
 
 template Check check_embedding_forward(const Ops<float>&, int, int, int, int, int);
 template Check check_embedding_forward(const Ops<bf16>&, int, int, int, int, int);
+template Check check_embedding_forward(const Ops<float, bf16>&, int, int, int, int, int);
 template Check check_embedding_backward(const Ops<float>&, int, int, int, int, double);
 template Check check_embedding_backward(const Ops<bf16>&, int, int, int, int, double);
+template Check check_embedding_backward(const Ops<float, bf16>&, int, int, int, int, double);

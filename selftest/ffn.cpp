@@ -1,7 +1,7 @@
 #include "checks.h"
 
 // Activations reach to where GELU is x or 0.
-template <class T> Check check_gelu_forward(const Ops<T>& op, int64_t n) {
+template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
     Check check;
     check.op = "gelu_forward";
@@ -15,7 +15,7 @@ template <class T> Check check_gelu_forward(const Ops<T>& op, int64_t n) {
     return check;
 }
 
-template <class T> Check check_gelu_backward(const Ops<T>& op, int64_t n, bool in_place) {
+template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64_t n, bool in_place) {
     const Memory m(op);
     Check check;
     check.op = "gelu_backward";
@@ -32,5 +32,7 @@ template <class T> Check check_gelu_backward(const Ops<T>& op, int64_t n, bool i
 
 template Check check_gelu_forward(const Ops<float>&, int64_t);
 template Check check_gelu_forward(const Ops<bf16>&, int64_t);
+template Check check_gelu_forward(const Ops<float, bf16>&, int64_t);
 template Check check_gelu_backward(const Ops<float>&, int64_t, bool);
 template Check check_gelu_backward(const Ops<bf16>&, int64_t, bool);
+template Check check_gelu_backward(const Ops<float, bf16>&, int64_t, bool);

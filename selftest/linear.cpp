@@ -24,67 +24,70 @@ Numbers start(int64_t n, uint64_t stream, int N) {
 }
 }   // namespace
 
-template <class T> Check check_linear_forward(const Ops<T>& op, int N, int C, int OC, bool bias, Residual residual,
-                                              Dtype dtype) {
+template <class T, class P>
+Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias, Residual residual, Dtype dtype) {
     const Memory m(op);
     const int64_t n = int64_t(N) * OC;
     Check check;
     check.op = "linear_forward";
     check.shape = sizes(dtype, N, C, OC) + (bias ? " bias" : "") +
                   (residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual");
-    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<T>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<T>(dtype, OC, 3), r = normal<T>(dtype, n, 4);
+    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = normal<P>(dtype, OC, 3), r = normal<T>(dtype, n, 4);
     Numbers expected(static_cast<size_t>(n));
     reference_ops().linear_forward(expected.data(), x.data(), w.data(), bias ? b.data() : nullptr,
                                    residual != Residual::none ? r.data() : nullptr, N, C, OC);
-    Array<T> dx(m, x), dw(m, w), db(m, b), dr(m, r), apart(m, n);
+    Array<T> dx(m, x), dr(m, r), apart(m, n);
+    Array<P> dw(m, w), db(m, b);
     Array<T>& y = residual == Residual::in_y ? dr : apart;
-    op.linear_forward(y, dx, dw, bias ? static_cast<T*>(db) : nullptr,
+    op.linear_forward(y, dx, dw, bias ? static_cast<P*>(db) : nullptr,
                       residual != Residual::none ? static_cast<T*>(dr) : nullptr, N, C, OC);
     check.expect("y", y, expected, limit<T>(dtype, C));
     return check;
 }
 
-template <class T> Check check_linear_backward(const Ops<T>& op, int N, int C, int OC, bool with_dx, bool bias,
-                                               Dtype dtype) {
+template <class T, class P>
+Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype) {
     const Memory m(op);
     Check check;
     check.op = "linear_backward";
     check.shape = sizes(dtype, N, C, OC) + (with_dx ? " dx" : "") + (bias ? " db" : "");
     const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, int64_t(N) * C, 2);
-    const Numbers w = normal<T>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
+    const Numbers w = normal<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
     Numbers dw = start(int64_t(OC) * C, 4, N), db = start(OC, 5, N);
-    Array<Grad<T>> dw_out(m, dw), db_out(m, db);
-    Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x), w_in(m, w);
+    Array<Grad<P>> dw_out(m, dw), db_out(m, db);
+    Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x);
+    Array<P> w_in(m, w);
     Numbers dx(static_cast<size_t>(int64_t(N) * C));
     reference_ops().linear_backward(dx.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), N, C, OC);
     op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, dw_out,
-                       bias ? static_cast<Grad<T>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC);
+                       bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC);
     if (with_dx) check.expect("dx", dx_out, dx, limit<T>(dtype, OC));
-    check.expect("dw", dw_out, dw, limit<Grad<T>>(dtype, N));
-    if (bias) check.expect("db", db_out, db, limit<Grad<T>>(dtype, N));
+    check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
+    if (bias) check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
     return check;
 }
 
-template <class T> Check check_linear_gelu_forward(const Ops<T>& op, int N, int C, int OC, Dtype dtype) {
+template <class T, class P> Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
     const Memory m(op);
     Check check;
     check.op = "linear_gelu_forward";
     check.shape = sizes(dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
-    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<T>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<T>(dtype, OC, 3);
+    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = normal<P>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
     reference_ops().linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
     reference_ops().gelu_forward(y.data(), pre.data(), int64_t(N) * OC);
-    Array<T> x_in(m, x), w_in(m, w), b_in(m, b), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
+    Array<P> w_in(m, w), b_in(m, b);
+    Array<T> x_in(m, x), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
     op.linear_gelu_forward(y_out, pre_out, x_in, w_in, b_in, N, C, OC);
     check.expect("pre", pre_out, pre, limit<T>(dtype, C));
     check.expect("y", y_out, y, limit<T>(dtype, C));
     return check;
 }
 
-template <class T> Check check_linear_gelu_backward(const Ops<T>& op, int N, int C, int OC, Dtype dtype) {
+template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
     const Memory m(op);
     Check check;
     check.op = "linear_gelu_backward";
@@ -92,27 +95,32 @@ template <class T> Check check_linear_gelu_backward(const Ops<T>& op, int N, int
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
     const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, n, 2), pre = normal<T>(dtype, n, 3);
-    const Numbers w = normal<T>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
+    const Numbers w = normal<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
     Numbers dw = start(int64_t(OC) * C, 5, N), db = start(OC, 6, N), dpre_sum = start(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
-    Array<Grad<T>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
-    Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), w_in(m, w), pre_in(m, pre);
+    Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
+    Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), pre_in(m, pre);
+    Array<P> w_in(m, w);
     reference_ops().linear_backward(dpre.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), N, C, OC);
     reference_ops().gelu_backward(dpre.data(), dpre.data(), pre.data(), n);
     for (int64_t i = 0; i < n; i++) dpre_sum[size_t(i % C)] += dpre[size_t(i)];
     op.linear_gelu_backward(dpre_out, dw_out, db_out, sum_out, dy_in, x_in, w_in, pre_in, N, C, OC);
     check.expect("dpre", dpre_out, dpre, limit<T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
-    check.expect("dw", dw_out, dw, limit<Grad<T>>(dtype, N));
-    check.expect("db", db_out, db, limit<Grad<T>>(dtype, N));
+    check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
+    check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
     check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // of dpre, or itself, as T
     return check;
 }
 
 template Check check_linear_forward(const Ops<float>&, int, int, int, bool, Residual, Dtype);
 template Check check_linear_forward(const Ops<bf16>&, int, int, int, bool, Residual, Dtype);
+template Check check_linear_forward(const Ops<float, bf16>&, int, int, int, bool, Residual, Dtype);
 template Check check_linear_backward(const Ops<float>&, int, int, int, bool, bool, Dtype);
 template Check check_linear_backward(const Ops<bf16>&, int, int, int, bool, bool, Dtype);
+template Check check_linear_backward(const Ops<float, bf16>&, int, int, int, bool, bool, Dtype);
 template Check check_linear_gelu_forward(const Ops<float>&, int, int, int, Dtype);
 template Check check_linear_gelu_forward(const Ops<bf16>&, int, int, int, Dtype);
+template Check check_linear_gelu_forward(const Ops<float, bf16>&, int, int, int, Dtype);
 template Check check_linear_gelu_backward(const Ops<float>&, int, int, int, Dtype);
 template Check check_linear_gelu_backward(const Ops<bf16>&, int, int, int, Dtype);
+template Check check_linear_gelu_backward(const Ops<float, bf16>&, int, int, int, Dtype);

@@ -1,7 +1,7 @@
 #include "checks.h"
 
-template <class T>
-Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
+template <class T, class P>
+Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
     const Memory m(op);
     Check check;
     check.op = "cross_entropy";
@@ -27,3 +27,4 @@ Check check_cross_entropy(const Ops<T>& op, int N, int V, int Vp, bool with_grad
 
 template Check check_cross_entropy(const Ops<float>&, int, int, int, bool, bool);
 template Check check_cross_entropy(const Ops<bf16>&, int, int, int, bool, bool);
+template Check check_cross_entropy(const Ops<float, bf16>&, int, int, int, bool, bool);

@@ -20,15 +20,16 @@ Check named(const char* op, int N, int C) {
 }
 }   // namespace
 
-template <class T> Check check_layernorm_forward(const Ops<T>& op, int N, int C) {
+template <class T, class P> Check check_layernorm_forward(const Ops<T, P>& op, int N, int C) {
     const Memory m(op);
     Check check = named("layernorm_forward", N, C);
     const float eps = 1e-5f;
-    const Numbers x = rows<T>(N, C, 1), w = weights<T>(C, 2), b = rounded<T>(random_normal(C, 3));
+    const Numbers x = rows<T>(N, C, 1), w = weights<P>(C, 2), b = rounded<P>(random_normal(C, 3));
     Numbers y(x.size());
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);
     reference_ops().layernorm_forward(y.data(), means.data(), rstds.data(), x.data(), w.data(), b.data(), eps, N, C);
-    Array<T> dy(m, int64_t(x.size())), dx(m, x), dw(m, w), db(m, b);
+    Array<T> dy(m, int64_t(x.size())), dx(m, x);
+    Array<P> dw(m, w), db(m, b);
     Array<float> mean(m, N), rstd(m, N);
     op.layernorm_forward(dy, mean, rstd, dx, dw, db, eps, N, C);
     double lost = 0;    // a mean rounded to float, seen in units of y: much where two numbers are a row
@@ -40,30 +41,33 @@ template <class T> Check check_layernorm_forward(const Ops<T>& op, int N, int C)
     return check;
 }
 
-template <class T> Check check_layernorm_backward(const Ops<T>& op, int N, int C) {
+template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, int N, int C) {
     const Memory m(op);
     Check check = named("layernorm_backward", N, C);
-    const Numbers x = rows<T>(N, C, 1), w = weights<T>(C, 2), dy = rounded<T>(random_normal(int64_t(N) * C, 3));
+    const Numbers x = rows<T>(N, C, 1), w = weights<P>(C, 2), dy = rounded<T>(random_normal(int64_t(N) * C, 3));
     // Statistics near those of x but not its own: with C = 1 these would multiply a difference that is 0 by 300.
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);
     const Numbers noise = random_normal(N, 4, 0.1);
     for (size_t n = 0; n < means.size(); n++)
         means[n] = float(0.5 + double(n % 4) + noise[n]), rstds[n] = float(std::exp(noise[n]));
     Numbers dx = rounded<T>(random_normal(int64_t(N) * C, 5)), dw = random_normal(C, 6), db = random_normal(C, 7);
-    dw = rounded<Grad<T>>(dw), db = rounded<Grad<T>>(db);
-    Array<T> adx(m, dx), ady(m, dy), ax(m, x), aw(m, w);
-    Array<Grad<T>> adw(m, dw), adb(m, db);
+    dw = rounded<Grad<P>>(dw), db = rounded<Grad<P>>(db);
+    Array<T> adx(m, dx), ady(m, dy), ax(m, x);
+    Array<P> aw(m, w);
+    Array<Grad<P>> adw(m, dw), adb(m, db);
     Array<float> mean(m, Numbers(means.begin(), means.end())), rstd(m, Numbers(rstds.begin(), rstds.end()));
     reference_ops().layernorm_backward(dx.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), means.data(),
                                        rstds.data(), N, C);
     op.layernorm_backward(adx, adw, adb, ady, ax, aw, mean, rstd, N, C);
     check.expect("dx", adx, dx, ROUNDING<T>);
-    check.expect("dw", adw, dw, ROUNDING<Grad<T>>);
-    check.expect("db", adb, db, ROUNDING<Grad<T>>);
+    check.expect("dw", adw, dw, ROUNDING<Grad<P>>);
+    check.expect("db", adb, db, ROUNDING<Grad<P>>);
     return check;
 }
 
 template Check check_layernorm_forward(const Ops<float>&, int, int);
 template Check check_layernorm_forward(const Ops<bf16>&, int, int);
+template Check check_layernorm_forward(const Ops<float, bf16>&, int, int);
 template Check check_layernorm_backward(const Ops<float>&, int, int);
 template Check check_layernorm_backward(const Ops<bf16>&, int, int);
+template Check check_layernorm_backward(const Ops<float, bf16>&, int, int);

@@ -18,7 +18,7 @@ struct Row {
 
 constexpr int C = 768, F = 3072, V = 50257, VP = 50304, NH = 12, HS = 64;    // GPT-2 124M
 
-template <class T> void memory_bound(std::vector<Row>& rows, const Ops<T>& op) {
+template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<T, P>& op) {
     auto add = [&](const char* name, auto run) { rows.push_back({name, run}); };
     add("embedding_forward", [&op] { return check_embedding_forward(op, 4, 500, C, V, 500); });
     add("embedding_backward", [&op] { return check_embedding_backward(op, 4, 1024, C, V, 0.3); });
@@ -35,12 +35,12 @@ template <class T> void memory_bound(std::vector<Row>& rows, const Ops<T>& op) {
     add("sum_of_squares", [&op] { return check_sum_of_squares(op, C * F + 1); });
     add("gate", [&op] { return check_gate(op, 148); });    // GPT-2's tensors
     for (bool with_master : {false, true})
-        if (sizeof(T) == 2 || !with_master)
+        if (sizeof(P) == 2 || !with_master)
             add("adamw", [&op, with_master] { return check_adamw(op, C * F + 64, with_master); });
     add("from_floats, to_floats", [&op] { return check_casts(op, C * F); });
 }
 
-template <class T> void products(std::vector<Row>& rows, const Ops<T>& op, Dtype dtype) {
+template <class T, class P> void products(std::vector<Row>& rows, const Ops<T, P>& op, Dtype dtype) {
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
         rows.push_back({"linear_forward",
                         [=, &op] { return check_linear_forward(op, N, in, out, bias, residual, dtype); }});
@@ -63,7 +63,7 @@ template <class T> void products(std::vector<Row>& rows, const Ops<T>& op, Dtype
         rows.push_back({"linear_gelu_backward", [=, &op] { return check_linear_gelu_backward(op, 256, F, C, dtype); }});
 }
 
-template <class T> void attention(std::vector<Row>& rows, const Ops<T>& op) {
+template <class T, class P> void attention(std::vector<Row>& rows, const Ops<T, P>& op) {
     auto add = [&](int B, int S, Heads h, int document) {
         rows.push_back({"attention_forward", [=, &op] { return check_attention_forward(op, B, S, h, document); }});
         rows.push_back({"attention_backward", [=, &op] { return check_attention_backward(op, B, S, h, document); }});
@@ -81,7 +81,7 @@ template <class T> void attention(std::vector<Row>& rows, const Ops<T>& op) {
 }
 }   // namespace
 
-template <class T> void Selftest::run(const Ops<T>& op, Dtype dtype) {
+template <class T, class P> void Selftest::run(const Ops<T, P>& op, Dtype dtype) {
     std::vector<Row> rows;
     memory_bound(rows, op);
     products(rows, op, dtype);
@@ -103,6 +103,7 @@ template <class T> void Selftest::run(const Ops<T>& op, Dtype dtype) {
 }
 template void Selftest::run(const Ops<float>&, Dtype);
 template void Selftest::run(const Ops<bf16>&, Dtype);
+template void Selftest::run(const Ops<float, bf16>&, Dtype);
 
 Status Selftest::close(double seconds) const {
     if (checks == 0) return fail(Exit::usage, "--filter %s: no operation has this in its name", filter.c_str());

@@ -9,6 +9,6 @@ struct Selftest {
     int checks = 0, failed = 0;
 
     // Runs the checks and prints a line for each. dtype: of the table's products.
-    template <class T> void run(const Ops<T>& op, Dtype dtype);
+    template <class T, class P> void run(const Ops<T, P>& op, Dtype dtype);
     Status close(double seconds) const;    // prints the sum. exit 1: some failed; 2: the filter left none
 };

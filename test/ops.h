@@ -2,29 +2,44 @@
 // threads, and the reference's own gradients against central differences.
 #pragma once
 #include "../layers/cpu.h"
+#include "../selftest/checks.h"
 #include "test.h"
 
+// Seeded normal numbers, of bf16 rounded.
 template <class T> std::vector<T> normal(int64_t n, uint64_t stream, double scale = 1) {
-    std::vector<T> x(static_cast<size_t>(n));
+    std::vector<float> x(static_cast<size_t>(n));
     fill_normal(x.data(), n, stream, scale);
-    return x;
+    std::vector<T> out;
+    for (float v : x) out.push_back(from_float<T>(v));
+    return out;
 }
-inline std::vector<double> doubles(const std::vector<float>& x) { return {x.begin(), x.end()}; }
+template <class T> std::vector<double> doubles(const std::vector<T>& x) {
+    std::vector<double> out;
+    for (T v : x) out.push_back(double(to_float(v)));
+    return out;
+}
 inline std::vector<int> tokens(int n, int V, uint64_t stream) {
     std::vector<int> t(static_cast<size_t>(n));
     for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(7, stream, uint64_t(i)).v[0] % uint32_t(V));
     return t;
 }
 
-// f(ops) for every instruction set of this machine.
-template <class F> void each_isa(Dtype dtype, F f) {
+// f(ops) for every instruction set of this machine, with parameters of type P.
+template <class P = float, class F> void each_isa(F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) {
-            const Ops<float>& ops = cpu_ops_isa(Isa(i), dtype);
+            const Ops<float, P>& ops = cpu_ops_isa<P>(Isa(i));
             CAPTURE(std::string(ops.name));
             f(ops);
         }
 }
+
+#define EXPECT(check)                                                                              \
+    do {                                                                                           \
+        Check expected_ = (check);                                                                 \
+        CAPTURE(expected_.shape); CAPTURE(expected_.output); CAPTURE(expected_.worst);             \
+        CHECK_MESSAGE(expected_.ok(), expected_.op);                                               \
+    } while (0)
 
 struct Threads {
     explicit Threads(int n) { cpu_set_threads(n); }

@@ -18,7 +18,7 @@ TEST_CASE("adamw: every instruction set against the reference, over steps") {
         CAPTURE(n);
         auto w = normal<float>(n, 1);
         auto decays = some_decays(n);
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_isa([&](const Ops<float>& op) {
             std::vector<double> rw = doubles(w);
             std::vector<float> rm(n), rv(n);
             Guarded<float> fw(n), fm(n, 0), fv(n, 0);
@@ -41,12 +41,35 @@ TEST_CASE("adamw: every instruction set against the reference, over steps") {
     }
 }
 
+TEST_CASE("adamw: bf16 parameters, with masters and rounded stochastically") {
+    for (int n : {1, 2, 3, 7, 15, 17, 33, 63, 64, 65, 127, 129, 1025, 8193, 100003})
+        each_isa<bf16>([&](auto& op) {
+            EXPECT(check_adamw(op, n, true));
+            EXPECT(check_adamw(op, n, false));
+        });
+    // A master steps as float parameters do, to the bit.
+    const int n = 9001;
+    const auto w = normal<float>(n, 1), g = normal<float>(n, 2);
+    const auto decays = some_decays(n);
+    const Step step = step_of(RATES, 3);
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        std::vector<float> a = w, b = w, m(n), v(n), m2(n), v2(n);
+        std::vector<bf16> rounded(n);
+        cpu_ops_isa<float>(Isa(i)).adamw(a.data(), nullptr, m.data(), v.data(), g.data(), decays.data(), n, &step,
+                                         RATES, 0);
+        cpu_ops_isa<bf16>(Isa(i)).adamw(rounded.data(), b.data(), m2.data(), v2.data(), g.data(), decays.data(), n,
+                                        &step, RATES, 0);
+        CHECK((a == b && m == m2 && v == v2));
+    }
+}
+
 TEST_CASE("adamw: rows that decay and rows that do not") {
     const int n = 64 * 4 + 10;
     std::vector<float> g(n, 0);
     auto decays = some_decays(n);
     const Step step = step_of(RATES, 1);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         std::vector<float> w(n, 2), m(n), v(n);
         op.adamw(w.data(), nullptr, m.data(), v.data(), g.data(), decays.data(), n, &step, RATES, 0);
         for (size_t i = 0; i < n; i++) CHECK((w[i] < 2) == (i / 64 % 3 != 1));
@@ -58,16 +81,32 @@ TEST_CASE("adamw: the same bits for any number of threads; a NaN stays where it 
     auto w = normal<float>(n, 1), g = normal<float>(n, 2);
     auto decays = some_decays(n);
     const Step late = step_of(RATES, 1000000000000), first = step_of(RATES, 1);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         CHECK(same_bits(3 * n, [&](float* x) {
             memset(x, 0, size_t(3 * n) * sizeof(float));
             memcpy(x, w.data(), w.size() * sizeof(float));
             op.adamw(x, nullptr, x + n, x + 2 * n, g.data(), decays.data(), n, &late, RATES, 0);
         }));
-        std::vector<float> x(100, 1), m(100), v(100), d(100, 1);
+    });
+    auto one_nan = [&](auto& op, auto one, bool with_master) {
+        std::vector<decltype(one)> x(100, one);
+        std::vector<float> master(100, 1), m(100), v(100), d(100, 1);
         d[37] = NAN;
-        op.adamw(x.data(), nullptr, m.data(), v.data(), d.data(), decays.data(), 100, &first, RATES, 0);
-        for (size_t i = 0; i < 100; i++) CHECK(std::isnan(x[i]) == (i == 37));
+        op.adamw(x.data(), with_master ? master.data() : nullptr, m.data(), v.data(), d.data(), decays.data(), 100,
+                 &first, RATES, 0);
+        for (size_t i = 0; i < 100; i++) CHECK(std::isnan(to_float(x[i])) == (i == 37));
+    };
+    each_isa([&](auto& op) { one_nan(op, 1.0f, false); });
+    each_isa<bf16>([&](auto& op) {
+        for (bool with_master : {false, true}) one_nan(op, to_bf16(1), with_master);
+        auto bits = [&](int threads) {
+            Threads set(threads);
+            std::vector<bf16> x = normal<bf16>(n, 1);
+            std::vector<float> m(n), v(n);
+            op.adamw(x.data(), nullptr, m.data(), v.data(), g.data(), decays.data(), n, &late, RATES, 5);
+            return doubles(x);
+        };
+        CHECK(bits(1) == bits(3));
     });
 }
 
@@ -102,7 +141,7 @@ template <class T> static void check_gate(const Ops<T>& op) {
 }
 TEST_CASE("gate: clips, counts, skips what is over a limit or not finite") {
     check_gate(reference_ops());
-    check_gate(cpu_ops(Dtype::fp32));
+    check_gate(cpu_ops<float>());
 }
 
 TEST_CASE("sum of squares: double sums in an order of n alone") {
@@ -111,7 +150,7 @@ TEST_CASE("sum of squares: double sums in an order of n alone") {
         if (n > 10) x[7] = 1e15f, x[8] = 1e-15f;    // squares that float cannot hold together
         double want = 0;
         reference_ops().sum_of_squares(&want, doubles(x).data(), n);
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_isa([&](const Ops<float>& op) {
             for (int threads : {1, 2, 3}) {
                 Threads set(threads);
                 double got = NAN, again = NAN;

@@ -32,9 +32,10 @@ template <class F> static void each_pair(F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) {
             CAPTURE(i);
-            const Loops& l = cpu_loops(Isa(i));
-            f(l.attention_forward, l.attention_backward);
-            f(l.attention_forward_bf16, l.attention_backward_bf16);
+            const auto& full = cpu_ops_isa<float>(Isa(i));
+            const auto& half = cpu_ops_isa<bf16>(Isa(i));
+            f(full.attention_forward, full.attention_backward);
+            f(half.attention_forward, half.attention_backward);
         }
 }
 
@@ -49,7 +50,7 @@ static void compare(int B, int S, Heads h, double size, double tolerance) {
     ref.attention_forward(y.data(), lse.data(), doubles(qkv).data(), B, S, h);
     std::vector<float> y32(y.begin(), y.end());
     ref.attention_backward(dqkv.data(), doubles(dy).data(), y.data(), doubles(qkv).data(), lse.data(), B, S, h);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         Guarded<float> fy(ny), fl(nl), fd(nq);
         op.attention_forward(fy, fl, qkv.data(), B, S, h);
         op.attention_backward(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
@@ -108,7 +109,7 @@ static std::vector<float> normal_bf16(int64_t n, uint64_t stream) {
 static void compare_bf16(int B, int S, Heads h) {
     CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
     const Ops<double>& ref = reference_ops();
-    const Loops& op = cpu_loops(Isa::avx512bf16);
+    const Ops<float, bf16>& op = cpu_ops_isa<bf16>(Isa::avx512bf16);
     const int64_t nq = packed(B, S, h), ny = heads(B, S, h), nl = int64_t(B) * h.NH * S;
     const auto qkv = normal_bf16(nq, 1), dy = normal_bf16(ny, 2);
     std::vector<double> y(ny), dqkv(nq);
@@ -117,8 +118,8 @@ static void compare_bf16(int B, int S, Heads h) {
     std::vector<float> y32(y.begin(), y.end());
     ref.attention_backward(dqkv.data(), doubles(dy).data(), y.data(), doubles(qkv).data(), lse.data(), B, S, h);
     Guarded<float> fy(ny), fl(nl), fd(nq);
-    op.attention_forward_bf16(fy, fl, qkv.data(), B, S, h);
-    op.attention_backward_bf16(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
+    op.attention_forward(fy, fl, qkv.data(), B, S, h);
+    op.attention_backward(fd, dy.data(), y32.data(), qkv.data(), lse.data(), B, S, h);
     CHECK(relative_error(fy.data(), y.data(), ny) < 0x1p-9 * 1.5);
     CHECK(relative_error(fl.data(), lse.data(), nl) < 2e-6);    // float throughout
     CHECK(relative_error(fd.data(), dqkv.data(), nq) < 0x1p-9 * 2);
@@ -151,24 +152,15 @@ TEST_CASE("attention: products of bf16 against the reference") {
 }
 
 TEST_CASE("attention: what the products of bf16 round, and what not") {
-    for (int i = 0; i < ISA_COUNT; i++)
-        for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
-            if (cpu_supports(Isa(i))) {
-                const Loops& l = cpu_loops(Isa(i));
-                const auto& op = cpu_ops_isa(Isa(i), dtype);
-                const bool half = dtype == Dtype::bf16;
-                CHECK((op.attention_forward == (half ? l.attention_forward_bf16 : l.attention_forward)));
-                CHECK((op.attention_backward == (half ? l.attention_backward_bf16 : l.attention_backward)));
-            }
     if (!cpu_supports(Isa::avx512bf16)) return;
-    const Loops& op = cpu_loops(Isa::avx512bf16);
+    const Ops<float, bf16>& op = cpu_ops_isa<bf16>(Isa::avx512bf16);
     const Heads h = {1, 1, 4};
     // Two positions; the second weighs v of the first by p = exp(-3/4), its own by 1.
     const float own = 0.3f, third = 1.0f / 3, e = std::exp(-0.75f), p = nearest_bf16(e), total = 1 + e;
     const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,     //
                          1, 0, 0, 0, 1.5, 0, 0, 0, 0, 0,     1, own};
     float y[8], lse[2];
-    op.attention_forward_bf16(y, lse, qkv, 1, 2, h);
+    op.attention_forward(y, lse, qkv, 1, 2, h);
     const float want[] = {1, nearest_bf16(third), 0, 0, p / total, p * nearest_bf16(third) / total, 1 / total,
                           nearest_bf16(own) / total};
     for (int d = 0; d < 8; d++) CHECK(std::fabs(y[d] - want[d]) < 1e-6);
@@ -177,7 +169,7 @@ TEST_CASE("attention: what the products of bf16 round, and what not") {
     // dy of the second alone: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, the sums' terms rounded.
     const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest_bf16(third);
     float d[24];
-    op.attention_backward_bf16(d, dy, y, qkv, lse, 1, 2, h);
+    op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);
     const float share[] = {e / total, 1 / total}, delta = third * y[4];
     const float ds[] = {nearest_bf16(share[0] * (g - delta)), nearest_bf16(share[1] * -delta)};
     CHECK(std::fabs(d[8] - nearest_bf16(share[0]) * g) < 1e-6);
@@ -187,7 +179,7 @@ TEST_CASE("attention: what the products of bf16 round, and what not") {
     CHECK(std::fabs(d[12] - ds[1] * 1.5f / 2) < 1e-6);
     // q and k: a third each, of which a float keeps more than a bf16.
     const float scores[] = {third, 0, 0, 0, third, 0, 0, 0, 0, 0, 0, 0};
-    op.attention_forward_bf16(y, lse, scores, 1, 1, h);
+    op.attention_forward(y, lse, scores, 1, 1, h);
     CHECK(std::fabs(lse[0] - g * g / 2) < 1e-7);
     CHECK(std::fabs(g * g - third * third) > 1e-4);
 }
@@ -256,7 +248,7 @@ static void cached(int B, Heads h, std::vector<int> calls, int spare) {
     std::vector<double> want(heads(B, S, h));
     std::vector<float> lse(size_t(B) * h.NH * S);
     reference_ops().attention_forward(want.data(), lse.data(), doubles(qkv).data(), B, S, h);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         Guarded<float> k(B * h.NKV * maxT * h.HS, 77), v(B * h.NKV * maxT * h.HS, 77), all(heads(B, S, h));
         int pos = 0;
         for (int n : calls) {
@@ -289,7 +281,7 @@ TEST_CASE("attention: through the cache, equal to the whole sequence") {
         cached(2, {4, 2, many++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
     cached(1, {2, 1, 16, 300}, {600, 1, 1}, 3);    // more than one split of the keys in the window
     const int pos = 599;
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         const Heads h = {4, 2, 24};
         CHECK(same_bits(4 * 24, [&](float* y) {
             auto k = normal<float>(2 * 600 * 24, 1), v = normal<float>(2 * 600 * 24, 2), qkv = normal<float>(8 * 24, 3);

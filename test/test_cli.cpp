@@ -281,7 +281,7 @@ TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
     r = run_flatgpt({"--version"});
     CHECK(r.exit_code == 0);
     CHECK(contains(r.out, "flatgpt "));
-    CHECK(contains(r.out, cpu_ops(Dtype::fp32).name));
+    CHECK(contains(r.out, cpu_ops<float>().name));
     for (const char* bad : {"trian", "", "--verson", "\x1b[31m"}) {
         r = run_flatgpt({bad});
         CHECK(r.exit_code == 2);

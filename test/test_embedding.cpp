@@ -1,6 +1,6 @@
 #include "ops.h"
 
-TEST_CASE("embedding: every instruction set against the reference") {
+template <class P> static void against_reference() {
     const Ops<double>& ref = reference_ops();
     const int V = 11, maxT = 140;
     for (int C : {1, 3, 31, 32, 33, 96, 769})
@@ -8,12 +8,13 @@ TEST_CASE("embedding: every instruction set against the reference") {
             const int B = 2, n = B * S * C, five = 5;
             const int* pos = S == 7 ? &five : nullptr;
             CAPTURE(C); CAPTURE(S);
-            auto wte = normal<float>(V * C, 1), wpe = normal<float>(maxT * C, 2), dx = normal<float>(n, 3);
+            auto wte = normal<P>(V * C, 1), wpe = normal<P>(maxT * C, 2);
+            auto dx = normal<float>(n, 3);
             auto tok = tokens(B * S, V, 4);
             std::vector<double> x(n), dwte(V * C, 0.5), dwpe(maxT * C, 0.25);
             ref.embedding_forward(x.data(), tok.data(), doubles(wte).data(), doubles(wpe).data(), B, S, C, pos);
             ref.embedding_backward(dwte.data(), dwpe.data(), doubles(dx).data(), tok.data(), B, S, C, V);
-            each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+            each_isa<P>([&](const Ops<float, P>& op) {
                 Guarded<float> y(n), de(V * C, 0.5), dp(maxT * C, 0.25);
                 op.embedding_forward(y, tok.data(), wte.data(), wpe.data(), B, S, C, pos);
                 op.embedding_backward(de, dp, dx.data(), tok.data(), B, S, C, V);
@@ -27,11 +28,16 @@ TEST_CASE("embedding: every instruction set against the reference") {
         }
 }
 
+TEST_CASE("embedding: every instruction set against the reference") {
+    against_reference<float>();
+    against_reference<bf16>();
+}
+
 TEST_CASE("embedding: the same bits for any number of threads") {
     const int V = 5, B = 3, S = 40, C = 100;
     auto dx = normal<float>(B * S * C, 3);
     auto tok = tokens(B * S, V, 4);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         CHECK(same_bits((V + S) * C, [&](float* d) {
             for (int i = 0; i < (V + S) * C; i++) d[i] = 0;
             op.embedding_backward(d, d + V * C, dx.data(), tok.data(), B, S, C, V);

@@ -17,14 +17,14 @@ TEST_CASE("exp: within 2 ulp everywhere, exact at the ends") {
         for (double from = -110; from < 95; from += 5) {
             std::vector<float> x(n), y(n);
             for (int j = 0; j < n; j++) x[size_t(j)] = float(from + 5.0 * j / n);
-            cpu_loops(Isa(i)).exponentials(y.data(), x.data(), n);
+            cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), n);
             for (int j = 0; j < n; j++) worst = std::fmax(worst, ulps(y[size_t(j)], std::exp(double(x[size_t(j)]))));
         }
         CHECK(worst < 2);
         std::vector<float> x = {0,      -0.0f,     -INFINITY, INFINITY, NAN,    88.72283f,
                                 88.73f, -103.97f, -104,      1e30f,    -1e30f, 1e-30f};
         std::vector<float> y(x.size());
-        cpu_loops(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
+        cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
         CHECK(y[0] == 1);
         CHECK(y[1] == 1);
         CHECK(y[2] == 0);
@@ -42,7 +42,7 @@ TEST_CASE("exp: within 2 ulp everywhere, exact at the ends") {
 
 TEST_CASE("gelu: every instruction set against the reference, 1e-7 of the result's size") {
     const Ops<double>& ref = reference_ops();
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         double forward = 0, backward = 0;
         const int n = 1 << 16;
         for (double from = -16; from < 16; from += 2) {
@@ -73,7 +73,7 @@ TEST_CASE("gelu: sizes, guards, far inputs, in place") {
         std::vector<double> y(n), dx(n);
         ref.gelu_forward(y.data(), doubles(x).data(), n);
         ref.gelu_backward(dx.data(), doubles(dy).data(), doubles(x).data(), n);
-        each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+        each_isa([&](const Ops<float>& op) {
             Guarded<float> fy(n), fdx(n), in_place(n);
             memcpy(in_place.data(), dy.data(), dy.size() * sizeof(float));
             op.gelu_forward(fy, x.data(), n);
@@ -88,7 +88,7 @@ TEST_CASE("gelu: sizes, guards, far inputs, in place") {
             CHECK((fy.intact() && fdx.intact() && in_place.intact()));
         });
     }
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         float x[3] = {1, NAN, 2}, y[3];
         op.gelu_forward(y, x, 3);
         CHECK((!std::isnan(y[0]) && std::isnan(y[1]) && !std::isnan(y[2])));

@@ -22,7 +22,7 @@ Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"
 
 // A model that can hold few activations at a time: prompts are fed in pieces.
 struct Small {
-    Gpt<float> g{cpu_ops(Dtype::fp32)};
+    Gpt<float> g{cpu_ops<float>()};
     Small(int V, int T) {
         REQUIRE(g.allocate({V, T, 2, 2, 32, 64, 1e-5f}, {Use::infer, 1, 8}).ok());
         g.init(1);

@@ -21,6 +21,12 @@ double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vec
     }
     return sum / (B * S);
 }
+
+// f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.
+template <class F> void each_cpu_model(F f) {
+    f([] { return std::make_unique<Gpt<float>>(cpu_ops<float>()); }, 1e-5);
+    if (cpu_has_bf16()) f([] { return std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>()); }, 1e-2);
+}
 }    // namespace
 
 TEST_CASE("gpt: known sizes") {
@@ -69,7 +75,7 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     auto once = flat_grads(g);
     Gpt<double> wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
     REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {Use::train, 12, 256}).ok());
-    CHECK(wide.head_rows <= 12 * 256 / 4);
+    CHECK(wide.head_rows <= 12 * 256 / 2);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
     CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(1e-6));
     CHECK(relative_error(flat_grads(g).data(), once.data(), int64_t(once.size())) < 1e-6);
@@ -85,17 +91,60 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Gpt<double> r(reference_ops());
     toy_model(r, c, {Use::train, B, S});
+    std::vector<float> weights = flat_part(r, Part::weights);
+    for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
+    r.write(Part::weights, 0, r.flat, weights.data());
     double loss = train_pass(r, in, out, B, S);
     auto expected = flat_grads(r);
-    for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-        if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
-        Gpt<float> g(cpu_ops(dtype));
-        toy_model(g, c, {Use::train, B, S});
-        const double tolerance = dtype == Dtype::fp32 ? 1e-5 : 2e-2;
-        CHECK(train_pass(g, in, out, B, S) == doctest::Approx(loss).epsilon(tolerance));
-        CHECK(relative_error(flat_grads(g).data(), expected.data(), int64_t(expected.size())) < 2 * tolerance);
-        CHECK(g.grad_norm() == doctest::Approx(r.grad_norm()).epsilon(tolerance));
+    each_cpu_model([&](auto model, double tolerance) {
+        for (bool master : {true, false}) {
+            auto g = model();
+            toy_model(*g, c, {Use::train, B, S, Recompute::none, master});
+            g->write(Part::weights, 0, g->flat, weights.data());
+            CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(tolerance / 5));
+            CHECK(relative_error(flat_grads(*g).data(), expected.data(), int64_t(expected.size())) < tolerance);
+            CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(tolerance));
+        }
+    });
+}
+
+TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters") {
+    Gpt<float, bf16> g(cpu_ops<bf16>());
+    const Config c = config_named("gpt2").value;
+    const double P = double(config_flat_size(c));
+    auto bytes = [&](const Plan& plan, const char* purpose) {
+        for (const MemoryRow& r : g.memory(c, plan))
+            if (!strcmp(r.purpose, purpose)) return double(r.bytes);
+        return 0.0;
+    };
+    CHECK(bytes({Use::infer, 1, 64}, "parameters") == doctest::Approx(2 * P).epsilon(1e-3));
+    for (bool master : {false, true}) {
+        const Plan plan = {Use::train, 1, 64, Recompute::none, master};
+        CHECK(bytes(plan, "parameters") == doctest::Approx(2 * P).epsilon(1e-3));
+        CHECK(bytes(plan, "gradients") == doctest::Approx(4 * P).epsilon(1e-3));
+        CHECK(bytes(plan, "optimizer state") == doctest::Approx((master ? 12 : 8) * P + P / 64).epsilon(1e-3));
     }
+}
+
+TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic rounding learns without them") {
+    const Config c = {101, 48, 2, 2, 64, 256, 1e-5f};
+    const int B = 2, S = 16;
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+    Gpt<float, bf16> g(cpu_ops<bf16>());
+    toy_model(g, c, {Use::train, B, S});
+    for (int step = 0; step < 3; step++) {
+        train_pass(g, in, out, B, S);
+        update(g, 1e-3f, 0.95f, 0.1f);
+        int64_t apart = 0;
+        const std::vector<float> masters = flat_part(g, Part::weights);
+        for (int64_t i = 0; i < g.flat; i++) {
+            REQUIRE(g.params[i].bits == to_bf16(masters[size_t(i)]).bits);
+            apart += to_float(g.params[i]) != masters[size_t(i)];
+        }
+        CHECK(apart > g.flat / 2);
+    }
+    Gpt<float, bf16> alone(cpu_ops<bf16>());
+    train_stochastically(alone, c);
 }
 
 TEST_CASE("gpt: what the backward computes again has the same bits as what is kept, in less memory") {
@@ -105,7 +154,7 @@ TEST_CASE("gpt: what the backward computes again has the same bits as what is ke
     std::vector<float> kept;
     int64_t bytes = INT64_MAX;
     for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
-        Gpt<float> g(cpu_ops(Dtype::fp32));
+        Gpt<float> g(cpu_ops<float>());
         toy_model(g, c, {Use::train, B, S, r});
         train_pass(g, in, out, B, S);
         auto grads = flat_grads(g);
@@ -118,14 +167,10 @@ TEST_CASE("gpt: what the backward computes again has the same bits as what is ke
 
 TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order") {
     const int B = 2, S = 8;
-    Gpt<float> g(cpu_ops(Dtype::fp32));
+    Gpt<float> g(cpu_ops<float>());
     toy_model(g, TOY, {Use::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
-    auto weights = [&] {
-        std::vector<float> x(size_t(g.flat));
-        g.read(Part::weights, 0, g.flat, x.data());
-        return x;
-    };
+    auto weights = [&] { return flat_part(g, Part::weights); };
     const double loss = train_pass(g, in, out, B, S), norm = g.grad_norm();
     const AdamW adam = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
     const std::vector<float> before = weights();
@@ -157,22 +202,23 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
     const int B = 2, S = 64;
     const Config c = {257, 64, 2, 2, 64, 256, 1e-5f};
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    for (Dtype dtype : {Dtype::fp32, Dtype::bf16}) {
-        if (dtype == Dtype::bf16 && !cpu_has_bf16()) continue;
-        std::vector<float> first;
-        double loss = 0;
-        for (int threads : {1, 1, 2, 3}) {
-            cpu_set_threads(threads);
-            Gpt<float> g(cpu_ops(dtype));
-            toy_model(g, c, {Use::train, B, S});
-            double now = train_pass(g, in, out, B, S);
-            update(g, 1e-3f, 0.95f, 0.1f);
-            std::vector<float> bits(g.params, g.params + config_flat_size(c));
-            if (first.empty()) first = bits, loss = now;
-            CHECK(now == loss);
-            CHECK(memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
+    each_cpu_model([&](auto model, double) {
+        for (bool master : {true, false}) {
+            std::vector<float> first;
+            double loss = 0;
+            for (int threads : {1, 1, 2, 3}) {
+                cpu_set_threads(threads);
+                auto g = model();
+                toy_model(*g, c, {Use::train, B, S, Recompute::none, master});
+                double now = train_pass(*g, in, out, B, S);
+                update(*g, 1e-3f, 0.95f, 0.1f);
+                std::vector<float> bits = flat_part(*g, Part::weights);
+                if (first.empty()) first = bits, loss = now;
+                CHECK(now == loss);
+                CHECK(memcmp(bits.data(), first.data(), bits.size() * sizeof(float)) == 0);
+            }
         }
-    }
+    });
     cpu_set_threads(0);
 }
 
@@ -180,18 +226,20 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config c = {97, 40, 2, 3, 48, 96, 1e-5f};
     const int B = 2, S = 37;
     auto in = toy_tokens(B * S, c.V, 1);
-    Gpt<float> g(cpu_ops(Dtype::fp32));
-    toy_model(g, c, {Use::infer, B, S});
-    for (int split : {1, 5, 36})
-        generate_toy(g, in, B, S, split, 1, [&](const Cache&, auto& cached, auto& whole) {
-            CHECK(relative_error(cached.data(), whole.data(), B * c.V) < 1e-5);
-        });
+    each_cpu_model([&](auto model, double tolerance) {
+        auto g = model();
+        toy_model(*g, c, {Use::infer, B, S});
+        for (int split : {1, 5, 36})
+            generate_toy(*g, in, B, S, split, 1, [&](const Cache&, auto& cached, auto& whole) {
+                CHECK(relative_error(cached.data(), whole.data(), B * c.V) < tolerance);
+            });
+    });
 }
 
 TEST_CASE("gpt: one batch is learnt by heart") {
     const int B = 2, S = 16;
     const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g(cpu_ops(Dtype::fp32));
+    Gpt<float> g(cpu_ops<float>());
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     g.init(1);
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
@@ -224,7 +272,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         text[size_t(i)] = v;
     }
     const Config c = {V, S, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g(cpu_ops(Dtype::fp32));
+    Gpt<float> g(cpu_ops<float>());
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     g.init(1);
     auto batch = [&](int at, std::vector<int>& in, std::vector<int>& out) {
@@ -337,5 +385,5 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
 
 TEST_CASE("gpt: logits, losses, gradients and AdamW steps equal PyTorch's") {
     SUBCASE("reference") { check_golden(reference_ops(), 1e-6); }
-    SUBCASE("cpu") { check_golden(cpu_ops(Dtype::fp32), 3e-6); }
+    SUBCASE("cpu") { check_golden(cpu_ops<float>(), 3e-6); }
 }

@@ -176,7 +176,7 @@ TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank 
 }
 
 TEST_CASE("gpt ranks: memory of a rank shrinks as ZeRO says") {
-    Gpt<float> g(cpu_ops(Dtype::fp32));
+    Gpt<float> g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero, const char* purpose) {
         for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))

@@ -3,29 +3,22 @@
 #include <array>
 #include <unistd.h>
 
-static float bf16(float x) {    // nearest, ties to even
-    uint32_t u;
-    memcpy(&u, &x, 4);
-    u = (u + 0x7fff + (u >> 16 & 1)) & 0xffff0000u;
-    memcpy(&x, &u, 4);
-    return x;
-}
-static std::vector<float> rounded(std::vector<float> x, Dtype dtype) {
-    if (dtype == Dtype::bf16)
-        for (float& v : x) v = bf16(v);
-    return x;
+// What the products of a table with parameters of type P see of their inputs.
+template <class P> static std::vector<double> rounded(const std::vector<float>& x) {
+    std::vector<double> out;
+    for (float v : x) out.push_back(double(to_float(from_float<P>(v))));
+    return out;
 }
 // |error| of a float sum of n products against the size of the result
 static double tolerance(int n) { return 3e-7 * (2 + std::sqrt(double(n))); }
 
-static void compare(int N, int C, int OC, Dtype dtype) {
-    CAPTURE(N); CAPTURE(C); CAPTURE(OC); CAPTURE(int(dtype));
+template <class P> static void compare(int N, int C, int OC) {
+    CAPTURE(N); CAPTURE(C); CAPTURE(OC); CAPTURE(sizeof(P));
     const Ops<double>& ref = reference_ops();
-    auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
-    auto r = normal<float>(N * OC, 4);
-    auto dy = normal<float>(N * OC, 5);
+    auto x = normal<float>(N * C, 1), r = normal<float>(N * OC, 4), dy = normal<float>(N * OC, 5);
+    auto w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
     // bf16 rounds what is multiplied, nothing else: the reference gets rounded inputs, and the bias gradient is float's
-    auto xr = doubles(rounded(x, dtype)), wr = doubles(rounded(w, dtype)), dyr = doubles(rounded(dy, dtype));
+    auto xr = rounded<P>(x), dyr = rounded<P>(dy), wr = doubles(w);
     std::vector<double> plain(N * OC), biased(N * OC), full(N * OC), dx(N * C), dw(OC * C, 0.5), db(OC, 0.25);
     std::vector<double> sink(OC * C);
     ref.linear_forward(plain.data(), xr.data(), wr.data(), nullptr, nullptr, N, C, OC);
@@ -33,7 +26,7 @@ static void compare(int N, int C, int OC, Dtype dtype) {
     ref.linear_forward(full.data(), xr.data(), wr.data(), doubles(b).data(), doubles(r).data(), N, C, OC);
     ref.linear_backward(dx.data(), dw.data(), nullptr, dyr.data(), xr.data(), wr.data(), N, C, OC);
     ref.linear_backward(nullptr, sink.data(), db.data(), doubles(dy).data(), xr.data(), wr.data(), N, C, OC);
-    each_isa(dtype, [&](const Ops<float>& op) {
+    each_isa<P>([&](const Ops<float, P>& op) {
         Guarded<float> y0(N * OC), y1(N * OC), y2(N * OC), y3(N * OC), fdx(N * C), fdw(OC * C, 0.5), fdb(OC, 0.25);
         Guarded<float> dw_only(OC * C, 0.5);
         op.linear_forward(y0, x.data(), w.data(), nullptr, nullptr, N, C, OC);
@@ -60,79 +53,156 @@ TEST_CASE("linear: every instruction set against the reference") {
     for (int N : {1, 2, 3, 4, 7, 31, 65})
         for (int C : {1, 3, 31, 32, 33, 96, 769}) {
             const int OC = C == 769 ? 50 : C == 32 ? 257 : C + 17;
-            compare(N, C, OC, Dtype::fp32);
-            if (N == 2 || N == 31 || N == 65) compare(N, C, OC, Dtype::bf16);
+            compare<float>(N, C, OC);
+            if (N != 7) compare<bf16>(N, C, OC);
         }
-    compare(300, 130, 500, Dtype::fp32);
-    compare(300, 130, 500, Dtype::bf16);
+    // Several blocks of k and of both operands; both ways round.
+    for (auto [N, C, OC] : {std::array{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}}) {
+        compare<float>(N, C, OC);
+        compare<bf16>(N, C, OC);
+    }
+}
+
+template <class P> static void with_gelu() {
+    const Dtype dtype = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
+    each_isa<P>([&](const Ops<float, P>& op) {
+        for (auto [N, C, OC] : {std::array{1, 40, 90}, {4, 33, 20}, {5, 1, 1}, {49, 100, 130}, {200, 1700, 50}}) {
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            Check forward = check_linear_gelu_forward(op, N, C, OC, dtype);
+            Check backward = check_linear_gelu_backward(op, N, C, OC, dtype);
+            CHECK_MESSAGE(forward.ok(), forward.output);
+            CHECK_MESSAGE(backward.ok(), backward.output);
+        }
+    });
+}
+TEST_CASE("linear: with GELU, every instruction set against the reference") {
+    with_gelu<float>();
+    with_gelu<bf16>();
+}
+TEST_CASE("linear: with GELU the bits of linear, then gelu") {
+    each_isa<float>([&](const Ops<float>& op) {
+        const int N = 50, C = 90, OC = 130;
+        auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
+        std::vector<float> pre(size_t(N) * OC), y(pre), pre1(pre), y1(pre);
+        op.linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
+        op.gelu_forward(y.data(), pre.data(), N * OC);
+        op.linear_gelu_forward(y1.data(), pre1.data(), x.data(), w.data(), b.data(), N, C, OC);
+        CHECK(pre == pre1);
+        CHECK(y == y1);
+    });
+}
+
+template <class P> static void library() {
+    const Ops<float, P>* op = onednn_ops(cpu_ops<P>());
+    if (!op) return;    // built without oneDNN
+    const Dtype dtype = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
+    for (auto [N, C, OC] : {std::array{3, 40, 90}, {33, 65, 130}, {300, 130, 500}, {2500, 16, 16}})
+        for (bool bias : {false, true}) {
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            for (Residual residual : {Residual::none, Residual::apart, Residual::in_y}) {
+                Check forward = check_linear_forward(*op, N, C, OC, bias, residual, dtype);
+                CHECK_MESSAGE(forward.ok(), forward.output);
+            }
+            Check backward = check_linear_backward(*op, N, C, OC, true, bias, dtype);
+            CHECK_MESSAGE(backward.ok(), backward.output);
+        }
+}
+TEST_CASE("linear: oneDNN's products, where it is linked") {
+    library<float>();
+    library<bf16>();
+}
+
+// round: A, and B where it is float, are rounded to bf16.
+template <class P> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool round) {
+    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(round); CAPTURE(sizeof(P));
+    auto a = normal<float>(M * K, 1);
+    auto b = normal<P>(K * N, 2);
+    auto ar = round ? rounded<bf16>(a) : doubles(a), br = doubles(b);
+    if (round && sizeof(P) == 4) br = rounded<bf16>(normal<float>(K * N, 2));
+    const int ra = at ? 1 : K, ca = at ? M : 1, rb = bt ? 1 : N, cb = bt ? K : 1;
+    std::vector<double> want(M * N);
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++)
+            for (int k = 0; k < K; k++)
+                want[size_t(m * N + n)] += ar[size_t(m * ra + k * ca)] * br[size_t(k * rb + n * cb)];
+    Guarded<float> c(M * N), sum(M * N, 1);
+    const Loops<P>& loops = cpu_loops<P>(isa);
+    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, c, false, round});
+    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, sum, true, round});
+    for (int64_t j = 0; j < M * N; j++) sum[j] -= 1;
+    CHECK(relative_error(c.data(), want.data(), M * N) < tolerance(K));
+    CHECK(relative_error(sum.data(), want.data(), M * N) < tolerance(K));
+    CHECK((c.intact() && sum.intact()));
 }
 
 TEST_CASE("linear: our own product against the reference, whatever the library") {
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;
         for (auto [M, N, K] :
-             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801}})
-            for (int form = 0; form < 8; form++) {
-                const bool at = form & 1, bt = form & 2, round = form & 4;
-                CAPTURE(i); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(form);
-                auto a = normal<float>(M * K, 1), b = normal<float>(K * N, 2);
-                const Dtype dtype = round ? Dtype::bf16 : Dtype::fp32;
-                auto ar = rounded(a, dtype), br = rounded(b, dtype);
-                const int ra = at ? 1 : K, ca = at ? M : 1, rb = bt ? 1 : N, cb = bt ? K : 1;
-                std::vector<double> want(M * N);
-                for (int m = 0; m < M; m++)
-                    for (int n = 0; n < N; n++) {
-                        double s = 0;
-                        for (int k = 0; k < K; k++)
-                            s += double(ar[size_t(m * ra + k * ca)]) * double(br[size_t(k * rb + n * cb)]);
-                        want[size_t(m * N + n)] = s;
-                    }
-                Guarded<float> c(M * N), sum(M * N, 1);
-                const Loops& loops = cpu_loops(Isa(i));
-                loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, c, false, round});
-                loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, sum, true, round});
-                for (int64_t j = 0; j < M * N; j++) sum[j] -= 1;
-                CHECK(relative_error(c.data(), want.data(), M * N) < tolerance(K));
-                CHECK(relative_error(sum.data(), want.data(), M * N) < tolerance(K));
-                CHECK((c.intact() && sum.intact()));
+             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
+              {1400, 1500, 5}, {9, 50, 3201}})
+            for (int form = 0; form < 4; form++) {
+                for (bool round : {false, true}) own_product<float>(Isa(i), M, N, K, form & 1, form & 2, round);
+                own_product<bf16>(Isa(i), M, N, K, form & 1, form & 2, true);
             }
         auto a = normal<float>(100 * 500, 1), b = normal<float>(500 * 130, 2);
         CHECK(same_bits(100 * 130, [&](float* c) {
-            cpu_loops(Isa(i)).matmul({100, 130, 500, a.data(), 500, 1, b.data(), 130, 1, c, false, false});
+            cpu_loops<float>(Isa(i)).matmul({100, 130, 500, a.data(), 500, 1, b.data(), 130, 1, c, false, false});
         }));
     }
 }
 
+template <class P> static void any_threads() {
+    each_isa<P>([&](const Ops<float, P>& op) {
+        for (auto [N, C, OC] : {std::array{3, 200, 300}, {64, 96, 288}, {256, 384, 1152}, {512, 128, 65},
+                                {33, 769, 50}, {2048, 16, 16}}) {
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            auto x = normal<float>(N * C, 1);
+            auto w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
+            CHECK(same_bits(2 * N * OC + N * C + OC * C + OC, [&](float* y) {
+                float *dy = y + N * OC, *dx = dy + N * OC, *dw = dx + N * C, *db = dw + OC * C;
+                for (int i = 0; i < OC * C + OC; i++) dw[i] = 1;
+                fill_normal(dy, N * OC, 4);
+                op.linear_forward(y, x.data(), w.data(), b.data(), dy, N, C, OC);
+                op.linear_backward(dx, dw, db, dy, x.data(), w.data(), N, C, OC);
+            }));
+        }
+    });
+}
 TEST_CASE("linear: the same bits for any number of threads") {
-    for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
-        each_isa(dtype, [&](const Ops<float>& op) {
-            for (auto [N, C, OC] : {std::array{3, 200, 300}, {64, 96, 288}, {256, 384, 1152}, {512, 128, 65},
-                                    {33, 769, 50}, {2048, 16, 16}}) {
-                CAPTURE(N); CAPTURE(C); CAPTURE(OC);
-                auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
-                CHECK(same_bits(2 * N * OC + N * C + OC * C + OC, [&](float* y) {
-                    float *dy = y + N * OC, *dx = dy + N * OC, *dw = dx + N * C, *db = dw + OC * C;
-                    for (int i = 0; i < OC * C + OC; i++) dw[i] = 1;
-                    fill_normal(dy, N * OC, 4);
-                    op.linear_forward(y, x.data(), w.data(), b.data(), dy, N, C, OC);
-                    op.linear_backward(dx, dw, db, dy, x.data(), w.data(), N, C, OC);
-                }));
-            }
-        });
+    any_threads<float>();
+    any_threads<bf16>();
 }
 
+template <class P> static void one_nan() {
+    each_isa<P>([&](const Ops<float, P>& op) {
+        for (int N : {2, 9}) {
+            auto x = normal<float>(N * 40, 1);
+            auto w = normal<P>(30 * 40, 2);
+            memset(&w[7 * 40 + 3], 0x7f, sizeof(P));    // rounding as an integer would turn 0x7fffffff into -0
+            memset(reinterpret_cast<char*>(&w[7 * 40 + 3]), 0xff, sizeof(P) - 1);
+            std::vector<float> y(size_t(N) * 30);
+            op.linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, 40, 30);
+            for (size_t i = 0; i < y.size(); i++) CHECK(std::isnan(y[i]) == (i % 30 == 7));
+        }
+    });
+}
 TEST_CASE("linear: a NaN in the weights is seen in its column, with bf16 too") {
-    for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
-        each_isa(dtype, [&](const Ops<float>& op) {
-            for (int N : {2, 9}) {
-                auto x = normal<float>(N * 40, 1), w = normal<float>(30 * 40, 2);
-                uint32_t all_ones = 0x7fffffff;    // rounding as an integer would turn this NaN into -0
-                memcpy(&w[7 * 40 + 3], &all_ones, 4);
-                std::vector<float> y(size_t(N) * 30);
-                op.linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, 40, 30);
-                for (size_t i = 0; i < y.size(); i++) CHECK(std::isnan(y[i]) == (i % 30 == 7));
-            }
-        });
+    one_nan<float>();
+    one_nan<bf16>();
+}
+TEST_CASE("linear: a NaN in the inputs is seen in its row, with bf16 too") {
+    each_isa<bf16>([&](const Ops<float, bf16>& op) {
+        for (int N : {2, 9}) {
+            auto x = normal<float>(N * 40, 1);
+            auto w = normal<bf16>(30 * 40, 2);
+            const uint32_t all_ones = 0x7fffffff;    // rounding as an integer would turn this NaN into -0
+            memcpy(&x[40 + 3], &all_ones, 4);
+            std::vector<float> y(size_t(N) * 30);
+            op.linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, 40, 30);
+            for (size_t i = 0; i < y.size(); i++) CHECK(std::isnan(y[i]) == (i / 30 == 1));
+        }
+    });
 }
 
 TEST_CASE("linear: gradients of the reference") {
@@ -154,34 +224,38 @@ TEST_CASE("linear: gradients of the reference") {
 
 // ---- the backend around the operations -----------------------------------------------------------------------------
 
-TEST_CASE("cpu: scratch held is the scratch announced") {
-    for (Dtype dtype : {Dtype::fp32, Dtype::bf16})
-        for (auto [B, S, C, F, Vp, rows, NH] : {std::array{2, 128, 96, 384, 512, 128, 3}, {1, 300, 64, 256, 80, 300, 4},
-                                                {6, 64, 384, 1536, 1024, 96, 6}}) {
-            const Ops<float>& op = cpu_ops(dtype);
-            const int N = B * S;
-            const Heads h = {NH, NH, C / NH};
-            cpu_scratch_release();
-            const size_t most = size_t(std::max({N * F, N * 3 * C, rows * Vp, Vp * C, F * C}));
-            std::vector<float> a(most, 0.01f), b(most, 0.01f), c(most, 0.01f), d(most), e(most), f(most);
-            std::vector<float> mean(N), rstd(N, 1.0f), lse(size_t(N) * NH);
-            op.layernorm_backward(d.data(), e.data(), f.data(), a.data(), b.data(), c.data(), mean.data(), rstd.data(),
-                                  N, C);
-            op.attention_forward(d.data(), lse.data(), a.data(), B, S, h);
-            op.attention_backward(e.data(), b.data(), d.data(), a.data(), lse.data(), B, S, h);
-            for (auto [n, in, out] : {std::array{N, C, 3 * C}, {N, C, C}, {N, C, F}, {N, F, C}, {rows, C, Vp}}) {
-                op.linear_forward(d.data(), a.data(), b.data(), nullptr, nullptr, n, in, out);
-                op.linear_backward(e.data(), f.data(), nullptr, a.data(), b.data(), c.data(), n, in, out);
-            }
-            const double announced = double(op.scratch_bytes(B, S, C, F, Vp, rows, h));
-            const double held = double(cpu_scratch_held());
-            CHECK(held > 0);
-            CHECK(std::fabs(announced - held) <= 0.03 * held);
+template <class P> static void announced_scratch() {
+    for (auto [B, S, C, F, Vp, rows, NH] : {std::array{2, 128, 96, 384, 512, 128, 3}, {1, 300, 64, 256, 80, 300, 4},
+                                            {6, 64, 384, 1536, 1024, 96, 6}, {1, 2, 384, 1536, 1024, 2, 6}}) {
+        const Ops<float, P>& op = cpu_ops<P>();
+        const int N = B * S;
+        const Heads h = {NH, NH, C / NH};
+        cpu_scratch_release();
+        const size_t most = size_t(std::max({N * F, N * 3 * C, rows * Vp, Vp * C, F * C}));
+        std::vector<float> a(most, 0.01f), b(most, 0.01f), d(most), e(most), f(most);
+        std::vector<P> c(most, from_float<P>(0.01f));
+        std::vector<float> mean(N), rstd(N, 1.0f), lse(size_t(N) * NH);
+        op.layernorm_backward(d.data(), e.data(), f.data(), a.data(), b.data(), c.data(), mean.data(), rstd.data(),
+                              N, C);
+        op.attention_forward(d.data(), lse.data(), a.data(), B, S, h);
+        op.attention_backward(e.data(), b.data(), d.data(), a.data(), lse.data(), B, S, h);
+        for (auto [n, in, out] : {std::array{N, C, 3 * C}, {N, C, C}, {N, C, F}, {N, F, C}, {rows, C, Vp}}) {
+            op.linear_forward(d.data(), a.data(), c.data(), nullptr, nullptr, n, in, out);
+            op.linear_backward(e.data(), f.data(), nullptr, a.data(), b.data(), c.data(), n, in, out);
         }
+        const double announced = double(op.scratch_bytes(B, S, C, F, Vp, rows, h));
+        const double held = double(cpu_scratch_held());
+        CHECK(held > 0);
+        CHECK(std::fabs(announced - held) <= 0.03 * held);
+    }
+}
+TEST_CASE("cpu: scratch held is the scratch announced") {
+    announced_scratch<float>();
+    announced_scratch<bf16>();
 }
 
 TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says what it is") {
-    const Ops<float>& op = cpu_ops(Dtype::fp32);
+    const Ops<float>& op = cpu_ops<float>();
     for (int64_t bytes : {int64_t(0), int64_t(1), int64_t(5000), int64_t(3) << 20}) {
         auto* p = static_cast<unsigned char*>(op.allocate(bytes));
         REQUIRE(p != nullptr);
@@ -207,6 +281,10 @@ TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says
         convert(to.data(), from.data(), 600000);
         CHECK(from == to);
     }
+    each_isa([](auto& table) { EXPECT(check_casts(table, 100001)); });
+    each_isa<bf16>([](auto& table) {
+        for (int n : {1, 3, 4, 7, 8, 15, 16, 17, 31, 33, 100001}) EXPECT(check_casts(table, n));
+    });
     void* host = op.allocate_host(100);
     CHECK(host != nullptr);
     op.release_host(host, 100);
@@ -218,5 +296,5 @@ TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says
     CHECK(cpu_threads() >= 1);
     CHECK(cpu_check().ok());
     CHECK(std::string(op.name).find("cpu fp32 (") == 0);
-    CHECK(std::string(cpu_ops(Dtype::bf16).name).find("cpu bf16 (") == 0);
+    CHECK(std::string(cpu_ops<bf16>().name).find("cpu bf16 (") == 0);
 }

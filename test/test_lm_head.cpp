@@ -14,7 +14,7 @@ TEST_CASE("cross entropy: every instruction set against the reference") {
             std::vector<double> d(logits.size());
             std::vector<float> want(N);
             ref.cross_entropy(want.data(), d.data(), doubles(logits).data(), target.data(), 0.5f, N, V, Vp);
-            each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+            each_isa([&](const Ops<float>& op) {
                 Guarded<float> loss(N), only(N), dl(N * Vp), same(N * Vp);
                 memcpy(same.data(), logits.data(), logits.size() * sizeof(float));
                 op.cross_entropy(only, nullptr, logits.data(), target.data(), 0.5f, N, V, Vp);
@@ -35,7 +35,7 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other; same bi
     logits[4999] = NAN;
     logits[2 * V + 3] = INFINITY;
     auto target = tokens(N, V, 2);
-    each_isa(Dtype::fp32, [&](const Ops<float>& op) {
+    each_isa([&](const Ops<float>& op) {
         float loss[N];
         std::vector<float> d(logits.size());
         op.cross_entropy(loss, d.data(), logits.data(), target.data(), 1, N, V, V);
@@ -73,6 +73,6 @@ TEST_CASE("losses are added in order, whatever the pieces") {
     double want = 3, got = 3;
     reference_ops().add_losses(&want, loss.data(), 1000);
     for (int from = 0; from < 1000; from += 130)
-        cpu_ops(Dtype::fp32).add_losses(&got, &loss[size_t(from)], std::min(130, 1000 - from));
+        cpu_ops<float>().add_losses(&got, &loss[size_t(from)], std::min(130, 1000 - from));
     CHECK(want == got);
 }

@@ -45,6 +45,27 @@ TEST_CASE("train: a fine-tuned run goes on when the model it came from is gone")
     CHECK(run_flatgpt(tune).exit_code != 0);    // without --resume the base is needed
 }
 
+TEST_CASE("train: with bf16 parameters, too, a resumed run has the bits of one that was not interrupted") {
+    if (!cpu_has_bf16()) SKIP("this CPU has no bf16 products");
+    Toy toy;
+    for (bool master : {true, false}) {
+        const std::string a = master ? "a" : "c", b = master ? "b" : "d";
+        auto run = [&](const std::string& out, const std::vector<std::string>& more) {
+            std::vector<std::string> args = toy.args(out, more);
+            Toy::set(args, "--dtype", "bf16");
+            if (!master) args.push_back("--stochastic-rounding");
+            const ProcessResult r = run_flatgpt(args);
+            INFO(r.err);
+            CHECK(r.exit_code == 0);
+        };
+        run(a, {"--steps", "20", "--save-every", "10", "--keep", "0"});
+        run(b, {"--steps", "20", "--resume", toy.dir + "/" + a + "/step_00000010"});
+        for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
+            CHECK(same_file(toy.newest(a) + file, toy.newest(b) + file));
+    }
+    CHECK(!same_file(toy.newest("a") + "/model.safetensors", toy.newest("c") + "/model.safetensors"));
+}
+
 TEST_CASE("train: an older checkpoint is not resumed beside newer ones") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "30", "--save-every", "10"})).exit_code == 0);

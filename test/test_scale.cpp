@@ -214,7 +214,7 @@ TEST_CASE("scale: advice is what the forecast says, and none where little waits"
 }
 
 TEST_CASE("scale: memory of one of 512 ranks") {
-    Gpt<float> g(cpu_ops(Dtype::fp32));
+    Gpt<float> g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero) {
         int64_t total = 0;

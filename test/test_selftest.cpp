@@ -32,13 +32,13 @@ void wrong_gelu(float* dx, const float* dy, const float*, int64_t n) {
 }
 void lazy_sum(double*, const float*, int64_t) {}
 void writes_beyond(float* to, const float* from, int64_t n) {
-    cpu_ops(Dtype::fp32).to_floats(to, from, n);
+    cpu_ops<float>().to_floats(to, from, n);
     to[n] = 0;
 }
 }   // namespace
 
 TEST_CASE("selftest: the CPU's table passes") {
-    const Run run(cpu_ops(Dtype::fp32), "gelu");
+    const Run run(cpu_ops<float>(), "gelu");
     CHECK(run.status.ok());
     CHECK((run.test.checks == 3 && run.test.failed == 0));
     CHECK(run.says("ok "));
@@ -47,7 +47,7 @@ TEST_CASE("selftest: the CPU's table passes") {
 }
 
 TEST_CASE("selftest: an entry that is wrong, does nothing or writes beyond its array is reported") {
-    Ops<float> op = cpu_ops(Dtype::fp32);
+    Ops<float> op = cpu_ops<float>();
     op.gelu_backward = wrong_gelu;
     op.sum_of_squares = lazy_sum;
     op.to_floats = writes_beyond;

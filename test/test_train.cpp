@@ -16,17 +16,17 @@ float poison_value = NAN, poison_loss = 0;
 int64_t free_memory = 0;
 void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const float* w, int N,
                               int C, int OC) {
-    cpu_ops(Dtype::fp32).linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+    cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
     if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
 }
 void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N,
                             int V, int Vp) {
-    cpu_ops(Dtype::fp32).cross_entropy(loss, dlogits, logits, target, scale, N, V, Vp);
+    cpu_ops<float>().cross_entropy(loss, dlogits, logits, target, scale, N, V, Vp);
     for (int n = 0; n < N; n++) loss[n] += poison_loss;
 }
 // A trainer that can be stepped by hand: two micro-batches a step.
 struct Steps : Trainer {
-    Ops<float> poisoned = cpu_ops(Dtype::fp32);
+    Ops<float> poisoned = cpu_ops<float>();
     std::vector<float> weights, m, v;    // as remember() found them
     double last_loss = 0, norm = 0;
     bool skipped = false;
@@ -221,7 +221,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
 }
 
 TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
-    Ops<float> op = cpu_ops(Dtype::fp32);
+    Ops<float> op = cpu_ops<float>();
     op.free_bytes = [] { return free_memory; };
     for (int rows : {0, 7, 60, 5000, -60}) {    // of a step; 0: --total-batch is not given; -: two CPU ranks share
         Trainer t;

@@ -31,6 +31,23 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
     CHECK(run_flatgpt({"info", toy.newest("4_1")}).exit_code == 0);
 }
 
+TEST_CASE("train ranks: bf16 parameters, with masters and without; ZeRO is plain to the bit") {
+    NEED_MPIRUN();
+    if (!cpu_has_bf16()) SKIP("this CPU has no bf16 products");
+    RanksToy toy;
+    for (const std::string more : {"", "--stochastic-rounding"})
+        for (const std::string zero : {"0", "1", "2"}) {
+            std::vector<std::string> program = toy.program(zero + more, {"--dtype", "bf16", "--zero", zero,
+                                                                         "--batch", "8"});
+            if (!more.empty()) program.push_back(more);
+            const ProcessResult r = run_process(mpirun(2, program), mpirun_options(120));
+            INFO(r.err);
+            REQUIRE(r.exit_code == 0);
+            toy.same_losses(zero + more, "0", more.empty() ? 1e-6 : 2e-2);
+            if (more.empty()) same_checkpoint(toy, zero, "0");
+        }
+}
+
 TEST_CASE("train ranks: gradients that travel as bf16") {
     NEED_MPIRUN();
     RanksToy toy;

@@ -42,10 +42,26 @@ inline Step update(Model& g, float lr, float beta2, float decay, double clip = 0
     g.update({lr, 0.9f, beta2, 1e-8f, decay}, {.clip = clip}, 1);
     return g.finish();
 }
-inline std::vector<float> flat_grads(Model& g) {
+inline std::vector<float> flat_part(const Model& g, Part part) {
     std::vector<float> all(size_t(g.flat));
-    g.read(Part::gradients, 0, g.flat, all.data());
+    g.read(part, 0, g.flat, all.data());
     return all;
+}
+inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, Part::gradients); }
+
+// A model with bf16 parameters, without masters: learns, and holds nothing but bf16.
+inline void train_stochastically(Model& g, const Config& c) {
+    const int B = 2, S = 16;
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+    toy_model(g, c, {Use::train, B, S, Recompute::none, false});
+    const double before = train_pass(g, in, out, B, S);
+    double after = before;
+    for (int step = 0; step < 12; step++) {
+        update(g, 3e-3f, 0.95f, 0);
+        after = train_pass(g, in, out, B, S);
+    }
+    CHECK(after < before - 1);
+    for (float w : flat_part(g, Part::weights)) REQUIRE(to_float(to_bf16(w)) == w);
 }
 
 // Generates with a cache, the first `split` tokens of each sequence (B,S) at once, then one by one; at every n-th

@@ -60,7 +60,7 @@ int by_mpi(bool measure) {
     if (!comm.ok()) return complain(comm.status);
     Pulse pulse;
     comm.value->pulse = &pulse;
-    const Engine e = {comm.value.get(), &cpu_ops(Dtype::fp32), true};
+    const Engine e = {comm.value.get(), &cpu_ops<float>(), true};
     if (measure) return bench(e);
     test_signals(before);
     test_broadcast(*comm.value);

@@ -1,0 +1,174 @@
+// onednn.cpp - oneDNN's matrix products in the place of our own: for CPUs with AMX, whose tiles it multiplies bf16 with,
+// and to be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). Nothing else knows of it.
+//
+// The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
+// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows). Weights that are bf16 go into the
+// products as they are, x and dy as rounded copies in scratch.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "cpu.h"
+
+#ifdef HAVE_DNNL
+#include <oneapi/dnnl/dnnl.hpp>
+
+#include <map>
+#include <optional>
+
+namespace {
+using dnnl::memory;
+
+struct Primitive {
+    dnnl::matmul run;
+    memory a, b, c, bias, residual;
+    std::unordered_map<int, memory> arguments;
+};
+
+// The form of a product: what a primitive is made for. The number of threads is part of it.
+using Form = std::array<int64_t, 12>;
+
+memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
+    return {{rows, columns}, type, memory::dims{columns, 1}};
+}
+
+// Throws dnnl::error where this CPU has no such product.
+template <class P> Primitive make(const dnnl::engine& engine, const Matmul<P>& p) {
+    const auto f32 = memory::data_type::f32, input = p.halves ? memory::data_type::bf16 : f32;
+    const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // of the bias
+    const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
+    const memory::desc c = dense(p.M, p.N, f32), bias = p.bias ? dense(1, p.N, type) : memory::desc();
+    dnnl::post_ops after;
+    if (p.add) after.append_sum(1);
+    if (p.residual) after.append_binary(dnnl::algorithm::binary_add, c);
+    dnnl::primitive_attr attributes;
+    attributes.set_post_ops(after);
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl::matmul::primitive_desc plan(engine, a, b, bias, c, attributes);
+#else
+    dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(a, b, bias, c), attributes, engine);
+#endif
+    Primitive made = {dnnl::matmul(plan), memory(a, engine, nullptr), memory(b, engine, nullptr),
+                      memory(c, engine, nullptr), memory(bias, engine, nullptr), memory(c, engine, nullptr), {}};
+    made.arguments = {{DNNL_ARG_SRC, made.a}, {DNNL_ARG_WEIGHTS, made.b}, {DNNL_ARG_DST, made.c}};
+    if (p.bias) made.arguments[DNNL_ARG_BIAS] = made.bias;
+    if (p.residual) made.arguments[DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1] = made.residual;
+    return made;
+}
+
+// a, b: the inputs, bf16 with halves. False where oneDNN has no such product here.
+template <class P> bool multiply(const Matmul<P>& p, const void* a, const void* b) {
+    static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+    static dnnl::stream stream(engine);
+    static std::map<Form, std::optional<Primitive>> made;
+    const Form form = {p.M, p.N, p.K, p.ra, p.ca, p.rb, p.cb, p.bias != nullptr, p.residual != nullptr, p.add, p.halves,
+                       cpu_threads()};
+    auto found = made.find(form);
+    try {
+        if (found == made.end()) {
+            found = made.emplace(form, std::nullopt).first;
+            found->second = make(engine, p);
+        }
+        if (!found->second) return false;
+        Primitive& primitive = *found->second;
+        primitive.a.set_data_handle(const_cast<void*>(a));
+        primitive.b.set_data_handle(const_cast<void*>(b));
+        primitive.c.set_data_handle(p.c);
+        if (p.bias) primitive.bias.set_data_handle(const_cast<P*>(p.bias));
+        if (p.residual) primitive.residual.set_data_handle(const_cast<float*>(p.residual));
+        primitive.run.execute(stream, primitive.arguments);
+        stream.wait();
+        return true;
+    } catch (const dnnl::error&) {
+        return false;    // nothing has been written: a failed primitive never started
+    }
+}
+
+// The bf16 copies of a call, in scratch: x (N,C), dy (N,OC), each at a multiple of 64 bytes.
+int64_t copy_size(int64_t elements) { return round_up(elements, 32); }
+int64_t copies_bytes(int64_t N, int64_t C, int64_t OC) {
+    return int64_t(sizeof(bf16)) * (copy_size(N * C) + copy_size(N * OC));
+}
+struct Copies { bf16 *x, *dy; };
+Copies copies(int64_t N, int64_t C, int64_t OC) {
+    auto* p = static_cast<bf16*>(cpu_scratch(copies_bytes(N, C, OC)));
+    return {p, p + copy_size(N * C)};
+}
+
+template <class P> struct OneDnn {
+    static constexpr bool halves = sizeof(P) == 2;
+    static inline Ops<float, P> own;    // what oneDNN does not have is done by this
+
+    static void forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
+        if (N <= GEMV_ROWS) return own.linear_forward(y, x, w, b, residual, N, C, OC);
+        const bool add = residual == y;
+        const void* x_in = x;
+        if constexpr (halves) {
+            const Copies to = copies(N, C, OC);
+            own.from_floats(to.x, x, int64_t(N) * C);
+            x_in = to.x;
+        }
+        if (!multiply(Matmul<P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
+                                .add = add, .halves = halves, .bias = b, .residual = add ? nullptr : residual},
+                      x_in, w))
+            own.linear_forward(y, x, w, b, residual, N, C, OC);
+    }
+
+    static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
+                         int OC) {
+        const void *x_in = x, *dy_in = dy;
+        if constexpr (halves) {
+            const Copies to = copies(N, C, OC);
+            own.from_floats(to.x, x, int64_t(N) * C);
+            own.from_floats(to.dy, dy, int64_t(N) * OC);
+            x_in = to.x, dy_in = to.dy;
+        }
+        if (dx && !multiply(Matmul<P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1,
+                                      .c = dx, .halves = halves},
+                            dy_in, w))
+            return own.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+        // oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small, and then the
+        // bits depend on their number: it gets shorter sums, in order.
+        constexpr int MOST = 1984, size = halves ? 2 : 4;
+        const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
+        for (int64_t n = 0; n < N; n += step) {
+            const int rows = std::min(step, N - int(n));
+            if (!multiply(Matmul<float>{.M = OC, .N = C, .K = rows, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
+                                        .c = dw, .add = true, .halves = halves},
+                          static_cast<const char*>(dy_in) + n * OC * size, static_cast<const char*>(x_in) + n * C * size))
+                own.linear_backward(nullptr, dw, nullptr, dy + n * OC, x + n * C, w, rows, C, OC);
+        }
+        if (db) cpu_loops<float>(Isa::base).column_sums(db, dy, N, OC);
+    }
+
+    static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
+        int64_t most = own.scratch_bytes(B, S, C, F, Vp, head_rows, h);    // the others', too
+        const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
+        const std::array<int, 3> forms[] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C},
+                                            {head_rows, C, Vp}};
+        for (auto [rows, in, out] : forms)
+            if (halves) most = std::max(most, cpu_scratch_size(copies_bytes(rows, in, out)));
+        return most;
+    }
+};
+}   // namespace
+
+template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>& own) {
+    static const dnnl_version_t& v = *dnnl_version();
+    static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (oneDNN " +
+                                    std::to_string(v.major) + "." + std::to_string(v.minor) + ")";
+    static Ops<float, P> ops;
+    OneDnn<P>::own = ops = own;
+    ops.name = name.c_str();
+    ops.linear_forward = OneDnn<P>::forward;
+    ops.linear_backward = OneDnn<P>::backward;
+    ops.linear_gelu_forward = nullptr;
+    ops.linear_gelu_backward = nullptr;
+    ops.scratch_bytes = OneDnn<P>::scratch_bytes;
+    return &ops;
+}
+#else
+template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>&) { return nullptr; }
+#endif
+template const Ops<float>* onednn_ops(const Ops<float>&);
+template const Ops<float, bf16>* onednn_ops(const Ops<float, bf16>&);
