@@ -19,6 +19,11 @@ void poisoned_linear_backward(float* dx, float* dw, float* db, const float* dy, 
     cpu_ops<float>().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
     if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
 }
+void poisoned_linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy, const float* x,
+                                   const float* w, const float* pre, int N, int C, int OC) {
+    cpu_ops<float>().linear_gelu_backward(dpre, dw, db, dpre_sum, dy, x, w, pre, N, C, OC);
+    if (backward_calls++ == poison_call) dw[int64_t(OC) * C / 2] = poison_value;
+}
 void poisoned_cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N,
                             int V, int Vp) {
     cpu_ops<float>().cross_entropy(loss, dlogits, logits, target, scale, N, V, Vp);
@@ -33,7 +38,9 @@ struct Steps : Trainer {
     Step last;
     Gpt<float>& gpt() const { return static_cast<Gpt<float>&>(*device.model); }
     void prepare(const Toy& toy) {
-        poisoned.linear_backward = poisoned_linear_backward, poisoned.cross_entropy = poisoned_cross_entropy;
+        poisoned.linear_backward = poisoned_linear_backward;
+        if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
+        poisoned.cross_entropy = poisoned_cross_entropy;
         o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";
         o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
         device.model = std::make_unique<Gpt<float>>(poisoned);
@@ -279,7 +286,7 @@ TEST_CASE("train: a gradient that is not finite never reaches the weights") {
     Steps t;
     t.prepare(toy);
     for (int i = 0; i < 40; i++) t.step();
-    const int calls = 2 * (1 + 2 * 4);    // two micro-batches: the head, and four products in each block
+    const int calls = 2 * (1 + 2 * 4);    // two micro-batches: the head, and four products in each of two blocks
     for (int call = 0; call < calls; call++)
         for (float value : {NAN, INFINITY, -INFINITY}) {
             t.remember();
