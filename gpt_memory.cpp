@@ -105,7 +105,7 @@ template <class T, class P> void lay_out(Layout& at, Gpt<T, P>& g, const Config&
         for (T** p : {&g.dx, &g.dt}) at.take(*p, N * c.C);
     if (train) at.take(g.dwide, N * std::max(c.F, 3 * c.C));
     at.purpose("logits");
-    // A quarter of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
+    // Half of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
     const int64_t most = std::min(g.op.logits_bytes / (int64_t(sizeof(T)) * c.Vp()), ceil_div(N, 2));
     g.head_rows = int(std::min(N, round_up(std::max<int64_t>(64, most), 16)));
     at.take(g.head, int64_t(g.head_rows) * c.Vp());

@@ -178,7 +178,7 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.wait = wait;
     ops.add_losses = add_losses;
     ops.gate = gate;
-    ops.logits_bytes = 256 << 20;    // 333 rows of GPT-2's: from 256 rows on products are at speed
+    ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2's: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     return ops;
 }

@@ -32,8 +32,8 @@ int64_t cpu_scratch_held();
 int64_t cpu_scratch_size(int64_t bytes);    // what a request for so many will hold
 void cpu_scratch_release();
 
-// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then, in this order, what is
-// not null:
+// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then, in this order, what
+// is not null:
 template <class P> struct Matmul {
     int M, N, K;
     const float* a; int64_t ra, ca;

@@ -1,5 +1,5 @@
-// gelu.h - GELU, the tanh form: y = x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). One exp and one
-// division an element.
+// gelu.h - GELU, the tanh form: y = x/2 (1 + tanh(u)) = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3). One exp and
+// one division an element.
 #pragma once
 #include "vec.h"
 

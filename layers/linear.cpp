@@ -21,7 +21,8 @@ template <class P> static Matmul<P> output(float* y, const float* x, const P* w,
 }
 // dx = dy w
 template <class P> static Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
-    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx, .halves = halves<P>};
+    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
+            .halves = halves<P>};
 }
 // dw += dy^T x, db[o] += sum_n dy[n,o]
 template <class P> static Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,

@@ -1,5 +1,5 @@
-// onednn.cpp - oneDNN's matrix products in the place of our own: for CPUs with AMX, whose tiles it multiplies bf16 with,
-// and to be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). Nothing else knows of it.
+// onednn.cpp - oneDNN's matrix products in the place of our own: for CPUs with AMX, whose tiles multiply bf16, and to
+// be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). Nothing else knows of it.
 //
 // The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
 // with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows). Weights that are bf16 go into the
@@ -127,15 +127,17 @@ template <class P> struct OneDnn {
                                       .c = dx, .halves = halves},
                             dy_in, w))
             return own.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-        // oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small, and then the
-        // bits depend on their number: it gets shorter sums, in order.
+        // oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small, and then
+        // the bits depend on their number: it gets shorter sums, in order.
         constexpr int MOST = 1984, size = halves ? 2 : 4;
         const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
         for (int64_t n = 0; n < N; n += step) {
             const int rows = std::min(step, N - int(n));
-            if (!multiply(Matmul<float>{.M = OC, .N = C, .K = rows, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
-                                        .c = dw, .add = true, .halves = halves},
-                          static_cast<const char*>(dy_in) + n * OC * size, static_cast<const char*>(x_in) + n * C * size))
+            const auto* dy_rows = static_cast<const char*>(dy_in) + n * OC * size;
+            const auto* x_rows = static_cast<const char*>(x_in) + n * C * size;
+            if (!multiply(Matmul<float>{.M = OC, .N = C, .K = rows, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C,
+                                        .cb = 1, .c = dw, .add = true, .halves = halves},
+                          dy_rows, x_rows))
                 own.linear_backward(nullptr, dw, nullptr, dy + n * OC, x + n * C, w, rows, C, OC);
         }
         if (db) cpu_loops<float>(Isa::base).column_sums(db, dy, N, OC);

@@ -1,12 +1,13 @@
 // pack.h - operands of a matrix product, brought into the order in which its inner loop reads them.
 //
-// A word is a float, or a pair of bf16 of neighbouring k; beyond the last k it is zero. In panels of W columns (of B; for
-// A, rows) word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
+// A word is a float, or a pair of bf16 of neighbouring k; beyond the last k it is zero. In panels of W columns (of B;
+// for A, rows) word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
 #pragma once
 #include "tile.h"
 
 namespace ISA {
-constexpr int PACKED = 96;   // columns, at most, that are packed in one call
+constexpr int PACKED = 96;    // columns, at most, that are packed in one call
+constexpr int AHEAD = 16;     // rows
 
 template <class E> INLINE vf load_most(const E* p, int n) { return n >= VW ? load(p) : load_some(p, n); }
 
@@ -93,12 +94,14 @@ static void pack_across(float* to, int64_t panel, int columns, int n, const E* p
     vf total[PACKED / VW] = {};
     for (int k = 0; k < K; k += PER) {
         const E *low = p + k * ld, *high = PER == 2 && k + 1 < K ? low + ld : nullptr;
-        int j = 0;
-        for (; j + VW <= n; j += VW)
-            put_words<W>(to, panel, j, k / PER, Words::across(low + j, high ? high + j : nullptr, VW));
-        if (j < n) put_words<W>(to, panel, j, k / PER, Words::across(low + j, high ? high + j : nullptr, n - j)), j += VW;
-        for (; j < columns; j += VW) put_words<W>(to, panel, j, k / PER, vf{});
-        for (j = 0; sums && j < n; j += VW) {
+        for (int r = 0; r < PER; r++)    // rows lie too far apart for the hardware to foresee
+            for (int j = 0; j < n; j += 64 / int(sizeof(E))) __builtin_prefetch(low + (AHEAD + r) * ld + j);
+        for (int j = 0; j < columns; j += VW) {
+            const E* odd = high ? high + j : nullptr;
+            if (j + VW <= n) put_words<W>(to, panel, j, k / PER, Words::across(low + j, odd, VW));
+            else put_words<W>(to, panel, j, k / PER, j < n ? Words::across(low + j, odd, n - j) : vf{});
+        }
+        for (int j = 0; sums && j < n; j += VW) {
             total[j / VW] += load_most(low + j, n - j);
             if (high) total[j / VW] += load_most(high + j, n - j);
         }
