@@ -16,8 +16,8 @@ WARN ?= -Wall -Wextra -Wno-restrict
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
 
-# Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: plain loops then, no
-# ranks on CPUs.
+# Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
+# on CPUs.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 # Headers alone: who wants the library loads it.

@@ -22,7 +22,7 @@ for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
 # What may be missing, and what there is without it.
 without() {
     case $1 in
-        libdnnl-dev) echo "plain blocked loops instead of oneDNN" ;;
+        libdnnl-dev) echo "bf16 without AMX on CPUs that have it" ;;
         libopenmpi-dev) echo "no ranks on CPUs" ;;
         openmpi-bin) echo "ranks under mpirun are not tested" ;;
         iproute2) echo "ranks on machines apart are not tested" ;;
