@@ -75,7 +75,7 @@ layers/linear.cpp ;; s/column_sums(dpre_sum, dpre, N, C)/column_sums(dpre_sum, d
 layers/matmul.cpp ;; s/first == 0 \&\& s0 == 0/true/ ;; linear: the same bits*
 layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: every*
 layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
-layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: every*
+layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: with GELU*
 layers/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
 layers/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
 gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
