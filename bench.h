@@ -1,10 +1,67 @@
-// bench.h - ceilings that `flatgpt bench` measures first; the floor of every row follows from them.
+// bench.h - what the files of `flatgpt bench` share: ceilings, which are measured first, rows, and the profile.
 #pragma once
+#include <string>
+#include <vector>
+
+#include "bench_work.h"
+#include "device.h"
 
 struct Peaks {
     double products = 0;    // FLOP/s of matrix products in the chosen type
-    double flops = 0;       // FLOP/s of the other arithmetic: attention on the CPU, fp32
+    double flops = 0;       // FLOP/s of the other arithmetic: fp32
     double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
+    double floor(const Work& w) const {    // seconds
+        return std::max(w.products / products + w.flops / flops, w.bytes / bytes);
+    }
 };
-Peaks cpu_peaks(bool bf16);    // bench_peaks.cpp
-void cpu_evict();              // reads more memory than the caches hold
+Peaks cpu_peaks(bool bf16);                        // bench_peaks.cpp. Of the instruction set in use
+void cpu_flush(const void* p, int64_t bytes);      // out of all caches
+
+struct BenchOptions {
+    std::string filter, model = "gpt2";
+    int layers = 0, heads = 0, channels = 0, batch = 0, seq_len = 0, vocab = 0;
+    bool json = false, steps_only = false, profile = false;
+    DeviceOptions device;
+};
+
+struct Bench {
+    const BenchOptions& o;
+    Device device;
+    Peaks peak;
+
+    // work: of one call. flops, bytes 0 there: not what the row is about.    times in seconds
+    void print(const std::string& name, std::vector<double> times, const Work& work) const;
+    void short_of_memory(const std::string& what) const;
+    bool wanted(const std::string& name) const { return name.find(o.filter) != std::string::npos; }
+};
+
+// bench_rows.cpp: each operation by itself, at a model's sizes.
+Status bench_operations(Bench& bench, const Config& c, int B, int S);
+
+// ---- the profile: bench_profile.cpp --------------------------------------------------------------------------------
+
+struct ProfileRow {
+    std::string name;
+    int64_t calls = 0;
+    double seconds = 0, floor = 0;
+    Work work;    // of all calls
+};
+// `op` with every entry that works noting its time and work. They wait for the device after each call, and nothing is
+// recorded.
+template <class T, class P> const Ops<T, P>& profiled(const Ops<T, P>& op);
+void profile_start(const Peaks& peak);
+// Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up to
+// the time since then, but for what the noting took.
+std::vector<ProfileRow> profile_rows();
+
+// A step of training, a generated token: tables of the fastest of several.
+Status profile_training(const Bench& bench, const Config& c, int B, int S);
+Status profile_generation(const Bench& bench, const Config& c, int rows);
+
+// What the rows time and the profile takes apart. ahead: the device works while the next step is handed over.
+struct TrainingStep {
+    TrainingStep(const Config& c, int B, int S);
+    void run(Model& g);
+    const int B, S;
+    std::vector<int> tok, target;
+};

@@ -69,10 +69,10 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round) {
 
 constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
 const int64_t* far_memory = nullptr;
-}    // namespace
 
-// In short pieces, so that other work on the machine falls between some of them.
-void cpu_evict() {
+// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
+// between some of them.
+void read_far_memory() {
     static int next = 0;
     if (!far_memory) {
         void* memory = cpu_ops<float>().allocate(PART * PARTS);
@@ -86,24 +86,41 @@ void cpu_evict() {
     for (int64_t block = 0; block < 64; block++) total += sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64);
     sink = float(total);
 }
+}    // namespace
+
+// Line by line: to read other memory instead, twice what the last level holds, left much of 3 MB in it (AMD Zen 5,
+// whose L3 keeps out what streams through).
+void cpu_flush(const void* p, int64_t bytes) {
+#if defined(__x86_64__)
+    const char* from = static_cast<const char*>(p);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
+    _mm_mfence();
+#else
+    (void)p, (void)bytes;
+    for (int64_t i = 0; i < PARTS; i++) read_far_memory();
+#endif
+}
 
 Peaks cpu_peaks(bool bf16) {
     Peaks peak;
-    double fp32 = loop_peak(fma_base, 2 * 16 * 4);
+    switch (cpu_isa()) {
 #if defined(__x86_64__)
-    if (cpu_supports(Isa::avx2)) fp32 = std::max(fp32, loop_peak(fma_avx2, 2 * 16 * 8));
-    if (cpu_supports(Isa::avx512)) fp32 = std::max(fp32, loop_peak(fma_avx512, 2 * 16 * 16));
-    peak.products = bf16 && cpu_has_bf16() ? loop_peak(bf16_loop, 4 * 16 * 16) : fp32;
-#else
-    peak.products = fp32;
-    (void)bf16;
+        case Isa::avx512bf16:
+            if (bf16) peak.products = loop_peak(bf16_loop, 4 * 16 * 16);
+            [[fallthrough]];
+        case Isa::avx512: peak.flops = loop_peak(fma_avx512, 2 * 16 * 16); break;
+        case Isa::avx2: peak.flops = loop_peak(fma_avx2, 2 * 16 * 8); break;
 #endif
-    peak.flops = fp32;
+        default: peak.flops = loop_peak(fma_base, 2 * 16 * 4);
+    }
+    (void)bf16;
+    if (peak.products == 0) peak.products = peak.flops;
     double best = 1e9;
-    cpu_evict();
+    read_far_memory();
     for (int r = 0; r < 60; r++) {
         const double start = now_seconds();
-        cpu_evict();
+        read_far_memory();
         best = std::min(best, now_seconds() - start);
     }
     peak.bytes = double(PART) / best;

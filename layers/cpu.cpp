@@ -264,10 +264,13 @@ Status cpu_check() {
         return fail(Exit::usage, "FLATGPT_GEMM=%s: expected own or onednn", gemm);
     return chosen().status;
 }
-template <class P> const Ops<float, P>& cpu_ops() {
+Isa cpu_isa() {
     static const Result<Isa> isa = chosen();
     CHECK(isa.ok(), "%s", isa.status.message.c_str());
-    const Ops<float, P>& own = cpu_ops_isa<P>(isa.value);
+    return isa.value;
+}
+template <class P> const Ops<float, P>& cpu_ops() {
+    const Ops<float, P>& own = cpu_ops_isa<P>(cpu_isa());
     static const Ops<float, P>* library = wants_onednn(sizeof(P) == 2) ? onednn_ops(own) : nullptr;
     return library ? *library : own;
 }

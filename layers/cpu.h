@@ -19,10 +19,11 @@ constexpr int ISA_COUNT = 4;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
+Isa cpu_isa();         // in use: the best one, or FLATGPT_ISA's
 bool cpu_has_amx();    // multiplies tiles of bf16
 Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU,
                        // or FLATGPT_GEMM is neither own nor onednn
-// The table of one instruction set, which the CPU must have. cpu_ops() is this for the best one, or FLATGPT_ISA's.
+// The table of one instruction set, which the CPU must have. cpu_ops() is this for cpu_isa().
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
 
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. Its
