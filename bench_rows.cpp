@@ -1,8 +1,8 @@
 // bench_rows.cpp - each operation by itself, at a model's sizes.
 //
 // On the CPU all buffers are flushed from the caches before each repetition; what is written may still be in one when
-// the clock stops, so an operation that writes as much as it reads can be above 100 % of its floor, up to 200 %. On a
-// GPU a recorded graph of calls goes round several sets of buffers, more than its L2 holds.
+// the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a recorded
+// graph of calls goes round several sets of buffers, more than its L2 holds.
 #include <array>
 #include <tuple>
 
@@ -218,7 +218,8 @@ void Rows<T, P>::linear_calls(const std::string& name, const Ops<T, P>& from, in
     free_all();
 }
 
-// On the CPU a library's products follow, where there is one: or ours, where the library's are in use.
+// On the CPU a library's products follow, where there is one, or ours, where the library's are in use. The library
+// chooses its own instruction set, whatever FLATGPT_ISA says.
 template <class T, class P> void Rows<T, P>::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
     if constexpr (std::is_same_v<T, float>) {

@@ -129,6 +129,21 @@ TEST_CASE("cuda command line: no GPU") {
     CHECK(contains(r.out, "compute capability"));
 }
 
+TEST_CASE("cuda command line: bench takes a step and a token apart") {
+    NEED_EMULATED();
+    for (const char* dtype : {"bf16", "fp32"}) {
+        ProcessResult r = run_emulated({"bench", "--device", "cuda", "--dtype", dtype, "--steps-only", "--profile",
+                                        "--layers", "2", "--heads", "2", "--channels", "64", "--vocab", "61",
+                                        "--batch", "2", "--seq-len", "16", "--json"});
+        INFO(r.out << r.err);
+        REQUIRE(r.exit_code == 0);
+        for (const char* row : {"\"profile\":\"training step B=2 T=16\",\"name\":\"attention_backward\"",
+                                "\"profile\":\"generation, a token of 64 sequences\",\"name\":\"attention_cached\"",
+                                "\"name\":\"everything else, on the host\"", "\"name\":\"sum\""})
+            CHECK(contains(r.out, row));
+    }
+}
+
 TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
     NEED_EMULATED();
     const char* path = getenv("FLATGPT_EMU");

@@ -1,0 +1,107 @@
+// test_bench.cpp - the profile of a step: its sums, its calls, and that it changes nothing; the work of single calls.
+#include "bench.h"
+
+#include "console.h"
+#include "test.h"
+#include "toy_model.h"
+
+namespace {
+const Config TOY = {61, 32, 3, 2, 16, 64, 1e-5f};
+const Peaks PEAK = {2e12, 1e12, 1e11};
+
+int64_t calls(const std::vector<ProfileRow>& rows, const std::string& entry) {
+    int64_t n = 0;
+    for (const ProfileRow& r : rows)
+        if (r.name.substr(0, r.name.find(' ')) == entry) n += r.calls;
+    return n;
+}
+template <class T, class P> void check_profile(const Ops<T, P>& op, bool fused) {
+    const int B = 2, S = 16, L = TOY.L;
+    Gpt<T, P> plain(op), noted(profiled(op));
+    std::vector<ProfileRow> rows;
+    double whole = 0;
+    uint64_t hashes[2];
+    for (Gpt<T, P>* g : {&plain, &noted}) {
+        REQUIRE(g->allocate(TOY, {Use::train, B, S}).ok());
+        g->init(1);
+        TrainingStep step(TOY, B, S);
+        for (int i = 0; i < 3; i++) {
+            const double start = now_seconds();
+            profile_start(PEAK);
+            step.run(*g);
+            (void)g->finish();
+            rows = profile_rows();
+            whole = now_seconds() - start;
+        }
+        hashes[g == &noted] = g->hash();
+        if (g == &plain) CHECK(rows.size() == 1);
+    }
+    CHECK(hashes[0] == hashes[1]);
+    CHECK(flat_grads(plain) == flat_grads(noted));
+
+    CHECK(calls(rows, "linear_forward") == (fused ? 3 : 4) * L + 1);
+    CHECK(calls(rows, "linear_backward") == (fused ? 3 : 4) * L + 1);
+    CHECK(calls(rows, "linear_gelu_forward") == (fused ? L : 0));
+    CHECK(calls(rows, "linear_gelu_backward") == (fused ? L : 0));
+    CHECK(calls(rows, "gelu_backward") == (fused ? 0 : L));
+    CHECK(calls(rows, "attention_forward") == L);
+    CHECK(calls(rows, "layernorm_backward") == 2 * L + 1);
+    CHECK(calls(rows, "adamw") == 1);
+    double seconds = 0, products = 0;
+    for (size_t i = 0; i + 1 < rows.size(); i++) {
+        CAPTURE(rows[i].name);
+        CHECK(rows[i].calls > 0);
+        CHECK(rows[i].seconds >= rows[i + 1].seconds * (i + 2 < rows.size()));    // longest first
+        CHECK((rows[i].floor > 0 && std::isfinite(rows[i].floor)));
+        CHECK(rows[i].floor <= PEAK.floor(rows[i].work) * (1 + 1e-9) + rows[i].work.bytes / PEAK.bytes);
+        seconds += rows[i].seconds;
+        if (rows[i].name.rfind("linear", 0) == 0) products += rows[i].work.products;
+    }
+    CHECK((rows.back().calls == 0 && rows.back().seconds >= 0));
+    seconds += rows.back().seconds;
+    CHECK((seconds <= whole && seconds > 0.2 * whole));    // the rest of it was spent on notes
+    const double C = TOY.C, weights = 12 * L * C * C + TOY.Vp() * C;
+    CHECK(products == doctest::Approx(6 * B * S * weights));
+}
+}    // namespace
+
+TEST_CASE("bench: a profile counts every call, adds up to the step and changes no bit of it") {
+    SUBCASE("fp32") { check_profile(cpu_ops<float>(), cpu_ops<float>().linear_gelu_forward != nullptr); }
+    SUBCASE("bf16") { check_profile(cpu_ops<bf16>(), cpu_ops<bf16>().linear_gelu_forward != nullptr); }
+    SUBCASE("composed") {
+        Ops<float> composed = cpu_ops<float>();
+        composed.linear_gelu_forward = nullptr, composed.linear_gelu_backward = nullptr;
+        check_profile(composed, false);
+    }
+}
+
+TEST_CASE("bench: the work of a call follows from its arguments") {
+    const Ops<float, bf16>& op = cpu_ops<bf16>();
+    const WorkOf<float, bf16> work{op};
+    float x[64] = {};
+    bf16 w[4] = {};
+    // x 8x4 and y 8x2 in fp32, w 2x4 and b in bf16
+    const Work linear = work.linear_forward(x, x, w, w, nullptr, 8, 4, 2);
+    CHECK(linear.products == 2 * 8 * 4 * 2);
+    CHECK(linear.bytes == 4 * (8 * 4 + 8 * 2) + 2 * (2 * 4 + 2));
+    CHECK(work.linear_forward(x, x, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
+    CHECK(work.linear_backward(nullptr, x, x, x, x, w, 8, 4, 2).products == linear.products);
+    CHECK(work.linear_backward(x, x, x, x, x, w, 8, 4, 2).products == 2 * linear.products);
+    // 3 sequences of 5, 2 heads of 4: 15 pairs each; of a window of 2: 9
+    Heads h = {2, 2, 4};
+    CHECK(work.attention_forward(x, x, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
+    CHECK(WorkOf<float, float>{cpu_ops<float>()}.attention_forward(x, x, x, 3, 5, h).flops == 4 * 3 * 2 * 15 * 4);
+    h.window = 2;
+    CHECK(work.attention_backward(x, x, x, x, x, 3, 5, h).products == 10 * 3 * 2 * 9 * 4);
+    const int pos = 6, tok[4] = {7, 3, 7, 7};
+    h.window = 0;
+    CHECK(work.attention_cached(x, x, x, x, 3, 1, &pos, 8, h).bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
+    // rows 7 and 3 of wte once each, 2 of wpe
+    CHECK(work.embedding_forward(x, tok, w, w, 2, 2, 4, nullptr).bytes == 4 * 4 * 4 + 4 * 4 + 2 * (2 + 2) * 4);
+    CHECK(work.adamw(w, x, x, x, x, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
+    CHECK(work.adamw(w, nullptr, x, x, x, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
+    CHECK(WorkOf<float, float>{cpu_ops<float>()}.adamw(x, nullptr, x, x, x, nullptr, 64, nullptr, {}, 0).bytes ==
+          28 * 64 + 1);
+    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .flops = 2, .bytes = 2.5}) == 3);
+    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .flops = 2, .bytes = 5}) == 5);
+}
