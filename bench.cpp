@@ -164,7 +164,7 @@ Command bench_command() {
                {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
                {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24},
                {"--steps-only", &o->steps_only, "no single operations"},
-               {"--profile", &o->profile, "steps and generated tokens taken apart: each operation's time, share and floor"},
+               {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
                {"--json", &o->json, "one JSON object a row on standard output"}};
     for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
         c.flags.push_back(f);

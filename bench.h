@@ -50,8 +50,8 @@ struct ProfileRow {
 // recorded.
 template <class T, class P> const Ops<T, P>& profiled(const Ops<T, P>& op);
 void profile_start(const Peaks& peak);
-// Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up to
-// the time since then, but for what the noting took.
+// Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up
+// to the time since then, but for what the noting took.
 std::vector<ProfileRow> profile_rows();
 
 // A step of training, a generated token: tables of the fastest of several.

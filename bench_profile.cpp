@@ -119,7 +119,8 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
     const ProfileRow sum = sum_of(rows);
     if (!bench.o.json)
-        printf("\nprofile: %s, the fastest of %d%s\nfloors in bytes are of memory: above 100 %% it lay in a cache\n  %-36s %6s %10s %8s %10s %7s %8s\n", what.c_str(), steps,
+        printf("\nprofile: %s, the fastest of %d%s\nfloors in bytes are of memory: above 100 %% it lay in a cache\n"
+               "  %-36s %6s %10s %8s %10s %7s %8s\n", what.c_str(), steps,
                bench.device.gpu ? "; every call is waited for, which the row above does not do" : "", "", "calls", "ms",
                "share", "floor ms", "of it", "above");
     for (const ProfileRow& r : rows) print_row(bench, what, r, sum.seconds);

@@ -1,8 +1,8 @@
 // bench_rows.cpp - each operation by itself, at a model's sizes.
 //
 // On the CPU all buffers are flushed from the caches before each repetition; what is written may still be in one when
-// the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a recorded
-// graph of calls goes round several sets of buffers, more than its L2 holds.
+// the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a
+// recorded graph of calls goes round several sets of buffers, more than its L2 holds.
 #include <array>
 #include <tuple>
 
