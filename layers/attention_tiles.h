@@ -4,7 +4,7 @@
 #include "tile.h"
 
 namespace ISA {
-constexpr float INF = __builtin_inff(), LOG2E = 0x1.715476p0f;
+constexpr float INF = __builtin_inff();
 constexpr int PANEL = NV * VW;    // columns of a product that go through its kernel at once
 
 constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
@@ -20,23 +20,6 @@ INLINE int first_key(Heads h, int S, int pos, int b, int s) {
     return h.doc_start ? most(window, h.doc_start[int64_t(b) * S + s]) : window;
 }
 INLINE float scale_of(Heads h) { return 1 / __builtin_sqrtf(float(h.HS)); }
-
-// 2^x for x <= 0 and a little above; what would be below 2^-125 is that. NaN stays NaN. A minimax
-// fit of degree 6 on half a unit to both sides, 1.9e-9 off before rounding.
-INLINE vf exp2(vf x) {
-    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
-    x = max(set1(-125), x);
-    vf t = x + MAGIC;
-    vf r = x - (t - MAGIC);
-    vf p = set1(0x1.41d334p-13f);
-    p = p * r + 0x1.5f456ap-10f;
-    p = p * r + 0x1.3b2dbcp-7f;
-    p = p * r + 0x1.c6aed4p-5f;
-    p = p * r + 0x1.ebfbdap-3f;
-    p = p * r + 0x1.62e430p-1f;
-    p = p * r + 1.0f;
-    return p * reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23);
-}
 
 // log2(x) for x of at least 1, by Newton's steps on 2^y = x from the float's bits.
 INLINE vf log2(vf x) {
