@@ -70,17 +70,19 @@ template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n,
         }
 }
 
-template <class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
-    for (int i = m; i < m + rows; i++)
+enum class Then { add, slope, gelu };    // what more there is than bias and residual
+template <Then then, class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
+    for (int i = m; i < m + rows; i++) {
+        const int64_t row = int64_t(i) * g.N + n;
         each_vector(columns, [&](int64_t j, auto place) {
-            const int64_t at = int64_t(i) * g.N + n + j;
-            vf v = place.get(g.c + at);
+            vf v = place.get(g.c + row + j);
             if (g.bias) v += place.get(g.bias + n + j);
-            if (g.residual) v += place.get(g.residual + at);
-            if (g.gelu_of) v *= gelu_slope(place.get(g.gelu_of + at));
-            if (g.gelu) place.put(g.gelu + at, gelu(v));
-            place.put(g.c + at, v);
+            if (g.residual) v += place.get(g.residual + row + j);
+            if constexpr (then == Then::slope) v *= gelu_slope(place.get(g.gelu_of + row + j));
+            if constexpr (then == Then::gelu) place.put(g.gelu + row + j, gelu(v));
+            place.put(g.c + row + j, v);
         });
+    }
 }
 
 namespace {
@@ -149,7 +151,10 @@ template <class P, bool pairs, bool rounds> struct Product {
                 const vf v = place.get(edge + i * MICRO + j);
                 place.put(c + i * int64_t(g.N) + j, add ? v + place.get(c + i * int64_t(g.N) + j) : v);
             });
-        if (ends) epilogue(g, m, rows, n, columns);
+        if (!ends) return;
+        if (g.gelu) epilogue<Then::gelu>(g, m, rows, n, columns);
+        else if (g.gelu_of) epilogue<Then::slope>(g, m, rows, n, columns);
+        else epilogue<Then::add>(g, m, rows, n, columns);
     }
 
     // The panel at o0 meets strips [first, end) of the shared operand from s0 on.
