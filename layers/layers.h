@@ -9,7 +9,7 @@
 // lie in the device's memory unless "host" is written. Arguments: outputs, inputs, saved statistics, sizes. Statistics
 // (mean, rstd, lse, losses) are float always, and so are the gradients of bf16 parameters: Grad<P>.
 // Gradients of parameters accumulate (+=); gradients of activations are assigned (=) except where "adds" is written.
-// Every entry gives the same bits for the same inputs, whatever the number of threads (linear: see linear.cpp); no
+// Every entry gives the same bits for the same inputs, whatever the number of threads (with AMX: see onednn.cpp); no
 // entry allocates after the first call with a given shape. A device may work behind the caller's back: only download
 // and wait wait for it.
 #pragma once
