@@ -12,50 +12,35 @@
 
 #include "console.h"
 #include "data/json.h"
-#include "device.h"
-#include "gpt.h"
+
+void Bench::print(const std::string& name, std::vector<double> times, double floor, double flops, double bytes,
+                  double ratio) const {
+    std::sort(times.begin(), times.end());
+    const double best = times[0], median = times[times.size() / 2];
+    const double gflops = flops / best / 1e9, gbytes = bytes / best / 1e9;
+    if (ratio == 0) ratio = floor / best;
+    if (o.json) {
+        printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
+               json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
+               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(),
+               json_number(ratio).c_str());
+        if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
+        if (bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
+        printf("}\n");
+    } else {
+        char rates[2][24] = {"", ""};
+        if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
+        if (bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
+        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
+               rates[1], floor * 1e6, ratio * 100);
+    }
+    fflush(stdout);
+}
+void Bench::short_of_memory(const std::string& what) const {
+    fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
+}
 
 namespace {
-struct BenchOptions {
-    std::string filter, model = "gpt2";
-    int layers = 0, heads = 0, channels = 0, batch = 0, seq_len = 0, vocab = 0;
-    bool json = false, steps_only = false;
-    DeviceOptions device;
-};
-
-struct Bench {
-    const BenchOptions& o;
-    Device device;
-    Peaks peak;
-
-    // flops, bytes: of one call; 0: not what the row is about
-    void print(const std::string& name, std::vector<double> times, double floor, double flops, double bytes) const {
-        std::sort(times.begin(), times.end());
-        const double best = times[0], median = times[times.size() / 2];
-        const double gflops = flops / best / 1e9, gbytes = bytes / best / 1e9;
-        if (o.json) {
-            printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
-                   json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
-                   json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(),
-                   json_number(floor / best).c_str());
-            if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
-            if (bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
-            printf("}\n");
-        } else {
-            char rates[2][24] = {"", ""};
-            if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
-            if (bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
-            printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
-                   rates[1], floor * 1e6, floor / best * 100);
-        }
-        fflush(stdout);
-    }
-    void short_of_memory(const std::string& what) const {
-        fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
-    }
-    bool wanted(const std::string& name) const { return name.find(o.filter) != std::string::npos; }
-};
-
 // ---- operations ----------------------------------------------------------------------------------------------------
 
 constexpr int SETS = 4;    // of buffers
@@ -119,7 +104,7 @@ template <class T, class P> struct Rows {
         op.wait(op.mark());
         if (!op.record) {
             for (double spent = 0; times.size() < 3 || (times.size() < 15 && spent < 0.25); spent += times.back()) {
-                cpu_evict();
+                (void)cpu_read();
                 const double start = now_seconds();
                 run(0);
                 times.push_back(now_seconds() - start);
@@ -350,27 +335,6 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     return {};
 }
 
-std::string generation(int rows) { return "generation, " + std::to_string(rows) + " sequences"; }
-Status bench_generation(Bench& bench, const Config& c, int rows) {
-    Model& g = *bench.device.model;
-    Cache cache;
-    TRY(g.cache_allocate(cache, rows, c.T));
-    std::vector<int> tok(size_t(rows), 1);
-    std::vector<float> logits(size_t(rows) * size_t(c.V));
-    std::vector<double> times;
-    for (int t = 0; t < std::min(c.T, 64); t++) {
-        const double start = now_seconds();
-        g.extend(cache, tok.data(), 1);
-        g.logits(logits.data());
-        if (t > 2) times.push_back(now_seconds() - start);
-    }
-    g.cache_free(cache);
-    if (times.empty()) return {};
-    const double bytes = double(config_parameters(c)) * (bench.device.dtype == Dtype::bf16 ? 2 : 4);
-    bench.print(generation(rows), times, bytes / bench.peak.bytes, 0, bytes);
-    return {};
-}
-
 Status run(const BenchOptions& o) {
     Result<Device> opened = open_device(o.device, true);
     TRY(opened.status);
@@ -389,7 +353,7 @@ Status run(const BenchOptions& o) {
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
     TRY(with_ops(*bench.device.model, [&](auto& op) { return bench_operations(bench, op, c, B, S); }));
     TRY(bench_training(bench, c, B, S));
-    std::vector<int> sizes = {1, 64};
+    std::vector<int> sizes = {1, 2, 4, 8, 16, 64};
     std::erase_if(sizes, [&](int rows) { return !bench.wanted(generation(rows)); });
     if (sizes.empty()) return {};
     opened = open_device(o.device, false);    // a model without training state
