@@ -240,22 +240,24 @@ int64_t attention_scratch(int B, int S, Heads h) {
 
 constexpr int SPLIT = 256;    // keys of an item
 
-// o[0..nv vectors) = sum_j p[j] v[j,:]
-template <int nv> INLINE void weigh(float* o, const float* p, const float* v, int n, int HS) {
+// o[0..nv vectors) = sum_j p[j] v[j,:]; meanwhile the n rows at `next` are asked for (null: none)
+template <int nv> INLINE void weigh(float* o, const float* p, const float* v, const float* next, int n, int HS) {
     vf even[nv] = {}, odd[nv] = {};
     int j = 0;
-    for (; j + 2 <= n; j += 2, v += 2 * HS)
+    for (; j + 2 <= n; j += 2, v += 2 * HS) {
+        if (next) fetch(next + int64_t(j) * HS, 2 * HS);
 #pragma GCC unroll 4
         for (int u = 0; u < nv; u++) {
             even[u] += p[j] * load(v + u * VW);
             odd[u] += p[j + 1] * load(v + HS + u * VW);
         }
+    }
 #pragma GCC unroll 4
     for (int u = 0; u < nv; u++) store(o + u * VW, even[u] + odd[u] + (j < n ? p[j] * load(v + u * VW) : vf{}));
 }
 
 // n keys for one query: o (padded HS) = sum of exp(score - top) v. Bound by memory: each key and value is read once.
-// Rows of a head are few: its values are asked for while its keys are read, and the keys at `next` (null: none) then.
+// A head's rows are few: its values are asked for while its keys are read, the keys at `next` while values are.
 struct Part { float top, sum; };
 static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, int HS,
                         float scale) {
@@ -268,7 +270,6 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
         score[j] = sum(s) * scale;
     }
     each_vector(n, [&](int64_t j, auto at) { top = max(at.others(at.get(score + j), -INF), top); });
-    for (int j = 0; next && j < n; j++) fetch(next + int64_t(j) * HS, HS);
     const float most = max(top), base = most > -INF ? most : 0;
     each_vector(n, [&](int64_t j, auto at) {
         vf e = at.others(exp(at.get(score + j) - base), 0);
@@ -276,8 +277,8 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
         at.put(score + j, e);
     });
     int d = 0;
-    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, n, HS);
-    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, n, HS);
+    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, d ? nullptr : next, n, HS);
+    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, d ? nullptr : next, n, HS);
     if (d < HS) {
         vf s = {};
         for (int j = 0; j < n; j++) s += score[j] * load_some(v + int64_t(j) * HS + d, HS - d);
