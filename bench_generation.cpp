@@ -23,11 +23,12 @@ template <class Get> std::vector<double> each(const std::vector<Measured>& token
     return x;
 }
 
-// Slow and fast: bandwidths on either side of the geometric mean of the extremes, where these are far apart.
+// Slow and fast: bandwidths on either side of the geometric mean of two percentiles, where these are far apart.
 void print_ratios(const std::vector<Measured>& tokens) {
     auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
-    const auto [least, most] = std::minmax_element(bandwidths.begin(), bandwidths.end());
-    const double border = *most > 1.4 * *least ? std::sqrt(*least * *most) : 0;
+    std::sort(bandwidths.begin(), bandwidths.end());
+    const double least = bandwidths[bandwidths.size() / 20], most = bandwidths[bandwidths.size() * 19 / 20];
+    const double border = most > 1.4 * least ? std::sqrt(least * most) : 0;
     for (bool fast : {false, true}) {
         std::vector<Measured> some;
         std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(some),

@@ -325,7 +325,8 @@ static void decode(const Call& c, float* k, float* v) {
             const int64_t at = place(item);
             const float* next = item + 1 < mine.to ? k + place(item + 1) : nullptr;
             if (split + 1 == splits) {
-                const int64_t from = b * fresh.sequence + kv * fresh.head, to = at + (n - 1 - split * SPLIT) * int64_t(HS);
+                const int64_t from = b * fresh.sequence + kv * fresh.head;
+                const int64_t to = at + (n - 1 - split * SPLIT) * int64_t(HS);
                 copy_head(k + to, fresh.k + from, HS);
                 copy_head(v + to, fresh.v + from, HS);
             }

@@ -1,8 +1,9 @@
 // gemv.cpp - linear_forward for the few rows of generation, N <= GEMV_ROWS, with GELU where the ffn has it.
 //
-// Each thread owns a range of the rows of w and reads it once, in address order; all rows of x stay in L1. Bound by
-// memory: 4 bytes a weight, 2 of bf16. There x is rounded to bf16, as the large products round it, once and beforehand;
-// where the CPU multiplies pairs of bf16, w is not widened.
+// Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 meet
+// one row of w after the other; others meet BLOCK rows of w, 4 at a time. Bound by memory: 4 bytes a weight, 2 of bf16.
+// There x is rounded to bf16, as the large products round it, once and beforehand; where the CPU multiplies pairs of
+// bf16, w is not widened.
 #include "gelu.h"
 #include "pack.h"
 
@@ -70,12 +71,68 @@ template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_
     }
 }
 
+// n rows of x from i0 on against R rows of w. ask: for the R rows after them, in address order.
+template <int R, int n, class As, class P> INLINE void dot_block(const Few<P>& g, int64_t o, int i0, bool ask) {
+    constexpr int E = As::E, LINE = 64 / sizeof(P);
+    const P *w = g.w + o * g.C, *next = w + int64_t(R) * g.C;
+    vf s[R][n] = {};
+    auto step = [&](int c, auto get_w, auto get_x) {
+        vf v[R];
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) v[r] = get_w(w + int64_t(r) * g.C + c);
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++) {
+            const vf x = get_x(g.x + int64_t(i0 + i) * g.row + c * VW / E);
+#pragma GCC unroll 4
+            for (int r = 0; r < R; r++) s[r][i] = As::add(s[r][i], v[r], x);
+        }
+    };
+    int c = 0;
+    for (; c + E <= g.C; c += E, next += R * E) {
+#pragma GCC unroll 4
+        for (int at = 0; at < R * E; at += LINE)
+            if (ask) __builtin_prefetch(next + at);
+        step(c, [](const P* p) { return As::get(p); }, [](const float* p) { return load(p); });
+    }
+    const int left = g.C - c;
+    if (left > 0)
+        step(c, [&](const P* p) { return As::some(p, left); },
+             [&](const float* p) { return left >= VW ? load(p) : load_some(p, left); });
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int r = 0; r < R; r++) {
+            const int64_t at = int64_t(i0 + i) * g.OC + o + r;
+            g.y[at] = sum(s[r][i]) + ((g.b ? widened(g.b[o + r]) : 0) + (g.residual ? g.residual[at] : 0));
+        }
+}
+template <int R, class As, class P> INLINE void dot_blocks(const Few<P>& g, int64_t o) {
+    const int groups = (g.N + 3) / 4;
+    for (int k = 0; k < groups; k++) {
+        const int from = g.N * k / groups, n = g.N * (k + 1) / groups - from;
+        if (n == 1) dot_block<R, 1, As>(g, o, from, k == 0);
+        if (n == 2) dot_block<R, 2, As>(g, o, from, k == 0);
+        if (n == 3) dot_block<R, 3, As>(g, o, from, k == 0);
+        if (n == 4) dot_block<R, 4, As>(g, o, from, k == 0);
+    }
+}
+
+constexpr int BLOCK = VW == 16 ? 4 : 2;    // with 4 rows of x as many sums as there are registers for
+INLINE bool stays_in_L1(int N, int row) { return N <= 4 && int64_t(sizeof(float)) * N * row <= 32 << 10; }
+
+// n 0: rows of any number
 template <int n, class As, class P> static void all_rows(const Few<P>& g) {
 #pragma omp parallel
     {
         const Range r = my_share(g.OC, 16);
-        for (int64_t o = r.from; o < r.to; o++) dot_rows<n, As>(g, o);
-        for (int i = 0; g.gelu && i < n; i++)
+        int64_t o = r.from;
+        if constexpr (n > 0) {
+            for (; o < r.to; o++) dot_rows<n, As>(g, o);
+        } else {
+            for (; o + BLOCK <= r.to; o += BLOCK) dot_blocks<BLOCK, As>(g, o);
+            for (; o < r.to; o++) dot_blocks<1, As>(g, o);
+        }
+        for (int i = 0; g.gelu && i < g.N; i++)
             each_vector(r.to - r.from, [&](int64_t j, auto at) {
                 const int64_t k = int64_t(i) * g.OC + r.from + j;
                 at.put(g.gelu + k, gelu(at.get(g.y + k)));
@@ -84,25 +141,33 @@ template <int n, class As, class P> static void all_rows(const Few<P>& g) {
 }
 template <class As, class P> static void multiply(const Few<P>& g) {
     if (g.N == 1) all_rows<1, As>(g);
-    if (g.N == 2) all_rows<2, As>(g);
-    if (g.N == 3) all_rows<3, As>(g);
-    if (g.N == 4) all_rows<4, As>(g);
+    else if (!stays_in_L1(g.N, g.row)) all_rows<0, As>(g);
+    else if (g.N == 2) all_rows<2, As>(g);
+    else if (g.N == 3) all_rows<3, As>(g);
+    else all_rows<4, As>(g);
 }
 
 int64_t gemv_scratch(int C) { return int64_t(sizeof(float)) * GEMV_ROWS * (C + 2 * VW); }
+// Rows a multiple of a page apart would share cache sets.
+INLINE int apart(int row) { return row % 512 ? row : row + VW; }
 
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC) {
-    multiply<AsFloats>(Few<float>{y, x, C, w, b, residual, gelu, N, C, OC});
+    if (stays_in_L1(N, C)) return multiply<AsFloats>(Few<float>{y, x, C, w, b, residual, gelu, N, C, OC});
+    const int row = apart(C);
+    float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
+    for (int i = 0; i < N; i++)
+        each_vector(C, [&](int64_t c, auto at) { at.put(room + i * row + c, at.get(x + int64_t(i) * C + c)); });
+    multiply<AsFloats>(Few<float>{y, room, row, w, b, residual, gelu, N, C, OC});
 }
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
           int OC) {
     float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
 #if defined(__AVX512BF16__)
     typedef AsPairs As;
-    const int row = padded((C + 1) / 2);
+    const int words = padded((C + 1) / 2), row = apart(words);
     for (int i = 0; i < N; i++) {
-        store(room + (i + 1) * row - VW, vf{});
+        store(room + i * row + words - VW, vf{});
         pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
     }
 #else

@@ -89,7 +89,7 @@ template <class P> static int64_t scratch_of(int N, int C, int OC) {
     int64_t most = 0;
     auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
     if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
-    else if (halves<P>) needs(gemv_scratch(C));
+    else needs(gemv_scratch(C));
     needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
     needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
     return most;
