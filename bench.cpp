@@ -11,14 +11,17 @@
 #include "data/json.h"
 #include "gpt.h"
 
-void Bench::print(const std::string& name, std::vector<double> times, const Work& work) const {
+void Bench::print(const std::string& name, std::vector<double> times, const Work& work, double floor,
+                  double ratio) const {
     std::sort(times.begin(), times.end());
-    const double best = times[0], median = times[times.size() / 2], floor = peak.floor(work);
+    const double best = times[0], median = times[times.size() / 2];
+    if (floor == 0) floor = peak.floor(work);
+    if (ratio == 0) ratio = floor / best;
     const double flops = work.products + work.flops, gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
     if (o.json) {
         printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
                json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
-               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(floor / best).c_str());
+               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(ratio).c_str());
         if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
         if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
         printf("}\n");
@@ -27,7 +30,7 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
         if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
         if (work.bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
         printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
-               rates[1], floor * 1e6, floor / best * 100);
+               rates[1], floor * 1e6, ratio * 100);
     }
     fflush(stdout);
 }
@@ -52,7 +55,6 @@ void TrainingStep::run(Model& g) {
 
 namespace {
 std::string training(int B, int S) { return "training step B=" + std::to_string(B) + " T=" + std::to_string(S); }
-std::string generation(int rows) { return "generation, " + std::to_string(rows) + " sequences"; }
 
 Status bench_training(Bench& bench, const Config& c, int B, int S) {
     Model& g = *bench.device.model;
@@ -79,30 +81,6 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     bench.print(training(B, S), times, {.products = flops});
     const double best = *std::min_element(times.begin(), times.end());
     if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / best);
-    return {};
-}
-
-Status bench_generation(Bench& bench, const Config& c, int rows) {
-    Model& g = *bench.device.model;
-    TRY(g.allocate(c, {Use::infer, rows, 1}));
-    g.init(1);
-    Cache cache;
-    TRY(g.cache_allocate(cache, rows, c.T));
-    std::vector<int> tok(size_t(rows), 1);
-    std::vector<float> logits(size_t(rows) * size_t(c.V));
-    std::vector<double> times;
-    for (int t = 0; t < std::min(c.T, 64); t++) {
-        const double start = now_seconds();
-        g.extend(cache, tok.data(), 1);
-        g.logits(logits.data());
-        if (t > 2) times.push_back(now_seconds() - start);
-    }
-    g.cache_free(cache);
-    if (times.empty()) return {};
-    // Every weight once for all sequences, of wpe a row; the keys of the first tokens are few.
-    const double weights = double(config_parameters(c)) - double(c.T) * c.C;
-    bench.print(generation(rows), times,
-                {.products = 2 * weights * rows, .bytes = weights * (bench.device.dtype == Dtype::bf16 ? 2 : 4)});
     return {};
 }
 
@@ -137,11 +115,11 @@ Status run(const BenchOptions& o) {
             TRY(profile_training(bench, c, B, S));
         }
     }
-    for (int rows : {1, 64}) {
+    for (int rows : {1, 2, 4, 8, 16, 64}) {
         if (!bench.wanted(generation(rows))) continue;
         TRY(reopen(false));
         TRY(bench_generation(bench, c, rows));
-        if (o.profile) TRY(profile_generation(bench, c, rows));
+        if (o.profile && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
     }
     return {};
 }

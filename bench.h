@@ -16,6 +16,7 @@ struct Peaks {
 };
 Peaks cpu_peaks(bool bf16);                        // bench_peaks.cpp. Of the instruction set in use
 void cpu_flush(const void* p, int64_t bytes);      // out of all caches
+double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
@@ -30,13 +31,19 @@ struct Bench {
     Peaks peak;
 
     // work: of one call. flops, bytes 0 there: not what the row is about.    times in seconds
-    void print(const std::string& name, std::vector<double> times, const Work& work) const;
+    // floor, ratio 0: of the ceilings measured first; of floor and best time
+    void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
+               double ratio = 0) const;
     void short_of_memory(const std::string& what) const;
     bool wanted(const std::string& name) const { return name.find(o.filter) != std::string::npos; }
 };
 
 // bench_rows.cpp: each operation by itself, at a model's sizes.
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
+
+// bench_generation.cpp: a token after the other.
+std::string generation(int rows);    // the row's name
+Status bench_generation(Bench& bench, const Config& c, int rows);
 
 // ---- the profile: bench_profile.cpp --------------------------------------------------------------------------------
 

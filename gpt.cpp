@@ -288,6 +288,10 @@ template <class T, class P> void Gpt<T, P>::logits(float* out) {
             x = x_last;
         }
         op.linear_forward(head, x, w.wte, nullptr, nullptr, rows, C, Vp);
+        if constexpr (std::is_same_v<T, float>) {
+            for (int i = 0; i < rows; i++, out += V) op.download(out, head + int64_t(i) * Vp, int64_t(sizeof(T)) * V);
+            continue;
+        }
         op.download(host_logits.data(), head, int64_t(sizeof(T)) * rows * Vp);
         for (int i = 0; i < rows; i++, out += V)
             std::transform(&host_logits[size_t(i) * size_t(Vp)], &host_logits[size_t(i) * size_t(Vp)] + V, out,

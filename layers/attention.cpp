@@ -240,27 +240,32 @@ int64_t attention_scratch(int B, int S, Heads h) {
 
 constexpr int SPLIT = 256;    // keys of an item
 
-// o[0..nv vectors) = sum_j p[j] v[j,:]
-template <int nv> INLINE void weigh(float* o, const float* p, const float* v, int n, int HS) {
+// o[0..nv vectors) = sum_j p[j] v[j,:]; meanwhile the n rows at `next` are asked for (null: none)
+template <int nv> INLINE void weigh(float* o, const float* p, const float* v, const float* next, int n, int HS) {
     vf even[nv] = {}, odd[nv] = {};
     int j = 0;
-    for (; j + 2 <= n; j += 2, v += 2 * HS)
+    for (; j + 2 <= n; j += 2, v += 2 * HS) {
+        if (next) fetch(next + int64_t(j) * HS, 2 * HS);
 #pragma GCC unroll 4
         for (int u = 0; u < nv; u++) {
             even[u] += p[j] * load(v + u * VW);
             odd[u] += p[j + 1] * load(v + HS + u * VW);
         }
+    }
 #pragma GCC unroll 4
     for (int u = 0; u < nv; u++) store(o + u * VW, even[u] + odd[u] + (j < n ? p[j] * load(v + u * VW) : vf{}));
 }
 
 // n keys for one query: o (padded HS) = sum of exp(score - top) v. Bound by memory: each key and value is read once.
+// A head's rows are few: its values are asked for while its keys are read, the keys at `next` while values are.
 struct Part { float top, sum; };
-static Part decode_part(float* o, const float* q, const float* k, const float* v, int n, int HS, float scale) {
+static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, int HS,
+                        float scale) {
     float score[SPLIT];
     vf top = set1(-INF), total = {};
     for (int j = 0; j < n; j++) {
         vf s = {};
+        fetch(v + int64_t(j) * HS, HS);
         each_vector(HS, [&](int64_t d, auto at) { s += at.get(q + d) * at.get(k + int64_t(j) * HS + d); });
         score[j] = sum(s) * scale;
     }
@@ -272,8 +277,8 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
         at.put(score + j, e);
     });
     int d = 0;
-    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, n, HS);
-    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, n, HS);
+    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, d ? nullptr : next, n, HS);
+    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, d ? nullptr : next, n, HS);
     if (d < HS) {
         vf s = {};
         for (int j = 0; j < n; j++) s += score[j] * load_some(v + int64_t(j) * HS + d, HS - d);
@@ -282,36 +287,60 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
     return {base, sum(total)};
 }
 
-static void decode(const Call& c) {    // S = 1
+// y of one query of one head, from the parts of its keys
+static void join_parts(float* y, const float* o, const Part* end, int splits, int HS) {
+    float top = end[0].top, total = 0;
+    for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
+    for (int s = 0; s < splits; s++) total += end[s].sum * exp(set1(end[s].top - top))[0];
+    each_vector(HS, [&](int64_t d, auto at) {
+        vf sum = {};
+        for (int s = 0; s < splits; s++)
+            sum += load(o + int64_t(s) * padded(HS) + d) * exp(set1(end[s].top - top));
+        at.put(y + d, sum / total);
+    });
+}
+
+static void copy_head(float* to, const float* from, int HS) {
+    each_vector(HS, [&](int64_t d, auto at) { at.put(to + d, at.get(from + d)); });
+}
+
+// S = 1. k, v: the caches. Whoever reads a head's last keys puts the new one behind them first.
+static void decode(const Call& c, float* k, float* v) {
     const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV;
     const int first = first_key(c.h, 1, c.pos, 0, 0), n = c.pos + 1 - first, splits = tiles(n, SPLIT);
     const int64_t parts = int64_t(c.B) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * parts * (P + 2)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
-#pragma omp parallel
+    const Keys fresh = packed_keys(c.qkv, 1, c.h);
+    const int items = c.B * c.h.NKV * splits;
+    auto place = [&](int item) {    // of the item's first key in the caches
+        const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
+        return b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
+    };
+#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ALONE)
     {
-#pragma omp for schedule(static)
-        for (int item = 0; item < c.B * c.h.NKV * splits; item++) {
+        const Range mine = my_share(items, 1), rows = my_share(c.B * NH, 1);
+        for (int item = int(mine.from); item < mine.to; item++) {
             const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
-            const int64_t at = b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
+            const int64_t at = place(item);
+            const float* next = item + 1 < mine.to ? k + place(item + 1) : nullptr;
+            if (split + 1 == splits) {
+                const int64_t from = b * fresh.sequence + kv * fresh.head;
+                const int64_t to = at + (n - 1 - split * SPLIT) * int64_t(HS);
+                copy_head(k + to, fresh.k + from, HS);
+                copy_head(v + to, fresh.v + from, HS);
+            }
             for (int i = kv * group; i < (kv + 1) * group; i++) {
-                const int64_t part = (int64_t(b) * NH + i) * splits + split;
-                ends[part] = decode_part(o + part * P, c.qkv + b * c.qkv_row() + int64_t(i) * HS, c.keys.k + at,
-                                         c.keys.v + at, least(SPLIT, n - split * SPLIT), HS, scale_of(c.h));
+                const int64_t row = int64_t(b) * NH + i, part = row * splits + split;
+                ends[part] = decode_part(o + part * P, c.qkv + b * c.qkv_row() + int64_t(i) * HS, k + at, v + at,
+                                         next, least(SPLIT, n - split * SPLIT), HS, scale_of(c.h));
+                if (splits == 1) join_parts(c.y + row * HS, o + part * P, ends + part, 1, HS);
             }
         }
-#pragma omp for schedule(static)
-        for (int row = 0; row < c.B * NH; row++) {
-            const Part* end = ends + int64_t(row) * splits;
-            float top = end[0].top, total = 0;
-            for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
-            for (int s = 0; s < splits; s++) total += end[s].sum * exp(set1(end[s].top - top))[0];
-            each_vector(HS, [&](int64_t d, auto at) {
-                vf y = {};
-                for (int s = 0; s < splits; s++)
-                    y += load(o + (int64_t(row) * splits + s) * P + d) * exp(set1(end[s].top - top));
-                at.put(c.y + int64_t(row) * HS + d, y / total);
-            });
+        if (splits > 1) {
+#pragma omp barrier
+            for (int64_t row = rows.from; row < rows.to; row++)
+                join_parts(c.y + row * HS, o + row * splits * P, ends + row * splits, splits, HS);
         }
     }
 }
@@ -321,17 +350,16 @@ void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv
     const int pos = *p;
     const Keys fresh = packed_keys(qkv, S, h);
     const Keys cache = {k_cache, v_cache, h.HS, int64_t(h.NKV) * maxT * h.HS, int64_t(maxT) * h.HS};
+    const Call c = {y, nullptr, qkv, cache, B, S, pos, h};
+    if (S == 1) return decode(c, k_cache, v_cache);
 #pragma omp parallel for schedule(static)
     for (int item = 0; item < B * h.NKV * S; item++) {
         const int s = item % S, kv = item / S % h.NKV, b = item / S / h.NKV;
         const int64_t from = b * fresh.sequence + s * fresh.row + kv * fresh.head;
         const int64_t to = b * cache.sequence + (pos + s) * cache.row + kv * cache.head;
-        each_vector(h.HS, [&](int64_t d, auto at) {
-            at.put(k_cache + to + d, at.get(fresh.k + from + d));
-            at.put(v_cache + to + d, at.get(fresh.v + from + d));
-        });
+        copy_head(k_cache + to, fresh.k + from, h.HS);
+        copy_head(v_cache + to, fresh.v + from, h.HS);
     }
-    const Call c = {y, nullptr, qkv, cache, B, S, pos, h};
-    S == 1 ? decode(c) : forward<false>(c);
+    forward<false>(c);
 }
 }   // namespace ISA

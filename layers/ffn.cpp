@@ -5,7 +5,7 @@ namespace ISA {
 constexpr int64_t BLOCK = 4096;
 
 void gelu_forward(float* y, const float* x, int64_t n) {
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n > BLOCK)
     for (int64_t i = 0; i < n; i += BLOCK)
         each_vector(least64(BLOCK, n - i), [&](int64_t j, auto at) {
             vf v = at.get(x + i + j);

@@ -8,10 +8,12 @@ void matmul(const Matmul<float>& m);
 void matmul(const Matmul<bf16>& m);
 int64_t matmul_scratch(const Matmul<float>& m);
 int64_t matmul_scratch(const Matmul<bf16>& m);
-Target<decltype(Ops<float>::linear_forward)>::type gemv;
-Target<decltype(Ops<float, bf16>::linear_forward)>::type gemv;
+// gelu: null, or also gelu(y)
+void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
+          int OC);
+void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
+          int OC);
 int64_t gemv_scratch(int C);
-void gelu_forward(float* y, const float* x, int64_t n);
 
 template <class P> constexpr bool halves = sizeof(P) == 2;
 
@@ -33,7 +35,7 @@ template <class P> static Matmul<float> weight_gradient(float* dw, float* db, co
 
 template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual,
                                               int N, int C, int OC) {
-    if (N <= GEMV_ROWS) return gemv(y, x, w, b, residual, N, C, OC);
+    if (N <= GEMV_ROWS) return gemv(y, nullptr, x, w, b, residual, N, C, OC);
     Matmul<P> m = output(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
@@ -49,10 +51,7 @@ template <class P> static void linear_backward(float* dx, float* dw, float* db, 
 
 template <class P> static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N,
                                                    int C, int OC) {
-    if (N <= GEMV_ROWS) {
-        gemv(pre, x, w, b, nullptr, N, C, OC);
-        return gelu_forward(y, pre, int64_t(N) * OC);
-    }
+    if (N <= GEMV_ROWS) return gemv(pre, y, x, w, b, nullptr, N, C, OC);
     Matmul<P> m = output(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;
@@ -91,7 +90,7 @@ template <class P> static int64_t scratch_of(int N, int C, int OC) {
     int64_t most = 0;
     auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
     if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
-    else if (halves<P>) needs(gemv_scratch(C));
+    else needs(gemv_scratch(C));
     needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
     needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
     return most;

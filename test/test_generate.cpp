@@ -88,6 +88,29 @@ TEST_CASE("sample_token: the candidates that top-k, top-p and min-p leave") {
     CHECK(with({.temperature = 1, .top_k = 0, .min_p = 1}) == Ids{1});
 }
 
+TEST_CASE("sample_token: top-k of many, with ties and penalties, is the head of the sorted scores") {
+    std::vector<float> logits(5000);
+    for (size_t i = 0; i < logits.size(); i++) logits[i] = std::floor(8 * philox_normal(1, 2, i)) / 4;
+    logits[17] = NAN, logits[19] = -INFINITY;
+    const std::vector<int> seen = {18, 4999, 0, 30, 30, 31};
+    std::vector<std::pair<double, int>> sorted;    // minus the score, id
+    for (int i = 0; i < 5000; i++) {
+        const double x = i == 17 ? -INFINITY : double(logits[size_t(i)]);
+        const bool less = std::find(seen.begin(), seen.end(), i) != seen.end();
+        sorted.push_back({-(!less ? x : x > 0 ? x / 1.5 : x * 1.5), i});
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (int k : {1, 2, 7, 40}) {
+        std::set<int> expected;
+        for (int i = 0; i < k; i++) expected.insert(sorted[size_t(i)].second);
+        std::set<int> ids;
+        for (uint64_t place = 0; place < 2000; place++)
+            ids.insert(draw(logits, {.temperature = 50, .top_k = k, .repetition_penalty = 1.5}, seen, 0, place));
+        CAPTURE(k);
+        CHECK(ids == expected);
+    }
+}
+
 TEST_CASE("sample_token: frequencies follow the softmax at the temperature") {
     const std::vector<float> logits = {0, 2, -1, 1, -2};
     const int n = 20000;

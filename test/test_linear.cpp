@@ -50,12 +50,18 @@ template <class P> static void compare(int N, int C, int OC) {
 }
 
 TEST_CASE("linear: every instruction set against the reference") {
-    for (int N : {1, 2, 3, 4, 7, 31, 65})
+    for (int N : {1, 2, 3, 4, 5, 7, 31, 65})
         for (int C : {1, 3, 31, 32, 33, 96, 769}) {
             const int OC = C == 769 ? 50 : C == 32 ? 257 : C + 17;
             compare<float>(N, C, OC);
             if (N != 7) compare<bf16>(N, C, OC);
         }
+    // Few rows: of groups of one to four; too long for L1; a multiple of a page
+    for (auto [N, C, OC] : {std::array{6, 70, 19}, {9, 33, 21}, {16, 512, 50}, {2, 4099, 7}, {4, 3072, 18},
+                            {8, 3072, 5}}) {
+        compare<float>(N, C, OC);
+        compare<bf16>(N, C, OC);
+    }
     // Several blocks of k and of both operands; both ways round.
     for (auto [N, C, OC] : {std::array{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}}) {
         compare<float>(N, C, OC);
@@ -154,8 +160,8 @@ TEST_CASE("linear: our own product against the reference, whatever the library")
 
 template <class P> static void any_threads() {
     each_isa<P>([&](const Ops<float, P>& op) {
-        for (auto [N, C, OC] : {std::array{3, 200, 300}, {64, 96, 288}, {256, 384, 1152}, {512, 128, 65},
-                                {33, 769, 50}, {2048, 16, 16}}) {
+        for (auto [N, C, OC] : {std::array{3, 200, 300}, {3, 3072, 70}, {13, 65, 83}, {64, 96, 288},
+                                {256, 384, 1152}, {512, 128, 65}, {33, 769, 50}, {2048, 16, 16}}) {
             CAPTURE(N); CAPTURE(C); CAPTURE(OC);
             auto x = normal<float>(N * C, 1);
             auto w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
