@@ -56,9 +56,9 @@ template <class P> struct Loops : Ops<float, P> {
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
 };
-// Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp). A token
-// of 8 and 16 sequences of GPT-2 124M: 14 and 22 ms, bf16 6.8 and 10.2; by products that pack the weights first 20 and
-// 23, bf16 10.5 and 14 (2 cores of Zen 5, 2026-11-21).
+// Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp). Of the
+// floor, GPT-2 124M at equal bandwidth: 8 sequences 45 %, bf16 74; 16, bf16, 52; by products that pack the weights first
+// 31, 47 and 43 (2 cores of Zen 5, 2026-11-21). fp32 from 9 to 16: not compared at equal bandwidth.
 constexpr int GEMV_ROWS = 16;
 
 namespace base { template <class P> const Loops<P>& loops(); }
