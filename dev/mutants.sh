@@ -50,7 +50,7 @@ layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; cuda layernorm: against*
 layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; cuda layernorm: *
 layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; cuda adamw: against*
-layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw: stochastic*
+layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw:*
 layers/attention_plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*
 layers/attention_plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; cuda attention: the same bits*
 layers/attention_cached.cu ;; s/rescale(other, top, finite(top));// ;; cuda attention cached: one*
