@@ -32,7 +32,7 @@ struct AsFloats {
 #if defined(__AVX512BF16__)
 struct AsPairs {
     static constexpr int E = 2 * VW;
-    static INLINE_MEMBER vf get(const bf16* p) { return load(reinterpret_cast<const float*>(p)); }
+    static INLINE_MEMBER vf get(const bf16* p) { return load_pairs(p); }
     static INLINE_MEMBER vf some(const bf16* p, int n) { return pairs_along(p, n); }
     static INLINE_MEMBER vf add(vf s, vf a, vf b) {
         return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),

@@ -14,11 +14,16 @@ template <class E> INLINE vf load_most(const E* p, int n) { return n >= VW ? loa
 INLINE vf pairs_along(const float* p, int n) {
     return to_pairs(load_most(p, n), n > VW ? load_most(p + VW, n - VW) : vf{});
 }
+INLINE vf load_pairs(const bf16* p) {    // p may be at an odd bf16
+    vf v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return v;
+}
 INLINE vf pairs_along(const bf16* p, int n) {
-    if (n >= 2 * VW) return load(reinterpret_cast<const float*>(p));
+    if (n >= 2 * VW) return load_pairs(p);
     bf16 t[2 * VW] = {};
     for (int i = 0; i < n; i++) t[i] = p[i];
-    return load(reinterpret_cast<const float*>(t));
+    return load_pairs(t);
 }
 INLINE vf pairs_across(const float* p, const float* q, int n) {
     return interleaved(load_most(p, n), q ? load_most(q, n) : vf{});
