@@ -116,7 +116,7 @@ Status sample(const SampleOptions& o) {
 struct EvalOptions {
     std::string model, data, tokenizer;
     int batch = 8, seq_len = 0;
-    int64_t batches = 0;
+    int64_t eval_tokens = 0;
     bool raw_u16 = false, json = false;
     DeviceOptions device;
 };
@@ -129,14 +129,14 @@ Status eval(const EvalOptions& o) {
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
-    config.shuffle = false;
+    config.shuffle = false, config.most_tokens = o.eval_tokens;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
-        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, o.batches, [&](int64_t done, int64_t of) {
-            progress.line("eval: " + std::to_string(done) + " of " + std::to_string(of) + " windows");
+        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, [&](int64_t done, int64_t windows) {
+            progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
         });
     TRY(result.status);
     const Evaluation& e = result.value;
@@ -211,7 +211,8 @@ Command eval_command() {
                {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
                {"--batch", &o->batch, "sequences at a time", 1, 65536},
                {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
-               {"--batches", &o->batches, "batches to read; 0: all, every window once", 0, 1e15},
+               {"--eval-tokens", &o->eval_tokens,
+                "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
                {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
                {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
                {"--json", &o->json, "one JSON object on standard output"}};

@@ -3,6 +3,21 @@
 
 #include "train.h"
 
+// No option is passed over in silence for want of another.
+static Status check_flags(const TrainOptions& o) {
+    const struct { const char* name; bool given; const char* needs; bool there; } rows[] = {
+        {"--node-ranks", o.node_ranks > 0, "--dry-run", o.dry_run},
+        {"--bandwidth", o.bandwidth > 0, "--dry-run", o.dry_run},
+        {"--tflops", o.tflops > 0, "--dry-run", o.dry_run},
+        {"--eval-every", o.eval_every > 0, "--val", !o.val.empty()},
+        {"--patience", o.patience > 0, "--val and --eval-every", !o.val.empty() && o.eval_every > 0},
+        {"--sample-prompt", !o.sample_prompt.empty(), "--sample-every", o.sample_every > 0},
+    };
+    for (auto& row : rows)
+        if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
+    return {};
+}
+
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
     Command c{"train",
@@ -21,10 +36,12 @@ Command train_command() {
         {"--out", &o->out, "the run's directory: checkpoints, metrics.jsonl, run.toml"},
         {"--model", &o->model,
          "gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN (N layers, 64 N channels), or a directory whose config.json to "
-         "take"},
+         "take; none: that of --from, else gpt2"},
         {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
         {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
         {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
+        {"--vocab", &o->vocab, "tokens of the vocabulary; alone: shards without a tokenizer; 0: the tokenizer's", 0,
+         1 << 24},
         {"--from", &o->from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
         {"--resume", &o->resume,
          "auto: go on from the newest whole checkpoint in --out, if there is one; or a checkpoint's directory; no: "
@@ -47,11 +64,15 @@ Command train_command() {
          "skip an update whose loss is this many standard deviations above the last 128; 0: never", 0, 1e9},
         {"--skip-norm-z", &o->skip_norm_z, "likewise for the gradient norm", 0, 1e9},
         {"--eval-every", &o->eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-        {"--eval-batches", &o->eval_batches, "batches per validation; 0: all", 0, 1e12},
+        {"--eval-tokens", &o->eval_tokens,
+         "tokens of a validation, spread evenly over the shards, always the same; 0: all", 0, 1e12},
+        {"--patience", &o->patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
+        {"--keep-best", &o->keep_best, "keep the checkpoint of the lowest validation loss beside the newest"},
         {"--sample-every", &o->sample_every, "steps between samples; 0: none", 0, 1e12},
         {"--sample-prompt", &o->sample_prompt, "what a sample continues; none: begin a new document"},
         {"--sample-tokens", &o->sample_tokens, "tokens of a sample", 1, 1e6},
-        {"--save-every", &o->save_every, "steps between checkpoints; 0: only at the end", 0, 1e12},
+        {"--save-minutes", &o->save_minutes, "minutes between checkpoints; 0: none by the clock", 0, 1e6},
+        {"--save-every", &o->save_every, "steps between checkpoints; 0: none by the step", 0, 1e12},
         {"--keep", &o->keep, "checkpoints to keep; 0: all", 0, 1e6},
         {"--seed", &o->seed, "of initial weights, data order and samples", 0, 9e18},
         {"--recompute",
@@ -86,11 +107,7 @@ Command train_command() {
         c.flags.push_back(f);
     c.resolved = &o->resolved;
     c.run = [o] {
-        const char* of_dry_run = o->node_ranks      ? "--node-ranks"
-                                 : o->bandwidth > 0 ? "--bandwidth"
-                                 : o->tflops > 0    ? "--tflops"
-                                                    : nullptr;
-        if (of_dry_run && !o->dry_run) return fail(Exit::usage, "%s is for --dry-run alone", of_dry_run);
+        TRY(check_flags(*o));
         Trainer t;
         t.o = *o;
         return t.run();

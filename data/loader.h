@@ -51,6 +51,7 @@ struct LoaderConfig {
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
     bool shuffle = true;     // false: the order of the files (validation)
+    int64_t most_tokens = 0; // an epoch is as many samples as these take, spread evenly over all; 0: all samples
 };
 
 // Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.
@@ -76,7 +77,7 @@ class Loader {
     };
     Position position() const;         // of the next next(), whatever has been read ahead
     void seek(Position p);             // index may be any number of samples: it is carried into epochs
-    int64_t samples() const;           // an epoch's
+    int64_t samples() const;           // of an epoch
     int64_t tokens() const;            // of all shards
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it
