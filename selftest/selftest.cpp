@@ -151,9 +151,12 @@ Command selftest_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"--filter", &o->test.filter, "only operations whose name has this part"},
-               {"--json", &o->test.json, "one JSON object a check on standard output"}};
-    for (Flag& f : device_flags(o->device, "one after the other, all that the device has")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"--filter", &o->test.filter, "only operations whose name has this part"},
+          {"--json", &o->test.json, "one JSON object a check on standard output"}}},
+        {"Device", device_flags(o->device, "one after the other, all that the device has")},
+    });
     c.run = [o] { return selftest(*o); };
     return c;
 }
