@@ -15,7 +15,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
 # Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
 # on CPUs.
