@@ -205,7 +205,8 @@ TEST_CASE("tokenize: compressed, UTF-16 and .ndjson input is what it is unpacked
     write(dir + "/x.ndjson", lines);
     auto shards = [&](const std::string& name) {
         REQUIRE_MESSAGE(tokenize({"--out", dir + "/" + name, "--val-fraction", "0.1", dir + "/" + name}).ok(), name);
-        return std::pair(read_shard(dir + "/" + name + "_train_000.bin"), read_shard(dir + "/" + name + "_val_000.bin"));
+        std::string stem = dir + "/" + name;
+        return std::pair(read_shard(stem + "_train_000.bin"), read_shard(stem + "_val_000.bin"));
     };
     auto plain = shards("plain.txt"), json = shards("plain.jsonl");
     for (const char* name : {"x.txt.gz", "x.txt.zst", "x16.txt"}) CHECK_MESSAGE(shards(name) == plain, name);
