@@ -359,8 +359,12 @@ static Status no_model(const std::string& path) {
 }
 
 Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged) {
-    if (!exists(path)) return no_model(path);
-    if (!is_directory(path))
+    struct stat there;
+    if (stat(path.c_str(), &there))
+        return errno == ENOENT || errno == ENOTDIR
+                   ? no_model(path)
+                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
+    if (!S_ISDIR(there.st_mode))
         return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
     if (is_checkpoint(path)) {
         Status s = checkpoint_verify(path);

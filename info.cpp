@@ -1,4 +1,5 @@
 // info.cpp - `flatgpt info`: what a file or directory is, checked from end to end.
+#include <cerrno>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -144,7 +145,9 @@ Info run_info(const std::string& run) {
 
 Info info_of(const std::string& path, const InfoOptions& o) {
     struct stat s;
-    if (stat(path.c_str(), &s) || !S_ISDIR(s.st_mode)) return file_info(path, o);
+    const bool there = stat(path.c_str(), &s) == 0;
+    if (!there && errno == ENOENT) return {{}, checkpoint_find(path, nullptr).status};    // a Hub name gets its hint
+    if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o);
     return exists(path + "/config.json") || exists(path + "/MANIFEST") ? checkpoint_info(path) : run_info(path);
 }
 
