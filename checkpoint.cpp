@@ -108,6 +108,11 @@ std::vector<std::string> names_in(const std::string& dir) {
     std::sort(names.begin(), names.end());
     return names;
 }
+std::string step_directory(const std::string& run, int64_t step) {
+    char name[40];
+    snprintf(name, sizeof name, "/step_%08lld", (long long)step);
+    return run + name;
+}
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 bool is_directory(const std::string& path) {
     struct stat s;
@@ -222,9 +227,7 @@ void gather_sums(std::vector<Sum>* sums, Watch& watch) {
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk, Watch* watch) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
-    char name[32];
-    snprintf(name, sizeof name, "/step_%08d", int(state.step));
-    const std::string dir = run + name, temporary = dir + ".tmp";
+    const std::string dir = step_directory(run, state.step), temporary = dir + ".tmp";
     const bool first = g.plan.rank == 0;
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
@@ -256,10 +259,15 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
+    std::string best;    // as the newest whole one says
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        if (whole == keep) unwanted.push_back(*dir);
-        else whole += checkpoint_verify(*dir).ok();
+        if (whole == keep) {
+            if (*dir != best) unwanted.push_back(*dir);
+        } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
+            Result<TrainState> state = checkpoint_state(*dir);
+            if (state.ok() && state.value.best_step >= 0) best = step_directory(run, state.value.best_step);
+        }
     }
     if (unwanted.empty()) return {};
     // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
@@ -358,7 +366,38 @@ static Status no_model(const std::string& path) {
                 "hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
 }
 
-Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged) {
+// The newest whole checkpoint of a run that has some.
+static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        Status s = exists(*dir + "/MANIFEST") ? checkpoint_verify(*dir)
+                                              : fail(Exit::input, "%s/MANIFEST: it is not there", dir->c_str());
+        if (s.ok()) return *dir;
+        if (damaged) damaged->push_back(s.message);
+    }
+    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", run.c_str(), dirs.size());
+}
+
+// "step 100, 200 and 300"
+static std::string steps_text(const std::string& run) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    std::string text = dirs.size() == 1 ? "step" : "steps";
+    for (size_t i = 0; i < dirs.size(); i++)
+        text += (i == 0 ? " " : i + 1 < dirs.size() ? ", " : " and ") + std::to_string(checkpoint_step(dirs[i]));
+    return text;
+}
+
+int64_t checkpoint_step(const std::string& dir) {
+    const std::string name = fs::path(dir).filename().string();
+    return name.starts_with("step_") ? atoll(name.c_str() + 5) : -1;
+}
+
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+                                    const std::string& which) {
+    const bool step = !which.empty() && which.size() <= 8 && which.find_first_not_of("0123456789") == which.npos;
+    if (which != "last" && which != "best" && !step)
+        return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
+                    which.c_str());
     struct stat there;
     if (stat(path.c_str(), &there))
         return errno == ENOENT || errno == ENOTDIR
@@ -367,18 +406,32 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
     if (!S_ISDIR(there.st_mode))
         return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
     if (is_checkpoint(path)) {
+        if (which != "last")
+            return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
+                        path.c_str(), which.c_str());
         Status s = checkpoint_verify(path);
         return s.ok() ? Result<std::string>(path) : s;
     }
-    std::vector<std::string> dirs = checkpoint_list(path);
-    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        Status s = exists(*dir + "/MANIFEST") ? checkpoint_verify(*dir)
-                                              : fail(Exit::input, "%s/MANIFEST: it is not there", dir->c_str());
-        if (s.ok()) return *dir;
-        if (damaged) damaged->push_back(s.message);
-    }
-    if (dirs.empty())
+    if (checkpoint_list(path).empty())
         return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
                     path.c_str());
-    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", path.c_str(), dirs.size());
+    if (which == "last") return find_last(path, damaged);
+    int64_t wanted = atoll(which.c_str());
+    if (which == "best") {
+        Result<std::string> last = find_last(path, damaged);
+        TRY(last.status);
+        Result<TrainState> state = checkpoint_state(last.value);
+        TRY(state.status);
+        wanted = state.value.best_step;
+        if (wanted < 0)
+            return fail(Exit::usage, "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
+                        "--val records them", path.c_str(), steps_text(path).c_str());
+    }
+    const std::string dir = step_directory(path, wanted);
+    if (!is_directory(dir))
+        return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
+                    path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
+    Status s = exists(dir + "/MANIFEST") ? checkpoint_verify(dir)
+                                         : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
+    return s.ok() ? Result<std::string>(dir) : s;
 }

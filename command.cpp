@@ -303,6 +303,11 @@ Status command_read_toml(const Command& command, std::string_view toml, const st
     for (auto& s : settings.value) {
         std::string k = dashed(s.key);
         auto row = std::find(known.begin(), known.end(), k);
+        if (std::count(command.retired.begin(), command.retired.end(), k)) {
+            fprintf(stderr, "%s:%d: %s is an option no more; it is passed over\n", escape_control(name).c_str(), s.line,
+                    k.c_str());
+            continue;
+        }
         if (row == known.end()) return wrong(s.line, "unknown key " + in_quotes(s.key) + did_you_mean(k, known));
         if (std::count(seen.begin(), seen.end(), k)) return wrong(s.line, "the key " + k + " is there twice");
         seen.push_back(k);

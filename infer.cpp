@@ -17,8 +17,24 @@ namespace {
 struct Opened {
     std::string dir, device;
     Tokenizer tokenizer;
+    int64_t documents = -1;    // whose beginnings it was trained on; -1: unknown
     std::unique_ptr<Model> g;
 };
+
+// The one beside the weights; where there is none, the one that is named. With another, ids would mean other text.
+Status open_tokenizer(Opened& m, const std::string& named) {
+    Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
+    TRY(own.status);
+    m.tokenizer = own.value;
+    if (named.empty()) return {};
+    Result<Tokenizer> given = Tokenizer::load(named);
+    TRY(given.status);
+    if (own.value.vocab_size() && given.value.fingerprint() != own.value.fingerprint())
+        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
+                    named.c_str(), given.value.vocab_size(), m.dir.c_str(), own.value.vocab_size());
+    m.tokenizer = given.value;
+    return {};
+}
 
 // The newest whole checkpoint of a run, or a model directory; activations for B sequences of S positions, or of the
 // context where that is less (S 0: the context).
@@ -35,9 +51,12 @@ Status open_model(Opened& m, const std::string& path, const std::string& own_tok
     m.dir = dir.value;
     Result<Config> config = checkpoint_config(m.dir);
     TRY(config.status);
-    Result<Tokenizer> tokenizer = own_tokenizer.empty() ? checkpoint_tokenizer(m.dir) : Tokenizer::load(own_tokenizer);
-    TRY(tokenizer.status);
-    m.tokenizer = tokenizer.value;
+    TRY(open_tokenizer(m, own_tokenizer));
+    if (access((m.dir + "/state.json").c_str(), F_OK) == 0) {
+        Result<TrainState> state = checkpoint_state(m.dir);
+        TRY(state.status);
+        m.documents = state.value.documents;
+    }
     TRY(m.g->allocate(config.value, {Use::infer, B, S ? std::min(S, config.value.T) : config.value.T}));
     return checkpoint_weights(m.dir, *m.g);
 }
@@ -77,10 +96,7 @@ Status sample(const SampleOptions& o) {
 
     Generation what;
     what.prompt = m.tokenizer.encode(prompt.value, true);
-    const bool from_nothing = what.prompt.empty();
-    if (from_nothing && m.tokenizer.end_of_text() < 0)
-        return fail(Exit::usage, "the tokenizer has no <|endoftext|> to begin with; give --prompt");
-    if (from_nothing) what.prompt = {m.tokenizer.end_of_text()};
+    if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
@@ -121,7 +137,7 @@ Status sample(const SampleOptions& o) {
 struct EvalOptions {
     std::string model, data, tokenizer;
     int batch = 8, seq_len = 0;
-    int64_t batches = 0;
+    int64_t eval_tokens = 0;
     bool raw_u16 = false, json = false;
     DeviceOptions device;
 };
@@ -134,14 +150,15 @@ Status eval(const EvalOptions& o) {
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
-    config.shuffle = false;
+    config.shuffle = false, config.most_tokens = o.eval_tokens;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
+    TRY(shards_match(loader.value.shards(), m.tokenizer));
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
-        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, o.batches, [&](int64_t done, int64_t of) {
-            progress.line("eval: " + std::to_string(done) + " of " + std::to_string(of) + " windows");
+        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, [&](int64_t done, int64_t windows) {
+            progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
         });
     TRY(result.status);
     progress.clear();
@@ -184,7 +201,7 @@ Command sample_command() {
           {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's"}}},
+          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
         {"Choice of tokens",
          {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
           {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
@@ -214,9 +231,10 @@ Command eval_command() {
           {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
           {"--batch", &o->batch, "sequences at a time", 1, 65536},
           {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
-          {"--batches", &o->batches, "batches to read; 0: all, every window once", 0, 1e15},
+          {"--eval-tokens", &o->eval_tokens,
+           "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
+          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });

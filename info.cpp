@@ -38,6 +38,12 @@ Row count_row(const char* key, int64_t n) {
     return {key, n, n < 10000 ? std::to_string(n) : std::to_string(n) + " (" + human_count(double(n)) + ")"};
 }
 
+std::string hex(uint64_t n) {
+    char text[20];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)n);
+    return text;
+}
+
 // The first error decides the exit code; all are told.
 void add_error(Status* all, const Status& one) {
     if (one.ok()) return;
@@ -57,6 +63,9 @@ Info shard_info(const std::string& path, const InfoOptions& o) {
     int largest = -1;
     Info info;
     info.rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
+    if (s.tokenizer)
+        info.rows.insert(info.rows.end(), {{"tokenizer_vocabulary", s.vocab}, {"tokenizer", hex(s.tokenizer)}});
+    if (s.documents) info.rows.push_back(count_row("documents", s.documents));
     for (int64_t first = 0; first < s.tokens && info.status.ok(); first += PIECE) {
         int64_t count = std::min(PIECE, s.tokens - first);
         info.status = shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data());
@@ -87,7 +96,7 @@ Info tokenizer_info(const std::string& path) {
     int special = 0;
     for (int id = 0; id < t.value.vocab_size(); id++) special += t.value.is_special(id);
     return {{kind("tokenizer"), {"vocabulary", t.value.vocab_size()}, {"special_tokens", special},
-             {"end_of_text", t.value.end_of_text()}}, {}};
+             {"end_of_text", t.value.end_of_text()}, {"fingerprint", hex(t.value.fingerprint())}}, {}};
 }
 
 // By what it begins with; where that says nothing, by its name, and the parser says what is wrong.

@@ -13,7 +13,7 @@ FlagGroup common_flags(TrainOptions& o) {
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, "gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN (N layers, 64 N channels), or a directory "
-         "whose config.json to take"},
+         "whose config.json to take; none: that of --from, else gpt2"},
         {"--from", &o.from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; or a "
          "checkpoint's directory; no: start afresh"},
@@ -29,6 +29,8 @@ FlagGroup model_flags(TrainOptions& o) {
         {"--layers", &o.layers, "layers; 0: the model's", 0, 1024},
         {"--heads", &o.heads, "attention heads; 0: the model's", 0, 1024},
         {"--channels", &o.channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
+        {"--vocab", &o.vocab, "tokens of the vocabulary, for shards without a tokenizer; 0: the tokenizer's", 0,
+         1 << 24},
     }};
 }
 FlagGroup data_flags(TrainOptions& o) {
@@ -56,7 +58,9 @@ FlagGroup schedule_flags(TrainOptions& o) {
 FlagGroup measure_flags(TrainOptions& o) {
     return {"Validation and samples", {
         {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-        {"--eval-batches", &o.eval_batches, "batches per validation; 0: all", 0, 1e12},
+        {"--eval-tokens", &o.eval_tokens, "tokens of a validation, spread evenly over the shards, the same each "
+         "time; 0: all", 0, 1e12},
+        {"--patience", &o.patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
         {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
         {"--sample-prompt", &o.sample_prompt, "what a sample continues; none: begin a new document"},
         {"--sample-tokens", &o.sample_tokens, "tokens of a sample", 1, 1e6},
@@ -64,8 +68,10 @@ FlagGroup measure_flags(TrainOptions& o) {
 }
 FlagGroup checkpoint_flags(TrainOptions& o) {
     return {"Checkpoints", {
-        {"--save-every", &o.save_every, "steps between checkpoints; 0: only at the end", 0, 1e12},
+        {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: none by the clock", 0, 1e6},
+        {"--save-every", &o.save_every, "steps between checkpoints; 0: none by the step", 0, 1e12},
         {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
+        {"--keep-best", &o.keep_best, "with --val: keep the one of the lowest validation loss, too"},
     }};
 }
 FlagGroup device_and_memory_flags(TrainOptions& o) {
@@ -106,6 +112,21 @@ FlagGroup planning_flags(TrainOptions& o) {
 }
 }    // namespace
 
+// No option is passed over in silence for want of another.
+static Status check_flags(const TrainOptions& o) {
+    const struct { const char* name; bool given; const char* needs; bool there; } rows[] = {
+        {"--node-ranks", o.node_ranks > 0, "--dry-run", o.dry_run},
+        {"--bandwidth", o.bandwidth > 0, "--dry-run", o.dry_run},
+        {"--tflops", o.tflops > 0, "--dry-run", o.dry_run},
+        {"--eval-every", o.eval_every > 0, "--val", !o.val.empty()},
+        {"--patience", o.patience > 0, "--val and --eval-every", !o.val.empty() && o.eval_every > 0},
+        {"--sample-prompt", !o.sample_prompt.empty(), "--sample-every", o.sample_every > 0},
+    };
+    for (auto& row : rows)
+        if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
+    return {};
+}
+
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
     Command c{"train",
@@ -118,12 +139,9 @@ Command train_command() {
     c.flags = flag_groups({common_flags(*o), model_flags(*o), data_flags(*o), schedule_flags(*o), measure_flags(*o),
                            checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o), planning_flags(*o)});
     c.resolved = &o->resolved;
+    c.retired = {"eval-batches"};
     c.run = [o] {
-        const char* of_dry_run = o->node_ranks      ? "--node-ranks"
-                                 : o->bandwidth > 0 ? "--bandwidth"
-                                 : o->tflops > 0    ? "--tflops"
-                                                    : nullptr;
-        if (of_dry_run && !o->dry_run) return fail(Exit::usage, "%s is for --dry-run alone", of_dry_run);
+        TRY(check_flags(*o));
         Trainer t;
         t.o = *o;
         return t.run();

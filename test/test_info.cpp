@@ -66,7 +66,16 @@ TEST_CASE("info: files") {
     CHECK(j["tokens"] == 1500000);
     CHECK(j["largest_id"] == 777);
     CHECK(info(path, 3, {"--vocab", "777"})["error"].get<std::string>().find("offset 2801024") != std::string::npos);
-    CHECK(info(path, 0, {"--raw-u16"})["tokens"] == 1500512);
+    CHECK(j.contains("tokenizer") == false);
+    info(path, 3, {"--raw-u16"});    // it has a header
+    REQUIRE(w.open(path, 1000, 0xFEDCBA9876543210u).ok());
+    w.count_document();
+    REQUIRE(w.append(tokens.data(), int64_t(tokens.size())).ok());
+    REQUIRE(w.commit().ok());
+    j = info(path);
+    CHECK(j["tokenizer_vocabulary"] == 1000);
+    CHECK(j["tokenizer"] == "fedcba9876543210");
+    CHECK(j["documents"] == 1);
     write_file(path, read_file(path).substr(0, 3000));
     info(path, 3);
     for (const char* name : {"/x.safetensors", "/x.json", "/x.bin", "/x"}) {
