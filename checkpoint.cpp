@@ -362,8 +362,8 @@ static Status no_model(const std::string& path) {
     const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
     if (path.empty() || !(owned || (bare && slash == std::string::npos)))
         return fail(Exit::input, "%s: no such file or directory", path.c_str());
-    return fail(Exit::input, "%s: no such directory; flatgpt downloads nothing: if you mean the Hub's, fetch it by "
-                "hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+    return fail(Exit::input, "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
+                "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
 }
 
 // The newest whole checkpoint of a run that has some.

@@ -335,8 +335,8 @@ TEST_CASE("cli: a command's messages name it and go to stderr, with the right ex
             CHECK(said(path) == start + path + ": no such file or directory\n");
         for (auto& [hub, to] : {std::pair{"gpt2", "gpt2"}, {"gpt2-medium", "gpt2-medium"},
                                 {"openai-community/gpt2", "gpt2"}, {"HuggingFaceTB/SmolLM2-135M", "SmolLM2-135M"}})
-            CHECK(said(hub) == start + hub + ": no such directory; flatgpt downloads nothing: if you mean the Hub's, " +
-                                   "fetch it by hf download " + hub + " --local-dir " + to + "\n");
+            CHECK(said(hub) == start + hub + ": no such directory, and flatgpt downloads nothing; to fetch it from " +
+                                   "the Hub:\n  hf download " + hub + " --local-dir " + to + "\n");
     }
     CHECK(contains(run_flatgpt({"sample", flatgpt_binary()}).err,
                    "expected a directory, a checkpoint or a run, found a file"));

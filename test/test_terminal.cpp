@@ -84,6 +84,13 @@ TEST_CASE("terminal: help is as wide as the terminal, 100 columns at most, 80 in
     CHECK(run_flatgpt({"train", "--help"}).out == command_help(train, 80));
 }
 
+TEST_CASE("terminal: a message breaks between words, the command in it stays whole") {
+    const Terminal t = at_terminal({"info", "HuggingFaceTB/SmolLM2-135M"}, 60);
+    CHECK(t.exit_code == 3);
+    CHECK(t.screen() == "flatgpt info: HuggingFaceTB/SmolLM2-135M: no such directory,\n"
+                        "and flatgpt downloads nothing; to fetch it from the Hub:\n  hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M\n");
+}
+
 TEST_CASE("terminal: notes of sample do not break into its text") {
     SmallRun small;
     const Strings args = {"sample", small.run, "--prompt", "abc", "--tokens", "60", "--ignore-end", "--top-k", "1"};
