@@ -17,8 +17,24 @@ namespace {
 struct Opened {
     std::string dir, device;
     Tokenizer tokenizer;
+    int64_t documents = -1;    // whose beginnings it was trained on; -1: unknown
     std::unique_ptr<Model> g;
 };
+
+// The one beside the weights; where there is none, the one that is named. With another, ids would mean other text.
+Status open_tokenizer(Opened& m, const std::string& named) {
+    Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
+    TRY(own.status);
+    m.tokenizer = own.value;
+    if (named.empty()) return {};
+    Result<Tokenizer> given = Tokenizer::load(named);
+    TRY(given.status);
+    if (own.value.vocab_size() && given.value.fingerprint() != own.value.fingerprint())
+        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
+                    named.c_str(), given.value.vocab_size(), m.dir.c_str(), own.value.vocab_size());
+    m.tokenizer = given.value;
+    return {};
+}
 
 // The newest whole checkpoint of a run, or a model directory; activations for B sequences of S positions, or of the
 // context where that is less (S 0: the context).
@@ -35,9 +51,12 @@ Status open_model(Opened& m, const std::string& path, const std::string& own_tok
     m.dir = dir.value;
     Result<Config> config = checkpoint_config(m.dir);
     TRY(config.status);
-    Result<Tokenizer> tokenizer = own_tokenizer.empty() ? checkpoint_tokenizer(m.dir) : Tokenizer::load(own_tokenizer);
-    TRY(tokenizer.status);
-    m.tokenizer = tokenizer.value;
+    TRY(open_tokenizer(m, own_tokenizer));
+    if (access((m.dir + "/state.json").c_str(), F_OK) == 0) {
+        Result<TrainState> state = checkpoint_state(m.dir);
+        TRY(state.status);
+        m.documents = state.value.documents;
+    }
     TRY(m.g->allocate(config.value, {Use::infer, B, S ? std::min(S, config.value.T) : config.value.T}));
     return checkpoint_weights(m.dir, *m.g);
 }
@@ -74,10 +93,7 @@ Status sample(const SampleOptions& o) {
 
     Generation what;
     what.prompt = m.tokenizer.encode(prompt.value, true);
-    const bool from_nothing = what.prompt.empty();
-    if (from_nothing && m.tokenizer.end_of_text() < 0)
-        return fail(Exit::usage, "the tokenizer has no <|endoftext|> to begin with; give --prompt");
-    if (from_nothing) what.prompt = {m.tokenizer.end_of_text()};
+    if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
@@ -132,6 +148,7 @@ Status eval(const EvalOptions& o) {
     config.shuffle = false, config.most_tokens = o.eval_tokens;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
+    TRY(shards_match(loader.value.shards(), m.tokenizer));
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
@@ -186,7 +203,7 @@ Command sample_command() {
                {"--stop", &o->stop, "end a sample before this text"},
                {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"},
                {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's"},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"},
                {"--json", &o->json, "one JSON object per sample on standard output"}};
     for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
     c.run = [o] { return sample(*o); };
@@ -214,7 +231,7 @@ Command eval_command() {
                {"--eval-tokens", &o->eval_tokens,
                 "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
                {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
+               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
                {"--json", &o->json, "one JSON object on standard output"}};
     for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
     c.run = [o] { return eval(*o); };

@@ -154,6 +154,7 @@ Status Trainer::set_up() {
     settle_batch();
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
+    warn_of_repetition();
     if (o.dry_run) return dry_run();
     TRY(open_run());
     measured = measure_peak(device);
@@ -171,6 +172,20 @@ Status Trainer::set_up() {
                                      : "") +
                   device.text);
     return {};
+}
+
+// A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half
+// of that, the 40th nothing (Muennighoff et al. 2023).
+void Trainer::warn_of_repetition() {
+    const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
+    const double epochs = double(o.steps) * double(o.total_batch) / unique;
+    const bool large = start.empty() && parameters > unique && epochs > 4;
+    if (epochs <= 16 && !large) return;
+    progress.note("warning: " + std::to_string(o.steps) + " steps read the data " + human_count(epochs) + " times (" +
+                  human_count(unique) + " tokens" +
+                  (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
+                  "): it will be learnt by heart; fewer --steps, --patience" + (large ? ", a smaller model" : "") +
+                  " or more text");
 }
 
 Status Trainer::choose_batch() {

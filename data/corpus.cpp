@@ -51,6 +51,7 @@ Status Corpus::open_next() {
     ended = false;
     json = is_json(name);
     line = 0;
+    begins = true;
     tail = !json && many && hold_out();
     until_tail = INT64_MAX;
     struct stat info{};
@@ -130,7 +131,8 @@ Result<bool> Corpus::next_text(Segment& segment) {
         }
         if (cut == 0) continue;
         segment.validation = tail;
-        segment.ends_document = whole || splits;
+        segment.begins_document = begins;
+        begins = splits;    // the tail is a document of its own
         tail |= splits;
         until_tail = splits ? INT64_MAX : until_tail - int64_t(cut);
         segment.text = rest.substr(0, cut);

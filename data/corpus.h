@@ -12,7 +12,7 @@
 // A document, or a part of one that may be encoded by itself.
 struct Segment {
     std::string text;
-    bool ends_document = false, validation = false;
+    bool begins_document = false, validation = false;
     std::string where;    // JSON lines: file and line; text is the whole line until json_text
 };
 
@@ -44,7 +44,8 @@ class Corpus {
     std::unique_ptr<FILE, Close> input;
     std::string name, buffer;              // of the open file; its bytes from `at` on are to come
     size_t at = 0;
-    bool ended = false, json = false, tail = false;    // tail: what comes of this text is held out
+    bool ended = false, json = false;
+    bool begins = false, tail = false;     // what comes of this text: begins a document; is held out
     int64_t line = 0, documents = 0, done = 0, total = 0;
     int64_t until_tail = 0;                // bytes
 

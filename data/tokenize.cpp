@@ -119,41 +119,52 @@ struct TokenizeOptions {
     std::vector<std::string> files;
 };
 
-// OUT_train_000.bin and so on, as many as the tokens need.
+// OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
 class Shards {
   public:
-    Shards(std::string stem, int vocab, int64_t limit) : stem(std::move(stem)), vocab(vocab), limit(limit) {}
-    Status append(const std::vector<int>& ids) {
+    Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
+        : stem(std::move(stem)), tokenizer(tokenizer), limit(limit) {}
+    Status begin_document() {
+        documents++;
+        return append({tokenizer.end_of_text()}, true);
+    }
+    Status append(const std::vector<int>& ids, bool begins = false) {
         for (size_t at = 0; at < ids.size();) {
             if (!open) {
                 char number[16];
                 snprintf(number, sizeof number, "_%03zu.bin", files.size());
                 files.push_back(stem + number);
-                TRY(writer.open(files.back(), vocab));
+                TRY(writer.open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint()));
                 open = true;
             }
+            if (begins) writer.count_document();
             int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
             TRY(writer.append(ids.data() + at, n));
             at += size_t(n);
             tokens += n;
-            if (writer.tokens() == limit) TRY(close());
+            if (writer.tokens() == limit) TRY(commit());
         }
         return {};
     }
-    Status close() {
+    Status finish() {
+        if (documents) TRY(append({tokenizer.end_of_text()}));
+        return commit();
+    }
+    std::vector<std::string> files;
+    int64_t tokens = 0, documents = 0;
+
+  private:
+    std::string stem;
+    const Tokenizer& tokenizer;
+    int64_t limit;
+    ShardWriter writer;
+    bool open = false;
+
+    Status commit() {
         if (!open) return {};
         open = false;
         return writer.commit();
     }
-    std::vector<std::string> files;
-    int64_t tokens = 0;
-
-  private:
-    std::string stem;
-    int vocab;
-    int64_t limit;
-    ShardWriter writer;
-    bool open = false;
 };
 
 // The files OUT_{train,val}_N.bin that exist.
@@ -188,7 +199,7 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     return {};
 }
 
-// Ids of each segment, <|endoftext|> after a document; a document without text has none. text_bytes: of all.
+// Ids of each segment. text_bytes: of all.
 Status encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<Segment>& batch,
                     std::vector<std::vector<int>>& ids, int64_t& text_bytes) {
     ids.assign(batch.size(), {});
@@ -198,7 +209,6 @@ Status encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vecto
         status[i] = corpus.json_text(batch[i]);
         if (!status[i].ok()) continue;
         ids[i] = tokenizer.encode(batch[i].text);
-        if (batch[i].ends_document && !batch[i].text.empty()) ids[i].push_back(tokenizer.end_of_text());
     }
     for (size_t i = 0; i < batch.size(); i++) {
         TRY(status[i]);
@@ -212,7 +222,7 @@ Status tokenize(const TokenizeOptions& o) {
     if (!loaded.ok()) return loaded.status;
     const Tokenizer& tokenizer = loaded.value;
     if (tokenizer.end_of_text() < 0)
-        return fail(Exit::input, "%s: expected a token <|endoftext|>, which ends a document; train one with flatgpt "
+        return fail(Exit::input, "%s: expected a token <|endoftext|>, which parts documents; train one with flatgpt "
                     "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
     std::vector<std::string> old = existing_shards(o.out);
     if (!old.empty() && !o.overwrite)
@@ -223,8 +233,7 @@ Status tokenize(const TokenizeOptions& o) {
     Corpus& corpus = opened.value;
     TRY(make_parent(o.out));
 
-    Shards train(o.out + "_train", tokenizer.vocab_size(), o.shard_tokens);
-    Shards val(o.out + "_val", tokenizer.vocab_size(), o.shard_tokens);
+    Shards train(o.out + "_train", tokenizer, o.shard_tokens), val(o.out + "_val", tokenizer, o.shard_tokens);
     Progress progress;
     Meter meter("tokenize");
     std::vector<Segment> batch;
@@ -234,11 +243,16 @@ Status tokenize(const TokenizeOptions& o) {
         TRY(read_batch(corpus, batch));
         if (batch.empty()) break;
         TRY(encode_batch(tokenizer, corpus, batch, ids, text_bytes));
-        for (size_t i = 0; i < batch.size(); i++) TRY((batch[i].validation ? val : train).append(ids[i]));
+        for (size_t i = 0; i < batch.size(); i++) {
+            if (ids[i].empty()) continue;    // a document without text is none
+            Shards& to = batch[i].validation ? val : train;
+            if (batch[i].begins_document) TRY(to.begin_document());
+            TRY(to.append(ids[i]));
+        }
         meter.show(corpus.bytes_read(), corpus.bytes(), progress);
     }
-    TRY(train.close());
-    TRY(val.close());
+    TRY(train.finish());
+    TRY(val.finish());
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());

@@ -41,13 +41,14 @@ std::string story(int lines) {
     }
     return text;
 }
-std::vector<int> encoded(const std::string& text) {
+template <class V> V operator+(V a, const V& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
+// What the shards of these documents hold together: <|endoftext|> before each one and at the end.
+std::vector<int> stream(const Strings& documents) {
     static const Tokenizer t = Tokenizer::gpt2();
-    std::vector<int> ids = t.encode(text);
-    ids.push_back(t.end_of_text());
+    std::vector<int> ids = {t.end_of_text()};
+    for (const std::string& text : documents) ids = ids + t.encode(text) + std::vector{t.end_of_text()};
     return ids;
 }
-template <class V> V operator+(V a, const V& b) { return a.insert(a.end(), b.begin(), b.end()), a; }
 }   // namespace
 
 TEST_CASE("tokenize: a long text, cut for memory and for shards, has the ids of the whole") {
@@ -58,13 +59,20 @@ TEST_CASE("tokenize: a long text, cut for memory and for shards, has the ids of 
     REQUIRE(tokenize({"--out", dir + "/new/x", "--shard-tokens", "300k", dir + "/a.txt", dir + "/b.txt",
                       dir + "/empty.txt"}).ok());
     std::vector<int> ids;
+    int64_t documents = 0;
     for (int i = 0; fs::exists(dir + "/new/x_train_00" + std::to_string(i) + ".bin"); i++) {
-        std::vector<int> shard = read_shard(dir + "/new/x_train_00" + std::to_string(i) + ".bin");
+        std::string path = dir + "/new/x_train_00" + std::to_string(i) + ".bin";
+        std::vector<int> shard = read_shard(path);
         CHECK(shard.size() <= 300000);
         ids = ids + shard;
+        Shard about = shard_open(path, false).value;
+        CHECK(about.vocab == 50257);
+        CHECK(about.tokenizer == Tokenizer::gpt2().fingerprint());
+        documents += about.documents;
     }
     CHECK(ids.size() > 600000);
-    CHECK(ids == encoded(text) + encoded("short"));
+    CHECK(ids == stream({text, "short"}));
+    CHECK(documents == 2);
     CHECK_FALSE(fs::exists(dir + "/new/x_val_000.bin"));
 }
 
@@ -74,10 +82,13 @@ TEST_CASE("tokenize: the tail of a text is held out") {
     REQUIRE(tokenize({"--out", dir + "/x", "--val-fraction", "0.25", dir + "/a.txt"}).ok());
     Tokenizer t = Tokenizer::gpt2();
     std::vector<int> train = read_shard(dir + "/x_train_000.bin"), val = read_shard(dir + "/x_val_000.bin");
-    REQUIRE(train.back() == 50256);
-    REQUIRE(val.back() == 50256);
-    train.pop_back();
-    val.pop_back();
+    CHECK(shard_open(dir + "/x_val_000.bin", false).value.documents == 1);    // the tail is a document of its own
+    for (std::vector<int>* ids : {&train, &val}) {
+        REQUIRE(ids->front() == 50256);
+        REQUIRE(ids->back() == 50256);
+        ids->erase(ids->begin());
+        ids->pop_back();
+    }
     CHECK(t.decode(train) + t.decode(val) == text);
     CHECK(train + val == t.encode(text));
     CHECK(double(t.decode(val).size()) / double(text.size()) == doctest::Approx(0.25).epsilon(0.001));
@@ -85,17 +96,18 @@ TEST_CASE("tokenize: the tail of a text is held out") {
 
 TEST_CASE("tokenize: JSON lines, one document each; every so many are held out") {
     std::string dir = temporary_directory(), lines;
-    std::vector<int> train, val;
+    Strings train, val;
     for (int i = 0; i < 1000; i++) {
         std::string text = "document " + std::to_string(i) + "\nwith \xC3\xA9 <|endoftext|>";
         lines += "{\"id\": " + std::to_string(i) + ", \"body\": \"document " + std::to_string(i) +
                  "\\nwith \\u00e9 <|endoftext|>\"}" + (i % 3 ? "\n" : "\r\n\n");
-        (i % 20 == 19 ? val : train) = (i % 20 == 19 ? val : train) + encoded(text);
+        (i % 20 == 19 ? val : train).push_back(text);
     }
     write(dir + "/a.jsonl", lines);
     REQUIRE(tokenize({"--out", dir + "/x", "--val-fraction", "0.05", "--field", "body", dir + "/a.jsonl"}).ok());
-    CHECK(read_shard(dir + "/x_train_000.bin") == train);
-    CHECK(read_shard(dir + "/x_val_000.bin") == val);
+    CHECK(read_shard(dir + "/x_train_000.bin") == stream(train));
+    CHECK(read_shard(dir + "/x_val_000.bin") == stream(val));
+    CHECK(shard_open(dir + "/x_train_000.bin", false).value.documents == 950);
 
     int in = dup(0), fd = open((dir + "/a.jsonl").c_str(), O_RDONLY);    // the same from stdin
     dup2(fd, 0);
@@ -103,7 +115,7 @@ TEST_CASE("tokenize: JSON lines, one document each; every so many are held out")
     dup2(in, 0);
     close(fd);
     close(in);
-    CHECK(read_shard(dir + "/y_val_000.bin") == val);
+    CHECK(read_shard(dir + "/y_val_000.bin") == stream(val));
 }
 
 TEST_CASE("tokenize: what is wrong, and where") {
@@ -136,14 +148,14 @@ TEST_CASE("tokenize: what is wrong, and where") {
     // old shards are never overwritten unasked, nor left beside new ones
     Strings args = {"--out", dir + "/z", "--shard-tokens", "1", dir + "/a.txt"};
     REQUIRE(tokenize(args).ok());
-    CHECK(fs::exists(dir + "/z_train_002.bin"));
+    CHECK(fs::exists(dir + "/z_train_003.bin"));
     check(tokenize(args), Exit::usage, "z_train_000.bin exists");
     write(dir + "/z_train_x.bin", "somebody's");
     args[3] = "2";
     args.push_back("--overwrite");
     REQUIRE(tokenize(args).ok());
     CHECK(fs::exists(dir + "/z_train_001.bin"));
-    CHECK_FALSE(fs::exists(dir + "/z_train_002.bin"));
+    CHECK_FALSE(fs::exists(dir + "/z_train_003.bin"));
     CHECK(fs::exists(dir + "/z_train_x.bin"));
 }
 
@@ -165,8 +177,7 @@ TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to g
         whole.read = [&](std::string& s) -> Result<bool> { return s = text, !std::exchange(given, true); };
         CHECK(bpe_train(whole).value.to_json() == t.value.to_json());
         REQUIRE(tokenize({"--tokenizer", out, "--out", dir + "/" + pattern + "/x", dir + "/a.txt"}).ok());
-        std::vector<int> ids = t.value.encode(text);
-        ids.push_back(289);
+        std::vector<int> ids = std::vector{289} + t.value.encode(text) + std::vector{289};
         CHECK(read_shard(dir + "/" + pattern + "/x_train_000.bin", 290) == ids);
     }
     Status s = run(train_tokenizer_command(), {"--vocab", "300", "--out", dir + "/t.json", dir + "/none"});
@@ -198,7 +209,7 @@ TEST_CASE("corpus: segments are bounded, and many files are held out whole") {
     REQUIRE(many.ok());
     int held_out = 0, documents = 0;
     for (Segment s; many.value.next(s).value; documents++) {
-        CHECK(s.ends_document);
+        CHECK(s.begins_document);
         held_out += s.validation;
     }
     CHECK(documents == 101);

@@ -47,6 +47,7 @@ struct Steps : Trainer {
         REQUIRE(choose_model().ok());
         REQUIRE(choose_batch().ok());
         REQUIRE(open_data().ok());
+        REQUIRE(plan_steps().ok());
         REQUIRE(device.model->allocate(config, plan).ok());
         REQUIRE(load().ok());
     }

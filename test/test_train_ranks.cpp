@@ -23,8 +23,8 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
             }
         }
     // The checkpoint of 4 ranks: for one process a model like any other.
-    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--batches", "2", "--batch", "4",
-                     "--dtype", "fp32", "--json"});
+    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--eval-tokens", "256", "--batch",
+                     "3", "--dtype", "fp32", "--json"});
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     CHECK(number(r.out, "{\"loss\":") == doctest::Approx(toy.losses("4_1", "\"val_loss\":").back()).epsilon(1e-6));
