@@ -1,10 +1,12 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "checkpoint.h"
 #include "command.h"
@@ -62,10 +64,10 @@ struct Place {
 };
 struct Room { int B, S; };
 
-// Opens a run's checkpoint or a model directory; room(m, context, on a GPU) says for how many sequences and positions,
-// once the tokenizer is known. Reads what a forward pass needs, once, and nothing of the optimizer.
+// Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
+// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer.
 Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
-                  const std::function<Room(const Opened& m, int context, bool gpu)>& room) {
+                  const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
     TRY(opened.status);
     m.device = opened.value.text;
@@ -77,7 +79,6 @@ Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
         m.dir = dir;
         Result<Config> config = checkpoint_config(dir);
         TRY(config.status);
-        TRY(choose_tokenizer(m, place.tokenizer, named.value));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             Result<TrainState> read = checkpoint_state(dir);
             TRY(read.status);
@@ -90,9 +91,16 @@ Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
             TRY(opened.status);
         }
         m.g = std::move(opened.value.model);
-        const Room size = room(m, config.value.T, opened.value.gpu);
-        TRY(m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)}));
-        return checkpoint_weights(dir, *m.g, true);
+        Status chosen;
+        std::thread beside([&] {
+            chosen = choose_tokenizer(m, place.tokenizer, named.value);
+            malloc_trim(0);    // what parsing took: as much as a tenth of a small model
+        });
+        const Room size = room(config.value.T, opened.value.gpu);
+        Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
+        if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
+        beside.join();
+        return s.ok() ? chosen : s;
     };
     std::string path = place.model;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -129,12 +137,10 @@ Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Opened m;
-    Generation what;
-    TRY(open_model(m, o.place, o.device, [&](const Opened& with, int context, bool gpu) {
-        if (with.tokenizer.vocab_size()) what.prompt = with.tokenizer.encode(prompt.value, true);
+    TRY(open_model(m, o.place, o.device, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
-        const int64_t fed = std::max<int64_t>(1, int64_t(what.prompt.size()));
+        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
         const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
@@ -144,6 +150,8 @@ Status sample(const SampleOptions& o) {
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
 
+    Generation what;
+    what.prompt = m.tokenizer.encode(prompt.value, true);
     if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
@@ -191,7 +199,7 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.place, o.device, [&](const Opened&, int context, bool) {
+    TRY(open_model(m, o.place, o.device, [&](int context, bool) {
         return Room{o.batch, o.seq_len ? o.seq_len : context};
     }));
     if (o.seq_len > m.g->c.T)
