@@ -241,10 +241,11 @@ struct Loading {
 #pragma omp for schedule(dynamic) nowait
         for (int64_t first = 0; first < t.size(); first += PIECE) {
             const int64_t count = std::min(PIECE, t.size() - first), there = std::min(count, held - first);
-            std::fill(floats.begin(), floats.end(), 0.0f);    // rows that pad the vocabulary
+            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);    // rows that pad the vocabulary
             if (there > 0) {
-                read(f, first, there, bytes.data());
-                SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
+                const bool ready = f.entry->type == TensorType::f32;
+                read(f, first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
+                if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
             }
             g.write(part, t.offset + first, count, floats.data());
         }

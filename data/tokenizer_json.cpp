@@ -237,11 +237,15 @@ std::string literal(const std::string& s) { return json(s).dump(-1, ' ', false, 
 }   // namespace
 
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
-    Result<json> document = json_parse(text, name, 64);
-    if (!document.ok()) return document.status;
-    Reader reader{name, document.value, {}, {}};
-    if (Status s = reader.read(); !s.ok()) return s;
-    return Tokenizer(std::move(reader.v));
+    Vocabulary v;
+    {    // The document takes more memory than the tokenizer: it is gone before the tables are made.
+        Result<json> document = json_parse(text, name, 64);
+        if (!document.ok()) return document.status;
+        Reader reader{name, document.value, {}, {}};
+        if (Status s = reader.read(); !s.ok()) return s;
+        v = std::move(reader.v);
+    }
+    return Tokenizer(std::move(v));
 }
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
