@@ -102,7 +102,10 @@ template <class T, class P> struct Rows {
         if (!bench.wanted(name)) return;
         const WorkOf<T, P> work{op};
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
-        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w);
+        double floor = bench.peak.floor(w);
+        if constexpr (std::is_same_v<T, float>)
+            if (&from != &op) floor = cpu_peaks(from).floor(w);    // it may multiply by other instructions
+        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, floor);
     }
 
     void memory_bound();
@@ -225,7 +228,7 @@ template <class T, class P> void Rows<T, P>::linear(const std::string& name, int
     if constexpr (std::is_same_v<T, float>) {
         if (bench.device.gpu || rows <= GEMV_ROWS) return;
         const Ops<T, P>& own = cpu_ops_isa<P>(cpu_isa());
-        const Ops<T, P>* library = onednn_ops(own);
+        const Ops<T, P>* library = onednn_ops<P>(cpu_isa());
         if (op.linear_forward != own.linear_forward) linear_calls(name + ", our own", own, rows, in, out, ffn);
         else if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
     }

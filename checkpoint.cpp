@@ -260,6 +260,19 @@ std::vector<std::string> checkpoint_list(const std::string& run) {
     return dirs;
 }
 
+// Where a MODEL is not there: a name of the Hugging Face Hub is no path, and flatgpt downloads nothing.
+static Status no_model(const std::string& path) {
+    const size_t slash = path.find('/');
+    const bool owned = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
+                       path.find('/', slash + 1) == std::string::npos && path[0] != '.' && path[0] != '~' &&
+                       !is_directory(path.substr(0, slash)) && !path.starts_with("runs/");
+    const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
+    if (path.empty() || !(owned || (bare && slash == std::string::npos)))
+        return fail(Exit::input, "%s: no such file or directory", path.c_str());
+    return fail(Exit::input, "%s: no such directory; flatgpt downloads nothing: if you mean the Hub's, fetch it by "
+                "hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+}
+
 static Status use_of_run(const std::string& dir, const std::function<Status(const std::string& dir)>& use) {
     return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
 }
@@ -298,7 +311,9 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
     if (which != "last" && which != "best" && !step)
         return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
                     which.c_str());
-    if (!is_directory(path)) return fail(Exit::input, "%s: expected a directory: a checkpoint or a run", path.c_str());
+    if (!exists(path)) return no_model(path);
+    if (!is_directory(path))
+        return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
     if (is_checkpoint(path)) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",

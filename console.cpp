@@ -22,6 +22,10 @@ TerminalSize terminal_size() {
     };
     return {from("COLUMNS", 80), from("LINES", 24)};
 }
+int text_width(FILE* to) { return isatty(fileno(to)) ? std::min(terminal_size().columns, 100) : 80; }
+void note_typed_input() {
+    if (isatty(STDIN_FILENO)) fputs("reading from the terminal; end with Ctrl-D on a line of its own\n", stderr);
+}
 double now_seconds() {
     timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -107,6 +111,10 @@ void Progress::note(const std::string& text) {
     }
     draw(text, true);
     if (!shown.empty()) draw(shown, false);
+}
+void Progress::clear() {
+    if (!shown.empty()) draw("", false);
+    shown.clear();
 }
 Progress::~Progress() {
     if (!shown.empty()) draw(shown, true);

@@ -121,7 +121,7 @@ struct SampleOptions {
     std::vector<std::string> stop;
     int tokens = 200, num = 1;
     int64_t seed = 1;
-    bool ignore_end = false, json = false;
+    bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
     DeviceOptions device;
 };
@@ -129,7 +129,10 @@ struct SampleOptions {
 Result<std::string> read_prompt(const SampleOptions& o) {
     if (o.prompt_file.empty()) return o.prompt;
     if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
-    if (o.prompt_file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    if (o.prompt_file == "-") {
+        note_typed_input();
+        return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    }
     return read_file(o.prompt_file, 1 << 30);
 }
 
@@ -161,13 +164,14 @@ Status sample(const SampleOptions& o) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    what.note = [&](const std::string& text) {
-        fprintf(stderr, "%snote: %s\n", stream && terminal ? "\n" : "", text.c_str());
-    };
-    if (stream) {
-        if (!put(prompt.value)) return fail(Exit::io, "the output was closed");
-        what.text = [&](int, std::string_view text) { return put(text); };
-    }
+    // Notes never break into the text: what is known before it goes first, the rest waits for its end.
+    std::vector<std::string> notes;
+    bool begun = false;
+    const std::string echo = o.no_echo ? "" : prompt.value;
+    auto say = [](const std::string& text) { fprintf(stderr, "note: %s\n", text.c_str()); };
+    what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
+    auto begin = [&] { return std::exchange(begun, true) || put(echo); };
+    if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
     Result<Generated> out = generate(*m.g, m.tokenizer, what);
     TRY(out.status);
@@ -176,11 +180,12 @@ Status sample(const SampleOptions& o) {
         const std::string& text = out.value.texts[i];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt.value) +
                                         ",\"text\":" + json_string(text) + "}"
-                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + prompt.value + text;
+                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
     }
-    if (stream && !put("\n")) return fail(Exit::io, "the output was closed");
+    if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
+    for (const std::string& text : notes) say(text);
     fprintf(stderr, "%lld tokens in %s, %.1f tokens/s (%s)\n", (long long)out.value.tokens, human_time(seconds).c_str(),
             double(out.value.tokens) / seconds, m.device.c_str());
     return {};
@@ -218,6 +223,7 @@ Status eval(const EvalOptions& o) {
             progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
         });
     TRY(result.status);
+    progress.clear();
     const Evaluation& e = result.value;
     const double seconds = now_seconds() - start;
     const bool known = e.bits_per_byte > 0;
@@ -235,6 +241,8 @@ Status eval(const EvalOptions& o) {
             human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
     return {};
 }
+
+const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
 }    // namespace
 
 Command sample_command() {
@@ -245,30 +253,29 @@ Command sample_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"MODEL",
-                &o->place.model,
-                "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
-                0,
-                0,
-                {},
-                true},
-               {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-               {"--prompt", &o->prompt, "text to continue; none: begin a new document"},
-               {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
-               {"--tokens", &o->tokens, "new tokens at most", 1, 1e9},
-               {"--num", &o->num, "samples, computed together", 1, 4096},
-               {"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
-               {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-               {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
-               {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-               {"--repetition-penalty", &o->sampling.repetition_penalty,
-                "above 1: tokens seen so far become less likely", 0.01, 100},
-               {"--stop", &o->stop, "end a sample before this text"},
-               {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"},
-               {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
-               {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"},
-               {"--json", &o->json, "one JSON object per sample on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
+          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
+          {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
+          {"--num", &o->num, "samples, computed together", 1, 4096},
+          {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
+          {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
+          {"--json", &o->json, "one JSON object per sample on standard output"},
+          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+        {"Choice of tokens",
+         {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
+          {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
+          {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
+          {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
+          {"--repetition-penalty", &o->sampling.repetition_penalty, "above 1: tokens seen so far become less likely",
+           0.01, 100},
+          {"--stop", &o->stop, "end a sample before this text"},
+          {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+    });
     c.run = [o] { return sample(*o); };
     return c;
 }
@@ -281,23 +288,20 @@ Command eval_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"MODEL",
-                &o->place.model,
-                "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
-                0,
-                0,
-                {},
-                true},
-               {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-               {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
-               {"--batch", &o->batch, "sequences at a time", 1, 65536},
-               {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
-               {"--eval-tokens", &o->eval_tokens,
-                "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
-               {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-               {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
-               {"--json", &o->json, "one JSON object on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
+          {"--batch", &o->batch, "sequences at a time", 1, 65536},
+          {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
+          {"--eval-tokens", &o->eval_tokens,
+           "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
+          {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
+          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
+          {"--json", &o->json, "one JSON object on standard output"}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+    });
     c.run = [o] { return eval(*o); };
     return c;
 }
