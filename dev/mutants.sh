@@ -87,6 +87,9 @@ gpt.cpp ;; s/op.copy(said + 2 \* plan.rank, loss_total.*// ;; gpt ranks: a NaN*
 comm_mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm_mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm_mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
+data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
+data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
+data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
