@@ -97,6 +97,9 @@ layers/attention.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;
 layers/attention_backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e[0][i], g[1][i])/ ;; selftest: attention in bf16*
 bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*
 test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
+data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
+data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
+data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
