@@ -1,6 +1,7 @@
 // train_command.cpp - the flags of `flatgpt train`.
 #include <memory>
 
+#include "gpu_plan.h"
 #include "train.h"
 
 Command train_command() {
@@ -75,6 +76,7 @@ Command train_command() {
         {"--dry-run", &o->dry_run,
          "print parameters, memory, tokens and FLOPs per step, with --ranks what they would send and wait for; then "
          "stop"},
+        {"--gpu", &o->gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
         {"--node-ranks", &o->node_ranks, "with --dry-run: ranks of a machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
         {"--bandwidth", &o->bandwidth,
          "with --dry-run: GB/s that a rank sends to other machines; 0: 50 on GPUs, 1.25 on CPUs (400 and 10 Gb/s)", 0,
@@ -89,8 +91,10 @@ Command train_command() {
         const char* of_dry_run = o->node_ranks      ? "--node-ranks"
                                  : o->bandwidth > 0 ? "--bandwidth"
                                  : o->tflops > 0    ? "--tflops"
+                                 : !o->gpu.empty()  ? "--gpu"
                                                     : nullptr;
         if (of_dry_run && !o->dry_run) return fail(Exit::usage, "%s is for --dry-run alone", of_dry_run);
+        if (!o->gpu.empty()) TRY(gpu_named(o->gpu).status);
         Trainer t;
         t.o = *o;
         return t.run();
