@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "data/file.h"
+#include "gpu_plan.h"
 #include "scale.h"
 #include "train.h"
 
@@ -143,7 +144,8 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
-    Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
+    Result<Device> opened = o.dry_run ? plan_device(o.device, o.gpu, ranks.place.local_rank)
+                                      : open_device(o.device, true, ranks.place.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there

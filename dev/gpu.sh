@@ -191,7 +191,7 @@ mkdir -p "$data"
 tokens() {
     [ -e "$data/train.bin" ] && return
     {
-        printf '\x98\xd8\x34\x01\x01\0\0\0\x40\x77\x1b\0'
+        printf '\x88\xd8\x34\x01\x01\0\0\0\x40\x77\x1b\0'
         head -c 1012 /dev/zero
         LC_ALL=C awk 'BEGIN {
             srand(1)
