@@ -98,7 +98,7 @@ TEST_CASE("bench: a filter that leaves no row is an error that says which rows t
     CHECK(r.out.find("\"linear_forward proj") != std::string::npos);
 }
 
-TEST_CASE("bench: the ceiling of products is the tiles' where the table multiplies by them, and the vectors' elsewhere") {
+TEST_CASE("bench: the ceiling of products is the tiles' where the table multiplies by them, else the vectors'") {
     const Ops<float, bf16>& own = cpu_ops_isa<bf16>(cpu_isa());
     CHECK(!cpu_peaks(own).tiles);
     CHECK(cpu_peaks(own).products >= cpu_peaks(own).flops);
