@@ -15,7 +15,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
 # Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
 # on CPUs.
@@ -56,7 +56,7 @@ ifneq ($(NVCC),)
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] || echo "$(ARCH)" >$(BUILD)/arch)
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
-CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
+CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(filter-out comm_nccl.cu,$(wildcard *.cu)) \

@@ -38,6 +38,20 @@ void Bench::short_of_memory(const std::string& what) const {
     fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
 }
 
+bool Bench::wanted(const std::string& name) {
+    const std::string first = name.substr(0, name.find_first_of(" ,"));
+    if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+    const bool is = name.find(o.filter) != std::string::npos;
+    any = any || is;
+    return is;
+}
+Status Bench::close() const {
+    if (any) return {};
+    std::string there;
+    for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
+    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(), there.c_str());
+}
+
 TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
     for (size_t i = 0; i < tok.size(); i++) {
         tok[i] = int((int64_t(i) * 7919 + 13) % c.V);
@@ -121,7 +135,7 @@ Status run(const BenchOptions& o) {
         TRY(bench_generation(bench, c, rows));
         if (o.profile && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
     }
-    return {};
+    return bench.close();
 }
 }    // namespace
 

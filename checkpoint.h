@@ -8,11 +8,13 @@
 // Face's way to divide a model); any number of ranks reads them back.
 #pragma once
 #include <cmath>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/bpe.h"
+#include "data/crc.h"
 #include "data/safetensors.h"
 #include "gpt.h"
 #include "schedule.h"
@@ -63,18 +65,25 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = rea
 // Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST and state.json (from
 // the Hub) passes if config.json and the weights' headers parse.
 Status checkpoint_verify(const std::string& dir);
+// The same without what safetensors files hold: of the weights the sizes only, nothing of the optimizer's.
+// checkpoint_weights(verify) finds the rest while it loads.
+Status checkpoint_verify_frame(const std::string& dir);
 // `path` is a checkpoint or a run. Of a run `which` is "last", the newest that verifies; "best", the best_step of that
 // one's state; or a step. Each damaged one passed over for "last" is reported through `damaged` (may be null). Exit 2:
 // there is no such step, or no validation was recorded, or path is itself a checkpoint and which is not "last". Exit 3:
-// what was asked for is gone or damaged.
+// what was asked for is gone or damaged. Where `use` ends with 3 or 4 that is damage; its other errors
+// end the search.
 Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
-                                    const std::string& which = "last");
+                                    const std::string& which = "last",
+                                    const std::function<Status(const std::string& dir)>& use = checkpoint_verify);
 // Directories RUN/step_NNNNNNNN, oldest first, whole or not.
 std::vector<std::string> checkpoint_list(const std::string& run);
 int64_t checkpoint_step(const std::string& dir);    // by its name; -1: it has none
 
 Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what we cannot run, and why
-Status checkpoint_weights(const std::string& dir, Model& g);   // model.safetensors, or the files its index names
+// model.safetensors, or the files its index names; in parallel where the model lies in this process's memory. verify:
+// exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
+Status checkpoint_weights(const std::string& dir, Model& g, bool verify = false);
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
@@ -86,7 +95,6 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 
 // Every file of the weights, its header alone; exit 3.
 Status checkpoint_weight_headers(const std::string& dir);
-uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);    // continues crc; 0 to begin
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);

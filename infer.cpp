@@ -1,9 +1,12 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "checkpoint.h"
 #include "command.h"
@@ -22,49 +25,99 @@ struct Opened {
 };
 
 // The one beside the weights; where there is none, the one that is named. With another, ids would mean other text.
-Status open_tokenizer(Opened& m, const std::string& named) {
+Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& named) {
     Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
     TRY(own.status);
     m.tokenizer = own.value;
-    if (named.empty()) return {};
-    Result<Tokenizer> given = Tokenizer::load(named);
-    TRY(given.status);
-    if (own.value.vocab_size() && given.value.fingerprint() != own.value.fingerprint())
+    if (name.empty()) return {};
+    if (own.value.vocab_size() && named.fingerprint() != own.value.fingerprint())
         return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
-                    named.c_str(), given.value.vocab_size(), m.dir.c_str(), own.value.vocab_size());
-    m.tokenizer = given.value;
+                    name.c_str(), named.vocab_size(), m.dir.c_str(), own.value.vocab_size());
+    m.tokenizer = named;
     return {};
 }
 
-// The newest whole checkpoint of a run, or a model directory; activations for B sequences of S positions, or of the
-// context where that is less (S 0: the context).
-Status open_model(Opened& m, const std::string& path, const std::string& own_tokenizer, const DeviceOptions& device,
-                  int B, int S) {
+// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
+// --checkpoint best)".
+std::string taken_text(const std::string& run, const std::string& dir, const TrainState& state,
+                       const std::string& which) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
+    std::string best, text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
+    if (state.best_step >= 0) {
+        char loss[32];
+        snprintf(loss, sizeof loss, ", %.4g", state.best_loss);
+        best = loss;
+    }
+    const bool here = std::any_of(dirs.begin(), dirs.end(),
+                                  [&](auto& d) { return checkpoint_step(d) == state.best_step; });
+    if (which == "best") text += best;
+    else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
+    else if (!best.empty() && here)
+        text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
+    if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
+    return dir + " (" + text + ")";
+}
+
+struct Place {
+    std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+};
+struct Room { int B, S; };
+
+// Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
+// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer.
+Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
+                  const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
     TRY(opened.status);
-    m.g = std::move(opened.value.model);
     m.device = opened.value.text;
+    Result<Tokenizer> named = place.tokenizer.empty() ? Tokenizer() : Tokenizer::load(place.tokenizer);
+    TRY(named.status);
+    TrainState state;
+    auto load = [&](const std::string& dir) -> Status {
+        TRY(checkpoint_verify_frame(dir));
+        m.dir = dir;
+        Result<Config> config = checkpoint_config(dir);
+        TRY(config.status);
+        if (access((dir + "/state.json").c_str(), F_OK) == 0) {
+            Result<TrainState> read = checkpoint_state(dir);
+            TRY(read.status);
+            state = read.value;
+            m.documents = state.documents;
+        }
+        if (!opened.value.model) {    // the one before was damaged
+            m.g.reset();
+            opened = open_device(device, false);
+            TRY(opened.status);
+        }
+        m.g = std::move(opened.value.model);
+        Status chosen;
+        std::thread beside([&] {
+            chosen = choose_tokenizer(m, place.tokenizer, named.value);
+            malloc_trim(0);    // what parsing took: as much as a tenth of a small model
+        });
+        const Room size = room(config.value.T, opened.value.gpu);
+        Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
+        if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
+        beside.join();
+        return s.ok() ? chosen : s;
+    };
+    std::string path = place.model;
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::vector<std::string> damaged;
-    Result<std::string> dir = checkpoint_find(path, &damaged);
+    Result<std::string> dir = checkpoint_find(path, &damaged, place.checkpoint, load);
     for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
     TRY(dir.status);
-    m.dir = dir.value;
-    Result<Config> config = checkpoint_config(m.dir);
-    TRY(config.status);
-    TRY(open_tokenizer(m, own_tokenizer));
-    if (access((m.dir + "/state.json").c_str(), F_OK) == 0) {
-        Result<TrainState> state = checkpoint_state(m.dir);
-        TRY(state.status);
-        m.documents = state.value.documents;
-    }
-    TRY(m.g->allocate(config.value, {Use::infer, B, S ? std::min(S, config.value.T) : config.value.T}));
-    return checkpoint_weights(m.dir, *m.g);
+    if (dir.value != path)
+        fprintf(stderr, "%s\n", escape_control(taken_text(path, dir.value, state, place.checkpoint)).c_str());
+    return {};
 }
 
 // ---- sample --------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
-    std::string model, prompt, prompt_file, tokenizer;
+    Place place;
+    std::string prompt, prompt_file;
     std::vector<std::string> stop;
     int tokens = 200, num = 1;
     int64_t seed = 1;
@@ -87,7 +140,13 @@ Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Opened m;
-    TRY(open_model(m, o.model, o.tokenizer, o.device, o.num, std::max(1, 8192 / o.num)));    // prompts: in pieces
+    TRY(open_model(m, o.place, o.device, [&](int context, bool gpu) {
+        // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
+        const int rows = gpu ? 8192 : 512;
+        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
+        const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
+        return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
+    }));
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
                     m.dir.c_str());
@@ -135,7 +194,8 @@ Status sample(const SampleOptions& o) {
 // ---- eval ----------------------------------------------------------------------------------------------------------
 
 struct EvalOptions {
-    std::string model, data, tokenizer;
+    Place place;
+    std::string data;
     int batch = 8, seq_len = 0;
     int64_t eval_tokens = 0;
     bool raw_u16 = false, json = false;
@@ -144,7 +204,9 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.model, o.tokenizer, o.device, o.batch, o.seq_len));
+    TRY(open_model(m, o.place, o.device, [&](int context, bool) {
+        return Room{o.batch, o.seq_len ? o.seq_len : context};
+    }));
     if (o.seq_len > m.g->c.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
     LoaderConfig config;
@@ -180,7 +242,7 @@ Status eval(const EvalOptions& o) {
     return {};
 }
 
-const char* const MODEL_HELP = "a run (its newest whole checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
+const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
 }    // namespace
 
 Command sample_command() {
@@ -193,7 +255,8 @@ Command sample_command() {
               nullptr};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->model, MODEL_HELP, 0, 0, {}, true},
+         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
           {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
@@ -201,7 +264,7 @@ Command sample_command() {
           {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
         {"Choice of tokens",
          {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
           {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
@@ -227,14 +290,15 @@ Command eval_command() {
               nullptr};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->model, MODEL_HELP, 0, 0, {}, true},
+         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
           {"--batch", &o->batch, "sequences at a time", 1, 65536},
           {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
+          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });

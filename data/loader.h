@@ -31,6 +31,7 @@ Result<Shard> shard_open(const std::string& path, bool raw_u16);
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
 // Exit 3 naming the first shard that is known to be made with another tokenizer. An empty one is no tokenizer: ok.
 Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer);
+bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);

@@ -30,6 +30,13 @@ bool has_header(std::string_view head, int64_t file_bytes) {
             return true;
     return false;
 }
+}   // namespace
+
+bool shard_begins(std::string_view head) {
+    return head.size() >= 4 && (word(head, 0) == KINDS[0].magic || word(head, 0) == KINDS[1].magic);
+}
+
+namespace {
 // The words that name the tokenizer.
 Status parse_origin(std::string_view head, Shard& s) {
     int32_t vocab = word(head, 3), documents = word(head, 6);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <unistd.h>
 
+#include "packed.h"
 #include "test.h"
 
 namespace {
@@ -143,6 +144,8 @@ TEST_CASE("tokenize: what is wrong, and where") {
     check(tokenize({"--tokenizer", dir + "/no_end.json", "--out", dir + "/z", dir + "/a.txt"}), Exit::input,
           "<|endoftext|>");
     check(tokenize({"--out", dir + "/a.txt/z", dir + "/a.txt"}), Exit::io, "cannot create");
+    check(line("[1]"), Exit::input, "--skip-bad-lines");
+    check(tokenize({"--out", "/dev/null/z", dir + "/a.txt"}), Exit::io, "cannot create");
     for (auto& entry : fs::directory_iterator(dir)) CHECK(entry.path().extension() != ".bin");    // nothing was written
 
     // old shards are never overwritten unasked, nor left beside new ones
@@ -157,6 +160,72 @@ TEST_CASE("tokenize: what is wrong, and where") {
     CHECK(fs::exists(dir + "/z_train_001.bin"));
     CHECK_FALSE(fs::exists(dir + "/z_train_003.bin"));
     CHECK(fs::exists(dir + "/z_train_x.bin"));
+}
+
+TEST_CASE("tokenize: into a directory; bad lines are counted; a short text has no validation part") {
+    std::string dir = temporary_directory();
+    write(dir + "/a.txt", story(2000));
+    REQUIRE(tokenize({"--out", dir + "/new/folder/", "--val-fraction", "0.1", dir + "/a.txt"}).ok());
+    CHECK(fs::exists(dir + "/new/folder/train_000.bin"));
+    CHECK(fs::exists(dir + "/new/folder/val_000.bin"));
+    fs::create_directory(dir + "/old");
+    REQUIRE(tokenize({"--out", dir + "/old", dir + "/a.txt"}).ok());
+    CHECK(read_shard(dir + "/old/train_000.bin") == stream({story(2000)}));
+    Status again = tokenize({"--out", dir + "/old", dir + "/a.txt"});
+    CHECK(again.code == Exit::usage);
+    CHECK_MESSAGE(again.message.find("old/train_000.bin exists") != std::string::npos, again.message);
+
+    write(dir + "/b.jsonl", "{\"text\": \"one\"}\n{\"text\": 5}\n{\"text\": \"two\"}\nrubbish\n{}\n");
+    CHECK(tokenize({"--out", dir + "/b", dir + "/b.jsonl"}).code == Exit::input);
+    ProcessResult r = run_flatgpt({"tokenize", "--out", dir + "/b", "--skip-bad-lines", dir + "/b.jsonl"});
+    CHECK(r.exit_code == 0);
+    CHECK_MESSAGE(r.err.find("3 lines left out") != std::string::npos, r.err);
+    CHECK_MESSAGE(r.err.find("b.jsonl:2: text: expected a string, found 5") != std::string::npos, r.err);
+    CHECK(read_shard(dir + "/b_train_000.bin") == stream({"one", "two"}));
+    write(dir + "/c.jsonl", "rubbish\n");
+    CHECK(tokenize({"--out", dir + "/c", "--skip-bad-lines", dir + "/c.jsonl"}).code == Exit::input);
+
+    write(dir + "/short.txt", "hello world");
+    r = run_flatgpt({"tokenize", "--out", dir + "/short", "--val-fraction", "0.01", dir + "/short.txt"});
+    CHECK(r.exit_code == 0);
+    for (const char* part : {"no validation shard", "11 B of text", "--val-fraction"})
+        CHECK_MESSAGE(r.err.find(part) != std::string::npos, r.err);
+}
+
+TEST_CASE("tokenize: compressed, UTF-16 and .ndjson input is what it is unpacked") {
+    std::string dir = temporary_directory(), text = story(20000), lines;
+    for (int i = 0; i < 200; i++) lines += "{\"text\": \"document " + std::to_string(i) + "\"}\n";
+    write(dir + "/plain.txt", text);
+    write(dir + "/plain.jsonl", lines);
+    write(dir + "/x.txt.gz", gzip(text));
+    write(dir + "/x.txt.zst", zstd(text));
+    write(dir + "/x16.txt", utf16(text));
+    write(dir + "/x.jsonl.gz", gzip(lines));
+    write(dir + "/X.JSONL.ZST", zstd(lines));
+    write(dir + "/x.ndjson", lines);
+    auto shards = [&](const std::string& name) {
+        REQUIRE_MESSAGE(tokenize({"--out", dir + "/" + name, "--val-fraction", "0.1", dir + "/" + name}).ok(), name);
+        std::string stem = dir + "/" + name;
+        return std::pair(read_shard(stem + "_train_000.bin"), read_shard(stem + "_val_000.bin"));
+    };
+    auto plain = shards("plain.txt"), json = shards("plain.jsonl");
+    for (const char* name : {"x.txt.gz", "x.txt.zst", "x16.txt"}) CHECK_MESSAGE(shards(name) == plain, name);
+    for (const char* name : {"x.jsonl.gz", "X.JSONL.ZST", "x.ndjson"}) CHECK_MESSAGE(shards(name) == json, name);
+
+    // From stdin, which has no name; its tail cannot be known.
+    ProcessOptions options;
+    options.stdin_text = gzip(text);
+    CHECK(run_flatgpt({"tokenize", "--out", dir + "/in", "-"}, options).exit_code == 0);
+    CHECK(read_shard(dir + "/in_train_000.bin") == stream({text}));
+    ProcessResult r = run_flatgpt({"tokenize", "--out", dir + "/in2", "--val-fraction", "0.1", "-"}, options);
+    CHECK(r.exit_code == 2);
+    CHECK_MESSAGE(r.err.find("give the file's name") != std::string::npos, r.err);
+
+    // What is no text is refused before anything is written, also as the last of the files.
+    Status s = tokenize({"--out", dir + "/no/x", dir + "/plain.txt", dir + "/in_train_000.bin"});
+    CHECK(s.code == Exit::input);
+    CHECK_MESSAGE(s.message.find("in_train_000.bin: expected text, but it is a shard") != std::string::npos, s.message);
+    CHECK_FALSE(fs::exists(dir + "/no"));
 }
 
 TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to give the text") {
@@ -187,6 +256,18 @@ TEST_CASE("train-tokenizer: files to tokenizer.json, the same for every way to g
     CHECK(s.code == Exit::input);
     CHECK(s.message.find("bad.jsonl:2: text") != std::string::npos);
     CHECK_FALSE(fs::exists(dir + "/t.json"));
+    auto train = [&](Strings more) {
+        more.insert(more.end(), {"--vocab", "300", "--skip-bad-lines", dir + "/bad.jsonl"});
+        return run(train_tokenizer_command(), more);
+    };
+    CHECK(train({"--out", dir + "/t.json"}).ok());
+    s = train({"--out", dir + "/t.json"});
+    CHECK(s.code == Exit::usage);
+    CHECK_MESSAGE(s.message.find("--overwrite") != std::string::npos, s.message);
+    CHECK(train({"--out", dir + "/t.json", "--overwrite"}).ok());
+    CHECK(train({"--out", dir}).code == Exit::usage);
+    CHECK(train({"--out", "/dev/null/t.json"}).code == Exit::io);
+    CHECK_FALSE(fs::exists(dir + "/t.json.tmp"));
 }
 
 TEST_CASE("corpus: segments are bounded, and many files are held out whole") {
