@@ -113,6 +113,20 @@ TEST_CASE("terminal: notes of sample do not break into its text") {
     CHECK(contains(both, "are read\n" + lengthy[3]));
 }
 
+TEST_CASE("terminal: the lines of train break between words and keep theirs") {
+    Toy toy;
+    const Terminal t = at_terminal(toy.args("run", {"--steps", "3", "--sample-every", "3"}), 60);
+    CHECK(t.exit_code == 0);
+    const std::string seen = t.screen(), before = seen.substr(0, seen.find("--- sample"));
+    CHECK(longest_line(before) <= 60);
+    CHECK(contains(before, " parameters, "));
+    CHECK_FALSE(contains(seen, " \n"));
+    const size_t last = seen.rfind("\nstep 3/3  ");
+    REQUIRE(last != std::string::npos);
+    CHECK(longest_line(seen.substr(last)) <= 60);
+    CHECK(contains(seen.substr(last), " tok/s"));
+}
+
 TEST_CASE("terminal: eval's result begins a line of its own") {
     SmallRun small;
     const Terminal t = at_terminal({"eval", small.run, "--data", small.dir + "/val.bin"}, 80);
