@@ -182,7 +182,7 @@ void Trainer::warn_of_repetition() {
     const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
-    if (epochs <= 16 && !large) return;
+    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
     progress.note("warning: " + std::to_string(o.steps) + " steps read the data " + human_count(epochs) + " times (" +
                   human_count(unique) + " tokens" +
                   (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
