@@ -24,7 +24,7 @@ struct FlagGroup {
     const char* heading;
     std::vector<Flag> rows;
 };
-std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all rows, each with its heading as group
+std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all rows, each with its heading
 
 struct Command {
     std::string name, summary, example;
