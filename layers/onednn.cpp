@@ -2,8 +2,8 @@
 // be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). Nothing else knows of it.
 //
 // The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
-// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows). Weights that are bf16 go into the
-// products as they are, x and dy as rounded copies in scratch.
+// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows; not so with AVX2, FLATGPT_ISA=avx2).
+// Weights that are bf16 go into the products as they are, x and dy as rounded copies in scratch.
 #include <algorithm>
 #include <array>
 #include <memory>
