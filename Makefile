@@ -3,6 +3,7 @@
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
+# make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
 MAKEFLAGS += $(JOBS)
@@ -14,7 +15,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
 # Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
 # on CPUs.
@@ -55,7 +56,7 @@ ifneq ($(NVCC),)
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] || echo "$(ARCH)" >$(BUILD)/arch)
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
-CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lcublasLt -lrt -ldl)
+CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(filter-out comm_nccl.cu,$(wildcard *.cu)) \
@@ -92,8 +93,15 @@ $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 $(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
-VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
-$(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"'
+# The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer
+# (sudo make install), those of the last build.
+RELEASE := $(or $(shell cat VERSION 2>/dev/null),\
+    $(shell git describe --always --dirty 2>/dev/null && git log -1 --format=%cs 2>/dev/null),\
+    $(shell cat $(BUILD)/version 2>/dev/null),unknown $(shell date +%F))
+VERSION := $(firstword $(RELEASE))
+$(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(RELEASE)" >$(BUILD)/version)
+$(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
+$(BUILD)/main.cpp.o: $(BUILD)/version
 $(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
 $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
 $(BUILD)/layers/onednn.cpp.o $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
@@ -166,8 +174,20 @@ tsan:
 fuzz:
 	dev/fuzz.sh
 deps: ;
+PREFIX ?= /usr/local
+install: flatgpt
+	dev/install.sh $(BUILD)/flatgpt '$(DESTDIR)$(PREFIX)'
+uninstall:
+	dev/install.sh --remove '$(DESTDIR)$(PREFIX)'
+# Of the last commit; DIST: where the archive goes.
+DIST ?= .
+dist: COMMIT = $(shell git describe --always)
+dist:
+	@mkdir -p $(BUILD)/dist
+	@git log -1 --format='$(COMMIT) %cs' >$(BUILD)/dist/VERSION
+	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	rm -rf build flatgpt
-.PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps clean flatgpt
+.PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps install uninstall dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

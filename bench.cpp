@@ -38,6 +38,20 @@ void Bench::short_of_memory(const std::string& what) const {
     fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
 }
 
+bool Bench::wanted(const std::string& name) {
+    const std::string first = name.substr(0, name.find_first_of(" ,"));
+    if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+    const bool is = name.find(o.filter) != std::string::npos;
+    any = any || is;
+    return is;
+}
+Status Bench::close() const {
+    if (any) return {};
+    std::string there;
+    for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
+    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(), there.c_str());
+}
+
 TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
     for (size_t i = 0; i < tok.size(); i++) {
         tok[i] = int((int64_t(i) * 7919 + 13) % c.V);
@@ -121,7 +135,7 @@ Status run(const BenchOptions& o) {
         TRY(bench_generation(bench, c, rows));
         if (o.profile && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
     }
-    return {};
+    return bench.close();
 }
 }    // namespace
 
@@ -133,19 +147,22 @@ Command bench_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"--filter", &o->filter, "only rows whose name has this part"},
-               {"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
-               {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
-               {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
-               {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
-               {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
-               {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
-               {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24},
-               {"--steps-only", &o->steps_only, "no single operations"},
-               {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
-               {"--json", &o->json, "one JSON object a row on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32"))
-        c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"--filter", &o->filter, "only rows whose name has this part"},
+          {"--steps-only", &o->steps_only, "no single operations"},
+          {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
+          {"--json", &o->json, "one JSON object a row on standard output"}}},
+        {"Sizes",
+         {{"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
+          {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
+          {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
+          {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
+          {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
+          {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
+          {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
+    });
     c.run = [o] { return run(*o); };
     return c;
 }

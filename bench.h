@@ -10,11 +10,14 @@ struct Peaks {
     double products = 0;    // FLOP/s of matrix products in the chosen type
     double flops = 0;       // FLOP/s of the other arithmetic: fp32
     double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
+    bool tiles = false;     // products are a CPU's tiles' (AMX)
     double floor(const Work& w) const {    // seconds
         return std::max(w.products / products + w.flops / flops, w.bytes / bytes);
     }
 };
-Peaks cpu_peaks(bool bf16);                        // bench_peaks.cpp. Of the instruction set in use
+// bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
+template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op);
+const Peaks& cpu_peaks(bool bf16);    // of the table that is in use for this type
 void cpu_flush(const void* p, int64_t bytes);      // out of all caches
 double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 
@@ -35,7 +38,11 @@ struct Bench {
     void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
                double ratio = 0) const;
     void short_of_memory(const std::string& what) const;
-    bool wanted(const std::string& name) const { return name.find(o.filter) != std::string::npos; }
+    bool wanted(const std::string& name);
+    Status close() const;    // exit 2: the filter left no row; says which there are
+
+    std::vector<std::string> names = {};    // of the rows there are: their first words
+    bool any = false;                       // one of them was wanted
 };
 
 // bench_rows.cpp: each operation by itself, at a model's sizes.

@@ -1,4 +1,5 @@
-// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, and a sum over memory in huge pages.
+// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over
+// memory in huge pages.
 #include <algorithm>
 #include <cstring>
 
@@ -39,6 +40,36 @@ __attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
     return a[0][0];
 }
 #define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+
+// ---- tiles ---------------------------------------------------------------------------------------------------------
+
+constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // each of the 8 tiles: 16x16 sums, or 16 x 32 bf16
+constexpr double TILE_FLOPS = 2.0 * 16 * 16 * 32;
+struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
+
+// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
+// round: the form of every real product.
+float tile_loop(int64_t n) {
+    TileConfig config;
+    for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
+    __asm__ volatile("ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"m"(
+        config));
+    for (int64_t k = 0; k < n; k++)
+        __asm__ volatile("tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%2,%4,1), %%tmm6\n\t"
+                         "tileloadd (%3,%4,1), %%tmm7\n\ttdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+                         "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
+                         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::"r"(tile_numbers[0]),
+                         "r"(tile_numbers[1]), "r"(tile_numbers[2]), "r"(tile_numbers[3]), "r"(int64_t(TILE_BYTES))
+                         : "memory");
+    alignas(64) float sums[TILE_ROWS * 16];
+    __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
+    return sums[0];
+}
 #else
 FMA_LOOP(fma_base, "default", 4, 12)
 #define WIDE
@@ -59,8 +90,7 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
 }
 
 volatile float sink;
-double loop_peak(float (*loop)(int64_t), double flops_per_round) {
-    const int64_t rounds = 3000000;
+double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
         const double start = now_seconds();
@@ -108,7 +138,19 @@ void cpu_flush(const void* p, int64_t bytes) {
 #endif
 }
 
-Peaks cpu_peaks(bool bf16) {
+namespace {
+// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+double tile_peak() {
+#if defined(__x86_64__)
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
+            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
+    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
+#else
+    return 0;
+#endif
+}
+Peaks vector_peaks(bool bf16) {
     Peaks peak;
     switch (cpu_isa()) {
 #if defined(__x86_64__)
@@ -121,7 +163,23 @@ Peaks cpu_peaks(bool bf16) {
         default: peak.flops = loop_peak(fma_base, 2 * 12 * 4);
     }
     (void)bf16;
-    if (peak.products == 0) peak.products = peak.flops;
+    peak.products = std::max(peak.products, peak.flops);    // Intel's bf16 dots are half as fast as its FMAs
     for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
     return peak;
 }
+}    // namespace
+
+template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op) {
+    static const Peaks vectors = vector_peaks(sizeof(P) == 2);
+    const bool own = op.linear_forward == cpu_ops_isa<P>(cpu_isa()).linear_forward;
+    if (own || sizeof(P) == 4 || !cpu_chosen().tiles) return vectors;
+    static const Peaks tiles = [] {
+        Peaks peak = vectors;
+        peak.products = std::max(peak.products, tile_peak()), peak.tiles = true;
+        return peak;
+    }();
+    return tiles;
+}
+template const Peaks& cpu_peaks(const Ops<float>&);
+template const Peaks& cpu_peaks(const Ops<float, bf16>&);
+const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }

@@ -102,7 +102,10 @@ template <class T, class P> struct Rows {
         if (!bench.wanted(name)) return;
         const WorkOf<T, P> work{op};
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
-        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w);
+        double floor = bench.peak.floor(w);
+        if constexpr (std::is_same_v<T, float>)
+            if (&from != &op) floor = cpu_peaks(from).floor(w);    // it may multiply by other instructions
+        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, floor);
     }
 
     void memory_bound();
@@ -154,6 +157,8 @@ template <class T, class P> void Rows<T, P>::head_and_update() {
             c.V, c.Vp());
         free_all();
     }
+    const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");
+    if (!norm && !update) return;    // their buffers are large
     auto w = arrays<P>(n);
     auto master = arrays<float>(sizeof(P) == 2 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
     auto g = arrays<Grad<P>>(n);
@@ -225,7 +230,7 @@ template <class T, class P> void Rows<T, P>::linear(const std::string& name, int
     if constexpr (std::is_same_v<T, float>) {
         if (bench.device.gpu || rows <= GEMV_ROWS) return;
         const Ops<T, P>& own = cpu_ops_isa<P>(cpu_isa());
-        const Ops<T, P>* library = onednn_ops(own);
+        const Ops<T, P>* library = onednn_ops<P>(cpu_isa());
         if (op.linear_forward != own.linear_forward) linear_calls(name + ", our own", own, rows, in, out, ffn);
         else if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
     }
@@ -248,10 +253,10 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
     char arithmetic[48] = "";
     if (peak.flops != peak.products)
         snprintf(arithmetic, sizeof arithmetic, "%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9);
-    printf("%s\nceilings measured now: %.0f GFLOP/s of products, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
+    printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
            "%-46s %10s %10s %10s %8s %10s   of it\n",
-           bench.device.text.c_str(), peak.products / 1e9, arithmetic, peak.bytes / 1e9, B, S, c.C, "", "best us",
-           "median us", "GFLOP/s", "GB/s", "floor us");
+           bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic, peak.bytes / 1e9,
+           B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
 }
 }    // namespace
 

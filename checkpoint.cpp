@@ -2,7 +2,6 @@
 #include "checkpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
@@ -10,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "checkpoint_manifest.h"
 #include "data/file.h"
 
 namespace fs = std::filesystem;
@@ -61,44 +61,6 @@ Status disk_status(const std::string& path, const char* call, int64_t rc) {
     return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
 }
 
-// CRC-32C (Castagnoli), reflected, eight bytes a turn: tables[k][b] is the remainder of byte b followed by k zeros.
-constexpr auto CRC_TABLES = [] {
-    std::array<std::array<uint32_t, 256>, 8> t{};
-    for (uint32_t b = 0; b < 256; b++) {
-        t[0][b] = b;
-        for (int bit = 0; bit < 8; bit++) t[0][b] = (t[0][b] >> 1) ^ (t[0][b] & 1 ? 0x82F63B78u : 0);
-    }
-    for (size_t k = 1; k < 8; k++)
-        for (uint32_t b = 0; b < 256; b++) t[k][b] = (t[k - 1][b] >> 8) ^ t[0][t[k - 1][b] & 255];
-    return t;
-}();
-
-struct Sum { std::string name; int64_t bytes = 0; uint32_t crc = 0; };
-constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
-
-std::string sum_line(const Sum& s) {
-    char line[64];
-    snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
-    return line + s.name + "\n";
-}
-bool sum_parse(const std::string& line, Sum* s) {
-    long long bytes = 0;
-    int name = 0;
-    if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2 || !name) return false;
-    s->bytes = bytes;
-    s->name = line.substr(size_t(name));
-    return true;
-}
-
-// A line for each file, then one for the lines themselves.
-std::string manifest_text(const std::vector<Sum>& sums) {
-    std::string text = VERSION_LINE;
-    for (const Sum& s : sums) text += sum_line(s);
-    char line[32];
-    snprintf(line, sizeof line, "%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
-    return text + line;
-}
-
 // Files of a directory, without what is in it deeper; empty where there is none.
 std::vector<std::string> names_in(const std::string& dir) {
     std::vector<std::string> names;
@@ -107,6 +69,11 @@ std::vector<std::string> names_in(const std::string& dir) {
         names.push_back(it->path().filename().string());
     std::sort(names.begin(), names.end());
     return names;
+}
+std::string step_directory(const std::string& run, int64_t step) {
+    char name[40];
+    snprintf(name, sizeof name, "/step_%08lld", (long long)step);
+    return run + name;
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 bool is_directory(const std::string& path) {
@@ -123,21 +90,6 @@ Status remove_directory(const std::string& dir, const Disk& disk) {
     return disk_status(dir, "remove", uninterrupted([&] { return disk.remove(dir.c_str()); }));
 }
 }   // namespace
-
-uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes) {
-    auto* p = static_cast<const unsigned char*>(data);
-    auto& t = CRC_TABLES;
-    crc = ~crc;
-    for (; bytes >= 8; bytes -= 8, p += 8) {
-        uint64_t x;
-        memcpy(&x, p, 8);
-        x ^= crc;
-        crc = t[7][x & 255] ^ t[6][x >> 8 & 255] ^ t[5][x >> 16 & 255] ^ t[4][x >> 24 & 255] ^ t[3][x >> 32 & 255] ^
-              t[2][x >> 40 & 255] ^ t[1][x >> 48 & 255] ^ t[0][x >> 56];
-    }
-    for (; bytes > 0; bytes--, p++) crc = (crc >> 8) ^ t[0][(crc ^ *p) & 255];
-    return ~crc;
-}
 
 // ---- write ---------------------------------------------------------------------------------------------------------
 
@@ -222,9 +174,7 @@ void gather_sums(std::vector<Sum>* sums, Watch& watch) {
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk, Watch* watch) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
-    char name[32];
-    snprintf(name, sizeof name, "/step_%08d", int(state.step));
-    const std::string dir = run + name, temporary = dir + ".tmp";
+    const std::string dir = step_directory(run, state.step), temporary = dir + ".tmp";
     const bool first = g.plan.rank == 0;
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
@@ -256,10 +206,15 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
+    std::string best;    // as the newest whole one says
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        if (whole == keep) unwanted.push_back(*dir);
-        else whole += checkpoint_verify(*dir).ok();
+        if (whole == keep) {
+            if (*dir != best) unwanted.push_back(*dir);
+        } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
+            Result<TrainState> state = checkpoint_state(*dir);
+            if (state.ok() && state.value.best_step >= 0) best = step_directory(run, state.value.best_step);
+        }
     }
     if (unwanted.empty()) return {};
     // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
@@ -275,65 +230,25 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
 // ---- verify and find -----------------------------------------------------------------------------------------------
 
 namespace {
-// The text is right when the rows read from it give it again.
-Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::string& path) {
-    std::vector<Sum> sums;
-    for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
-         begin = end + 1) {
-        Sum s;
-        if (!sum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
-        if (s.name.empty() || s.name.find('/') != std::string::npos)
-            return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
-        sums.push_back(s);
-    }
-    if (!text.starts_with(VERSION_LINE))
-        return fail(Exit::input, "%s: line 1: expected \"flatgpt checkpoint 1\"", path.c_str());
-    if (manifest_text(sums) != text)
-        return fail(Exit::input, "%s: its own checksum is wrong, or it is cut short", path.c_str());
-    auto listed = [&](const char* name) {
-        return std::any_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == name; });
-    };
-    for (const char* needed : {"model.safetensors", "config.json", "state.json"})
-        if (!listed(needed) && !(needed[0] == 'm' && listed("model.safetensors.index.json")))
-            return fail(Exit::input, "%s: it does not list %s", path.c_str(), needed);
-    return sums;
-}
-
-Status verify_file(const std::string& path, const Sum& expected) {
-    Result<File> file = File::open(path);
-    TRY(file.status);
-    if (file.value.bytes() != expected.bytes)
-        return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
-                    (long long)expected.bytes, (long long)file.value.bytes());
-    uint32_t crc = 0;
-    std::vector<char> piece(size_t(std::min(CHUNK, expected.bytes)));
-    for (int64_t at = 0; at < expected.bytes; at += CHUNK) {
-        int64_t bytes = std::min(CHUNK, expected.bytes - at);
-        TRY(file.value.read(at, piece.data(), bytes));
-        crc = crc32c(crc, piece.data(), bytes);
-        heartbeat();
-    }
-    if (crc != expected.crc)
-        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);
-    return {};
-}
-
 bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json") || exists(dir + "/MANIFEST"); }
 }   // namespace
 
-Status checkpoint_verify(const std::string& dir) {
-    std::string path = dir + "/MANIFEST";
-    if (!exists(path) && !exists(dir + "/state.json")) {
+static Status verify(const std::string& dir, bool weights) {
+    if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json")) {
         TRY(checkpoint_config(dir).status);
         return checkpoint_weight_headers(dir);
     }
-    Result<std::string> text = read_file(path, 1 << 20);
-    TRY(text.status);
-    Result<std::vector<Sum>> sums = manifest_parse(text.value, path);
+    Result<std::vector<Sum>> sums = manifest_read(dir);
     TRY(sums.status);
-    for (const Sum& s : sums.value) TRY(verify_file(dir + "/" + s.name, s));
+    for (const Sum& s : sums.value) {
+        const bool tensors = s.name.ends_with(".safetensors");
+        if (tensors && !weights && !s.name.starts_with("model")) continue;    // nobody will look at the moments
+        TRY(sum_check(dir + "/" + s.name, s, weights || !tensors));
+    }
     return {};
 }
+Status checkpoint_verify(const std::string& dir) { return verify(dir, true); }
+Status checkpoint_verify_frame(const std::string& dir) { return verify(dir, false); }
 
 std::vector<std::string> checkpoint_list(const std::string& run) {
     std::vector<std::string> dirs;
@@ -345,21 +260,90 @@ std::vector<std::string> checkpoint_list(const std::string& run) {
     return dirs;
 }
 
-Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged) {
-    if (!is_directory(path)) return fail(Exit::input, "%s: expected a directory: a checkpoint or a run", path.c_str());
-    if (is_checkpoint(path)) {
-        Status s = checkpoint_verify(path);
-        return s.ok() ? Result<std::string>(path) : s;
-    }
-    std::vector<std::string> dirs = checkpoint_list(path);
+// Where a MODEL is not there: a name of the Hugging Face Hub is no path, and flatgpt downloads nothing.
+static Status no_model(const std::string& path) {
+    const size_t slash = path.find('/');
+    const bool owned = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
+                       path.find('/', slash + 1) == std::string::npos && path[0] != '.' && path[0] != '~' &&
+                       !is_directory(path.substr(0, slash)) && !path.starts_with("runs/");
+    const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
+    if (path.empty() || !(owned || (bare && slash == std::string::npos)))
+        return fail(Exit::input, "%s: no such file or directory", path.c_str());
+    return fail(Exit::input, "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
+                "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+}
+
+static Status use_of_run(const std::string& dir, const std::function<Status(const std::string& dir)>& use) {
+    return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
+}
+
+// The newest checkpoint of a run that `use` finds whole.
+static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged,
+                                     const std::function<Status(const std::string& dir)>& use) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        Status s = exists(*dir + "/MANIFEST") ? checkpoint_verify(*dir)
-                                              : fail(Exit::input, "%s/MANIFEST: it is not there", dir->c_str());
+        Status s = use_of_run(*dir, use);
         if (s.ok()) return *dir;
+        if (s.code != Exit::input && s.code != Exit::io) return s;
         if (damaged) damaged->push_back(s.message);
     }
-    if (dirs.empty())
+    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", run.c_str(), dirs.size());
+}
+
+// "steps 100, 200 and 300"
+static std::string steps_text(const std::string& run) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    std::string text = dirs.size() == 1 ? "step" : "steps";
+    for (size_t i = 0; i < dirs.size(); i++)
+        text += (i == 0 ? " " : i + 1 < dirs.size() ? ", " : " and ") + std::to_string(checkpoint_step(dirs[i]));
+    return text;
+}
+
+int64_t checkpoint_step(const std::string& dir) {
+    const std::string name = fs::path(dir).filename().string();
+    return name.starts_with("step_") ? atoll(name.c_str() + 5) : -1;
+}
+
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+                                    const std::string& which,
+                                    const std::function<Status(const std::string& dir)>& use) {
+    const bool step = !which.empty() && which.size() <= 8 && which.find_first_not_of("0123456789") == which.npos;
+    if (which != "last" && which != "best" && !step)
+        return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
+                    which.c_str());
+    struct stat there;
+    if (stat(path.c_str(), &there))
+        return errno == ENOENT || errno == ENOTDIR
+                   ? no_model(path)
+                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
+    if (!S_ISDIR(there.st_mode))
+        return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
+    if (is_checkpoint(path)) {
+        if (which != "last")
+            return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
+                        path.c_str(), which.c_str());
+        Status s = use(path);
+        return s.ok() ? Result<std::string>(path) : s;
+    }
+    if (checkpoint_list(path).empty())
         return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
                     path.c_str());
-    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", path.c_str(), dirs.size());
+    if (which == "last") return find_last(path, damaged, use);
+    int64_t wanted = atoll(which.c_str());
+    if (which == "best") {
+        Result<std::string> last = find_last(path, damaged, checkpoint_verify_frame);
+        TRY(last.status);
+        Result<TrainState> state = checkpoint_state(last.value);
+        TRY(state.status);
+        wanted = state.value.best_step;
+        if (wanted < 0)
+            return fail(Exit::usage, "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
+                        "--val records them", path.c_str(), steps_text(path).c_str());
+    }
+    const std::string dir = step_directory(path, wanted);
+    if (!is_directory(dir))
+        return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
+                    path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
+    Status s = use_of_run(dir, use);
+    return s.ok() ? Result<std::string>(dir) : s;
 }

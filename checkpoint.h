@@ -7,11 +7,14 @@
 // {model,optimizer}-00001-of-00008.safetensors, ..., which {model,optimizer}.safetensors.index.json lists (Hugging
 // Face's way to divide a model); any number of ranks reads them back.
 #pragma once
+#include <cmath>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "data/bpe.h"
+#include "data/crc.h"
 #include "data/safetensors.h"
 #include "gpt.h"
 #include "schedule.h"
@@ -28,6 +31,11 @@ struct TrainState {
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     Detector loss, grad_norm;
+    // Known to some runs only; their defaults mean unknown.
+    int64_t best_step = -1;         // the checkpoint with the lowest validation loss so far
+    double best_loss = INFINITY;    // its validation loss
+    int64_t bad_validations = 0;    // validations since then, none of them better
+    int64_t documents = -1;         // documents of the training data that begin with end-of-text
     std::string config;           // the resolved command line (TOML), for people
     std::string algorithms;       // device_choices(): what the products were computed with
     bool operator==(const TrainState&) const = default;
@@ -51,20 +59,31 @@ const Disk& real_disk();
 // ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Watch* watch = nullptr);
-// Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none). It
-// reads those that it keeps.
+// Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
+// the one that the newest of these names as its best_step. It reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
 // Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST and state.json (from
 // the Hub) passes if config.json and the weights' headers parse.
 Status checkpoint_verify(const std::string& dir);
-// `path` is a checkpoint or a run; of a run the newest that verifies. Each damaged one passed over is reported through
-// `damaged` (may be null). Exit 3 when there is none.
-Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged);
+// The same without what safetensors files hold: of the weights the sizes only, nothing of the optimizer's.
+// checkpoint_weights(verify) finds the rest while it loads.
+Status checkpoint_verify_frame(const std::string& dir);
+// `path` is a checkpoint or a run. Of a run `which` is "last", the newest that verifies; "best", the best_step of that
+// one's state; or a step. Each damaged one passed over for "last" is reported through `damaged` (may be null). Exit 2:
+// there is no such step, or no validation was recorded, or path is itself a checkpoint and which is not "last". Exit 3:
+// what was asked for is gone or damaged. Where `use` ends with 3 or 4 that is damage; its other errors
+// end the search.
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+                                    const std::string& which = "last",
+                                    const std::function<Status(const std::string& dir)>& use = checkpoint_verify);
 // Directories RUN/step_NNNNNNNN, oldest first, whole or not.
 std::vector<std::string> checkpoint_list(const std::string& run);
+int64_t checkpoint_step(const std::string& dir);    // by its name; -1: it has none
 
 Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what we cannot run, and why
-Status checkpoint_weights(const std::string& dir, Model& g);   // model.safetensors, or the files its index names
+// model.safetensors, or the files its index names; in parallel where the model lies in this process's memory. verify:
+// exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
+Status checkpoint_weights(const std::string& dir, Model& g, bool verify = false);
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
@@ -76,7 +95,6 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 
 // Every file of the weights, its header alone; exit 3.
 Status checkpoint_weight_headers(const std::string& dir);
-uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes);    // continues crc; 0 to begin
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);

@@ -1,4 +1,5 @@
 // checkpoint_json.cpp - config.json and state.json, both ways. Hostile until checked: every field has a range.
+#include <cfloat>
 #include <charconv>
 #include <climits>
 #include <unistd.h>
@@ -127,8 +128,11 @@ struct DetectorRow {
     Detector TrainState::*field;
 };
 constexpr DetectorRow DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
-constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) +
-                          1;    // and config; algorithms may be missing
+constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
+// Written only where they differ from a new state's, which is what a file without them means.
+constexpr CountRow OPTIONAL[] = {{"best_step", &TrainState::best_step},
+                                 {"bad_validations", &TrainState::bad_validations},
+                                 {"documents", &TrainState::documents}};
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -163,6 +167,11 @@ std::string state_json(const TrainState& s) {
     }
     j["config"] = s.config;
     if (!s.algorithms.empty()) j["algorithms"] = s.algorithms;
+    for (auto& row : OPTIONAL)
+        if (s.*row.field != TrainState{}.*row.field) j[row.key] = s.*row.field;
+    CHECK((s.best_step >= 0) == std::isfinite(s.best_loss), "best step %lld, loss %g", (long long)s.best_step,
+          s.best_loss);
+    if (s.best_step >= 0) j["best_loss"] = s.best_loss;
     return j.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -175,8 +184,17 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     for (auto& row : HASHES) TRY(f.get(row.key, &(s.*row.field)));
     for (auto& row : DETECTORS) TRY(detector_parse(f, row.key, &(s.*row.field)));
     TRY(f.get("config", &s.config));
-    if (f.has("algorithms")) TRY(f.get("algorithms", &s.algorithms));
-    const size_t fields = FIELDS + j.value.contains("algorithms");
+    size_t fields = FIELDS;
+    auto given = [&](const char* key) {
+        fields += j.value.contains(key);
+        return j.value.contains(key);
+    };
+    if (given("algorithms")) TRY(f.get("algorithms", &s.algorithms));
+    for (auto& row : OPTIONAL)
+        if (given(row.key)) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
+    if (given("best_loss")) TRY(f.get("best_loss", &s.best_loss, -DBL_MAX, DBL_MAX));
+    if (j.value.contains("best_step") != j.value.contains("best_loss"))
+        return fail(Exit::input, "%s: best_step and best_loss: expected both or neither", name.c_str());
     if (j.value.size() != fields)
         return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), fields, j.value.size());
     return s;

@@ -5,17 +5,17 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "checkpoint_manifest.h"
 #include "data/file.h"
 #include "data/json.h"
 
 namespace {
-constexpr int64_t PIECE = 1 << 20;    // elements on the host at a time, for tensors that need no transposition
-
 int64_t file_elements(const Tensor& t) { return t.file_rows * t.cols; }
 
 std::vector<int64_t> file_shape(const Tensor& t) {
@@ -161,26 +161,118 @@ Status weights_match(const Weights& w, const Model& g, const std::vector<std::st
     return {};
 }
 
-void load(const Weights& w, Model& g, const std::string& prefix, Part part) {
-    std::vector<float> host, turned;
-    for (const Tensor& t : g.tensors) {
-        if (!g.holds(part, t.offset, t.size())) continue;
-        const Found& found = w.tensors.at(bare_name(prefix + t.name));
-        const std::vector<float> padding(size_t(t.size() - file_elements(t)));
-        if (!padding.empty()) g.write(part, t.offset + file_elements(t), int64_t(padding.size()), padding.data());
-        int64_t piece = t.transposed ? t.size() : PIECE;
-        for (int64_t first = 0; first < file_elements(t); first += piece) {
-            int64_t count = std::min(piece, file_elements(t) - first);
-            host.resize(size_t(count));
-            found.file->read(*found.entry, first, count, host.data());
-            if (t.transposed) {
-                turned.resize(host.size());
-                transpose(turned.data(), host.data(), t.cols, t.rows);
+// What was read of each file and its checksum, noted by any thread; at the end what they come to.
+class Sums {
+  public:
+    void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
+        const uint32_t crc = crc32c(0, data, bytes);
+#pragma omp critical(sums_add)
+        pieces[file].push_back({at, bytes, crc});
+    }
+    // Reads what nobody needed, the header for one, and compares.
+    Status check(const SafetensorsFile& file, const std::string& path, const Sum& expected) {
+        std::vector<Piece>& all = pieces[&file];
+        std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
+        all.push_back({file.bytes(), 0, 0});
+        std::vector<char> rest;
+        uint32_t crc = 0;
+        int64_t end = 0;
+        for (const Piece& p : all) {
+            rest.resize(size_t(p.at - end));
+            TRY(file.read_bytes(end, rest.data(), p.at - end));
+            crc = crc32c_join(crc32c(crc, rest.data(), p.at - end), p.crc, p.bytes);
+            end = p.at + p.bytes;
+        }
+        if (crc != expected.crc)
+            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc,
+                        crc);
+        return {};
+    }
+
+  private:
+    struct Piece { int64_t at, bytes; uint32_t crc; };
+    std::map<const SafetensorsFile*, std::vector<Piece>> pieces;
+};
+
+// Tensors from their files into the model, by all threads where its memory is ours. What is in flight is a piece for
+// each thread and, of a tensor to be transposed, its bytes as the file has them.
+struct Loading {
+    const Weights& w;
+    Model& g;
+    std::string prefix;
+    Part part;
+    Sums* sums;    // or null
+    std::unique_ptr<char[]> raw = {};
+    Status status = {};
+
+    Status run() {
+        int64_t most = 0;
+        for (const Tensor& t : g.tensors)
+            if (t.transposed) most = std::max(most, found(t).entry->end - found(t).entry->begin);
+        raw.reset(new char[size_t(most)]);
+#pragma omp parallel if (g.on_host())
+        for (const Tensor& t : g.tensors) {
+            if (!g.holds(part, t.offset, t.size())) continue;
+            if (t.transposed) turned(t);
+            else plain(t);
+        }
+        return status;
+    }
+
+  private:
+    static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
+
+    const Found& found(const Tensor& t) const { return w.tensors.at(bare_name(prefix + t.name)); }
+    void read(const Found& f, int64_t first, int64_t count, char* to) {
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+        const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
+        const Status s = f.file->read_bytes(at, to, count * element);
+        if (s.ok() && sums) sums->add(f.file, at, to, count * element);
+        if (s.ok()) return;
+#pragma omp critical(loading_status)
+        status = s;
+    }
+    // Each of these is called by every thread of the team.
+    void plain(const Tensor& t) {
+        const Found& f = found(t);
+        const int64_t held = file_elements(t);
+        std::vector<char> bytes(size_t(4 * PIECE));
+        std::vector<float> floats(static_cast<size_t>(PIECE));
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t first = 0; first < t.size(); first += PIECE) {
+            const int64_t count = std::min(PIECE, t.size() - first), there = std::min(count, held - first);
+            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);    // rows that pad the vocabulary
+            if (there > 0) {
+                const bool ready = f.entry->type == TensorType::f32;
+                read(f, first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
+                if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
             }
-            g.write(part, t.offset + first, count, (t.transposed ? turned : host).data());
+            g.write(part, t.offset + first, count, floats.data());
         }
     }
-}
+    void turned(const Tensor& t) {
+        constexpr int64_t ROWS = 32;    // of the model at a time: two cache lines of each row of the file
+        const Found& f = found(t);
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < t.size(); first += PIECE)
+            read(f, first, std::min(PIECE, t.size() - first), raw.get() + first * element);
+        std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
+#pragma omp for schedule(dynamic)
+        for (int64_t r0 = 0; r0 < t.rows; r0 += ROWS) {
+            const int64_t rows = std::min(ROWS, t.rows - r0);
+            for (int64_t c0 = 0; c0 < t.cols; c0 += ROWS) {
+                const int64_t cols = std::min(ROWS, t.cols - c0);
+                for (int64_t c = 0; c < cols; c++)
+                    SafetensorsFile::convert(f.entry->type, raw.get() + ((c0 + c) * t.rows + r0) * element, rows,
+                                             from.data() + c * ROWS);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t c = 0; c < cols; c++) to[size_t(r * t.cols + c0 + c)] = from[size_t(c * ROWS + r)];
+            }
+            g.write(part, t.offset + r0 * t.cols, rows * t.cols, to.data());
+        }
+    }
+};
 }   // namespace
 
 Status checkpoint_weight_headers(const std::string& dir) {
@@ -188,13 +280,26 @@ Status checkpoint_weight_headers(const std::string& dir) {
     return paths.ok() ? weights_open(paths.value).status : paths.status;
 }
 
-Status checkpoint_weights(const std::string& dir, Model& g) {
+Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
     Result<std::vector<std::string>> paths = tensor_files(dir, "model");
     TRY(paths.status);
     Result<Weights> w = weights_open(paths.value);
     TRY(w.status);
     TRY(weights_match(w.value, g, {""}, paths.value.size() == 1 ? paths.value[0] : dir));
-    load(w.value, g, "", Part::weights);
+    verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
+    Sums sums;
+    TRY((Loading{w.value, g, "", Part::weights, verify ? &sums : nullptr}.run()));
+    if (!verify) return {};
+    Result<std::vector<Sum>> manifest = manifest_read(dir);
+    TRY(manifest.status);
+    for (size_t i = 0; i < paths.value.size(); i++) {
+        const std::string& path = paths.value[i];
+        auto listed = std::find_if(manifest.value.begin(), manifest.value.end(),
+                                   [&](const Sum& s) { return dir + "/" + s.name == path; });
+        if (listed == manifest.value.end())
+            return fail(Exit::input, "%s: MANIFEST does not list it", path.c_str());
+        TRY(sums.check(w.value.files[i], path, *listed));
+    }
     return {};
 }
 
@@ -204,9 +309,8 @@ Status checkpoint_optimizer(const std::string& dir, Model& g) {
     Result<Weights> w = weights_open(paths.value);
     TRY(w.status);
     TRY(weights_match(w.value, g, {"m.", "v."}, paths.value.size() == 1 ? paths.value[0] : dir));
-    load(w.value, g, "m.", Part::m);
-    load(w.value, g, "v.", Part::v);
-    return {};
+    TRY((Loading{w.value, g, "m.", Part::m, nullptr}.run()));
+    return Loading{w.value, g, "v.", Part::v, nullptr}.run();
 }
 
 Result<Config> checkpoint_config(const std::string& dir) {

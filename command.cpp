@@ -7,7 +7,6 @@
 #include <climits>
 #include <cstring>
 #include <optional>
-#include <sstream>
 
 #include "console.h"
 #include "data/file.h"
@@ -197,6 +196,39 @@ Status mend(const CLI::App& app, Strings& args) {
     }
     return {};
 }
+// An unquoted pattern, as the shell hands it over: --data a.bin b.bin. What to type instead, "" where `extra` is not
+// among such words.
+std::string glob_hint(const std::vector<const Flag*>& rows, const Strings& args, const std::string& extra) {
+    auto folder = [](const std::string& path) { return path.substr(0, path.rfind('/') + 1); };
+    auto ending = [](const std::string& path) {
+        size_t dot = path.rfind('.');
+        return dot == std::string::npos ? "" : path.substr(dot);
+    };
+    for (size_t i = 0; i < args.size(); i++) {
+        const size_t equals = args[i].find('=');
+        const std::string name = args[i].substr(0, equals);
+        auto row = std::find_if(rows.begin(), rows.end(), [&](const Flag* f) { return f->name == name; });
+        if (row == rows.end() || is_positional(**row) || !holds<std::string>(**row)) continue;
+        const std::string first = equals != std::string::npos ? args[i].substr(equals + 1)
+                                  : i + 1 < args.size()       ? args[i + 1]
+                                                              : "";
+        std::string pattern = first, tail = ending(first);
+        bool reached = false, alike = false;
+        for (size_t k = i + (equals == std::string::npos ? 2 : 1); k < args.size() && args[k][0] != '-'; k++) {
+            reached |= args[k] == extra;
+            if (tail.empty() || folder(args[k]) != folder(first) || ending(args[k]) != tail) continue;
+            alike = true;
+            size_t same = 0, most = std::min(pattern.size(), args[k].size()) - tail.size();
+            while (same < most && pattern[same] == args[k][same]) same++;
+            pattern = pattern.substr(0, same) + tail;
+        }
+        if (!reached || !alike) continue;
+        pattern.insert(pattern.size() - tail.size(), "*");
+        return "; the shell has expanded a pattern: quote it, " + name + " '" +
+               escape_control(pattern.size() > 80 ? "*" + tail : pattern) + "'";
+    }
+    return "";
+}
 // The arguments into the rows, and these rows into `given`. False: --help.
 Result<bool> read_arguments(const Command& command, const Flag& config, Strings args,
                             std::vector<const Flag*>* given) {
@@ -207,7 +239,8 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
     app.option_defaults()->take_all();    // flag_set says how many are too many
     Strings known = {"--help"};
     for (auto f : rows) {
-        CLI::Option* o = holds<bool>(*f) ? app.add_flag(f->name) : app.add_option(f->name);
+        const std::string names = f->letter ? std::string("-") + f->letter + "," + f->name : f->name;
+        CLI::Option* o = holds<bool>(*f) ? app.add_flag(names) : app.add_option(names);
         if (!is_positional(*f)) known.push_back(f->name);
         else if (is_list(*f)) o->expected(int(args.size()) + 1);    // not "unlimited": [a,b] would be two
     }
@@ -221,7 +254,9 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
     }
     for (auto& extra : app.remaining()) {
         if (extra == "--") continue;
-        if (extra[0] != '-') return fail(Exit::usage, "unexpected argument %s", in_quotes(extra).c_str());
+        if (extra[0] != '-')
+            return fail(Exit::usage, "unexpected argument %s%s", in_quotes(extra).c_str(),
+                        glob_hint(rows, args, extra).c_str());
         std::string name = dashed(extra.substr(0, extra.find('=')));
         return fail(Exit::usage, "unknown option %s%s", in_quotes(name).c_str(), did_you_mean(name, known).c_str());
     }
@@ -268,6 +303,11 @@ Status command_read_toml(const Command& command, std::string_view toml, const st
     for (auto& s : settings.value) {
         std::string k = dashed(s.key);
         auto row = std::find(known.begin(), known.end(), k);
+        if (std::count(command.retired.begin(), command.retired.end(), k)) {
+            fprintf(stderr, "%s:%d: %s is an option no more; it is passed over\n", escape_control(name).c_str(), s.line,
+                    k.c_str());
+            continue;
+        }
         if (row == known.end()) return wrong(s.line, "unknown key " + in_quotes(s.key) + did_you_mean(k, known));
         if (std::count(seen.begin(), seen.end(), k)) return wrong(s.line, "the key " + k + " is there twice");
         seen.push_back(k);
@@ -301,37 +341,38 @@ std::string command_write_toml(const Command& command) {
     return out;
 }
 
-// ---- help ----------------------------------------------------------------------------------------------------------
+// ---- rows in words -------------------------------------------------------------------------------------------------
 
-std::string command_help(const Command& command) {
-    std::string usage = "usage: flatgpt " + command.name, rows;
-    auto row = [&](const std::string& left, const std::string& right) {
-        const size_t indent = 26, width = 100;
-        std::string line = "  " + left;
-        if (line.size() + 1 >= indent) rows += line + "\n", line = "";
-        line.resize(indent, ' ');
-        std::istringstream words(right);
-        for (std::string word; words >> word;) {
-            if (line.size() + word.size() > width) rows += line + "\n", line = std::string(indent, ' ');
-            line += (line.size() > indent ? " " : "") + word;
+std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups) {
+    std::vector<Flag> all;
+    for (auto& g : groups)
+        for (auto& row : g.rows) {
+            all.push_back(row);
+            all.back().group = g.heading;
         }
-        rows += line + "\n";
-    };
-    for (auto& f : command.flags) {
-        std::string kind = is_text(f) ? " TEXT" : is_integer(f) ? " N" : " X", value = value_text(f);
-        if (holds<bool>(f)) kind = value == "true" ? "=false" : "";
-        std::string limits = holds<bool>(f) ? "" : wanted(f);
-        if (is_positional(f)) {
-            std::string place = f.name + (is_list(f) ? "..." : "");
-            usage += f.required ? " " + place : " [" + place + "]";
-        }
-        std::string about = f.help + (limits.empty() ? "" : "; " + limits);
-        if (is_list(f) && !is_positional(f)) about += "; may be repeated";
-        about += f.required ? " (required)" : " (default " + (value.empty() ? "none" : escape_control(value)) + ")";
-        row(is_positional(f) ? f.name : f.name + kind, about);
+    return all;
+}
+
+std::string flag_form(const Flag& f) {
+    if (is_positional(f)) return f.name + (is_list(f) ? "..." : "");
+    const bool off = holds<bool>(f) && value_text(f) == "true";
+    const char* kind = off ? "=false" : holds<bool>(f) ? "" : is_text(f) ? " TEXT" : is_integer(f) ? " N" : " X";
+    return f.name + (f.letter ? std::string(", -") + f.letter : "") + kind;
+}
+std::string flag_meaning(const Flag& f) {
+    std::string about = f.help, value = value_text(f);
+    if (is_text(f) && !f.choices.empty()) about += "; " + wanted(f);
+    if (is_list(f) && !is_positional(f)) about += "; may be repeated";
+    if (f.required) return about + " (required)";
+    if (value.empty() || (holds<bool>(f) && value == "false")) return about;
+    if (auto p = std::get_if<double*>(&f.to)) {    // 0.0006, not 6e-04
+        char text[64];
+        if (**p == 0 || (std::fabs(**p) >= 1e-6 && std::fabs(**p) < 1e9))
+            value = {text, std::to_chars(text, text + sizeof text, **p, std::chars_format::fixed).ptr};
+    } else if (is_integer(f)) {
+        if (!f.choices.empty() && read_number(value) == f.min) value = f.choices[0];
+        else if (value.size() > 6 && value.ends_with("000000")) value.replace(value.size() - 6, 6, "M");
+        else if (value.size() > 4 && value.ends_with("000")) value.replace(value.size() - 3, 3, "k");
     }
-    row("--config TEXT", "file of `key = value` lines, as in run.toml; flags win over it (default none)");
-    row("--help", "this text");
-    return usage + " [options]\n" + command.summary + "\n\n" + rows +
-           "\nnumbers: 1000, 1_000, 1e6, 0.5M, 4k\nexample: " + command.example + "\n";
+    return about + " (default " + escape_control(value) + ")";
 }

@@ -1,5 +1,6 @@
-// command.h - a command is a list of flag rows and a function. Parsing, ranges, --help, --config, the saved run.toml
-// and shell completion all come from the rows (command.cpp); main.cpp holds the table of commands.
+// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
+// --help (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the
+// table of commands.
 #pragma once
 #include <functional>
 #include <string>
@@ -16,7 +17,14 @@ struct Flag {
     double min = -1e18, max = 1e18;         // numbers only
     std::vector<std::string> choices = {};  // of a string; of a whole number: one word that stands for min
     bool required = false;
+    char letter = 0;           // 'n': -n means the same
+    std::string group = {};    // the heading above it in help; rows of a group stand together
 };
+struct FlagGroup {
+    const char* heading;
+    std::vector<Flag> rows;
+};
+std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all rows, each with its heading as group
 
 struct Command {
     std::string name, summary, example;
@@ -24,6 +32,7 @@ struct Command {
     std::function<Status()> run;
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
+    std::vector<std::string> retired = {};    // keys that run.toml files of older versions have: passed over, with a note
 };
 
 Command train_command();              // train_gpt.cu
@@ -35,6 +44,10 @@ Command info_command();               // info.cpp
 Command bench_command();              // bench.cpp
 Command selftest_command();           // selftest/selftest.cpp
 Command plot_command();               // plot.cpp
+// completion.cpp; they read the table of all commands, which must stay where it is.
+Command completion_command(const std::vector<Command>* commands);
+Command man_command(const std::vector<Command>* commands, const char* version, const char* date);
+Command help_command(const std::vector<Command>* commands);    // help.cpp
 
 // ---- command.cpp ---------------------------------------------------------------------------------------------------
 
@@ -48,5 +61,20 @@ Result<bool> command_parse(const Command& command, const std::vector<std::string
 Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
                          std::vector<const Flag*>* given);
 std::string command_write_toml(const Command& command);    // reads back to the same bits
-std::string command_help(const Command& command);
+// "--lr X", "--tokens, -n N", "FILE...": how a row is written; and what it means: help, choices, default. Ranges are
+// for messages.
+std::string flag_form(const Flag& flag);
+std::string flag_meaning(const Flag& flag);
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);    // "" where nothing is near
+
+// ---- help.cpp ------------------------------------------------------------------------------------------------------
+
+extern const char* const CONFIG_HELP;    // what --config is, which every command with options has
+// Words of a text in lines of at most `width` columns (a longer word stays whole); each line but the first begins with
+// `indent` spaces.
+std::string wrap(const std::string& text, int width, int indent);
+// A shell command in lines that end with a backslash; two spaces or more part two commands.
+std::string wrap_shell(const std::string& example, int width, const std::string& indent);
+std::string command_usage(const Command& command);                      // "flatgpt train --data TEXT [options]"
+std::string command_help(const Command& command, int width = 80);       // the text of --help
+std::string commands_help(const std::vector<Command>& commands, int width = 80);    // of `flatgpt --help`

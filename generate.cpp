@@ -5,6 +5,8 @@
 #include <cstring>
 #include <memory>
 
+#include "console.h"
+
 // ---- one token -----------------------------------------------------------------------------------------------------
 
 namespace {
@@ -139,6 +141,12 @@ struct CacheOwner {
 };
 }    // namespace
 
+std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents) {
+    if (tokenizer.end_of_text() >= 0 && (documents < 0 || documents >= 16)) return {tokenizer.end_of_text()};
+    std::vector<int> line = tokenizer.encode("\n");
+    return line.empty() ? std::vector<int>{0} : line;
+}
+
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what) {
     const int V = g.c.V, maxT = g.c.T, num = what.num;
     CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.plan.B) * g.plan.S, "num=%d", num);
@@ -199,9 +207,8 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             feed(g, cache, next, 1, logits.data());
         }
     }
-    for (int b = 0; b < num; b++) {
+    for (int b = 0; b < num; b++) {    // a character that the last token left unfinished stays out
         Sequence& s = sequences[size_t(b)];
-        if (!s.done) s.text += s.decoder.finish();
         if (!s.give(s.text.size(), b, what)) return fail(Exit::io, "the output was closed");
         out.texts.push_back(s.text);
     }
@@ -211,57 +218,62 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
 // ---- loss over shards ----------------------------------------------------------------------------------------------
 
 namespace {
-struct Batch {
-    double loss = 0, bytes = 0, tokens = 0;    // sums
-};
+struct Window { double loss = 0, bytes = 0; };    // sums over its targets
 
-// Each rank's batches in turn, put together in their order.
-std::vector<Batch> of_all_ranks(const std::vector<Batch>& mine, Watch& watch) {
+// Each rank's windows, in batches of B by turns, put together in the loader's order; on every rank.
+std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t windows, int B, Watch& watch) {
     const std::vector<std::string> parts =
-        watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Batch)});
+        watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
     std::string all;
-    for (size_t i = 0; i < mine.size(); i++)
-        for (const std::string& part : parts)    // empty but on rank 0, whose batches are as many as anyone's
-            if ((i + 1) * sizeof(Batch) <= part.size()) all += part.substr(i * sizeof(Batch), sizeof(Batch));
+    std::vector<size_t> taken(parts.size());    // bytes; empty but on rank 0
+    for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
+        const size_t rank = size_t(first / B) % parts.size();
+        const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);
+        all += parts[rank].substr(taken[rank], bytes);
+        taken[rank] += bytes;
+    }
     all = watch.broadcast(all);
-    std::vector<Batch> batches(all.size() / sizeof(Batch));
-    memcpy(batches.data(), all.data(), batches.size() * sizeof(Batch));
-    return batches;
+    std::vector<Window> sums(all.size() / sizeof(Window));
+    memcpy(sums.data(), all.data(), all.size());
+    return sums;
 }
 }    // namespace
 
-Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch) {
     loader.seek({0, 0});
-    int64_t windows = loader.samples();
-    if (batches > 0 && batches < windows / B + 1) windows = std::min(windows, batches * B);
+    const int64_t windows = loader.samples();
     const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
     std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
     std::vector<float> losses(tokens.size());
-    std::vector<Batch> sums;
+    std::vector<Window> sums;
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data()));
-        const int64_t rows = std::min<int64_t>(B, windows - done);    // the last batch runs into the next epoch
-        g.batch(tokens.data(), targets.data(), int(rows), S);
+        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
+        g.batch(tokens.data(), targets.data(), rows, S);
         g.forward();
         g.loss(false, 0);
         (void)g.mean_loss(losses.data());
-        Batch b;
-        for (int64_t n = 0; n < rows * S; n++) {
-            b.loss += double(losses[size_t(n)]);
-            int id = targets[size_t(n)];
-            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id)) b.bytes += double(tokenizer.token(id).size());
+        for (int n = 0; n < rows * S; n++) {
+            if (n % S == 0) sums.emplace_back();
+            sums.back().loss += double(losses[size_t(n)]);
+            const int id = targets[size_t(n)];
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
+                sums.back().bytes += double(tokenizer.token(id).size());
         }
-        b.tokens = double(rows * S);
-        sums.push_back(b);
         if (progress) progress(done + rows, windows);
     }
-    if (watch) sums = of_all_ranks(sums, *watch);
-    Batch all;
-    for (const Batch& b : sums) all.loss += b.loss, all.bytes += b.bytes, all.tokens += b.tokens;
+    if (watch) sums = of_all_ranks(sums, windows, B, *watch);
+    Window all;
+    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes;
     Evaluation e;
-    e.tokens = int64_t(all.tokens);
-    e.loss = all.loss / all.tokens;
+    e.tokens = windows * S;
+    e.loss = all.loss / double(e.tokens);
     e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
     return e;
+}
+
+std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds) {
+    return std::string(what) + ": " + std::to_string(done) + " of " + std::to_string(windows) + " windows  ETA " +
+           human_time(seconds / double(done) * double(windows - done));
 }

@@ -37,6 +37,10 @@ struct Generated {
     std::vector<std::string> texts;    // without the prompt
     int64_t tokens = 0;                // generated, of all sequences
 };
+// What a text without a prompt begins with: end-of-text, before which documents begin; a line's start where the
+// tokenizer has none or the model has seen it begin fewer than 16 documents (-1: unknown, as of a model from elsewhere).
+std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
+
 // The prompt is fed once and shared by all sequences. When the context is full, the last half of it is fed again and
 // generation goes on from there (with a note).
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
@@ -46,8 +50,10 @@ struct Evaluation {
     int64_t tokens = 0;
     double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0 where the tokenizer is unknown
 };
-// `batches` of the loader from its start (0: all of it, each window once). g is forward only here. progress may be
-// empty. watch: the ranks take turns at the batches, as their loaders do; the same bits as one process.
-Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S, int64_t batches,
+// Every window of the loader's epoch once, in its order; g is forward only here. The windows' losses are added in that
+// order: the result does not depend on the batch size B or the number of ranks, beyond what the products round. watch:
+// the ranks take turns at the batches, as their loaders do. progress may be empty.
+Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
                             Watch* watch = nullptr);
+std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds);    // with its ETA

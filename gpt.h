@@ -124,6 +124,7 @@ struct Model {
 
     virtual ~Model() = default;
     virtual const char* backend() const = 0;    // Ops::name
+    virtual bool on_host() const = 0;           // several threads may write at once, to memory of this process
     // What allocate will take, by purpose, the backend's scratch included.
     virtual std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const = 0;
     virtual int64_t free_bytes() const = 0;                                 // of the device's memory, now
@@ -209,6 +210,7 @@ template <class T, class P = T> struct Gpt final : Model {
     ~Gpt() override;
 
     const char* backend() const override { return op.name; }
+    bool on_host() const override { return op.upload == op.copy; }
     std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const override;
     int64_t free_bytes() const override { return op.free_bytes(); }
     Status allocate(const Config& config, const Plan& plan) override;

@@ -225,6 +225,8 @@ template <class T, class P> void Gpt<T, P>::write(Part part, int64_t offset, int
         using X = std::remove_pointer_t<decltype(to)>;
         if constexpr (std::is_same_v<X, float>) {
             op.upload(to + at, source, count * int64_t(sizeof(float)));
+        } else if (on_host()) {
+            for (int64_t i = 0; i < count; i++) to[at + i] = from_float<X>(source[i]);
         } else {
             std::vector<X> host(static_cast<size_t>(count));
             for (int64_t i = 0; i < count; i++) host[size_t(i)] = from_float<X>(source[i]);

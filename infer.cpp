@@ -1,9 +1,12 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
+#include <malloc.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <memory>
+#include <thread>
 
 #include "checkpoint.h"
 #include "command.h"
@@ -17,39 +20,108 @@ namespace {
 struct Opened {
     std::string dir, device;
     Tokenizer tokenizer;
+    int64_t documents = -1;    // whose beginnings it was trained on; -1: unknown
     std::unique_ptr<Model> g;
 };
 
-// The newest whole checkpoint of a run, or a model directory; activations for B sequences of S positions, or of the
-// context where that is less (S 0: the context).
-Status open_model(Opened& m, const std::string& path, const std::string& own_tokenizer, const DeviceOptions& device,
-                  int B, int S) {
+// The one beside the weights; where there is none, the one that is named. With another, ids would mean other text.
+Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& named) {
+    Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
+    TRY(own.status);
+    m.tokenizer = own.value;
+    if (name.empty()) return {};
+    if (own.value.vocab_size() && named.fingerprint() != own.value.fingerprint())
+        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
+                    name.c_str(), named.vocab_size(), m.dir.c_str(), own.value.vocab_size());
+    m.tokenizer = named;
+    return {};
+}
+
+// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
+// --checkpoint best)".
+std::string taken_text(const std::string& run, const std::string& dir, const TrainState& state,
+                       const std::string& which) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
+    std::string best, text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
+    if (state.best_step >= 0) {
+        char loss[32];
+        snprintf(loss, sizeof loss, ", %.4g", state.best_loss);
+        best = loss;
+    }
+    const bool here = std::any_of(dirs.begin(), dirs.end(),
+                                  [&](auto& d) { return checkpoint_step(d) == state.best_step; });
+    if (which == "best") text += best;
+    else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
+    else if (!best.empty() && here)
+        text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
+    if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
+    return dir + " (" + text + ")";
+}
+
+struct Source {
+    std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+};
+struct Room { int B, S; };
+
+// Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
+// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer.
+Status open_model(Opened& m, const Source& source, const DeviceOptions& device,
+                  const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
     TRY(opened.status);
-    m.g = std::move(opened.value.model);
     m.device = opened.value.text;
+    Result<Tokenizer> named = source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer);
+    TRY(named.status);
+    TrainState state;
+    auto load = [&](const std::string& dir) -> Status {
+        TRY(checkpoint_verify_frame(dir));
+        m.dir = dir;
+        Result<Config> config = checkpoint_config(dir);
+        TRY(config.status);
+        if (access((dir + "/state.json").c_str(), F_OK) == 0) {
+            Result<TrainState> read = checkpoint_state(dir);
+            TRY(read.status);
+            state = read.value;
+            m.documents = state.documents;
+        }
+        if (!opened.value.model) {    // the one before was damaged
+            m.g.reset();
+            opened = open_device(device, false);
+            TRY(opened.status);
+        }
+        m.g = std::move(opened.value.model);
+        Status chosen;
+        std::thread beside([&] {
+            chosen = choose_tokenizer(m, source.tokenizer, named.value);
+            malloc_trim(0);    // what parsing took: as much as a tenth of a small model
+        });
+        const Room size = room(config.value.T, opened.value.gpu);
+        Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
+        if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
+        beside.join();
+        return s.ok() ? chosen : s;
+    };
+    std::string path = source.model;
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::vector<std::string> damaged;
-    Result<std::string> dir = checkpoint_find(path, &damaged);
+    Result<std::string> dir = checkpoint_find(path, &damaged, source.checkpoint, load);
     for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
     TRY(dir.status);
-    m.dir = dir.value;
-    Result<Config> config = checkpoint_config(m.dir);
-    TRY(config.status);
-    Result<Tokenizer> tokenizer = own_tokenizer.empty() ? checkpoint_tokenizer(m.dir) : Tokenizer::load(own_tokenizer);
-    TRY(tokenizer.status);
-    m.tokenizer = tokenizer.value;
-    TRY(m.g->allocate(config.value, {Use::infer, B, S ? std::min(S, config.value.T) : config.value.T}));
-    return checkpoint_weights(m.dir, *m.g);
+    if (dir.value != path)
+        fprintf(stderr, "%s\n", escape_control(taken_text(path, dir.value, state, source.checkpoint)).c_str());
+    return {};
 }
 
 // ---- sample --------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
-    std::string model, prompt, prompt_file, tokenizer;
+    Source source;
+    std::string prompt, prompt_file;
     std::vector<std::string> stop;
     int tokens = 200, num = 1;
     int64_t seed = 1;
-    bool ignore_end = false, json = false;
+    bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
     DeviceOptions device;
 };
@@ -57,7 +129,10 @@ struct SampleOptions {
 Result<std::string> read_prompt(const SampleOptions& o) {
     if (o.prompt_file.empty()) return o.prompt;
     if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
-    if (o.prompt_file == "-") return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    if (o.prompt_file == "-") {
+        note_typed_input();
+        return std::string(std::istreambuf_iterator<char>(std::cin), {});
+    }
     return read_file(o.prompt_file, 1 << 30);
 }
 
@@ -65,7 +140,13 @@ Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Opened m;
-    TRY(open_model(m, o.model, o.tokenizer, o.device, o.num, std::max(1, 8192 / o.num)));    // prompts: in pieces
+    TRY(open_model(m, o.source, o.device, [&](int context, bool gpu) {
+        // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
+        const int rows = gpu ? 8192 : 512;
+        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
+        const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
+        return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
+    }));
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
                     m.dir.c_str());
@@ -74,10 +155,7 @@ Status sample(const SampleOptions& o) {
 
     Generation what;
     what.prompt = m.tokenizer.encode(prompt.value, true);
-    const bool from_nothing = what.prompt.empty();
-    if (from_nothing && m.tokenizer.end_of_text() < 0)
-        return fail(Exit::usage, "the tokenizer has no <|endoftext|> to begin with; give --prompt");
-    if (from_nothing) what.prompt = {m.tokenizer.end_of_text()};
+    if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
@@ -86,13 +164,14 @@ Status sample(const SampleOptions& o) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    what.note = [&](const std::string& text) {
-        fprintf(stderr, "%snote: %s\n", stream && terminal ? "\n" : "", text.c_str());
-    };
-    if (stream) {
-        if (!put(prompt.value)) return fail(Exit::io, "the output was closed");
-        what.text = [&](int, std::string_view text) { return put(text); };
-    }
+    // Notes never break into the text: what is known before it goes first, the rest waits for its end.
+    std::vector<std::string> notes;
+    bool begun = false;
+    const std::string echo = o.no_echo ? "" : prompt.value;
+    auto say = [](const std::string& text) { fprintf(stderr, "note: %s\n", text.c_str()); };
+    what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
+    auto begin = [&] { return std::exchange(begun, true) || put(echo); };
+    if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
     Result<Generated> out = generate(*m.g, m.tokenizer, what);
     TRY(out.status);
@@ -101,11 +180,12 @@ Status sample(const SampleOptions& o) {
         const std::string& text = out.value.texts[i];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt.value) +
                                         ",\"text\":" + json_string(text) + "}"
-                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + prompt.value + text;
+                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
     }
-    if (stream && !put("\n")) return fail(Exit::io, "the output was closed");
+    if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
+    for (const std::string& text : notes) say(text);
     fprintf(stderr, "%lld tokens in %s, %.1f tokens/s (%s)\n", (long long)out.value.tokens, human_time(seconds).c_str(),
             double(out.value.tokens) / seconds, m.device.c_str());
     return {};
@@ -114,31 +194,36 @@ Status sample(const SampleOptions& o) {
 // ---- eval ----------------------------------------------------------------------------------------------------------
 
 struct EvalOptions {
-    std::string model, data, tokenizer;
+    Source source;
+    std::string data;
     int batch = 8, seq_len = 0;
-    int64_t batches = 0;
+    int64_t eval_tokens = 0;
     bool raw_u16 = false, json = false;
     DeviceOptions device;
 };
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.model, o.tokenizer, o.device, o.batch, o.seq_len));
+    TRY(open_model(m, o.source, o.device, [&](int context, bool) {
+        return Room{o.batch, o.seq_len ? o.seq_len : context};
+    }));
     if (o.seq_len > m.g->c.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
-    config.shuffle = false;
+    config.shuffle = false, config.most_tokens = o.eval_tokens;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
+    TRY(shards_match(loader.value.shards(), m.tokenizer));
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
-        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, o.batches, [&](int64_t done, int64_t of) {
-            progress.line("eval: " + std::to_string(done) + " of " + std::to_string(of) + " windows");
+        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, [&](int64_t done, int64_t windows) {
+            progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
         });
     TRY(result.status);
+    progress.clear();
     const Evaluation& e = result.value;
     const double seconds = now_seconds() - start;
     const bool known = e.bits_per_byte > 0;
@@ -156,6 +241,8 @@ Status eval(const EvalOptions& o) {
             human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
     return {};
 }
+
+const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
 }    // namespace
 
 Command sample_command() {
@@ -166,29 +253,29 @@ Command sample_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"MODEL",
-                &o->model,
-                "a run (its newest whole checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
-                0,
-                0,
-                {},
-                true},
-               {"--prompt", &o->prompt, "text to continue; none: begin a new document"},
-               {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
-               {"--tokens", &o->tokens, "new tokens at most", 1, 1e9},
-               {"--num", &o->num, "samples, computed together", 1, 4096},
-               {"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
-               {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-               {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
-               {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-               {"--repetition-penalty", &o->sampling.repetition_penalty,
-                "above 1: tokens seen so far become less likely", 0.01, 100},
-               {"--stop", &o->stop, "end a sample before this text"},
-               {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"},
-               {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's"},
-               {"--json", &o->json, "one JSON object per sample on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
+          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
+          {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
+          {"--num", &o->num, "samples, computed together", 1, 4096},
+          {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
+          {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
+          {"--json", &o->json, "one JSON object per sample on standard output"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+        {"Choice of tokens",
+         {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
+          {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
+          {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
+          {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
+          {"--repetition-penalty", &o->sampling.repetition_penalty, "above 1: tokens seen so far become less likely",
+           0.01, 100},
+          {"--stop", &o->stop, "end a sample before this text"},
+          {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+    });
     c.run = [o] { return sample(*o); };
     return c;
 }
@@ -201,21 +288,20 @@ Command eval_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"MODEL",
-                &o->model,
-                "a run (its newest whole checkpoint), a checkpoint, or a Hugging Face GPT-2 directory",
-                0,
-                0,
-                {},
-                true},
-               {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
-               {"--batch", &o->batch, "sequences at a time", 1, 65536},
-               {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
-               {"--batches", &o->batches, "batches to read; 0: all, every window once", 0, 1e15},
-               {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-               {"--tokenizer", &o->tokenizer, "gpt2 or a tokenizer.json in place of the MODEL's, for bits per byte"},
-               {"--json", &o->json, "one JSON object on standard output"}};
-    for (Flag& f : device_flags(o->device, "bf16 on a GPU, else fp32")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
+          {"--batch", &o->batch, "sequences at a time", 1, 65536},
+          {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
+          {"--eval-tokens", &o->eval_tokens,
+           "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
+          {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
+          {"--json", &o->json, "one JSON object on standard output"}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+    });
     c.run = [o] { return eval(*o); };
     return c;
 }

@@ -9,10 +9,11 @@
 
 #include "command.h"
 #include "console.h"
-#include "data/json.h"
+#include "metrics.h"
+
+using Json = nlohmann::json;
 
 namespace {
-using Json = nlohmann::json;
 using Strings = std::vector<std::string>;
 
 struct Options {
@@ -28,7 +29,8 @@ struct Curve {
 
 // ---- metrics.jsonl -------------------------------------------------------------------------------------------------
 
-// One JSON object per line to `row`. A last line that is no JSON is what a killed run leaves, and passed over.
+}   // namespace
+
 Status read_metrics(const std::string& run, const std::function<Status(const Json&, const std::string& where)>& row) {
     std::error_code error;
     std::string path = std::filesystem::is_directory(run, error) ? run + "/metrics.jsonl" : run;
@@ -47,6 +49,8 @@ Status read_metrics(const std::string& run, const std::function<Status(const Jso
     if (file.bad()) return fail(Exit::io, "%s: reading stopped: %s", escape_control(path).c_str(), strerror(errno));
     return {};
 }
+
+namespace {
 Result<Curve> read_curve(const std::string& run) {
     Curve curve;
     curve.name = run;

@@ -59,6 +59,14 @@ Status Trainer::run() {
 
 // ---- the step loop -------------------------------------------------------------------------------------------------
 
+// Above every signal's number: rank 0's clock says that a checkpoint is due, which all ranks must write together.
+constexpr int SAVE_DUE = 1024;
+
+int Trainer::word_to_ranks() const {
+    const bool due = o.save_minutes > 0 && now_seconds() - saved_at >= 60 * o.save_minutes;
+    return int(stop_signal) + (due && ranks.first() ? SAVE_DUE : 0);
+}
+
 // Gives the device one update's work, from `accumulate` batches. An update that is not finite or over a limit never
 // reaches the weights: the device itself sees to that.
 Status Trainer::issue() {
@@ -76,7 +84,7 @@ Status Trainer::issue() {
     if (o.skip_loss_z > 0) limits.loss = state.loss.limit(o.skip_loss_z);
     if (o.skip_norm_z > 0) limits.norm = state.grad_norm.limit(o.skip_norm_z);
     g.update({float(learning_rate(schedule, issued)), float(o.beta1), float(o.beta2), 1e-8f, float(o.weight_decay)},
-             limits, uint64_t(o.seed), int(stop_signal));
+             limits, uint64_t(o.seed), word_to_ranks());
     issued++;
     state.epoch = data.position().epoch, state.index = data.position().index;
     return {};
@@ -84,9 +92,11 @@ Status Trainer::issue() {
 
 Step Trainer::outcome() {
     const Step s = device.model->finish(&said);
-    for (const Said& rank : said)
-        if (!stop) stop = int(rank.signal);
-    if (ranks.count() == 1) stop = stop_signal;    // none has to be told
+    for (const Said& rank : said) {
+        if (!stop) stop = int(rank.signal) % SAVE_DUE;
+        save_due |= rank.signal >= SAVE_DUE;
+    }
+    if (ranks.count() == 1) stop = stop_signal, save_due = word_to_ranks() >= SAVE_DUE;    // none has to be told
     const double loss_z = state.loss.score(s.loss), norm_z = state.grad_norm.score(s.norm);
     state.loss.add(s.loss);
     state.grad_norm.add(s.norm);
@@ -147,6 +157,7 @@ Status Trainer::save() {
         TRY(same_everywhere(hash));
     }
     state.algorithms = device_choices();
+    saved_at = now_seconds(), save_due = false;
     Status written;
     if (metrics && fsync(fileno(metrics)) != 0)    // the checkpoint will count on these bytes
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
@@ -166,8 +177,7 @@ Status Trainer::save() {
 Status Trainer::sample_text() {
     Generation what;
     what.prompt = tokenizer.encode(o.sample_prompt, true);
-    if (what.prompt.empty() && tokenizer.end_of_text() >= 0) what.prompt = {tokenizer.end_of_text()};
-    if (what.prompt.empty()) what.prompt = {0};
+    if (what.prompt.empty()) what.prompt = beginning_of_text(tokenizer, state.documents);
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);
     Result<Generated> text = generate(*device.model, tokenizer, what);
@@ -187,16 +197,29 @@ bool Trainer::due_after(int64_t steps) const {
 Status Trainer::between_steps() {
     const bool last = state.step == o.steps;
     auto due = [&](int64_t every) { return every > 0 ? state.step % every == 0 || last : false; };
-    if (!o.val.empty() && (due(o.eval_every) || last)) {
-        Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, o.eval_batches,
-                                        {}, ranks.watch.get());
-        TRY(e.status);
-        char text[48];
-        snprintf(text, sizeof text, "  val %.4f", e.value.loss);
-        val_text = text;
-        extra += ",\"val_loss\":" + json_number(e.value.loss);
-    }
+    if (!o.val.empty() && (due(o.eval_every) || last)) TRY(validate());
     if (due(o.sample_every) && tokenizer.vocab_size() && ranks.first()) TRY(sample_text());
+    return {};
+}
+
+Status Trainer::validate() {
+    const double began = now_seconds();
+    Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len,
+                                    [&](int64_t done, int64_t windows) {
+                                        const double seconds = now_seconds() - began;
+                                        if (seconds > 2)
+                                            progress.line(evaluation_progress("validation", done, windows, seconds));
+                                    },
+                                    ranks.watch.get());
+    TRY(e.status);
+    const double loss = e.value.loss;
+    const bool better = loss < state.best_loss;    // never where it is not finite
+    state.bad_validations = better ? 0 : state.bad_validations + 1;
+    if (better) state.best_loss = loss, state.best_step = state.step;
+    char text[48];
+    snprintf(text, sizeof text, "  val %.4f", loss);
+    val_text = text;
+    extra += ",\"val_loss\":" + json_number(loss);
     return {};
 }
 
@@ -236,20 +259,22 @@ Status Trainer::stopped() {
 // where something happens between the two, and not where the outcomes decide about the next one's limits. Whatever
 // decides about the way is the same on every rank.
 Status Trainer::loop() {
-    started = now_seconds();
+    started = saved_at = now_seconds();
     first_step = issued = state.step;
     flops = config_flops_per_token(config, o.seq_len);
-    progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
+    if (state.step < o.steps)
+        progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;
     Status saved;
-    while (state.step < o.steps && !stop) {
+    auto goes_on = [&] { return state.step < o.steps && !stop && !out_of_patience(); };
+    while (goes_on() || issued > state.step) {    // what has been given to the device is awaited
         if (ranks.watch) ranks.watch->pulse.at("a step"), ranks.watch->pulse.step = state.step + 1;
         // A shard that turns out bad must not cost the steps before it: those are saved first.
         if (issued == state.step) {
             since = now_seconds();
             if (Status s = issue(); !s.ok()) return after_saving(s);
         }
-        if (ahead && !(ranks.count() == 1 && stop_signal) && !due_after(issued))
+        if (ahead && !save_due && !stop && !(ranks.count() == 1 && stop_signal) && !due_after(issued))
             if (Status s = issue(); !s.ok()) return after_saving(s);
         const Step step = outcome();
         const double seconds = now_seconds() - since;
@@ -261,19 +286,33 @@ Status Trainer::loop() {
             together = true;
             return after_saving(diverged());
         }
-        if (issued > state.step) {
-            if (stop) (void)report(outcome(), now_seconds() - since);    // the one ahead
-            else continue;
-        }
-        if (state.step == o.steps || stop || (o.save_every && state.step % o.save_every == 0)) saved = save();
+        if (issued > state.step) continue;
+        const bool best = o.keep_best && state.best_step == state.step;
+        if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
         if (together) return saved;    // the ranks are apart
     }
     together = true;
     TRY(saved);
-    if (state.step < o.steps) return stopped();
-    const std::string whole = checkpoint_list(o.out).empty() ? start : checkpoint_list(o.out).back();
-    progress.note((first_step == o.steps ? "nothing to do, step " + std::to_string(o.steps) + " is the last one: "
-                                         : human_time(now_seconds() - started) + "; saved ") +
-                  whole);
+    return state.step < o.steps && !out_of_patience() ? stopped() : finished();
+}
+
+Status Trainer::finished() {
+    const std::vector<std::string> all = checkpoint_list(o.out);
+    const std::string whole = all.empty() ? start : all.back();
+    const bool nothing = first_step == state.step;
+    if (out_of_patience()) {
+        char text[160];
+        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %lld validations (--patience %lld)",
+                 (long long)state.step, (long long)state.bad_validations, (long long)o.patience);
+        progress.note(text);
+    }
+    progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
+                          : human_time(now_seconds() - started) + "; saved " + whole);
+    if (o.keep_best && state.best_step >= 0 && state.best_step < state.step) {
+        char text[160];
+        snprintf(text, sizeof text, "the best by validation is step %lld, %.4f: sample and eval take it with "
+                 "--checkpoint best", (long long)state.best_step, state.best_loss);
+        progress.note(text);
+    }
     return {};
 }

@@ -48,14 +48,6 @@ static std::string lock_holder(const std::string& path) {
     return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
 }
 
-// The newest whole checkpoint under a path, its damaged successors named.
-Result<std::string> Trainer::newest(const std::string& path) {
-    std::vector<std::string> damaged;
-    Result<std::string> found = checkpoint_find(path, &damaged);
-    for (const std::string& why : damaged) progress.note("passed over: " + why);
-    return found;
-}
-
 // ---- the ranks -----------------------------------------------------------------------------------------------------
 
 Status Trainer::same_everywhere(const std::string& text) {
@@ -163,6 +155,8 @@ Status Trainer::set_up() {
     TRY(agreed(choose_batch()));
     settle_batch();
     TRY(agreed(open_data()));
+    TRY(agreed(plan_steps()));
+    warn_of_repetition();
     if (o.dry_run) return dry_run();
     TRY(open_run());
     measured = measure_peak(device);
@@ -182,74 +176,18 @@ Status Trainer::set_up() {
     return {};
 }
 
-Status Trainer::find_start() {
-    Status found = ranks.first() ? look_for_start() : Status{};
-    TRY(agreed(found));
-    if (!ranks.watch) return {};
-    start = ranks.watch->broadcast(start);
-    resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
-    return {};
-}
-
-Status Trainer::look_for_start() {
-    resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
-    const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
-    if (path.empty()) return {};
-    Result<std::string> found = newest(path);
-    TRY(found.status);
-    start = found.value;
-    // Checkpoints of another future would be pruned against this one's, and resumed in its place.
-    const std::vector<std::string> mine = checkpoint_list(o.out);
-    auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
-    if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
-        return fail(Exit::usage, "--resume %s: %s is newer; another --out, or remove what is newer", start.c_str(),
-                    mine.back().c_str());
-    return {};
-}
-
-// A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
-Status Trainer::choose_model() {
-    std::string base = start;
-    std::error_code error;
-    const bool directory = std::filesystem::is_directory(o.model, error);
-    if (base.empty() && directory) {
-        Result<std::string> found = newest(o.model);
-        TRY(found.status);
-        base = found.value;
-    }
-    Result<Config> found = base.empty() ? config_named(o.model) : checkpoint_config(base);
-    TRY(found.status);
-    config = found.value;
-    Config asked = config;
-    if (resuming && o.from.empty() && !directory) {
-        Result<Config> named = config_named(o.model);
-        TRY(named.status);
-        asked = named.value;
-        asked.V = config.V, asked.T = o.seq_len ? o.seq_len : config.T, asked.norm_eps = config.norm_eps;
-    }
-    if (o.layers) asked.L = o.layers;
-    if (o.heads) asked.NH = o.heads;
-    if (o.channels) asked.C = o.channels, asked.F = 4 * o.channels;
-    if (!start.empty() && !(asked == config))
-        return fail(Exit::usage, "%s has L=%d NH=%d C=%d T=%d, the command line asks for L=%d NH=%d C=%d T=%d",
-                    start.c_str(), config.L, config.NH, config.C, config.T, asked.L, asked.NH, asked.C, asked.T);
-    config = asked;
-
-    Result<Tokenizer> t = !resuming && !o.tokenizer.empty() ? Tokenizer::load(o.tokenizer)
-                          : !base.empty()                   ? checkpoint_tokenizer(base)
-                                                            : Tokenizer::gpt2();
-    TRY(t.status);
-    tokenizer = t.value;
-    if (start.empty()) {
-        if (tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
-        if (o.seq_len) config.T = o.seq_len;
-    }
-    if (tokenizer.vocab_size() > config.V)
-        return fail(Exit::usage, "the tokenizer has %d tokens, the model %d", tokenizer.vocab_size(), config.V);
-    if (!o.seq_len) o.seq_len = config.T;
-    if (o.seq_len > config.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
-    return config_check(config);
+// A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half
+// of that, the 40th nothing (Muennighoff et al. 2023).
+void Trainer::warn_of_repetition() {
+    const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
+    const double epochs = double(o.steps) * double(o.total_batch) / unique;
+    const bool large = start.empty() && parameters > unique && epochs > 4;
+    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
+    progress.note("warning: " + std::to_string(o.steps) + " steps read the data " + human_count(epochs) + " times (" +
+                  human_count(unique) + " tokens" +
+                  (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
+                  "): it will be learnt by heart; fewer --steps, --patience" + (large ? ", a smaller model" : "") +
+                  " or more text");
 }
 
 Status Trainer::choose_batch() {
@@ -288,10 +226,10 @@ Status Trainer::choose_batch() {
     return {};
 }
 
-// What was left to us, as 0: a resumed run takes the same, by however many ranks.
-void Trainer::resolve(const std::string& key, int64_t value) {
-    const size_t at = ("\n" + o.resolved).find("\n" + key + " = 0\n");
-    if (at != std::string::npos) o.resolved.replace(at, key.size() + 4, key + " = " + std::to_string(value));
+// What the command line left open (`unset`), as it was settled: a resumed run takes the same, by however many ranks.
+void Trainer::resolve(const std::string& key, const std::string& unset, const std::string& value) {
+    const size_t at = ("\n" + o.resolved).find("\n" + key + " = " + unset + "\n");
+    if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
 }
 
 // --batch auto: what fits on every rank, and divides the step.
@@ -304,7 +242,7 @@ void Trainer::settle_batch() {
     }
     while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
     o.batch = plan.B;
-    resolve("batch", o.batch);
+    resolve("batch", "0", std::to_string(o.batch));
     progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
 }
 
@@ -316,13 +254,18 @@ Status Trainer::open_data() {
     TRY(opened.status);
     data = std::move(opened.value);
     if (!o.val.empty()) {
-        l.pattern = o.val, l.shuffle = false;
+        l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
         Result<Loader> v = Loader::open(l);
         TRY(v.status);
         val = std::move(v.value);
+        TRY(shards_match(val.shards(), tokenizer));
     }
+    return shards_match(data.shards(), tokenizer);
+}
+
+Status Trainer::plan_steps() {
     const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
-    if (o.total_batch == 0) resolve("total-batch", o.total_batch = all);
+    if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
                     (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
@@ -390,33 +333,5 @@ Status Trainer::open_metrics() {
     state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
     if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
         return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
-    return {};
-}
-
-Status Trainer::load() {
-    state.seed = uint64_t(o.seed);
-    state.data = data.fingerprint();
-    if (resuming) return resume();
-    if (!start.empty()) return checkpoint_weights(start, *device.model);
-    device.model->init(uint64_t(o.seed));
-    return {};
-}
-
-Status Trainer::resume() {
-    Result<TrainState> s = checkpoint_state(start);
-    TRY(s.status);
-    if (s.value.data != state.data)
-        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
-                    start.c_str(), o.data.c_str());
-    if (s.value.seed != state.seed)
-        return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
-                    (unsigned long long)s.value.seed, (unsigned long long)state.seed);
-    device_choose(s.value.algorithms);
-    TRY(checkpoint_weights(start, *device.model));
-    TRY(checkpoint_optimizer(start, *device.model));
-    device.model->set_updates(s.value.updates);
-    state = s.value;
-    data.seek({state.epoch, state.index});
-    progress.note("resumed from " + start + " after step " + std::to_string(state.step));
     return {};
 }

@@ -118,6 +118,7 @@ struct Tokenizer::Tables {
     std::array<bool, 256> first = {};   // whether a name begins with this byte
     bool always = false;                // some added token is recognised in every text
     int end_of_text = -1;
+    uint64_t fingerprint = 0;
 
     explicit Tables(Vocabulary vocabulary);
     void merge_short(std::string_view piece, std::vector<int>& out) const;
@@ -129,6 +130,33 @@ struct Tokenizer::Tables {
     void encode_ordinary(std::string_view text, std::vector<int>& out) const;
     int added_at(std::string_view text, bool special) const;
 };
+
+namespace {
+// Shards hold the result: it must never change.
+uint64_t hash_vocabulary(const Vocabulary& v) {
+    uint64_t h = HASH_START;
+    auto add = [&h](uint64_t word) { h = mix(h ^ word, 0); };
+    auto add_text = [&](std::string_view text) {
+        add(text.size());
+        for (size_t i = 0; i < text.size(); i += 8) {
+            uint64_t word = 0;
+            memcpy(&word, text.data() + i, std::min<size_t>(8, text.size() - i));
+            add(word);
+        }
+    };
+    add_text(pattern_text(v.pattern));
+    add(v.ignore_merges);
+    add(v.tokens.size());
+    for (const std::string& token : v.tokens) add_text(token);
+    add(v.merges.size());
+    for (const Merge& m : v.merges) add(uint64_t(m.left) << 32 | uint32_t(m.right)), add(uint64_t(m.id));
+    std::vector<uint64_t> added;    // files list them in any order
+    for (const AddedToken& a : v.added) added.push_back(uint64_t(a.id) << 1 | a.special);
+    std::sort(added.begin(), added.end());
+    for (uint64_t a : added) add(a);
+    return h ? h : 1;
+}
+}   // namespace
 
 Tokenizer::Tables::Tables(Vocabulary vocabulary)
     : v(std::move(vocabulary)), pairs(v.merges), whole(v.tokens.size()), kind(v.tokens.size()) {
@@ -156,6 +184,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
         if (!v.ignore_merges) merge(v.tokens[id], ids);
         if (v.ignore_merges || (ids.size() == 1 && ids[0] == int(id))) whole.add(v.tokens[id], int(id));
     }
+    fingerprint = hash_vocabulary(v);
 }
 
 // The pair that comes first in the merge order, the leftmost of equal ones, until there is none.
@@ -296,6 +325,7 @@ std::string_view Tokenizer::token(int id) const {
     CHECK(id >= 0 && id < vocab_size(), "token %d of %d", id, vocab_size());
     return t->v.tokens[size_t(id)];
 }
+uint64_t Tokenizer::fingerprint() const { return t ? t->fingerprint : 0; }
 bool Tokenizer::is_special(int id) const { return id >= 0 && id < vocab_size() && t->kind[size_t(id)] == 2; }
 
 std::vector<int> Tokenizer::encode(std::string_view text, bool special) const {

@@ -46,6 +46,8 @@ class Tokenizer {
     int end_of_text() const;                      // id of <|endoftext|>, or -1
     std::string_view token(int id) const;         // its bytes; a special token's name
     bool is_special(int id) const;
+    // Hash of all that decides the ids: equal for equal tokenizers, whatever file they come from; never 0 but if empty.
+    uint64_t fingerprint() const;
     // special: text that spells a special token becomes that token; otherwise it is ordinary text. Large texts use all
     // cores (unless called inside a parallel region); the ids are the same.
     std::vector<int> encode(std::string_view text, bool special = false) const;

@@ -14,7 +14,8 @@ constexpr size_t MANY = 100;                   // from more text files, whole do
 }   // namespace
 
 bool Corpus::is_json(const std::string& path) const {
-    return path == "-" ? !config.field.empty() : path.ends_with(".jsonl");
+    std::string name = unpacked_name(path);
+    return path == "-" ? !config.field.empty() : name.ends_with(".jsonl") || name.ends_with(".ndjson");
 }
 
 Result<Corpus> Corpus::open(CorpusConfig config) {
@@ -28,15 +29,12 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
         if (is_stdin ? fstat(fileno(stdin), &info) : stat(path.c_str(), &info))
             return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
         if (S_ISDIR(info.st_mode)) return fail(Exit::input, "%s: expected a file, found a directory", path.c_str());
-        if (S_ISREG(info.st_mode) && !is_stdin) {    // a pipe can be opened only once
-            std::unique_ptr<FILE, Close> f(fopen(path.c_str(), "rb"));
-            if (!f) return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));
-        }
+        if (S_ISREG(info.st_mode) && !is_stdin) TRY(TextFile::open(path).status);    // a pipe opens only once
         c.total += info.st_size;
         unknown |= !S_ISREG(info.st_mode);
         if (c.config.val_fraction > 0 && !S_ISREG(info.st_mode) && !c.many && !c.is_json(path))
             return fail(Exit::usage, "--val-fraction: expected files or JSON lines, found the stream %s, which has no "
-                        "tail before its end", path.c_str());
+                        "tail before its end; write it to a file first", path.c_str());
     }
     if (unknown) c.total = 0;
     return c;
@@ -44,19 +42,43 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
 
 Status Corpus::open_next() {
     name = config.files[file++];
-    input.reset(name == "-" ? stdin : fopen(name.c_str(), "rb"));
-    if (!input) return fail(Exit::input, "%s: cannot read: %s", name.c_str(), strerror(errno));
+    Result<TextFile> opened = TextFile::open(name);
+    TRY(opened.status);
+    input = std::move(opened.value);
+    reading = true;
     buffer.clear();
     at = 0;
     ended = false;
     json = is_json(name);
     line = 0;
+    begins = true;
     tail = !json && many && hold_out();
     until_tail = INT64_MAX;
-    struct stat info{};
-    if (config.val_fraction > 0 && !many && fstat(fileno(input.get()), &info) == 0)
-        until_tail = info.st_size - int64_t(double(info.st_size) * config.val_fraction);
+    if (config.val_fraction > 0 && !many && !json) {
+        Result<int64_t> bytes = text_bytes();
+        TRY(bytes.status);
+        until_tail = bytes.value - int64_t(double(bytes.value) * config.val_fraction);
+    }
     return {};
+}
+
+// Of the file just opened. Text that is compressed or converted shows its length at its end only: it is read once more.
+Result<int64_t> Corpus::text_bytes() const {
+    struct stat info{};
+    if (fstat(input.fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
+    if (input.plain()) return int64_t(info.st_size);
+    if (name == "-")
+        return fail(Exit::usage, "--val-fraction: the tail of a compressed or UTF-16 text is known at its end only, "
+                    "and stdin is read once; give the file's name");
+    Result<TextFile> again = TextFile::open(name);
+    TRY(again.status);
+    std::string block(BLOCK, '\0');
+    for (int64_t bytes = 0;;) {
+        Result<size_t> n = again.value.read(block.data(), BLOCK);
+        TRY(n.status);
+        bytes += int64_t(n.value);
+        if (n.value < BLOCK) return bytes;
+    }
 }
 
 // At least `bytes` to come, unless the file ends.
@@ -67,25 +89,26 @@ Status Corpus::fill(size_t bytes) {
     while (buffer.size() < bytes && !ended) {
         size_t had = buffer.size();
         buffer.resize(had + BLOCK);
-        size_t n = fread(buffer.data() + had, 1, BLOCK, input.get());
-        buffer.resize(had + n);
-        done += int64_t(n);
-        ended = n < BLOCK;
-        if (ferror(input.get())) return fail(Exit::io, "%s: cannot read on: %s", name.c_str(), strerror(errno));
+        Result<size_t> n = input.read(buffer.data() + had, BLOCK);
+        TRY(n.status);
+        buffer.resize(had + n.value);
+        ended = n.value < BLOCK;
     }
     return {};
 }
 
 Result<bool> Corpus::next(Segment& segment) {
     for (;;) {
-        if (!input) {
+        if (!reading) {
             if (file == config.files.size()) return false;
             if (Status s = open_next(); !s.ok()) return s;
         }
         segment = {};
         Result<bool> found = json ? next_line(segment) : next_text(segment);
         if (!found.ok() || found.value) return found;
-        input.reset();
+        done += input.file_bytes();
+        reading = false;
+        input = {};
     }
 }
 
@@ -130,7 +153,8 @@ Result<bool> Corpus::next_text(Segment& segment) {
         }
         if (cut == 0) continue;
         segment.validation = tail;
-        segment.ends_document = whole || splits;
+        segment.begins_document = begins;
+        begins = splits;    // the tail is a document of its own
         tail |= splits;
         until_tail = splits ? INT64_MAX : until_tail - int64_t(cut);
         segment.text = rest.substr(0, cut);

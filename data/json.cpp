@@ -1,7 +1,7 @@
 // json.cpp - see json.h.
 #include "json.h"
 
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 namespace {
@@ -10,7 +10,7 @@ using nlohmann::json;
 // A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
 struct Validator : nlohmann::json_sax<json> {
     int max_depth;
-    std::vector<std::set<std::string>> keys;    // of each open object; an array has an empty set
+    std::vector<std::unordered_set<std::string>> keys;    // of each open object; an array has an empty set
     std::string error;
     size_t error_byte = 0;
     explicit Validator(int max_depth) : max_depth(max_depth) {}

@@ -35,6 +35,7 @@ struct Loader::State {
     LoaderConfig c;
     std::vector<Shard> shards;
     std::vector<int64_t> before;       // before[i]: samples of the shards before i; the last one: all
+    int64_t epoch = 0;                 // samples of an epoch: all, or most_tokens' worth
     Position at;                       // of the next next()
 
     // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
@@ -47,14 +48,17 @@ struct Loader::State {
     bool stop = false;
     std::thread reader;
 
-    int64_t samples() const { return before.back(); }
-    Position normal(Position p) const { return {p.epoch + p.index / samples(), p.index % samples()}; }
+    Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
+    int64_t sample_at(Position place) const {
+        if (c.shuffle) return shuffled(c.seed, place.epoch, epoch, place.index);
+        return int64_t(__int128(place.index) * before.back() / epoch);
+    }
     Position after(Position p) const { return normal({p.epoch, p.index + int64_t(c.ranks) * c.B}); }
 
     Status read(Position p, int* out) const {
         for (int b = 0; b < c.B; b++) {
             Position place = normal({p.epoch, p.index + int64_t(c.rank) * c.B + b});
-            int64_t sample = c.shuffle ? shuffled(c.seed, place.epoch, samples(), place.index) : place.index;
+            int64_t sample = sample_at(place);
             auto shard = std::upper_bound(before.begin(), before.end(), sample) - before.begin() - 1;
             int64_t first = (sample - before[size_t(shard)]) * c.S;
             TRY(shard_read(shards[size_t(shard)], first, c.S + 1, c.vocab, out + int64_t(b) * (c.S + 1)));
@@ -102,6 +106,7 @@ Loader& Loader::operator=(Loader&&) noexcept = default;
 
 Result<Loader> Loader::open(const LoaderConfig& c) {
     CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
+    CHECK(c.most_tokens >= 0 && (c.most_tokens == 0 || !c.shuffle), "some samples, in a shuffled order");
     Result<std::vector<std::string>> files = shard_glob(c.pattern);
     TRY(files.status);
     Loader loader;
@@ -116,7 +121,9 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
         s.before.push_back(s.before.back() + n);
         s.shards.push_back(std::move(shard.value));
     }
-    if (s.samples() == 0)
+    const int64_t all = s.before.back();
+    s.epoch = c.most_tokens ? std::min(all, ceil_div(c.most_tokens, c.S)) : all;
+    if (all == 0)
         return fail(Exit::input, "'%s': %zu files, none with the %d tokens of one sample (sequence length + 1); the "
                     "first, %s, has %lld", c.pattern.c_str(), s.shards.size(), c.S + 1, s.shards[0].path.c_str(),
                     (long long)s.shards[0].tokens);
@@ -157,7 +164,7 @@ void Loader::seek(Position p) {
     s->seeks++;
     s->changed.notify_all();
 }
-int64_t Loader::samples() const { return s->samples(); }
+int64_t Loader::samples() const { return s->epoch; }
 const std::vector<Shard>& Loader::shards() const { return s->shards; }
 int64_t Loader::tokens() const {
     int64_t n = 0;

@@ -2,6 +2,8 @@
 //
 // A shard is llm.c's: 256 little-endian int32 of header, [0] magic, [1] version, [2] token count, then the tokens.
 // magic 20240520 version 1: uint16. magic 20240801 version 7: uint32. Headerless uint16 (nanoGPT) on request.
+// Words that llm.c leaves 0 say which tokenizer made the shard: [3] its vocabulary size, [4] and [5] its fingerprint
+// (low, high), [6] how many documents begin here with end-of-text. 0: unknown.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,6 +12,8 @@
 
 #include "../common.h"
 
+class Tokenizer;
+
 struct Shard {
     std::string path;
     int64_t tokens = 0;
@@ -17,11 +21,17 @@ struct Shard {
     int token_bytes = 2;           // 2 or 4
     int64_t file_bytes = 0;        // and when the file was last written: shard_read notices a change
     int64_t modified = 0;
+    int vocab = 0;                 // of the tokenizer that made it, and its fingerprint; 0: unknown
+    uint64_t tokenizer = 0;
+    int64_t documents = 0;         // that begin in this shard, each with end-of-text
 };
 // Header against file size; exit 3 naming file, field and offset, 4 where the disk fails.
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
 // The same on bytes. head: the file's first bytes (1024 where it has them); file_bytes: its whole size.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
+// Exit 3 naming the first shard that is known to be made with another tokenizer. An empty one is no tokenizer: ok.
+Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer);
+bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).
 Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, int* out);
@@ -33,8 +43,10 @@ class ShardWriter {
   public:
     ShardWriter();
     ~ShardWriter();    // not committed: the temporary file goes
-    Status open(const std::string& path, int vocab);    // vocab > 65536 takes uint32
+    // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.
+    Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
+    void count_document();    // the next token is the end-of-text that a document begins with
     Status commit();
     int64_t tokens() const;
 
@@ -51,6 +63,7 @@ struct LoaderConfig {
     int rank = 0, ranks = 1;
     uint64_t seed = 1;
     bool shuffle = true;     // false: the order of the files (validation)
+    int64_t most_tokens = 0; // an epoch is as many samples as these take, spread evenly over all; 0: all samples
 };
 
 // Place i of epoch e's order of n samples: a bijection on [0, n), in O(1) time and memory.
@@ -76,7 +89,7 @@ class Loader {
     };
     Position position() const;         // of the next next(), whatever has been read ahead
     void seek(Position p);             // index may be any number of samples: it is carried into epochs
-    int64_t samples() const;           // an epoch's
+    int64_t samples() const;           // of an epoch
     int64_t tokens() const;            // of all shards
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
-#include <sys/mman.h>
 
 #include "file.h"
 #include "json.h"
@@ -71,11 +70,11 @@ Status metadata_check(const json& j, const std::string& name) {
     return {};
 }
 
+// Without a branch, so that loops are vectorised: the product moves the exponent, of the smallest numbers too, exactly.
 float half_to_float(uint16_t h) {
-    uint32_t sign = uint32_t(h & 0x8000) << 16, exponent = (h >> 10) & 31, fraction = h & 0x3FF;
-    if (exponent == 0) return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(float(fraction) * 0x1p-24f));
-    uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-    return std::bit_cast<float>(sign | wide << 23 | fraction << 13);
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
+    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);
+    return std::bit_cast<float>(sign | (rest >= 31u << 23 ? rest | 0x7F800000u : finite));
 }
 
 // Round to nearest even; a NaN stays one.
@@ -138,56 +137,66 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
-struct SafetensorsFile::Map {
-    void* base = MAP_FAILED;
-    size_t bytes = 0;
-    const char* data = nullptr;    // after the header
+struct SafetensorsFile::Opened {
+    File file;
+    int64_t data = 0;    // where the header ends
     std::vector<TensorEntry> entries;
-    ~Map() {
-        if (base != MAP_FAILED) munmap(base, bytes);
-    }
 };
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     Result<File> file = File::open(path);
     TRY(file.status);
-    auto map = std::make_shared<Map>();
-    map->bytes = size_t(file.value.bytes());
-    if (map->bytes) {    // an empty mapping is an error of its own; the parser says it better
-        map->base = mmap(nullptr, map->bytes, PROT_READ, MAP_PRIVATE, file.value.fd(), 0);
-        if (map->base == MAP_FAILED) return fail(Exit::io, "%s: mmap: %s", path.c_str(), strerror(errno));
-    }
-    std::string_view bytes(map->bytes ? static_cast<const char*>(map->base) : "", map->bytes);
-    auto entries = safetensors_parse(bytes, file.value.bytes(), path);
+    const int64_t all = file.value.bytes();
+    uint64_t length = 0;
+    if (all >= 8) TRY(file.value.read(0, &length, 8));
+    std::string head(size_t(std::min(all, 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))))), '\0');
+    TRY(file.value.read(0, head.data(), int64_t(head.size())));
+    auto entries = safetensors_parse(head, all, path);
     TRY(entries.status);
-    map->entries = std::move(entries.value);
-    uint64_t length;
-    memcpy(&length, bytes.data(), 8);
-    map->data = bytes.data() + 8 + length;
-    SafetensorsFile f;
-    f.map = std::move(map);
-    return f;
+    auto opened = std::make_shared<Opened>();
+    opened->file = std::move(file.value);
+    opened->data = int64_t(head.size());
+    opened->entries = std::move(entries.value);
+    SafetensorsFile out;
+    out.f = std::move(opened);
+    return out;
 }
 
-const std::vector<TensorEntry>& SafetensorsFile::entries() const { return map->entries; }
+const std::vector<TensorEntry>& SafetensorsFile::entries() const { return f->entries; }
 const TensorEntry* SafetensorsFile::find(const std::string& name) const {
-    auto it = std::find_if(map->entries.begin(), map->entries.end(), [&](auto& e) { return e.name == name; });
-    return it == map->entries.end() ? nullptr : &*it;
+    auto it = std::find_if(f->entries.begin(), f->entries.end(), [&](auto& e) { return e.name == name; });
+    return it == f->entries.end() ? nullptr : &*it;
 }
+int64_t SafetensorsFile::bytes() const { return f->file.bytes(); }
+int64_t SafetensorsFile::data_begin() const { return f->data; }
+int SafetensorsFile::element_bytes(TensorType type) { return row_of(type).bytes; }
+Status SafetensorsFile::read_bytes(int64_t at, void* to, int64_t bytes) const { return f->file.read(at, to, bytes); }
 
-void SafetensorsFile::read(const TensorEntry& e, int64_t first, int64_t count, float* out) const {
-    int bytes = row_of(e.type).bytes;
-    CHECK(first >= 0 && count >= 0 && first + count <= (e.end - e.begin) / bytes, "tensor %s", e.name.c_str());
-    const char* from = map->data + e.begin + first * bytes;    // of any alignment
-    if (e.type == TensorType::f32) {
+void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, float* out) {
+    if (type == TensorType::f32) {
         memcpy(out, from, size_t(count) * 4);
         return;
     }
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t h;
-        memcpy(&h, from + 2 * i, 2);
-        out[i] = e.type == TensorType::f16 ? half_to_float(h) : std::bit_cast<float>(uint32_t(h) << 16);
-    }
+    auto each = [&](auto to_float) {
+        for (int64_t i = 0; i < count; i++) {
+            uint16_t h;    // of any alignment
+            memcpy(&h, static_cast<const char*>(from) + 2 * i, 2);
+            out[i] = to_float(h);
+        }
+    };
+    if (type == TensorType::f16) each(half_to_float);
+    else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
+}
+
+Status SafetensorsFile::read(const TensorEntry& e, int64_t first, int64_t count, float* out) const {
+    const int bytes = row_of(e.type).bytes;
+    CHECK(first >= 0 && count >= 0 && first + count <= (e.end - e.begin) / bytes, "tensor %s", e.name.c_str());
+    const int64_t at = f->data + e.begin + first * bytes;
+    if (e.type == TensorType::f32) return read_bytes(at, out, count * 4);
+    std::vector<char> raw(size_t(count * bytes));
+    TRY(read_bytes(at, raw.data(), count * bytes));
+    convert(e.type, raw.data(), count, out);
+    return {};
 }
 
 // ---- writing -------------------------------------------------------------------------------------------------------

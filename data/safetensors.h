@@ -23,16 +23,24 @@ struct TensorEntry {
 // (ints, bools, doubles) are checked and left out. In the order of their bytes. Exit 3 naming `name`, field and offset.
 Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
 
-class SafetensorsFile {    // mapped read-only
+// Reads what is asked for, when it is asked for: a mapping would count in this process's memory beside the copy.
+class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);
     const TensorEntry* find(const std::string& name) const;
     const std::vector<TensorEntry>& entries() const;
-    void read(const TensorEntry& e, int64_t first, int64_t count, float* out) const;    // elements, converted to float
+    // Elements, converted to float; several threads may read at once. exit 3: the file has become shorter, 4.
+    Status read(const TensorEntry& e, int64_t first, int64_t count, float* out) const;
+    // The same in two steps: bytes as the file has them, of any place in it; and their conversion.
+    Status read_bytes(int64_t at, void* to, int64_t bytes) const;
+    static void convert(TensorType type, const void* from, int64_t count, float* out);
+    static int element_bytes(TensorType type);
+    int64_t bytes() const;         // the whole file
+    int64_t data_begin() const;    // after the header
 
   private:
-    struct Map;
-    std::shared_ptr<const Map> map;
+    struct Opened;
+    std::shared_ptr<const Opened> f;
 };
 
 struct TensorSource {

@@ -6,6 +6,7 @@
 #include <glob.h>
 #include <unistd.h>
 
+#include "bpe.h"
 #include "file.h"
 #include "loader.h"
 
@@ -14,6 +15,43 @@ constexpr int64_t HEADER_BYTES = 1024;
 constexpr int64_t MAX_TOKENS = INT32_MAX;    // the header's count is an int32
 struct Kind { int32_t magic, version; int token_bytes; };
 constexpr Kind KINDS[] = {{20240520, 1, 2}, {20240801, 7, 4}};
+constexpr int MAX_VOCAB = 1 << 24;
+
+int32_t word(std::string_view head, size_t i) {
+    int32_t value;
+    memcpy(&value, head.data() + 4 * i, 4);
+    return value;
+}
+// Whether magic, version, count and the file's size agree: no headerless file does by chance.
+bool has_header(std::string_view head, int64_t file_bytes) {
+    for (const Kind& k : KINDS)
+        if (int64_t(head.size()) >= HEADER_BYTES && word(head, 0) == k.magic && word(head, 1) == k.version &&
+            word(head, 2) >= 0 && HEADER_BYTES + int64_t(word(head, 2)) * k.token_bytes == file_bytes)
+            return true;
+    return false;
+}
+}   // namespace
+
+bool shard_begins(std::string_view head) {
+    return head.size() >= 4 && (word(head, 0) == KINDS[0].magic || word(head, 0) == KINDS[1].magic);
+}
+
+namespace {
+// The words that name the tokenizer.
+Status parse_origin(std::string_view head, Shard& s) {
+    int32_t vocab = word(head, 3), documents = word(head, 6);
+    if (vocab < 0 || vocab > MAX_VOCAB)
+        return fail(Exit::input, "%s: offset 12: the tokenizer's vocabulary: expected 0 to %d, found %d",
+                    s.path.c_str(), MAX_VOCAB, vocab);
+    if (documents < 0 || documents > s.tokens)
+        return fail(Exit::input, "%s: offset 24: documents: expected 0 to %lld, the tokens, found %d", s.path.c_str(),
+                    (long long)s.tokens, documents);
+    memcpy(&s.tokenizer, head.data() + 16, 8);
+    s.vocab = vocab;
+    s.documents = documents;
+    if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // one without the other names nothing
+    return {};
+}
 }   // namespace
 
 // ---- reading -------------------------------------------------------------------------------------------------------
@@ -25,6 +63,8 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
     if (raw_u16) {
         s.data_offset = 0;
         s.tokens = file_bytes / 2;
+        if (has_header(head, file_bytes))
+            return fail(Exit::input, "%s: has a shard header; leave out --raw-u16", path.c_str());
         if (file_bytes % 2)
             return fail(Exit::input, "%s: raw uint16 tokens: expected an even number of bytes, found %lld",
                         path.c_str(), (long long)file_bytes);
@@ -33,10 +73,7 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
     if (file_bytes < HEADER_BYTES || int64_t(head.size()) < HEADER_BYTES)
         return fail(Exit::input, "%s: expected a shard header of %lld bytes, the file has %lld", path.c_str(),
                     (long long)HEADER_BYTES, (long long)file_bytes);
-    int32_t magic, version, count;
-    memcpy(&magic, head.data(), 4);
-    memcpy(&version, head.data() + 4, 4);
-    memcpy(&count, head.data() + 8, 4);
+    int32_t magic = word(head, 0), version = word(head, 1), count = word(head, 2);
     auto kind = std::find_if(std::begin(KINDS), std::end(KINDS), [&](const Kind& k) { return k.magic == magic; });
     if (kind == std::end(KINDS))
         return fail(Exit::input, "%s: offset 0: magic: expected %d (uint16 tokens) or %d (uint32), found %d; a file "
@@ -49,6 +86,7 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
     if (int64_t expected = HEADER_BYTES + s.tokens * s.token_bytes; expected != file_bytes)
         return fail(Exit::input, "%s: offset 8: %d tokens take %lld bytes with the header, the file has %lld",
                     path.c_str(), count, (long long)expected, (long long)file_bytes);
+    TRY(parse_origin(head, s));
     return s;
 }
 
@@ -56,11 +94,22 @@ Result<Shard> shard_open(const std::string& path, bool raw_u16) {
     Result<File> file = File::open(path);
     TRY(file.status);
     char head[HEADER_BYTES];
-    int64_t bytes = raw_u16 ? 0 : std::min(HEADER_BYTES, file.value.bytes());
+    int64_t bytes = std::min(HEADER_BYTES, file.value.bytes());
     TRY(file.value.read(0, head, bytes));
     Result<Shard> s = shard_parse({head, size_t(bytes)}, file.value.bytes(), path, raw_u16);
     s.value.modified = file.value.modified();
     return s;
+}
+
+Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer) {
+    if (tokenizer.vocab_size() == 0) return {};
+    for (const Shard& s : shards) {
+        if (s.tokenizer == 0 || s.tokenizer == tokenizer.fingerprint()) continue;
+        return fail(Exit::input, "%s: made with another tokenizer (%d tokens) than this one (%d tokens); give "
+                    "--tokenizer the tokenizer.json that it was made with, or tokenize the text again", s.path.c_str(),
+                    s.vocab, tokenizer.vocab_size());
+    }
+    return {};
 }
 
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
@@ -109,7 +158,8 @@ struct ShardWriter::State {
     std::string path;
     int fd = -1, vocab = 0;
     Kind kind{};
-    int64_t tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
+    uint64_t tokenizer = 0;
+    int64_t documents = 0, tokens = 0, offset = HEADER_BYTES;    // offset: of the buffer
     std::string buffer;
 
     Status failed(const char* what) { return fail(Exit::io, "%s.tmp: %s: %s", path.c_str(), what, strerror(errno)); }
@@ -138,10 +188,11 @@ ShardWriter::ShardWriter() = default;
 ShardWriter::~ShardWriter() = default;
 int64_t ShardWriter::tokens() const { return s ? s->tokens : 0; }
 
-Status ShardWriter::open(const std::string& path, int vocab) {
+Status ShardWriter::open(const std::string& path, int vocab, uint64_t tokenizer) {
     s = std::make_unique<State>();
     s->path = path;
     s->vocab = vocab;
+    s->tokenizer = tokenizer;
     s->kind = KINDS[vocab > 65536];
     s->fd = ::open((path + ".tmp").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     return s->fd < 0 ? s->failed("cannot be created") : Status{};
@@ -160,10 +211,20 @@ Status ShardWriter::append(const int* tokens, int64_t count) {
     return {};
 }
 
+void ShardWriter::count_document() {
+    CHECK(s && s->fd >= 0);
+    s->documents++;
+}
+
 Status ShardWriter::commit() {
     CHECK(s && s->fd >= 0);
     TRY(s->flush());
     int32_t header[HEADER_BYTES / 4] = {s->kind.magic, s->kind.version, int32_t(s->tokens)};
+    if (s->tokenizer) {
+        header[3] = s->vocab;
+        memcpy(&header[4], &s->tokenizer, 8);
+    }
+    header[6] = int32_t(s->documents);
     TRY(s->write(header, sizeof header, 0));
     if (fsync(s->fd)) return s->failed("fsync");
     if (rename((s->path + ".tmp").c_str(), s->path.c_str())) return s->failed("rename");

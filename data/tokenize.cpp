@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
 constexpr const char* FIELD_HELP = "of JSON lines (text when empty); given, stdin is JSON lines, too";
+constexpr const char* SKIP_HELP = "JSON lines that cannot be read are left out and counted";
 
 // "tokenize: 12.3 of 100.0 MB, 61.2 MB/s, 0:01 left"
 class Meter {
@@ -46,6 +47,38 @@ Status make_parent(const std::string& path) {
     if (!error) return {};
     return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
 }
+// Before minutes of work: whether the file may be written, its directory made if need be.
+Status check_writable(const std::string& path, bool overwrite) {
+    std::error_code error;
+    if (fs::is_directory(path, error) || path.ends_with('/'))
+        return fail(Exit::usage, "--out: expected the name of a file, found the directory %s", path.c_str());
+    if (fs::exists(path, error) && !overwrite)
+        return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", path.c_str());
+    TRY(make_parent(path));
+    std::string temporary = path + ".tmp";    // what replace_file will write
+    FILE* f = fopen(temporary.c_str(), "wb");
+    if (!f) return fail(Exit::io, "--out: %s cannot be written: %s", path.c_str(), strerror(errno));
+    fclose(f);
+    remove(temporary.c_str());
+    return {};
+}
+
+// JSON lines that were left out.
+struct BadLines {
+    int64_t count = 0;
+    std::string first;
+    // status: of reading one line. What is returned ends the run.
+    Status add(const Status& status, bool skip) {
+        if (status.ok()) return {};
+        if (!skip) return {status.code, status.message + " (--skip-bad-lines leaves such lines out)"};
+        if (count++ == 0) first = status.message;
+        return {};
+    }
+    void tell(Progress& progress) const {
+        if (count) progress.note(std::to_string(count) + (count == 1 ? " line" : " lines") +
+                                 " left out (--skip-bad-lines); the first: " + first);
+    }
+};
 }   // namespace
 
 // ---- train-tokenizer -----------------------------------------------------------------------------------------------
@@ -54,6 +87,7 @@ namespace {
 struct TrainOptions {
     int vocab = 4096;
     std::string out, pattern = "gpt2", field;
+    bool overwrite = false, skip_bad_lines = false;
     std::vector<std::string> files;
 };
 
@@ -62,15 +96,22 @@ Status train_tokenizer(const TrainOptions& o) {
     training.vocab = o.vocab;
     training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
+    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Result<Corpus> corpus = Corpus::open({o.files, o.field, 0, cut});
     if (!corpus.ok()) return corpus.status;
+    TRY(check_writable(o.out, o.overwrite));
+    BadLines bad;
     training.read = [&](std::string& text) -> Result<bool> {
-        Segment segment;
-        Result<bool> more = corpus.value.next(segment);
-        if (!more.ok() || !more.value) return more;
-        if (Status s = corpus.value.json_text(segment); !s.ok()) return s;
-        text = std::move(segment.text);
-        return true;
+        for (;;) {
+            Segment segment;
+            Result<bool> more = corpus.value.next(segment);
+            if (!more.ok() || !more.value) return more;
+            Status read = corpus.value.json_text(segment);
+            TRY(bad.add(read, o.skip_bad_lines));
+            if (!read.ok()) continue;
+            text = std::move(segment.text);
+            return true;
+        }
     };
     Progress progress;
     Meter counting("counting words");
@@ -83,8 +124,8 @@ Status train_tokenizer(const TrainOptions& o) {
         progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
     };
     Result<Tokenizer> trained = bpe_train(training);
+    bad.tell(progress);
     if (!trained.ok()) return trained.status;
-    TRY(make_parent(o.out));
     TRY(replace_file(o.out, trained.value.to_json()));
     int got = trained.value.vocab_size();
     std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
@@ -98,13 +139,16 @@ Command train_tokenizer_command() {
     auto o = std::make_shared<TrainOptions>();
     return {"train-tokenizer", "Learn a vocabulary from text.",
             "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt",
-            {{.name = "FILE", .to = &o->files, .help = "text, JSON lines (.jsonl), or - for stdin", .required = true},
-             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true},
+            {{.name = "FILE", .to = &o->files, .help = "text, or JSON lines (.jsonl, .ndjson); also .gz and .zst of "
+              "them; - for stdin", .required = true},
+             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
              {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
               .min = 258, .max = 1 << 20},
              {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
               .choices = {"gpt2", "cl100k"}},
-             {.name = "--field", .to = &o->field, .help = FIELD_HELP}},
+             {.name = "--field", .to = &o->field, .help = FIELD_HELP},
+             {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
+             {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}},
             [o] { return train_tokenizer(*o); }};
 }
 
@@ -115,56 +159,74 @@ struct TokenizeOptions {
     std::string tokenizer = "gpt2", out, field;
     double val_fraction = 0;
     int64_t shard_tokens = 100'000'000;
-    bool overwrite = false;
+    bool overwrite = false, skip_bad_lines = false;
     std::vector<std::string> files;
 };
 
-// OUT_train_000.bin and so on, as many as the tokens need.
+// OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
 class Shards {
   public:
-    Shards(std::string stem, int vocab, int64_t limit) : stem(std::move(stem)), vocab(vocab), limit(limit) {}
-    Status append(const std::vector<int>& ids) {
+    Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
+        : stem(std::move(stem)), tokenizer(tokenizer), limit(limit) {}
+    Status begin_document() {
+        documents++;
+        return append({tokenizer.end_of_text()}, true);
+    }
+    Status append(const std::vector<int>& ids, bool begins = false) {
         for (size_t at = 0; at < ids.size();) {
             if (!open) {
                 char number[16];
                 snprintf(number, sizeof number, "_%03zu.bin", files.size());
                 files.push_back(stem + number);
-                TRY(writer.open(files.back(), vocab));
+                TRY(writer.open(files.back(), tokenizer.vocab_size(), tokenizer.fingerprint()));
                 open = true;
             }
+            if (begins) writer.count_document();
             int64_t n = std::min(int64_t(ids.size() - at), limit - writer.tokens());
             TRY(writer.append(ids.data() + at, n));
             at += size_t(n);
             tokens += n;
-            if (writer.tokens() == limit) TRY(close());
+            if (writer.tokens() == limit) TRY(commit());
         }
         return {};
     }
-    Status close() {
+    Status finish() {
+        if (documents) TRY(append({tokenizer.end_of_text()}));
+        return commit();
+    }
+    std::vector<std::string> files;
+    int64_t tokens = 0, documents = 0;
+
+  private:
+    std::string stem;
+    const Tokenizer& tokenizer;
+    int64_t limit;
+    ShardWriter writer;
+    bool open = false;
+
+    Status commit() {
         if (!open) return {};
         open = false;
         return writer.commit();
     }
-    std::vector<std::string> files;
-    int64_t tokens = 0;
-
-  private:
-    std::string stem;
-    int vocab;
-    int64_t limit;
-    ShardWriter writer;
-    bool open = false;
 };
 
-// The files OUT_{train,val}_N.bin that exist.
-std::vector<std::string> existing_shards(const std::string& out) {
+// What the shards' names begin with: "OUT_", or "OUT/" where that is a directory.
+std::string shard_prefix(const std::string& out) {
+    std::error_code error;
+    if (out.ends_with('/')) return out;
+    return out + (fs::is_directory(out, error) ? "/" : "_");
+}
+
+// The files {train,val}_N.bin with this prefix that exist.
+std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
-    fs::path parent = fs::path(out).parent_path();
+    fs::path parent = fs::path(prefix).parent_path();
     std::error_code error;
     fs::directory_iterator it(parent.empty() ? "." : parent, error), end;
     for (; !error && it != end; it.increment(error)) {
         std::string path = (parent / it->path().filename()).string();
-        for (std::string stem : {out + "_train_", out + "_val_"}) {
+        for (std::string stem : {prefix + "train_", prefix + "val_"}) {
             bool named = path.starts_with(stem) && path.ends_with(".bin") && path.size() > stem.size() + 4;
             size_t digits = named ? path.find_first_not_of("0123456789", stem.size()) : 0;
             if (named && digits == path.size() - 4) found.push_back(path);
@@ -188,23 +250,26 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     return {};
 }
 
-// Ids of each segment, <|endoftext|> after a document; a document without text has none. text_bytes: of all.
-Status encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<Segment>& batch,
-                    std::vector<std::vector<int>>& ids, int64_t& text_bytes) {
+// Ids of each segment; status: whether a JSON line could be read.
+void encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<Segment>& batch,
+                  std::vector<std::vector<int>>& ids, std::vector<Status>& status) {
     ids.assign(batch.size(), {});
-    std::vector<Status> status(batch.size());
+    status.assign(batch.size(), {});
 #pragma omp parallel for schedule(dynamic)
     for (size_t i = 0; i < batch.size(); i++) {
         status[i] = corpus.json_text(batch[i]);
         if (!status[i].ok()) continue;
         ids[i] = tokenizer.encode(batch[i].text);
-        if (batch[i].ends_document && !batch[i].text.empty()) ids[i].push_back(tokenizer.end_of_text());
     }
-    for (size_t i = 0; i < batch.size(); i++) {
-        TRY(status[i]);
-        text_bytes += int64_t(batch[i].text.size());
-    }
-    return {};
+}
+
+// Why nothing was held out, and what to do.
+std::string too_short(int64_t documents, int64_t bytes, double fraction) {
+    char text[160];
+    snprintf(text, sizeof text, "%s of text in %lld %s are too little to hold out %g of it; give more text, or a "
+             "larger --val-fraction", human_bytes(double(bytes)).c_str(), (long long)documents,
+             documents == 1 ? "document" : "documents", fraction);
+    return text;
 }
 
 Status tokenize(const TokenizeOptions& o) {
@@ -212,33 +277,44 @@ Status tokenize(const TokenizeOptions& o) {
     if (!loaded.ok()) return loaded.status;
     const Tokenizer& tokenizer = loaded.value;
     if (tokenizer.end_of_text() < 0)
-        return fail(Exit::input, "%s: expected a token <|endoftext|>, which ends a document; train one with flatgpt "
+        return fail(Exit::input, "%s: expected a token <|endoftext|>, which parts documents; train one with flatgpt "
                     "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
-    std::vector<std::string> old = existing_shards(o.out);
+    const std::string prefix = shard_prefix(o.out);
+    std::vector<std::string> old = existing_shards(prefix);
     if (!old.empty() && !o.overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
+    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Result<Corpus> opened = Corpus::open({o.files, o.field, o.val_fraction, cut});
     if (!opened.ok()) return opened.status;
     Corpus& corpus = opened.value;
-    TRY(make_parent(o.out));
+    TRY(make_parent(prefix));
 
-    Shards train(o.out + "_train", tokenizer.vocab_size(), o.shard_tokens);
-    Shards val(o.out + "_val", tokenizer.vocab_size(), o.shard_tokens);
+    Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);
+    BadLines bad;
     Progress progress;
     Meter meter("tokenize");
     std::vector<Segment> batch;
     std::vector<std::vector<int>> ids;
+    std::vector<Status> status;
     int64_t text_bytes = 0;
     for (;;) {
         TRY(read_batch(corpus, batch));
         if (batch.empty()) break;
-        TRY(encode_batch(tokenizer, corpus, batch, ids, text_bytes));
-        for (size_t i = 0; i < batch.size(); i++) TRY((batch[i].validation ? val : train).append(ids[i]));
+        encode_batch(tokenizer, corpus, batch, ids, status);
+        for (size_t i = 0; i < batch.size(); i++) {
+            TRY(bad.add(status[i], o.skip_bad_lines));
+            text_bytes += status[i].ok() ? int64_t(batch[i].text.size()) : 0;
+            if (ids[i].empty()) continue;    // a document without text is none
+            Shards& to = batch[i].validation ? val : train;
+            if (batch[i].begins_document) TRY(to.begin_document());
+            TRY(to.append(ids[i]));
+        }
         meter.show(corpus.bytes_read(), corpus.bytes(), progress);
     }
-    TRY(train.close());
-    TRY(val.close());
+    TRY(train.finish());
+    TRY(val.finish());
+    bad.tell(progress);
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());
@@ -251,7 +327,7 @@ Status tokenize(const TokenizeOptions& o) {
              double(text_bytes) / double(train.tokens + val.tokens));
     progress.line(text + written[0] + (written.size() > 1 ? " ... " + written.back() : ""), true);
     if (o.val_fraction > 0 && val.tokens == 0)
-        progress.note("no validation tokens: the text is too short for this --val-fraction");
+        progress.note("no validation shard: " + too_short(train.documents, text_bytes, o.val_fraction));
     return {};
 }
 }   // namespace
@@ -260,15 +336,17 @@ Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
     return {"tokenize", "Write text as token shards.",
             "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
-            {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl: one a line; -: stdin",
-              .required = true},
-             {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...",
-              .required = true},
+            {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl, .ndjson: one a line; "
+              "also .gz and .zst of them; -: stdin", .required = true},
+             {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
+              "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
              {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json"},
              {.name = "--val-fraction", .to = &o->val_fraction, .help = "held out for validation: of JSON lines and of "
-              "more than 100 files every so many documents, otherwise the tail of each file", .min = 0, .max = 0.5},
+              "more than 100 files every so many documents, otherwise the tail of each file (compressed text is then "
+              "unpacked twice)", .min = 0, .max = 0.5},
              {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "tokens of a shard", .min = 1, .max = 1e9},
              {.name = "--field", .to = &o->field, .help = FIELD_HELP},
+             {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
              {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}},
             [o] { return tokenize(*o); }};
 }

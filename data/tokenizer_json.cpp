@@ -3,6 +3,7 @@
 // What we read: model BPE over bytes, spelled in GPT-2's byte alphabet; merges as "a b" or ["a", "b"]; pre-tokenizer
 // ByteLevel, or Sequence[Split, ByteLevel], with the gpt2 or the cl100k pattern; added tokens. Whatever else would
 // change the ids is an error that names it. Post-processors (they add tokens around a text) are not used.
+#include <algorithm>
 #include <unordered_map>
 
 #include "bpe.h"
@@ -19,14 +20,15 @@ constexpr int64_t MAX_FILE = 256 << 20;
 
 // Visible bytes stand for themselves, the other 68 for U+0100 and up, in GPT-2's byte order.
 struct Alphabet {
-    std::string spelling[256];                                // by byte: UTF-8
-    std::unordered_map<std::string, unsigned char> byte_of;
+    std::string spelling[256];    // by byte: UTF-8
+    int byte_of[512];             // by code point; -1: stands for no byte
     Alphabet() {
+        std::fill(std::begin(byte_of), std::end(byte_of), -1);
         auto order = gpt2_byte_order();
         for (int i = 0; i < 256; i++) {
             int c = i < 188 ? order[size_t(i)] : 256 + i - 188;
             std::string s = c < 128 ? std::string(1, char(c)) : std::string{char(0xC0 | c >> 6), char(0x80 | (c & 63))};
-            byte_of[s] = order[size_t(i)];
+            byte_of[c] = order[size_t(i)];
             spelling[order[size_t(i)]] = std::move(s);
         }
     }
@@ -37,12 +39,15 @@ struct Alphabet {
     }
     bool bytes(const std::string& spelled, std::string& out) const {
         out.clear();
-        for (size_t i = 0; i < spelled.size();) {
-            size_t n = static_cast<unsigned char>(spelled[i]) < 0x80 ? 1 : 2;
-            auto it = byte_of.find(spelled.substr(i, n));
-            if (it == byte_of.end()) return false;
-            out += char(it->second);
-            i += n;
+        for (size_t i = 0; i < spelled.size(); i++) {
+            auto at = [&](size_t k) { return k < spelled.size() ? static_cast<unsigned char>(spelled[k]) : 0; };
+            int c = at(i);
+            if (c >= 0x80) {    // two bytes, U+0080 to U+01FF
+                if (c < 0xC2 || c > 0xC7 || (at(++i) & 0xC0) != 0x80) return false;
+                c = (c & 0x1F) << 6 | (at(i) & 0x3F);
+            }
+            if (byte_of[c] < 0) return false;
+            out += char(byte_of[c]);
         }
         return true;
     }
@@ -125,9 +130,10 @@ struct Reader {
         return byte_level(steps[1], "pre_tokenizer.pretokenizers[1]", false);
     }
 
-    Status new_id(const json& value, const std::string& where, int& id) {
+    // where(): for messages, which 100,000 of these calls do without
+    template <class Where> Status new_id(const json& value, Where where, int& id) {
         if (!value.is_number_integer() || value < 0 || value >= MAX_IDS)
-            return wrong(where, "an id from 0 to 1048575", value);
+            return wrong(where(), "an id from 0 to 1048575", value);
         id = value.get<int>();
         if (size_t(id) >= v.tokens.size()) v.tokens.resize(size_t(id) + 1);
         return {};
@@ -138,11 +144,11 @@ struct Reader {
         if (!vocab.is_object() || vocab.empty()) return wrong("model.vocab", "an object of ids", vocab);
         std::vector<char> taken;
         for (const auto& [key, value] : vocab.items()) {
-            std::string where = "model.vocab[" + shown(key) + "]";
+            auto where = [&key = key] { return "model.vocab[" + shown(key) + "]"; };
             int id = 0;
             TRY(new_id(value, where, id));
             taken.resize(v.tokens.size());
-            if (taken[size_t(id)]++) return wrong(where, "an id of its own", value);
+            if (taken[size_t(id)]++) return wrong(where(), "an id of its own", value);
             id_of[key] = id;
         }
         return {};
@@ -159,7 +165,7 @@ struct Reader {
             for (const char* key : {"single_word", "lstrip", "rstrip"})
                 if (flag(list[i], key, false)) return wrong(where + "." + key, "false", at(list[i], key));
             int id = 0;
-            TRY(new_id(at(list[i], "id"), where + ".id", id));
+            TRY(new_id(at(list[i], "id"), [&] { return where + ".id"; }, id));
             taken.resize(v.tokens.size());
             seen.resize(v.tokens.size());
             auto known = id_of.find(content);
@@ -196,7 +202,8 @@ struct Reader {
         if (!list.is_array()) return wrong("model.merges", "an array", list);
         for (size_t i = 0; i < list.size(); i++) {
             const json& m = list[i];
-            std::string where = "model.merges[" + std::to_string(i) + "]", left, right;
+            auto where = [i] { return "model.merges[" + std::to_string(i) + "]"; };
+            std::string left, right;
             if (m.is_string()) {
                 auto both = m.get<std::string>();
                 size_t space = both.find(' ');
@@ -205,12 +212,12 @@ struct Reader {
             } else if (m.is_array() && m.size() == 2 && m[0].is_string() && m[1].is_string()) {
                 left = m[0], right = m[1];
             }
-            if (left.empty() || right.empty()) return wrong(where, "\"a b\" or [\"a\", \"b\"]", m);
+            if (left.empty() || right.empty()) return wrong(where(), "\"a b\" or [\"a\", \"b\"]", m);
             auto l = id_of.find(left), r = id_of.find(right), both = id_of.find(left + right);
             if (l == id_of.end() || r == id_of.end() || both == id_of.end())
-                return wrong(where, "two tokens whose concatenation is a token", m);
+                return wrong(where(), "two tokens whose concatenation is a token", m);
             auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
-            if (bytes(both) != bytes(l) + bytes(r)) return wrong(where, "a token that is spelled as its parts are", m);
+            if (bytes(both) != bytes(l) + bytes(r)) return wrong(where(), "a token that is spelled as its parts are", m);
             v.merges.push_back({l->second, r->second, both->second});
         }
         return {};
@@ -230,11 +237,15 @@ std::string literal(const std::string& s) { return json(s).dump(-1, ' ', false, 
 }   // namespace
 
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
-    Result<json> document = json_parse(text, name, 64);
-    if (!document.ok()) return document.status;
-    Reader reader{name, document.value, {}, {}};
-    if (Status s = reader.read(); !s.ok()) return s;
-    return Tokenizer(std::move(reader.v));
+    Vocabulary v;
+    {    // The document takes more memory than the tokenizer: it is gone before the tables are made.
+        Result<json> document = json_parse(text, name, 64);
+        if (!document.ok()) return document.status;
+        Reader reader{name, document.value, {}, {}};
+        if (Status s = reader.read(); !s.ok()) return s;
+        v = std::move(reader.v);
+    }
+    return Tokenizer(std::move(v));
 }
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {

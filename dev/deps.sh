@@ -18,6 +18,8 @@ need CLI/CLI.hpp libcli11-dev
 need doctest/doctest.h doctest-dev
 need nlohmann/json.hpp nlohmann-json3-dev
 need pcre2.h libpcre2-dev
+need zlib.h zlib1g-dev
+need zstd.h libzstd-dev
 for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
 # What may be missing, and what there is without it.
 without() {

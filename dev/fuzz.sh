@@ -43,6 +43,9 @@ seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 seed state test/golden/checkpoint_1/state.json 1
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
+printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
+printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2
+printf '\xff\xfea\x00b\x00' >$out/sample && seed text $out/sample 3
 shard '\xa1\xd9\x34\x01\x07\x00\x00\x00\x04\x00\x00\x00' >$out/sample && seed shard $out/sample 2
 
 for t in "${targets[@]}"; do
@@ -51,7 +54,7 @@ for t in "${targets[@]}"; do
     objects=("${library[@]}")
     mkdir -p $out/"$t"
     if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
-            -lpcre2-8 -lpthread -o $out/fuzz_"$t" &&
+            -lpcre2-8 -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
         $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
             -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
         passed=$((passed + 1))

@@ -11,6 +11,7 @@
 #endif
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
@@ -153,8 +154,8 @@ Isa best() {
     return Isa(i);
 }
 
-Result<Isa> chosen() {
-    const char* key = getenv("FLATGPT_ISA");
+// The instruction set of this name; null or empty: the best one.
+Result<Isa> isa_named(const char* key) {
     if (!key || !*key) return best();
     std::string have;
     for (int i = 0; i < ISA_COUNT; i++)
@@ -163,6 +164,13 @@ Result<Isa> chosen() {
             have += std::string(have.empty() ? "" : ", ") + ISA_KEY[i];
         }
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
+}
+// The place of `key` in two names; -1: it is null or empty.
+Result<int> one_of(const char* variable, const char* key, const char* first, const char* second) {
+    if (!key || !*key) return -1;
+    if (!strcmp(key, first)) return 0;
+    if (!strcmp(key, second)) return 1;
+    return fail(Exit::usage, "%s=%s: expected %s or %s", variable, key, first, second);
 }
 
 template <Isa isa, class P> const Ops<float, P>& table() {
@@ -181,12 +189,6 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2's: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     return ops;
-}
-
-// FLATGPT_GEMM: own or onednn; without it oneDNN where bf16 is multiplied by AMX.
-bool wants_onednn(bool halves) {
-    const char* key = getenv("FLATGPT_GEMM");
-    return key && *key ? !strcmp(key, "onednn") : halves && cpu_has_amx();
 }
 }   // namespace
 
@@ -219,9 +221,20 @@ bool cpu_supports(Isa isa) {
     }
 }
 bool cpu_has_bf16() { return cpu_supports(Isa::avx512bf16); }
-bool cpu_has_amx() {
+// Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
+// process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
+static bool granted_amx() {
+    constexpr long REQUEST_PERMISSION = 0x1023, TILE_DATA = 18;
+    constexpr unsigned OSXSAVE = 1u << 27, AMX_BF16 = 1u << 22, AMX_TILE = 1u << 24, TILE_STATES = 3u << 17;
     unsigned a, b, c, d;
-    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);    // AMX-BF16, AMX-TILE
+    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & OSXSAVE)) return false;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || !(d & AMX_BF16) || !(d & AMX_TILE)) return false;
+    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+    return (a & TILE_STATES) == TILE_STATES && syscall(SYS_arch_prctl, REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+bool cpu_has_amx() {
+    static const bool granted = granted_amx();
+    return granted;
 }
 template <class P> const Loops<P>& cpu_loops(Isa isa) {
     switch (isa) {
@@ -258,21 +271,41 @@ void cpu_spin_less(char** argv) {
     execv("/proc/self/exe", argv);    // goes on where that fails
 }
 
-Status cpu_check() {
-    const char* gemm = getenv("FLATGPT_GEMM");
-    if (gemm && *gemm && strcmp(gemm, "own") && strcmp(gemm, "onednn"))
-        return fail(Exit::usage, "FLATGPT_GEMM=%s: expected own or onednn", gemm);
-    return chosen().status;
+Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx) {
+    const Result<Isa> set = isa_named(isa);
+    TRY(set.status);
+    const Result<int> products = one_of("FLATGPT_GEMM", gemm, "own", "onednn");
+    TRY(products.status);
+    const Result<int> tiles = one_of("FLATGPT_AMX", amx, "pretend", "refuse");
+    TRY(tiles.status);
+    const bool pretend = tiles.value == 0, refuse = tiles.value == 1;
+    CpuChoice c = {set.value, false, false, false};
+    c.tiles = has_amx && !refuse && c.isa == Isa::avx512bf16;
+    c.library_fp32 = products.value == 1;
+    c.library_bf16 = products.value == -1 ? c.tiles || pretend : products.value == 1;
+    return c;
 }
-Isa cpu_isa() {
-    static const Result<Isa> isa = chosen();
-    CHECK(isa.ok(), "%s", isa.status.message.c_str());
-    return isa.value;
+static Result<CpuChoice> choice_of_environment() {
+    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_GEMM"), getenv("FLATGPT_AMX"), cpu_has_amx());
 }
+Status cpu_check() { return choice_of_environment().status; }
+const CpuChoice& cpu_chosen() {
+    static const Result<CpuChoice> choice = choice_of_environment();
+    CHECK(choice.ok(), "%s", choice.status.message.c_str());
+    return choice.value;
+}
+Isa cpu_isa() { return cpu_chosen().isa; }
+
+template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& c) {
+    const bool wanted = sizeof(P) == 2 ? c.library_bf16 : c.library_fp32;
+    const Ops<float, P>* library = wanted ? onednn_ops<P>(c.isa) : nullptr;
+    return library ? *library : cpu_ops_isa<P>(c.isa);
+}
+template const Ops<float>& cpu_ops_of(const CpuChoice&);
+template const Ops<float, bf16>& cpu_ops_of(const CpuChoice&);
 template <class P> const Ops<float, P>& cpu_ops() {
-    const Ops<float, P>& own = cpu_ops_isa<P>(cpu_isa());
-    static const Ops<float, P>* library = wants_onednn(sizeof(P) == 2) ? onednn_ops(own) : nullptr;
-    return library ? *library : own;
+    static const Ops<float, P>& chosen = cpu_ops_of<P>(cpu_chosen());
+    return chosen;
 }
 template const Ops<float>& cpu_ops();
 template const Ops<float, bf16>& cpu_ops();

@@ -19,11 +19,26 @@ constexpr int ISA_COUNT = 4;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
-Isa cpu_isa();         // in use: the best one, or FLATGPT_ISA's
-bool cpu_has_amx();    // multiplies tiles of bf16
-Status cpu_check();    // exit 2: FLATGPT_ISA (base, avx2, avx512, avx512bf16) names no instruction set of this CPU,
-                       // or FLATGPT_GEMM is neither own nor onednn
-// The table of one instruction set, which the CPU must have. cpu_ops() is this for cpu_isa().
+bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
+
+// The instruction set, and for each type of parameters whose matrix products. The environment chooses:
+//   FLATGPT_ISA   base, avx2, avx512, avx512bf16. As on a CPU with no more than that: all but the last without AMX.
+//   FLATGPT_GEMM  own, onednn. Otherwise bf16's products are oneDNN's where there is AMX, and all others our own.
+//   FLATGPT_AMX   pretend: chooses as if there were AMX, on any CPU; refuse: as if there were none.
+struct CpuChoice {
+    Isa isa;
+    bool tiles;                         // oneDNN may multiply tiles: a pretended AMX has none
+    bool library_fp32, library_bf16;    // oneDNN's products are wanted
+};
+// For these values of the three (null or empty: not set). Exit 2: no such value, no such instruction set here.
+Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx);
+Status cpu_check();    // the environment's values are known ones; exit 2 as above. To be asked before the two below
+const CpuChoice& cpu_chosen();
+Isa cpu_isa();         // cpu_chosen()'s
+// The table of a choice: with oneDNN's products, if wanted and if this build and CPU have them. cpu_ops() is this for
+// cpu_chosen().
+template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& choice);
+// The table of one instruction set with our own products. The CPU must have the instruction set.
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
 
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. Its
@@ -55,6 +70,8 @@ template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
+    int64_t (*scratch_beside_products)(int B, int S, int C, Heads h);    // bytes: of norms and attention
+    int64_t (*gemv_scratch)(int C);                                      // of linear_forward with few rows
 };
 // Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp). Of the
 // floor, GPT-2 124M at equal bandwidth: 8 sequences 45 %, bf16 74; 16, bf16, 52; by products that pack the weights first
@@ -68,5 +85,5 @@ namespace avx512bf16 { template <class P> const Loops<P>& loops(); }
 
 template <class P> const Loops<P>& cpu_loops(Isa isa);
 
-// onednn.cpp: `own` with oneDNN's matrix products; null: this build or CPU has none.
-template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>& own);
+// onednn.cpp: cpu_ops_isa(isa) with oneDNN's matrix products; null: this build or CPU has none.
+template <class P> const Ops<float, P>* onednn_ops(Isa isa);

@@ -131,6 +131,10 @@ Status cuda_open(int index) {
         b.open = false;
         return fail(Exit::device, "%s: %s", b.device.name.c_str(), cudaGetErrorString(error));
     }
+    if (Status s = cublaslt_load(); !s.ok()) {
+        b.open = false;
+        return s;
+    }
     CUDA_CHECK(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&b.side, cudaStreamNonBlocking));
     for (cudaEvent_t* e : {&b.uploaded, &b.taken}) CUDA_CHECK(cudaEventCreateWithFlags(e, cudaEventDisableTiming));

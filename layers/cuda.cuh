@@ -25,6 +25,7 @@
 cudaStream_t cuda_stream();    // all operations go here, in order
 int cuda_multiprocessors();    // of the chosen device
 int cuda_capability();         // 80, 89, 90, 100
+Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. 256-byte
 // aligned; its content does not survive the call.
 void* cuda_scratch(int64_t bytes);

@@ -133,6 +133,9 @@ template <class T, class P = T> struct Ops {
     // Bytes of scratch that the entries above will hold after calls of these sizes (for --dry-run).
     int64_t (*scratch_bytes)(int B, int S, int C, int F, int Vp, int head_rows, Heads h);
     int64_t (*free_bytes)();    // of this device's memory, now
+    // T float: attention_forward and _backward round q, k, v, dy, probabilities and their gradients to bf16 before they
+    // multiply them.
+    bool attention_rounds = false;
 };
 
 enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas

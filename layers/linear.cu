@@ -12,8 +12,6 @@
 // which is which depends on GPU, type and version. So at the first call of a form all algorithms are tried, on the
 // call's operands, and the same in steps against them; the fastest stays. Each gives the same bits every time (cuBLAS
 // guide, results reproducibility), two of them need not.
-#include <cublasLt.h>
-
 #include <algorithm>
 #include <cinttypes>
 #include <compare>
@@ -22,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "cublaslt.h"
 #include "cuda.cuh"
 #include "cuda.h"
 #include "linear_kernels.cuh"
@@ -30,7 +29,7 @@ namespace {
 // ---- products: what cuBLASLt is asked for --------------------------------------------------------------------------
 
 [[noreturn]] void blas_failed(int line, const std::string& what, cublasStatus_t status) {
-    const std::string text = what + ": cuBLASLt says " + cublasLtGetStatusString(status);
+    const std::string text = what + ": cuBLASLt says " + cublaslt.GetStatusString(status);
     cuda_failed(__FILE__, line, text.c_str(), cudaGetLastError());
 }
 #define CUBLAS_CHECK(call)                                                                             \
@@ -92,24 +91,24 @@ std::map<std::string, std::string> chosen;
 cublasLtHandle_t handle() {
     static const cublasLtHandle_t h = [] {
         cublasLtHandle_t made;
-        CUBLAS_CHECK(cublasLtCreate(&made));
+        CUBLAS_CHECK(cublaslt.Create(&made));
         return made;
     }();
     return h;
 }
 
 template <class X> void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t what, X value) {
-    CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, what, &value, sizeof value));
+    CUBLAS_CHECK(cublaslt.MatmulDescSetAttribute(operation, what, &value, sizeof value));
 }
 
 Plan describe(const Form& f) {
     Plan p;
     auto layout = [](cudaDataType_t type, int rows, int columns) {
         cublasLtMatrixLayout_t made;
-        CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&made, type, uint64_t(rows), uint64_t(columns), rows));
+        CUBLAS_CHECK(cublaslt.MatrixLayoutCreate(&made, type, uint64_t(rows), uint64_t(columns), rows));
         return made;
     };
-    CUBLAS_CHECK(cublasLtMatmulDescCreate(&p.operation, f.compute, CUDA_R_32F));
+    CUBLAS_CHECK(cublaslt.MatmulDescCreate(&p.operation, f.compute, CUDA_R_32F));
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, f.ta);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, f.tb);
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, f.epilogue);
@@ -127,8 +126,8 @@ Plan describe(const Form& f) {
 }
 
 void forget(Plan& p) {
-    CUBLAS_CHECK(cublasLtMatmulDescDestroy(p.operation));
-    for (cublasLtMatrixLayout_t l : {p.a, p.b, p.d}) CUBLAS_CHECK(cublasLtMatrixLayoutDestroy(l));
+    CUBLAS_CHECK(cublaslt.MatmulDescDestroy(p.operation));
+    for (cublasLtMatrixLayout_t l : {p.a, p.b, p.d}) CUBLAS_CHECK(cublaslt.MatrixLayoutDestroy(l));
 }
 
 cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
@@ -139,7 +138,7 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
     const float alpha = 1, beta = f.add ? 1 : 0;
     const cublasStatus_t status =
-        cublasLtMatmul(handle(), p.operation, &alpha, x.a, p.a, x.b, p.b, &beta, f.add ? x.c : x.d, p.d, x.d, p.d,
+        cublaslt.Matmul(handle(), p.operation, &alpha, x.a, p.a, x.b, p.b, &beta, f.add ? x.c : x.d, p.d, x.d, p.d,
                        &p.algorithm, scratch + sums_bytes, p.workspace, cuda_stream());
     if (status == CUBLAS_STATUS_SUCCESS && f.sums()) {
         if (f.out == CUDA_R_32F) sum_ranges(x.sums, reinterpret_cast<const float*>(scratch), 1, f.sums(), 1, true);
@@ -154,9 +153,9 @@ struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
 
 std::vector<Candidate> candidates(const Form& f, const Plan& p) {
     cublasLtMatmulPreference_t preference;
-    CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
-        CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
+        CUBLAS_CHECK(cublaslt.MatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(WORKSPACE));
     // Sums over k that are split are put together in order and in float; never in place or in the output's type.
@@ -166,9 +165,9 @@ std::vector<Candidate> candidates(const Form& f, const Plan& p) {
         prefer(which, uint32_t(f.alignment));
     cublasLtMatmulHeuristicResult_t results[CANDIDATES] = {};
     int count = 0;
-    const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle(), p.operation, p.a, p.b, p.d, p.d, preference,
+    const cublasStatus_t status = cublaslt.MatmulAlgoGetHeuristic(handle(), p.operation, p.a, p.b, p.d, p.d, preference,
                                                                  CANDIDATES, results, &count);
-    CUBLAS_CHECK(cublasLtMatmulPreferenceDestroy(preference));
+    CUBLAS_CHECK(cublaslt.MatmulPreferenceDestroy(preference));
     std::vector<Candidate> found;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) found.push_back({results[i].algo, results[i].workspaceSize});
@@ -272,7 +271,7 @@ void multiply(const Form& f, const Operands& x) { multiply(f, x, Steps()); }
 // Before the choices of another library or device.
 std::string header() {
     char s[80];
-    snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublasLtGetVersion(), cuda_capability(), cuda_multiprocessors());
+    snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublaslt.GetVersion(), cuda_capability(), cuda_multiprocessors());
     return s;
 }
 }   // namespace

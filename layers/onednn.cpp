@@ -95,23 +95,25 @@ Copies copies(int64_t N, int64_t C, int64_t OC) {
     return {p, p + copy_size(N * C)};
 }
 
-template <class P> struct OneDnn {
+// The table of one instruction set with the library's products. What the library does not have, and few rows, are done
+// by our own, which are those of cpu_ops_isa: never by another table of the library.
+template <Isa isa, class P> struct OneDnn {
     static constexpr bool halves = sizeof(P) == 2;
-    static inline Ops<float, P> own;    // what oneDNN does not have is done by this
+    static const Ops<float, P>& own() { return cpu_ops_isa<P>(isa); }
 
     static void forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
-        if (N <= GEMV_ROWS) return own.linear_forward(y, x, w, b, residual, N, C, OC);
+        if (N <= GEMV_ROWS) return own().linear_forward(y, x, w, b, residual, N, C, OC);
         const bool add = residual == y;
         const void* x_in = x;
         if constexpr (halves) {
             const Copies to = copies(N, C, OC);
-            own.from_floats(to.x, x, int64_t(N) * C);
+            own().from_floats(to.x, x, int64_t(N) * C);
             x_in = to.x;
         }
         if (!multiply(Matmul<P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
                                 .add = add, .halves = halves, .bias = b, .residual = add ? nullptr : residual},
                       x_in, w))
-            own.linear_forward(y, x, w, b, residual, N, C, OC);
+            own().linear_forward(y, x, w, b, residual, N, C, OC);
     }
 
     static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
@@ -119,14 +121,14 @@ template <class P> struct OneDnn {
         const void *x_in = x, *dy_in = dy;
         if constexpr (halves) {
             const Copies to = copies(N, C, OC);
-            own.from_floats(to.x, x, int64_t(N) * C);
-            own.from_floats(to.dy, dy, int64_t(N) * OC);
+            own().from_floats(to.x, x, int64_t(N) * C);
+            own().from_floats(to.dy, dy, int64_t(N) * OC);
             x_in = to.x, dy_in = to.dy;
         }
         if (dx && !multiply(Matmul<P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1,
                                       .c = dx, .halves = halves},
                             dy_in, w))
-            return own.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+            return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
         // oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small, and then
         // the bits depend on their number: it gets shorter sums, in order.
         constexpr int MOST = 1984, size = halves ? 2 : 4;
@@ -138,39 +140,76 @@ template <class P> struct OneDnn {
             if (!multiply(Matmul<float>{.M = OC, .N = C, .K = rows, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C,
                                         .cb = 1, .c = dw, .add = true, .halves = halves},
                           dy_rows, x_rows))
-                own.linear_backward(nullptr, dw, nullptr, dy + n * OC, x + n * C, w, rows, C, OC);
+                own().linear_backward(nullptr, dw, nullptr, dy + n * OC, x + n * C, w, rows, C, OC);
         }
-        if (db) cpu_loops<float>(Isa::base).column_sums(db, dy, N, OC);
+        if (db) cpu_loops<float>(isa).column_sums(db, dy, N, OC);
     }
 
+    // Our own products' scratch is none of it: few rows are the exception.
     static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-        int64_t most = own.scratch_bytes(B, S, C, F, Vp, head_rows, h);    // the others', too
+        const Loops<P>& loops = cpu_loops<P>(isa);
+        int64_t most = loops.scratch_beside_products(B, S, C, h);
         const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
         const std::array<int, 3> forms[] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C},
                                             {head_rows, C, Vp}};
-        for (auto [rows, in, out] : forms)
-            if (halves) most = std::max(most, cpu_scratch_size(copies_bytes(rows, in, out)));
-        return most;
+        for (auto [rows, in, out] : forms) {
+            if (rows <= GEMV_ROWS) most = std::max(most, loops.gemv_scratch(in));
+            if (halves) most = std::max(most, copies_bytes(rows, in, out));
+        }
+        return cpu_scratch_size(most);
     }
 };
-}   // namespace
 
-template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>& own) {
+// As on a CPU with no more than what is chosen. The library is told before it makes its first primitive.
+void limit_library() {
+    const dnnl::cpu_isa most[ISA_COUNT] = {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx2, dnnl::cpu_isa::avx512_core,
+                                           dnnl::cpu_isa::avx512_core_bf16};
+    const CpuChoice& chosen = cpu_chosen();
+    if (!chosen.tiles) dnnl::set_max_cpu_isa(most[int(chosen.isa)]);
+}
+// Whether the library multiplies inputs of this type at all.
+template <class P> bool library_has() {
+    try {
+        make(dnnl::engine(dnnl::engine::kind::cpu, 0),
+             Matmul<P>{.M = 32, .N = 32, .K = 32, .a = nullptr, .ra = 32, .ca = 1, .b = nullptr, .rb = 1, .cb = 32,
+                       .c = nullptr, .halves = sizeof(P) == 2});
+        return true;
+    } catch (const dnnl::error&) {
+        return false;
+    }
+}
+
+template <Isa isa, class P> const Ops<float, P>& table() {
     static const dnnl_version_t& v = *dnnl_version();
     static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (oneDNN " +
-                                    std::to_string(v.major) + "." + std::to_string(v.minor) + ")";
-    static Ops<float, P> ops;
-    OneDnn<P>::own = ops = own;
-    ops.name = name.c_str();
-    ops.linear_forward = OneDnn<P>::forward;
-    ops.linear_backward = OneDnn<P>::backward;
-    ops.linear_gelu_forward = nullptr;
-    ops.linear_gelu_backward = nullptr;
-    ops.scratch_bytes = OneDnn<P>::scratch_bytes;
-    return &ops;
+                                    std::to_string(v.major) + "." + std::to_string(v.minor) +
+                                    (sizeof(P) == 2 && cpu_chosen().tiles ? " with AMX)" : ")");
+    static const Ops<float, P> made = [] {
+        Ops<float, P> ops = OneDnn<isa, P>::own();
+        ops.name = name.c_str();
+        ops.linear_forward = OneDnn<isa, P>::forward;
+        ops.linear_backward = OneDnn<isa, P>::backward;
+        ops.linear_gelu_forward = nullptr;
+        ops.linear_gelu_backward = nullptr;
+        ops.scratch_bytes = OneDnn<isa, P>::scratch_bytes;
+        return ops;
+    }();
+    return made;
+}
+}   // namespace
+
+template <class P> const Ops<float, P>* onednn_ops(Isa isa) {
+    static const bool has = (limit_library(), library_has<P>());
+    if (!has) return nullptr;
+    switch (isa) {
+        case Isa::avx512bf16: return &table<Isa::avx512bf16, P>();
+        case Isa::avx512: return &table<Isa::avx512, P>();
+        case Isa::avx2: return &table<Isa::avx2, P>();
+        default: return &table<Isa::base, P>();
+    }
 }
 #else
-template <class P> const Ops<float, P>* onednn_ops(const Ops<float, P>&) { return nullptr; }
+template <class P> const Ops<float, P>* onednn_ops(Isa) { return nullptr; }
 #endif
-template const Ops<float>* onednn_ops(const Ops<float>&);
-template const Ops<float, bf16>* onednn_ops(const Ops<float, bf16>&);
+template const Ops<float>* onednn_ops(Isa);
+template const Ops<float, bf16>* onednn_ops(Isa);

@@ -1,4 +1,5 @@
 // table.cpp - the functions of one instruction set, by name.
+#include "tile.h"
 #include "vec.h"
 
 namespace ISA {
@@ -16,13 +17,16 @@ FILES(DECLARE_FILE)
 Target<decltype(Ops<float>::attention_forward)>::type attention_forward_bf16;
 Target<decltype(Ops<float>::attention_backward)>::type attention_backward_bf16;
 
-int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h);
+int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h), gemv_scratch(int C);
 int64_t linear_scratch(int N, int C, int OC, bool bf16_weights);
+static int64_t beside_products(int B, int S, int C, Heads h) {
+    const int64_t norm = norm_scratch(B * S, C), attention = attention_scratch(B, S, h);
+    return norm > attention ? norm : attention;
+}
 template <class P> static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
     const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
     const int forms[][3] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
-    int64_t most = norm_scratch(N, C), attention = attention_scratch(B, S, h);
-    if (attention > most) most = attention;
+    int64_t most = beside_products(B, S, C, h);
     for (const auto& [rows, in, out] : forms)
         if (int64_t linear = linear_scratch(rows, in, out, sizeof(P) == 2); linear > most) most = linear;
     return cpu_scratch_size(most);
@@ -37,8 +41,11 @@ template <class P> static Loops<P> make() {
     if constexpr (sizeof(P) == 2) {
         l.attention_forward = attention_forward_bf16;
         l.attention_backward = attention_backward_bf16;
+        l.attention_rounds = NATIVE_BF16;
     }
     l.scratch_bytes = scratch_bytes<P>;
+    l.scratch_beside_products = beside_products;
+    l.gemv_scratch = gemv_scratch;
     return l;
 }
 template <> const Loops<float>& loops<float>() {

@@ -16,12 +16,12 @@ struct Row {
     std::function<Check()> run;
 };
 
-constexpr int C = 768, F = 3072, V = 50257, VP = 50304, NH = 12, HS = 64;    // GPT-2 124M
+constexpr int C = 768, F = 3072, NH = 12, HS = 64;    // GPT-2 124M
 
-template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<T, P>& op) {
+template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<T, P>& op, int V, int VP) {
     auto add = [&](const char* name, auto run) { rows.push_back({name, run}); };
-    add("embedding_forward", [&op] { return check_embedding_forward(op, 4, 500, C, V, 500); });
-    add("embedding_backward", [&op] { return check_embedding_backward(op, 4, 1024, C, V, 0.3); });
+    add("embedding_forward", [=, &op] { return check_embedding_forward(op, 4, 500, C, V, 500); });
+    add("embedding_backward", [=, &op] { return check_embedding_backward(op, 4, 1024, C, V, 0.3); });
     for (int width : {C, 1600}) {    // GPT-2 XL's
         add("layernorm_forward", [&op, width] { return check_layernorm_forward(op, 1024, width); });
         add("layernorm_backward", [&op, width] { return check_layernorm_backward(op, 1024, width); });
@@ -30,7 +30,7 @@ template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<
     for (bool in_place : {false, true})
         add("gelu_backward", [&op, in_place] { return check_gelu_backward(op, 512 * F, in_place); });
     for (bool train : {true, false})
-        add("cross_entropy", [&op, train] { return check_cross_entropy(op, 64, V, VP, train, train); });
+        add("cross_entropy", [=, &op] { return check_cross_entropy(op, 64, V, VP, train, train); });
     add("add_losses", [&op] { return check_add_losses(op, 1 << 16); });
     add("sum_of_squares", [&op] { return check_sum_of_squares(op, C * F + 1); });
     add("gate", [&op] { return check_gate(op, 148); });    // GPT-2's tensors
@@ -40,7 +40,7 @@ template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<
     add("from_floats, to_floats", [&op] { return check_casts(op, C * F); });
 }
 
-template <class T, class P> void products(std::vector<Row>& rows, const Ops<T, P>& op, Dtype dtype) {
+template <class T, class P> void products(std::vector<Row>& rows, const Ops<T, P>& op, Dtype dtype, int VP) {
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
         rows.push_back({"linear_forward",
                         [=, &op] { return check_linear_forward(op, N, in, out, bias, residual, dtype); }});
@@ -83,8 +83,9 @@ template <class T, class P> void attention(std::vector<Row>& rows, const Ops<T, 
 
 template <class T, class P> void Selftest::run(const Ops<T, P>& op, Dtype dtype) {
     std::vector<Row> rows;
-    memory_bound(rows, op);
-    products(rows, op, dtype);
+    const int VP = int(round_up(V, 128));
+    memory_bound(rows, op, V, VP);
+    products(rows, op, dtype, VP);
     attention(rows, op);
     for (const Row& row : rows) {
         if (!filter.empty() && std::string(row.op).find(filter) == std::string::npos) continue;
@@ -151,9 +152,12 @@ Command selftest_command() {
               {},
               {},
               nullptr};
-    c.flags = {{"--filter", &o->test.filter, "only operations whose name has this part"},
-               {"--json", &o->test.json, "one JSON object a check on standard output"}};
-    for (Flag& f : device_flags(o->device, "one after the other, all that the device has")) c.flags.push_back(f);
+    c.flags = flag_groups({
+        {"Common",
+         {{"--filter", &o->test.filter, "only operations whose name has this part"},
+          {"--json", &o->test.json, "one JSON object a check on standard output"}}},
+        {"Device", device_flags(o->device, "one after the other, all that the device has")},
+    });
     c.run = [o] { return selftest(*o); };
     return c;
 }

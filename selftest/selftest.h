@@ -5,6 +5,7 @@
 struct Selftest {
     std::string filter;      // only operations whose name has this part
     bool json = false;       // an object a line
+    int V = 50257;           // vocabulary: GPT-2's. Most of the time goes into numbers for it
     FILE* out = stdout;
     int checks = 0, failed = 0;
 

@@ -1,26 +1,41 @@
 // count.h - the closing line of a test binary: N passed, N failed, N skipped. Include it in its main.cpp, once, behind
 // doctest.
+//
+// A case that is over its limit (limit.h) fails by name. Nothing can end the loop that it is stuck in but the end of
+// this process image: the binary then starts itself again in the same process, for the cases after it.
 #pragma once
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/syscall.h>
+
 #include <atomic>
-#include <cstdio>
+#include <string>
+
+#include "limit.h"
 
 namespace {
 std::atomic<bool> skipped_now{false};
 
 struct Count : doctest::IReporter {
     static inline int passed = 0, failed = 0, skipped = 0;
-    const char* name = "";
-    double start = 0;
+    static inline int next = 1;    // the place of the next case to start, among those that the filters leave
+    static inline std::string name;
+    static inline double limit = 0;    // seconds a case
     explicit Count(const doctest::ContextOptions&) {}
     void report_query(const doctest::QueryData&) override {}
     void test_run_start() override {}
     void test_run_end(const doctest::TestRunStats&) override {}
-    void test_case_start(const doctest::TestCaseData& t) override { name = t.m_name; skipped_now = false; }
+    void test_case_start(const doctest::TestCaseData& t) override {
+        name = t.m_name, skipped_now = false, next++;
+        Limit::start(limit);
+    }
     void test_case_reenter(const doctest::TestCaseData&) override {}
     void test_case_end(const doctest::CurrentTestCaseStats& s) override {
+        Limit::done();
         bool bad = s.failure_flags != 0;
         (bad ? failed : skipped_now ? skipped : passed)++;
-        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds, name);
+        printf("%-7s %7.2f s  %s\n", bad ? "FAILED" : skipped_now ? "skipped" : "passed", s.seconds,
+               name.c_str());
         fflush(stdout);
     }
     void test_case_exception(const doctest::TestCaseException&) override {}
@@ -32,10 +47,74 @@ struct Count : doctest::IReporter {
 };
 REGISTER_LISTENER("count", 1, Count);
 
-// Runs all cases and prints the closing line; the exit status.
-int run_counted(int argc, char** argv) {
+// What this process was given, and a case may have changed: for starting again.
+struct Given {
+    static constexpr int SIGNALS = 65;
+    char** argv = nullptr;
+    void (*clean_up)() = nullptr;
+    sigset_t mask;
+    bool ignored[SIGNALS] = {};
+    int directory = open(".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    Given() {
+        pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+        for (int s = 1; s < SIGNALS; s++)
+            if (struct sigaction now; sigaction(s, nullptr, &now) == 0) ignored[s] = now.sa_handler == SIG_IGN;
+    }
+    void restore() const {
+        for (int s = 1; s < SIGNALS; s++) signal(s, ignored[s] ? SIG_IGN : SIG_DFL);
+        pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+        if (directory < 0 || fchdir(directory) != 0) fputs("the working directory is gone\n", stderr);
+        syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
+    }
+} given;
+const char SO_FAR[] = "FLATGPT_TEST_SO_FAR";    // passed, failed, skipped, next, of the process image before
+
+// Called in Limit's thread, while the case goes on.
+void start_again() {
+    kill_children();
+    if (ftrylockfile(stdout) == 0) {    // else the case is stuck in there, and what it printed is lost
+        fflush(stdout);
+        funlockfile(stdout);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%d %d %d %d", Count::passed, Count::failed + 1, Count::skipped, Count::next);
+    setenv(SO_FAR, text, 1);
+    dprintf(1, "FAILED  %7.2f s  %s\n         over its limit (FLATGPT_TEST_LIMIT=%g): ended, the next case follows\n",
+            Count::limit, Count::name.c_str(), Count::limit);
+    if (given.clean_up) given.clean_up();
+    given.restore();
+    execv("/proc/self/exe", given.argv);
+    dprintf(1, "cannot start again: %s\n\n%d passed, %d failed, %d skipped\n", strerror(errno), Count::passed,
+            Count::failed + 1, Count::skipped);
+    _exit(1);
+}
+
+// The value of --first, which counts from 1.
+int first_of(int argc, char** argv) {
+    int first = 1;
+    for (int i = 1; i < argc; i++)
+        for (const char* key : {"-f=", "--first=", "-dt-f=", "--dt-first="})
+            if (!strncmp(argv[i], key, strlen(key))) first = std::max(1, atoi(argv[i] + strlen(key)));
+    return first;
+}
+
+// Runs all cases and prints the closing line; the exit status. clean_up: called before this process image ends early.
+int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
+    Count::limit = test_limit();
+    if (Count::limit == 0) {
+        fprintf(stderr, "FLATGPT_TEST_LIMIT=%s: expected seconds above 0\n", getenv("FLATGPT_TEST_LIMIT"));
+        return 2;
+    }
     doctest::Context context(argc, argv);
     context.setOption("no-breaks", true);
+    Count::next = first_of(argc, argv);
+    if (const char* so_far = getenv(SO_FAR)) {
+        if (sscanf(so_far, "%d %d %d %d", &Count::passed, &Count::failed, &Count::skipped, &Count::next) != 4) return 2;
+        context.setOption("first", Count::next);
+        unsetenv(SO_FAR);    // of this binary, not of those that its cases start
+    }
+    given.argv = argv, given.clean_up = clean_up;
+    Limit::watch(start_again);
     const int result = context.run();
     if (context.shouldExit()) return result;    // --help and the like
     printf("\n%d passed, %d failed, %d skipped\n", Count::passed, Count::failed, Count::skipped);

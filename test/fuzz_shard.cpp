@@ -14,6 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         CHECK(s.ok() || (s.status.code == Exit::input && !s.status.message.empty()));
         if (!s.ok()) continue;
         CHECK(s.value.tokens >= 0 && s.value.file_bytes == file_bytes);
+        CHECK(s.value.vocab >= 0 && (s.value.vocab == 0) == (s.value.tokenizer == 0));
+        CHECK(s.value.documents >= 0 && s.value.documents <= s.value.tokens);
         CHECK(s.value.data_offset + s.value.tokens * s.value.token_bytes == file_bytes);
     }
     return 0;

@@ -133,9 +133,13 @@ void write_file(const std::string& path, std::string_view text) {
     std::ofstream(path, std::ios::binary) << text;
 }
 
+static void remove_scratch() {
+    std::error_code ignored;
+    if (!scratch.empty()) std::filesystem::remove_all(scratch, ignored);
+}
 int main(int argc, char** argv) {
     cpu_spin_less(argv);
-    const int result = run_counted(argc, argv);
-    if (!scratch.empty()) std::filesystem::remove_all(scratch);
+    const int result = run_counted(argc, argv, remove_scratch);
+    remove_scratch();
     return result;
 }

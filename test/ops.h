@@ -33,6 +33,16 @@ template <class P = float, class F> void each_isa(F f) {
             f(ops);
         }
 }
+// f(ops) for every table that this machine and build have: also those with oneDNN's products.
+template <class P = float, class F> void each_table(F f) {
+    each_isa<P>(f);
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (cpu_supports(Isa(i)))
+            if (const Ops<float, P>* library = onednn_ops<P>(Isa(i))) {
+                CAPTURE(std::string(library->name)); CAPTURE(i);
+                f(*library);
+            }
+}
 
 #define EXPECT(check)                                                                              \
     do {                                                                                           \

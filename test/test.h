@@ -30,9 +30,9 @@ struct ProcessResult {
     std::string out, err;
 };
 struct ProcessOptions {
-    std::string stdin_text;                  // standard input is a file with this text
-    std::vector<std::string> environment;    // "NAME=value", on top of ours; "NAME" takes it away
-    std::string directory;                   // where it runs; empty: here
+    std::string stdin_text = {};             // standard input is a file with this text
+    std::vector<std::string> environment = {};    // "NAME=value", on top of ours; "NAME" takes it away
+    std::string directory = {};              // where it runs; empty: here
     double timeout = 60;                     // seconds; then SIGKILL
 };
 // A child process whose standard output and error go to files. Killed if it still runs at the end of its scope.

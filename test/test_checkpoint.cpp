@@ -61,6 +61,33 @@ TEST_CASE("crc32c: the check values of RFC 3720") {
     CHECK(crc32c(0, ones.data(), 32) == 0x62A8AB43u);
     for (int64_t cut = 0; cut <= 32; cut++)
         CHECK(crc32c(crc32c(0, ones.data(), cut), ones.data() + cut, 32 - cut) == 0x62A8AB43u);
+    CHECK(crc32c_table(0, "123456789", 9) == 0xE3069283u);
+}
+
+TEST_CASE("crc32c: the instruction, the tables and joined pieces agree, for all lengths and alignments") {
+    std::vector<unsigned char> bytes(100000);
+    for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<unsigned char>(philox(1, 2, i).v[0]);
+    auto same = [&](int64_t at, int64_t n) {
+        const unsigned char* p = bytes.data() + at;
+        const uint32_t whole = crc32c_table(0, p, n);
+        bool ok = crc32c(0, p, n) == whole;
+        for (int64_t cut : {int64_t(0), n / 3, n / 2, n - n / 5, n}) {
+            const uint32_t first = crc32c(0, p, cut);
+            ok = ok && crc32c(first, p + cut, n - cut) == whole;
+            ok = ok && crc32c_join(first, crc32c(0, p + cut, n - cut), n - cut) == whole;
+        }
+        return ok;
+    };
+    int wrong = 0;
+    for (int64_t at = 0; at < 9; at++)
+        for (int64_t n = 0; n < 300; n++) wrong += !same(at, n);
+    for (int64_t strips : {24576, 2 * 24576, 3 * 24576})    // around the places where three strips run side by side
+        for (int64_t n = strips - 17; n <= strips + 17; n++) wrong += !same(n % 8, n);
+    CHECK(wrong == 0);
+    uint32_t doubled = crc32c(0, bytes.data(), 1);    // 64 Ki times the same byte
+    for (int64_t n = 1; n < 1 << 16; n *= 2) doubled = crc32c_join(doubled, doubled, n);
+    const std::vector<unsigned char> run(1 << 16, bytes[0]);
+    CHECK(doubled == crc32c_table(0, run.data(), 1 << 16));
 }
 
 TEST_CASE("checkpoint: everything reads back bit for bit") {
@@ -302,13 +329,18 @@ TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
 
 TEST_CASE("state.json: hostile fields") {
     using nlohmann::json;
-    const std::string text = state_json(toy_state(3, 4));
+    TrainState full = toy_state(3, 4);    // with what only some runs know
+    full.algorithms = "x", full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
+    const std::string text = state_json(full);
     const json good = json::parse(text);
+    CHECK(state_parse(text, "s").value == full);
     CHECK(state_parse(state_json(TrainState{}), "s").value == TrainState{});
+    const std::set<std::string> optional = {"algorithms", "bad_validations", "documents"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),
                          json::object(), json(true)}) {
-            if (key == "config" && bad.is_string()) continue;
+            if ((key == "config" || key == "algorithms") && bad.is_string()) continue;
+            if (key == "best_loss" && (bad == -1 || bad == 1.5 || bad == UINT64_MAX || bad == 1e300)) continue;
             if ((key == "data" || key == "seed") && bad == UINT64_MAX) continue;
             json j = good;
             j[key] = bad;
@@ -319,9 +351,13 @@ TEST_CASE("state.json: hostile fields") {
         }
         json j = good;
         j.erase(key);
-        CHECK(state_parse(j.dump(), "s").status.code == Exit::input);
+        CHECK(state_parse(j.dump(), "s").status.code == (optional.contains(key) ? Exit::ok : Exit::input));
     }
     json j = good;
+    j.erase("best_step"), j.erase("best_loss");
+    CHECK(state_parse(j.dump(), "s").value.best_step == -1);
+    CHECK(state_parse(j.dump(), "s").value.best_loss == INFINITY);
+    j = good;
     j["more"] = 1;
     CHECK(state_parse(j.dump(), "s").status.code == Exit::input);
     for (json bad : {json(), json("1"), json::array({1})}) {
@@ -415,4 +451,78 @@ TEST_CASE("checkpoint: prune keeps the newest whole ones") {
     REQUIRE(checkpoint_prune(run, 1).ok());
     CHECK(steps() == "6");
     CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 2);    // and metrics.jsonl
+}
+
+namespace {
+// A checkpoint whose state names `best` as the step of the lowest validation loss.
+void write_with_best(const std::string& run, int64_t step, int64_t best) {
+    TrainState state = toy_state(step, 1);
+    state.best_step = best;
+    if (best >= 0) state.best_loss = 4.19;
+    REQUIRE(checkpoint_write(run, Toy(1).g, Tokenizer(), state).ok());
+}
+}    // namespace
+
+TEST_CASE("checkpoint: prune keeps the best by validation beside the newest") {
+    std::string run = temporary_directory();
+    auto steps = [&] {
+        std::string text;
+        for (auto& dir : checkpoint_list(run)) text += dir.back();
+        return text;
+    };
+    for (int step = 1; step <= 5; step++) write_with_best(run, step, step < 2 ? -1 : 2);
+    REQUIRE(checkpoint_prune(run, 2).ok());
+    CHECK(steps() == "245");
+    REQUIRE(checkpoint_prune(run, 1).ok());
+    CHECK(steps() == "25");
+    write_with_best(run, 6, 6);    // a better one: 2 is no longer held
+    REQUIRE(checkpoint_prune(run, 1).ok());
+    CHECK(steps() == "6");
+    write_with_best(run, 7, 6);
+    write_with_best(run, 8, 8);
+    write_file(run + "/step_00000008/model.safetensors", "");    // damaged: what it says does not count
+    REQUIRE(checkpoint_prune(run, 1).ok());
+    CHECK(steps() == "678");
+    write_with_best(run, 9, 3);    // gone, which is no error here
+    REQUIRE(checkpoint_prune(run, 1).ok());
+    CHECK(steps() == "9");
+}
+
+TEST_CASE("checkpoint: the last, the best by validation, or one by its step") {
+    std::string run = temporary_directory();
+    auto at = [&](int step) { return run + "/step_0000000" + std::to_string(step); };
+    auto found = [&](const std::string& which) { return checkpoint_find(run, nullptr, which); };
+    auto refused = [&](const std::string& path, const std::string& which, Exit code, const std::string& text) {
+        Status s = checkpoint_find(path, nullptr, which).status;
+        INFO(which, s.message);
+        CHECK(s.code == code);
+        CHECK(s.message.find(text) != std::string::npos);
+    };
+    refused(run, "last", Exit::input, "expected a run");
+    refused(run, "best", Exit::input, "expected a run");
+    for (int step : {1, 2}) write_with_best(run, step, -1);
+    refused(run, "best", Exit::usage, "no validation is recorded");
+    refused(run, "best", Exit::usage, "steps 1 and 2");
+    for (int step : {3, 4}) write_with_best(run, step, 3);
+    CHECK(found("last").value == at(4));
+    CHECK(found("best").value == at(3));
+    CHECK(found("2").value == at(2));
+    CHECK(found("00000002").value == at(2));
+    refused(run, "5", Exit::usage, "steps 1, 2, 3 and 4");
+    for (const char* word : {"", "newest", "-1", "1.5", "123456789", "step_00000001"})
+        refused(run, word, Exit::usage, "expected best, last or a step");
+    refused(at(1), "best", Exit::usage, "itself a checkpoint");
+    refused(at(1), "1", Exit::usage, "itself a checkpoint");
+    CHECK(checkpoint_find(at(1), nullptr, "last").value == at(1));
+    refused("test/golden/hf_tiny", "best", Exit::usage, "itself a checkpoint");
+
+    flip_in_file(at(2) + "/model.safetensors", 8 * 900);
+    refused(run, "2", Exit::input, at(2) + "/model.safetensors");
+    CHECK(found("last").value == at(4));    // nobody looks at the older ones
+    flip_in_file(at(3) + "/model.safetensors", 8 * 900);
+    refused(run, "best", Exit::input, at(3) + "/model.safetensors");
+    fs::remove_all(at(3));
+    refused(run, "best", Exit::input, "step 3, the best by validation, is not there");
+    CHECK(checkpoint_step(at(4)) == 4);
+    CHECK(checkpoint_step(run) == -1);
 }

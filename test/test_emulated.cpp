@@ -52,7 +52,7 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
 
     // The same checkpoint on both devices.
     std::vector<std::string> eval = {
-        "eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--batches", "2", "--json", "--device"};
+        "eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--eval-tokens", "512", "--json", "--device"};
     auto on = [&](const char* device) {
         std::vector<std::string> a = eval;
         a.push_back(device);

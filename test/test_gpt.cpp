@@ -319,7 +319,7 @@ struct Golden {
         INFO(name);
         REQUIRE(e != nullptr);
         std::vector<float> x(size_t((e->end - e->begin) / 4));
-        file.read(*e, 0, int64_t(x.size()), x.data());
+        REQUIRE(file.read(*e, 0, int64_t(x.size()), x.data()).ok());
         return x;
     }
     std::vector<int> ids(const std::string& name) const {

@@ -1,4 +1,5 @@
 // test_loader.cpp - the order of the samples, hostile shards, files that change while they are read.
+#include "data/bpe.h"
 #include "data/loader.h"
 
 #include "test.h"
@@ -226,6 +227,14 @@ TEST_CASE("shard: every bad header is refused by name") {
         bad[bit / 8] = char(bad[bit / 8] ^ 1 << bit % 8);
         CHECK(code(bad) == Exit::input);
     }
+    for (size_t place : {12, 24})    // the tokenizer's vocabulary; documents
+        for (int32_t x : {-1, INT32_MIN, INT32_MAX}) {
+            std::string bad = good;
+            memcpy(bad.data() + place, &x, 4);
+            CHECK(code(bad) == Exit::input);
+        }
+    CHECK(code(good, true) == Exit::input);    // raw, and yet it has a header
+    CHECK(code(good + "xx", true) == Exit::ok);
     CHECK(code(ten, true) == Exit::ok);
     CHECK(code(ten + "x", true) == Exit::input);
     CHECK(shard_open(dir, false).status.code == Exit::input);
@@ -236,6 +245,44 @@ TEST_CASE("shard: every bad header is refused by name") {
     CHECK(shard_glob("").status.code == Exit::input);
     CHECK(shard_glob(path + "," + dir + "/nothing*").status.code == Exit::input);
     CHECK(shard_glob(path + "," + dir + "/s.*").value == std::vector{path});
+}
+
+TEST_CASE("shard: names the tokenizer that made it, and another one is refused") {
+    std::string dir = temporary_directory();
+    Tokenizer small = Tokenizer::from_merges({{64, 65}}, Pattern::gpt2, {"<|endoftext|>"}), gpt2 = Tokenizer::gpt2();
+    std::vector<int> tokens = {257, 1, 2, 257, 3, 257};
+    auto write = [&](const std::string& name, const Tokenizer& t) {
+        ShardWriter w;
+        REQUIRE(w.open(dir + name, small.vocab_size(), t.fingerprint()).ok());
+        for (int i = 0; i < 2; i++) w.count_document();
+        REQUIRE(w.append(tokens.data(), int64_t(tokens.size())).ok());
+        REQUIRE(w.commit().ok());
+        Result<Shard> s = shard_open(dir + name, false);
+        REQUIRE(s.ok());
+        return s.value;
+    };
+    Shard known = write("/known.bin", small), unknown = write("/unknown.bin", Tokenizer());
+    CHECK(known.vocab == 258);
+    CHECK(known.tokenizer == small.fingerprint());
+    CHECK(known.documents == 2);
+    CHECK(unknown.vocab == 0);
+    CHECK(unknown.tokenizer == 0);
+    CHECK(shards_match({unknown, known}, small).ok());
+    CHECK(shards_match({unknown}, gpt2).ok());
+    CHECK(shards_match({known}, Tokenizer()).ok());
+    Status s = shards_match({unknown, known}, gpt2);
+    CHECK(s.code == Exit::input);
+    for (const char* part : {"known.bin: made with", "258", "50257", "--tokenizer"})
+        CHECK_MESSAGE(s.message.find(part) != std::string::npos, s.message);
+    // The same number of tokens does not make the same tokenizer.
+    CHECK_FALSE(shards_match({known}, Tokenizer::from_merges({{65, 64}}, Pattern::gpt2, {"<|endoftext|>"})).ok());
+    // llm.c's word order: [3] vocabulary, [4] and [5] the fingerprint's low and high half, [6] documents.
+    std::string bytes = read_file(dir + "/known.bin");
+    auto word = [&](size_t i) { uint32_t x; return memcpy(&x, bytes.data() + 4 * i, 4), x; };
+    CHECK(word(3) == 258);
+    CHECK((uint64_t(word(5)) << 32 | word(4)) == small.fingerprint());
+    CHECK(word(6) == 2);
+    CHECK(std::count(bytes.begin() + 28, bytes.begin() + 1024, '\0') == 996);
 }
 
 TEST_CASE("shard: tokens outside the vocabulary are refused wherever they are") {

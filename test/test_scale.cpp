@@ -317,7 +317,7 @@ TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
     refused({"--gpu", "l4", "--model", "gpt2-xl", "--batch", "auto", "--seq-len", "1024"}, 5, "out of memory");
     r = run_flatgpt(toy.args("never", {"--gpu", "h100"}), none);
     CHECK(r.exit_code == 2);
-    CHECK(contains(r.err, "--gpu is for --dry-run alone"));
+    CHECK(contains(r.err, "--gpu needs --dry-run"));
     r = run_flatgpt(toy.args("never", {"--device", "cuda"}), none);    // to train, a GPU must be here
     CHECK(r.exit_code == 5);
     CHECK(!fs::exists(toy.dir + "/never"));
@@ -349,9 +349,9 @@ TEST_CASE("scale: wrong flags are exit 2") {
         CHECK(r.exit_code == 2);
         CHECK(contains(r.err, why));
     };
-    refused({"--bandwidth", "50"}, false, "--bandwidth is for --dry-run alone");
-    refused({"--tflops", "1"}, false, "--tflops is for --dry-run alone");
-    refused({"--node-ranks", "8"}, false, "--node-ranks is for --dry-run alone");
+    refused({"--bandwidth", "50"}, false, "--bandwidth needs --dry-run");
+    refused({"--tflops", "1"}, false, "--tflops needs --dry-run");
+    refused({"--node-ranks", "8"}, false, "--node-ranks needs --dry-run");
     refused({"--ranks", "512", "--bandwidth", "-1"}, true, "--bandwidth: expected a number");
     refused({"--ranks", "512", "--tflops", "nan"}, true, "--tflops: expected a number");
     refused({"--ranks", "512", "--zero", "3"}, true, "--zero: expected a whole number from 0 to 2");

@@ -5,19 +5,20 @@
 
 #include <sstream>
 
-#include "test.h"
+#include "limit.h"
+#include "ops.h"
 
 namespace {
 // What a table's selftest prints.
 struct Run {
     Selftest test;
     std::string text;
-    Run(const Ops<float>& op, const std::string& filter, bool json = false) {
-        test.filter = filter, test.json = json;
+    template <class P> Run(const Ops<float, P>& op, const std::string& filter, bool json = false, int V = 50257) {
+        test.filter = filter, test.json = json, test.V = V;
         char* memory = nullptr;
         size_t size = 0;
         test.out = open_memstream(&memory, &size);
-        test.run(op, Dtype::fp32);
+        test.run(op, DTYPE<P>);
         status = test.close(0);
         fclose(test.out);
         text.assign(memory, size);
@@ -31,6 +32,32 @@ void wrong_gelu(float* dx, const float* dy, const float*, int64_t n) {
     for (int64_t i = 0; i < n; i++) dx[i] = dy[i];
 }
 void lazy_sum(double*, const float*, int64_t) {}
+// Attention as every table of bf16 parameters has it, but for one thing.
+const Ops<float, bf16>* right = nullptr;
+void late_sum(float* y, float* lse, const float* qkv, int B, int S, Heads h) {    // the sums rounded
+    right->attention_forward(y, lse, qkv, B, S, h);
+    for (int64_t i = 0; i < int64_t(B) * h.NH * S; i++) lse[i] += 1e-3f;
+}
+void short_scale(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B, int S,
+                 Heads h) {
+    right->attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
+    for (int64_t i = 0; i < int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; i++) dqkv[i] *= 0.995f;
+}
+void holes(float* y, float* lse, const float* qkv, int B, int S, Heads h) {    // one value in a hundred is missing
+    right->attention_forward(y, lse, qkv, B, S, h);
+    for (int64_t i = 0; i < int64_t(B) * S * h.NH * h.HS; i += 100) y[i] = 0;
+}
+template <class P> void every_table() {
+    auto passes = [](const Ops<float, P>& op) {
+        const Run run(op, "", false, 3000);
+        CAPTURE(std::string(op.name)); CAPTURE(run.text);
+        CHECK(run.status.ok());
+        CHECK((run.test.checks > 35 && run.test.failed == 0));
+    };
+    if (SANITIZED) passes(cpu_ops_isa<P>(cpu_isa()));    // minutes otherwise
+    else each_isa<P>(passes);
+    if (const Ops<float, P>* library = onednn_ops<P>(cpu_isa())) passes(*library);
+}
 void writes_beyond(float* to, const float* from, int64_t n) {
     cpu_ops<float>().to_floats(to, from, n);
     to[n] = 0;
@@ -60,6 +87,19 @@ TEST_CASE("selftest: an entry that is wrong, does nothing or writes beyond its a
     CHECK((casts.test.failed == 1 && casts.says("\"ok\":false")));
 }
 
+TEST_CASE("selftest: every table of fp32 passes, oneDNN's too") { every_table<float>(); }
+TEST_CASE("selftest: every table of bf16 passes, oneDNN's too") { every_table<bf16>(); }
+TEST_CASE("selftest: attention in bf16 is held to what it rounds, and no more") {
+    right = &cpu_ops_isa<bf16>(cpu_isa());
+    Ops<float, bf16> wrong = *right;
+    CHECK(Run(wrong, "attention").test.failed == 0);
+    wrong.attention_forward = late_sum, wrong.attention_backward = short_scale;
+    CHECK(Run(wrong, "attention_forward").test.failed == 5);
+    CHECK(Run(wrong, "attention_backward").test.failed == 5);
+    wrong.attention_forward = holes;
+    CHECK(Run(wrong, "attention_forward").test.failed == 5);
+}
+
 TEST_CASE("selftest: the command") {
     ProcessResult r = run_flatgpt({"selftest", "--device", "cpu", "--filter", "no such operation"});
     CHECK((r.exit_code == 2 && r.err.find("no such operation") != std::string::npos));
@@ -69,10 +109,29 @@ TEST_CASE("selftest: the command") {
     int objects = 0;
     for (std::string line; std::getline(lines, line); objects++) CHECK(json_parse(line, "line", 2).ok());
     CHECK(objects == 5);
-    if (!test_long()) return;
-    ProcessOptions patient;
-    patient.timeout = 600;
-    r = run_flatgpt({"selftest", "--device", "cpu"}, patient);
-    CHECK(r.exit_code == 0);
-    CHECK(r.out.find(" 0 failed") != std::string::npos);
+}
+TEST_CASE("selftest: the command on every kind of CPU that can be pretended here") {
+    struct Kind { std::vector<std::string> environment; std::string filter; };    // what the kinds differ in
+    std::vector<Kind> kinds = {{{"FLATGPT_GEMM=own"}, "attention"},
+                               {{"FLATGPT_GEMM=onednn"}, "attention"},
+                               {{"FLATGPT_GEMM=onednn", "FLATGPT_AMX=refuse"}, "linear_b"},
+                               {{"FLATGPT_AMX=pretend"}, "linear_b"},
+                               {{"FLATGPT_AMX=refuse"}, "attention"}};
+    const char* keys[] = {"base", "avx2", "avx512", "avx512bf16"};
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (cpu_supports(Isa(i))) {
+            kinds.push_back({{std::string("FLATGPT_ISA=") + keys[i]}, "attention"});
+            kinds.push_back({{std::string("FLATGPT_ISA=") + keys[i], "FLATGPT_AMX=pretend"}, "attention_c"});
+        }
+    if (test_long()) kinds.push_back({});
+    for (const Kind& kind : kinds) {
+        ProcessOptions options;
+        options.timeout = 900, options.environment = kind.environment;
+        const ProcessResult r =
+            run_flatgpt({"selftest", "--device", "cpu", "--filter",
+                         test_long() ? "" : SANITIZED ? "attention_c" : kind.filter}, options);
+        CAPTURE(kind.environment.empty() ? "" : kind.environment[0]); CAPTURE(r.out); CAPTURE(r.err);
+        CHECK(r.exit_code == 0);
+        CHECK(r.out.find(" 0 failed") != std::string::npos);
+    }
 }

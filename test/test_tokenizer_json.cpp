@@ -33,6 +33,31 @@ TEST_CASE("tokenizer.json: what we write reads back; gpt2, ignore_merges, tokens
     CHECK(always.safe_cut("x y z", 3) == 0);    // the cut could fall into it
 }
 
+TEST_CASE("tokenizer: the fingerprint is that of the ids it makes, not of the file") {
+    Tokenizer gpt2 = Tokenizer::gpt2();
+    CHECK(gpt2.fingerprint() == parsed(gpt2.to_json()).fingerprint());
+    CHECK(gpt2.fingerprint() == 11101101988851853793u);    // shards hold it: it must never change
+    CHECK(Tokenizer().fingerprint() == 0);
+    const Vocabulary base =
+        Tokenizer::from_merges({{64, 65}, {66, 67}}, Pattern::gpt2, {"<|endoftext|>", "<|x|>"}).vocabulary();
+    const uint64_t first = Tokenizer(base).fingerprint();
+    CHECK(parsed(Tokenizer(base).to_json()).fingerprint() == first);
+    auto changed = [&](const std::function<void(Vocabulary&)>& change) {
+        Vocabulary v = base;
+        change(v);
+        return Tokenizer(v).fingerprint();
+    };
+    CHECK(changed([](Vocabulary& v) { std::swap(v.added[0], v.added[1]); }) == first);    // the list has no order
+    CHECK(changed([](Vocabulary& v) { v.pattern = Pattern::cl100k; }) != first);
+    CHECK(changed([](Vocabulary& v) { std::swap(v.merges[0], v.merges[1]); }) != first);
+    CHECK(changed([](Vocabulary& v) { v.merges.pop_back(); }) != first);
+    CHECK(changed([](Vocabulary& v) { v.added[1].special = false; }) != first);
+    CHECK(changed([](Vocabulary& v) { v.added.pop_back(); }) != first);
+    CHECK(changed([](Vocabulary& v) { v.tokens[259] = "<|y|>"; }) != first);
+    CHECK(changed([](Vocabulary& v) { v.tokens.push_back("abcd"); }) != first);
+    CHECK(changed([](Vocabulary& v) { v.ignore_merges = true; }) != first);
+}
+
 TEST_CASE("tokenizer.json: hostile files are exit 3, at every length and with every kind of damage") {
     std::string json = Tokenizer::from_merges({{64, 65}, {256, 66}}, Pattern::cl100k, {"<|endoftext|>"}).to_json();
     REQUIRE(parsed(json).encode("abc") == std::vector<int>{257});

@@ -47,6 +47,7 @@ struct Steps : Trainer {
         REQUIRE(choose_model().ok());
         REQUIRE(choose_batch().ok());
         REQUIRE(open_data().ok());
+        REQUIRE(plan_steps().ok());
         REQUIRE(device.model->allocate(config, plan).ok());
         REQUIRE(load().ok());
     }
@@ -363,7 +364,7 @@ TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole
     REQUIRE(opened.ok());
     for (const TensorEntry& e : opened.value.entries()) {
         std::vector<float> x(size_t((e.end - e.begin) / 4));
-        opened.value.read(e, 0, int64_t(x.size()), x.data());
+        REQUIRE(opened.value.read(e, 0, int64_t(x.size()), x.data()).ok());
         for (float f : x) REQUIRE(std::isfinite(f));
     }
     std::vector<bool> skips;

@@ -23,12 +23,22 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
             }
         }
     // The checkpoint of 4 ranks: for one process a model like any other.
-    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--batches", "2", "--batch", "4",
-                     "--dtype", "fp32", "--json"});
+    r = run_flatgpt({"eval", toy.dir + "/4_1", "--data", toy.dir + "/val.bin", "--eval-tokens", "1100", "--batch",
+                     "3", "--dtype", "fp32", "--json"});
     INFO(r.err);
     REQUIRE(r.exit_code == 0);
     CHECK(number(r.out, "{\"loss\":") == doctest::Approx(toy.losses("4_1", "\"val_loss\":").back()).epsilon(1e-6));
     CHECK(run_flatgpt({"info", toy.newest("4_1")}).exit_code == 0);
+}
+
+TEST_CASE("train ranks: rank 0's clock decides when all of them save") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const ProcessResult r = toy.run(2, "a", {"--save-minutes", "1e-9", "--save-every", "0", "--keep", "0"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(checkpoint_list(toy.dir + "/a").size() == 8);
+    for (const std::string& dir : checkpoint_list(toy.dir + "/a")) CHECK(checkpoint_verify(dir).ok());
 }
 
 TEST_CASE("train ranks: bf16 parameters, with masters and without; ZeRO is plain to the bit") {
@@ -302,7 +312,7 @@ TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the 
     REQUIRE(file.ok());
     float row[32];
     for (const TensorEntry& e : file.value.entries())
-        if (e.name == "transformer.wte.weight") file.value.read(e, 0, 32, row);
+        if (e.name == "transformer.wte.weight") REQUIRE(file.value.read(e, 0, 32, row).ok());
     const std::string bytes(reinterpret_cast<const char*>(row), sizeof row);
     for (bool nan : {true, false}) {
         forget_notes(dir);

@@ -11,7 +11,7 @@
 #include "toy_run.h"
 
 inline const std::vector<std::string> GLOBAL = {"--total-batch", "512", "--steps", "8", "--save-every", "4",
-                                               "--threads", "1"};
+                                               "--threads", "1", "--eval-tokens", "1100"};
 
 // A toy whose step is 16 sequences, however many ranks share them.
 struct RanksToy : Toy {

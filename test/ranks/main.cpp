@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <unistd.h>
 
+#include "../limit.h"
 #include "device.h"
 
 namespace {
@@ -103,6 +104,11 @@ bool expect(bool right, const char* format, ...) {
 
 int main(int argc, char** argv) {
     const std::string engine = argc > 1 ? argv[1] : "";
+    Limit::watch([] {
+        dprintf(2, "FAILED: rank %d is over its limit of %g s (FLATGPT_TEST_LIMIT)\n", rank_here, test_limit());
+        _exit(1);
+    });
+    Limit::start(test_limit());
     if (engine == "mpi" || engine == "bench") return by_mpi(engine == "bench");
     if (engine == "nccl") return by_nccl();
     fprintf(stderr, "usage: mpirun -n N %s mpi|nccl|bench\n", argv[0]);

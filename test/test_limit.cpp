@@ -1,0 +1,102 @@
+// test_limit.cpp - a case that never ends fails by name within its limit, whatever it is stuck in, and the others run.
+//
+// The hidden cases are run by this file's last case alone, in a process of its own.
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <unistd.h>
+
+#include "gpt.h"
+#include "layers/cpu.h"
+
+#include "test.h"
+#include "toy_model.h"
+
+namespace {
+// A product that does not return: all threads of the loop spin.
+void endless_forward(float*, const float*, const float*, const float*, const float*, int, int, int) {
+    static std::atomic<int> turns{0};
+#pragma omp parallel
+    while (turns >= 0) turns = (turns + 1) % 1000;
+}
+// One thread of the loop spins, the others wait for it at its end.
+void endless_part(float* dx, float*, float*, const float*, const float*, const float*, int N, int C, int) {
+    static std::atomic<int> turns{0};
+#pragma omp parallel for schedule(static, 1)
+    for (int i = 0; i < N; i++)
+        while (i == 1 && turns >= 0) turns = (turns + 1) % 1000, dx[i * C] = 0;
+}
+void step(const Ops<float>& op) {
+    Gpt<float> g(op);
+    const int B = 2, S = 16;
+    std::vector<int> tok(size_t(B) * S, 1);
+    REQUIRE(g.allocate({61, 32, 3, 2, 16, 64, 1e-5f}, {Use::train, B, S}).ok());
+    g.init(1);
+    g.begin_step();
+    g.batch(tok.data(), tok.data(), B, S);
+    g.forward();
+    g.loss(true, 1.0f / float(B * S));
+    g.backward();
+}
+std::string self() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+}    // namespace
+
+TEST_CASE("hidden limit: before" * doctest::skip()) {}
+TEST_CASE("hidden limit: a forward product without end" * doctest::skip()) {
+    Ops<float> op = cpu_ops<float>();
+    op.linear_forward = endless_forward;
+    op.linear_gelu_forward = nullptr;
+    step(op);
+}
+TEST_CASE("hidden limit: between, skipped" * doctest::skip()) { SKIP("on purpose"); }
+TEST_CASE("hidden limit: a backward product, a thread of which has no end" * doctest::skip()) {
+    Ops<float> op = cpu_ops<float>();
+    op.linear_backward = endless_part;
+    op.linear_gelu_backward = nullptr;
+    step(op);
+}
+TEST_CASE("hidden limit: a child without end, SIGTERM ignored" * doctest::skip()) {
+    signal(SIGTERM, SIG_IGN);
+    REQUIRE(chdir("/") == 0);
+    Process child({"/bin/sh", "-c", "sleep 1000 & echo $! >\"$PIDS\"; wait"}, {.timeout = 1000});
+    child.wait();
+}
+TEST_CASE("hidden limit: after" * doctest::skip()) {
+    CHECK(access("Makefile", R_OK) == 0);    // the directory is the first one again
+    struct sigaction now;
+    CHECK((sigaction(SIGTERM, nullptr, &now) == 0 && now.sa_handler != SIG_IGN));    // doctest has its own
+}
+
+TEST_CASE("limit: a case that never ends fails by name, a product that is stuck included, and the others run") {
+    const std::string pids = temporary_directory() + "/pids";
+    const ProcessOptions patient = {.environment = {"FLATGPT_TEST_LIMIT=2", "PIDS=" + pids}, .timeout = 100};
+    const ProcessResult r = run_process({self(), "-tc=hidden limit*", "--no-skip"}, patient);
+    CAPTURE(r.out);
+    CAPTURE(r.err);
+    CHECK(r.exit_code == 1);
+    const char* lines[] = {"passed", "hidden limit: before", "FAILED", "hidden limit: a forward product without end",
+                           "skipped", "hidden limit: between, skipped", "FAILED",
+                           "hidden limit: a backward product, a thread of which has no end", "FAILED",
+                           "hidden limit: a child without end, SIGTERM ignored", "passed", "hidden limit: after",
+                           "\n2 passed, 3 failed, 1 skipped\n"};
+    size_t at = 0;
+    for (const char* line : lines) {
+        CAPTURE(line);
+        at = r.out.find(line, at);
+        REQUIRE(at != std::string::npos);
+    }
+    CHECK(r.out.find("2 passed", at + 2) == std::string::npos);    // one closing line
+    const int pid = atoi(read_file(pids).c_str());
+    REQUIRE(pid > 1);
+    CHECK(kill(pid, 0) != 0);    // the child's child is gone, too
+    // The second of them alone: the last ones are counted from there.
+    const ProcessResult some =
+        run_process({self(), "-tc=hidden limit*", "--no-skip", "--first=2", "--last=3"}, patient);
+    CAPTURE(some.out);
+    CHECK(some.exit_code == 1);
+    CHECK(some.out.find("\n0 passed, 1 failed, 1 skipped\n") != std::string::npos);
+    const ProcessResult wrong = run_process({self(), "-tc=hidden*"}, {.environment = {"FLATGPT_TEST_LIMIT=soon"}});
+    CHECK(wrong.exit_code == 2);
+    CHECK(wrong.err.find("FLATGPT_TEST_LIMIT=soon: expected seconds") != std::string::npos);
+}
