@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -92,14 +93,21 @@ Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
         }
         m.g = std::move(opened.value.model);
         Status chosen;
-        std::thread beside([&] {
+        auto choose = [&] {
             chosen = choose_tokenizer(m, place.tokenizer, named.value);
-            malloc_trim(0);    // what parsing took: as much as a tenth of a small model
-        });
+            malloc_trim(0);
+        };
+        // Parsing takes ten times the file for a moment: beside the weights only where they are far larger.
+        std::error_code none;
+        const int64_t element = opened.value.dtype == Dtype::bf16 ? 2 : 4;
+        const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
+        std::thread beside;
+        if (none || parsed > config_parameters(config.value) * element / 20) choose();
+        else beside = std::thread(choose);
         const Room size = room(config.value.T, opened.value.gpu);
         Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
         if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
-        beside.join();
+        if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
     std::string path = place.model;
