@@ -306,7 +306,7 @@ Command eval_command() {
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
+          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });
