@@ -269,8 +269,8 @@ static Status no_model(const std::string& path) {
     const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
     if (path.empty() || !(owned || (bare && slash == std::string::npos)))
         return fail(Exit::input, "%s: no such file or directory", path.c_str());
-    return fail(Exit::input, "%s: no such directory; flatgpt downloads nothing: if you mean the Hub's, fetch it by "
-                "hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+    return fail(Exit::input, "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
+                "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
 }
 
 static Status use_of_run(const std::string& dir, const std::function<Status(const std::string& dir)>& use) {
@@ -311,8 +311,12 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
     if (which != "last" && which != "best" && !step)
         return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
                     which.c_str());
-    if (!exists(path)) return no_model(path);
-    if (!is_directory(path))
+    struct stat there;
+    if (stat(path.c_str(), &there))
+        return errno == ENOENT || errno == ENOTDIR
+                   ? no_model(path)
+                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
+    if (!S_ISDIR(there.st_mode))
         return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
     if (is_checkpoint(path)) {
         if (which != "last")

@@ -159,7 +159,8 @@ std::string man_of(const Command& c) {
 
 // Environment variables and exit codes: what no row says.
 std::string man_rest() {
-    std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" + tagged(roff_form("--help, -h"), "the options of a command") +
+    std::string out = ".SH \"OPTIONS OF ALL COMMANDS\"\n" +
+                      tagged(roff_form("--help, -h"), "the options of a command") +
                       tagged(roff_form("--config TEXT"), CONFIG_HELP) + ".PP\n" +
                       roff("Numbers may be written as 1000, 1_000, 1e6, 0.5M or 4k.") + "\n";
     out += ".SH \"EXIT STATUS\"\n";

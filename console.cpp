@@ -80,10 +80,23 @@ std::string cut(const std::string& text, int width) {
         if (!continuation(text[i]) && columns++ == width) return text.substr(0, i);
     return text;
 }
+// A line for people, broken between words where the terminal is narrower; a text of several lines stays as it is.
+std::string broken(const std::string& text, int width) {
+    if (text.find('\n') != std::string::npos) return text;
+    std::string out, rest = text;
+    while (int(rest.size()) > width) {
+        const size_t space = rest.rfind(' ', size_t(width));
+        if (space == std::string::npos || rest.find_first_not_of(' ') >= space) break;
+        out += rest.substr(0, rest.find_last_not_of(' ', space) + 1) + "\n";
+        rest.erase(0, rest.find_first_not_of(' ', space));
+    }
+    return out + rest;
+}
 // One write, so that lines of several threads or processes do not mix. The last column stays free: some terminals wrap
 // as soon as it is taken.
 void draw(const std::string& text, bool end) {
-    std::string line = "\r\x1b[K" + (end ? text + "\n" : cut(text, terminal_size().columns - 1));
+    const int columns = terminal_size().columns;
+    std::string line = "\r\x1b[K" + (end ? broken(text, columns) + "\n" : cut(text, columns - 1));
     fwrite(line.data(), 1, line.size(), stderr);
     fflush(stderr);
 }

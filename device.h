@@ -17,6 +17,8 @@ struct Device {
     double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown
     int64_t context_bytes = 0;    // of a GPU's memory: taken by the driver before any allocation
     int64_t total_bytes = 0;      // of a GPU's memory
+    bool planned = false;         // a GPU that is not here (gpu_plan.h): it has sizes, no operations
+    double bandwidth = 0, link = 0;    // of a planned GPU: bytes/s of its memory, to others of its machine
 };
 // train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
 // fp32 on the CPU. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no

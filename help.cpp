@@ -72,7 +72,7 @@ std::string command_usage(const Command& command) {
     std::string usage = "flatgpt " + command.name;
     for (auto& f : command.flags)
         if (f.name[0] != '-') usage += f.required ? " " + flag_form(f) : " [" + flag_form(f) + "]";
-        else if (f.required) usage += " " + flag_form(f);
+        else if (f.required) usage += " " + f.name + flag_form(f).substr(flag_form(f).rfind(' '));
     const bool options = std::any_of(command.flags.begin(), command.flags.end(),
                                      [](const Flag& f) { return f.name[0] == '-'; });
     return usage + (options ? " [options]" : "");

@@ -60,19 +60,19 @@ std::string taken_text(const std::string& run, const std::string& dir, const Tra
     return dir + " (" + text + ")";
 }
 
-struct Place {
+struct Source {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
 };
 struct Room { int B, S; };
 
 // Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
 // Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer.
-Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
+Status open_model(Opened& m, const Source& source, const DeviceOptions& device,
                   const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
     TRY(opened.status);
     m.device = opened.value.text;
-    Result<Tokenizer> named = place.tokenizer.empty() ? Tokenizer() : Tokenizer::load(place.tokenizer);
+    Result<Tokenizer> named = source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer);
     TRY(named.status);
     TrainState state;
     auto load = [&](const std::string& dir) -> Status {
@@ -94,7 +94,7 @@ Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
         m.g = std::move(opened.value.model);
         Status chosen;
         auto choose = [&] {
-            chosen = choose_tokenizer(m, place.tokenizer, named.value);
+            chosen = choose_tokenizer(m, source.tokenizer, named.value);
             malloc_trim(0);
         };
         // Parsing takes ten times the file for a moment: beside the weights only where they are far larger.
@@ -110,21 +110,21 @@ Status open_model(Opened& m, const Place& place, const DeviceOptions& device,
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
-    std::string path = place.model;
+    std::string path = source.model;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::vector<std::string> damaged;
-    Result<std::string> dir = checkpoint_find(path, &damaged, place.checkpoint, load);
+    Result<std::string> dir = checkpoint_find(path, &damaged, source.checkpoint, load);
     for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
     TRY(dir.status);
     if (dir.value != path)
-        fprintf(stderr, "%s\n", escape_control(taken_text(path, dir.value, state, place.checkpoint)).c_str());
+        fprintf(stderr, "%s\n", escape_control(taken_text(path, dir.value, state, source.checkpoint)).c_str());
     return {};
 }
 
 // ---- sample --------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
-    Place place;
+    Source source;
     std::string prompt, prompt_file;
     std::vector<std::string> stop;
     int tokens = 200, num = 1;
@@ -148,7 +148,7 @@ Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Opened m;
-    TRY(open_model(m, o.place, o.device, [&](int context, bool gpu) {
+    TRY(open_model(m, o.source, o.device, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
         const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
@@ -202,7 +202,7 @@ Status sample(const SampleOptions& o) {
 // ---- eval ----------------------------------------------------------------------------------------------------------
 
 struct EvalOptions {
-    Place place;
+    Source source;
     std::string data;
     int batch = 8, seq_len = 0;
     int64_t eval_tokens = 0;
@@ -212,7 +212,7 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.place, o.device, [&](int context, bool) {
+    TRY(open_model(m, o.source, o.device, [&](int context, bool) {
         return Room{o.batch, o.seq_len ? o.seq_len : context};
     }));
     if (o.seq_len > m.g->c.T)
@@ -263,8 +263,8 @@ Command sample_command() {
               nullptr};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
-          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
           {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
@@ -272,7 +272,7 @@ Command sample_command() {
           {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
         {"Choice of tokens",
          {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
           {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
@@ -298,15 +298,15 @@ Command eval_command() {
               nullptr};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->place.model, MODEL_HELP, 0, 0, {}, true},
-          {"--checkpoint", &o->place.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
           {"--batch", &o->batch, "sequences at a time", 1, 65536},
           {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->place.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });

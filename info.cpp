@@ -1,4 +1,5 @@
 // info.cpp - `flatgpt info`: what a file or directory is, checked from end to end (of a folder of runs, their losses).
+#include <cerrno>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -320,7 +321,9 @@ Info runs_info(const std::string& dir, const std::vector<std::string>& runs) {
 
 Info info_of(const std::string& path, const InfoOptions& o) {
     struct stat s;
-    if (stat(path.c_str(), &s) || !S_ISDIR(s.st_mode)) return file_info(path, o);
+    const bool there = stat(path.c_str(), &s) == 0;
+    if (!there && errno == ENOENT) return {{}, checkpoint_find(path, nullptr).status};    // a Hub name gets its hint
+    if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o);
     if (exists(path + "/config.json") || exists(path + "/MANIFEST")) return checkpoint_info(path);
     std::vector<std::string> runs = is_run(path) ? std::vector<std::string>{} : runs_in(path);
     return runs.empty() ? run_info(path) : runs_info(path, runs);

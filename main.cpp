@@ -13,6 +13,15 @@ namespace {
 std::string version() {
     return "flatgpt " VERSION "\ncompiler: " __VERSION__ "\n" + describe_devices();
 }
+// A message of lines; at a terminal they break between words, but for a command to copy, which is indented.
+void say(const std::string& message) {
+    for (size_t at = 0, end; at <= message.size(); at = end + 1) {
+        end = std::min(message.find('\n', at), message.size());
+        const std::string line = message.substr(at, end - at);
+        const bool whole = !isatty(STDERR_FILENO) || line.starts_with(" ");
+        fprintf(stderr, "%s\n", (whole ? line : wrap(line, terminal_size().columns, 0)).c_str());
+    }
+}
 Status run_command(const std::vector<Command>& commands, const std::string& name, std::vector<std::string> args) {
     auto command = std::find_if(commands.begin(), commands.end(), [&](auto& c) { return c.name == name; });
     if (command == commands.end()) {
@@ -66,7 +75,7 @@ int main(int argc, char** argv) {
         status = fail(Exit::io, "cannot write to standard output");
     for (auto& c : commands)
         if (c.name == name) prefix += " " + name;
-    if (!status.message.empty()) fprintf(stderr, "%s: %s\n", prefix.c_str(), escape_control(status.message).c_str());
+    if (!status.message.empty()) say(prefix + ": " + escape_control(status.message));
     if (status.code == Exit::usage && !status.message.empty()) fprintf(stderr, "try %s --help\n", prefix.c_str());
     return int(status.code);
 }

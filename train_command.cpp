@@ -1,6 +1,7 @@
 // train_command.cpp - the flags of `flatgpt train`.
 #include <memory>
 
+#include "gpu_plan.h"
 #include "train.h"
 
 // ---- the rows, in the order of --help ------------------------------------------------------------------------------
@@ -103,6 +104,7 @@ FlagGroup planning_flags(TrainOptions& o) {
     return {"Planning", {
         {"--dry-run", &o.dry_run, "print parameters, memory, tokens and FLOPs per step, with --ranks what they "
          "would send and wait for; then stop"},
+        {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
         {"--node-ranks", &o.node_ranks, "with --dry-run: ranks of a machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
         {"--bandwidth", &o.bandwidth, "with --dry-run: GB/s that a rank sends to other machines; 0: 50 on GPUs, "
          "1.25 on CPUs (400 and 10 Gb/s)", 0, 1e6},
@@ -115,6 +117,7 @@ FlagGroup planning_flags(TrainOptions& o) {
 // No option is passed over in silence for want of another.
 static Status check_flags(const TrainOptions& o) {
     const struct { const char* name; bool given; const char* needs; bool there; } rows[] = {
+        {"--gpu", !o.gpu.empty(), "--dry-run", o.dry_run},
         {"--node-ranks", o.node_ranks > 0, "--dry-run", o.dry_run},
         {"--bandwidth", o.bandwidth > 0, "--dry-run", o.dry_run},
         {"--tflops", o.tflops > 0, "--dry-run", o.dry_run},
@@ -124,7 +127,7 @@ static Status check_flags(const TrainOptions& o) {
     };
     for (auto& row : rows)
         if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
-    return {};
+    return o.gpu.empty() ? Status{} : gpu_named(o.gpu).status;
 }
 
 Command train_command() {

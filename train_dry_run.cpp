@@ -82,7 +82,8 @@ Cluster cluster(const Trainer& t) {
     Cluster k;
     if (t.device.gpu) {
         const double part = t.device.dtype == Dtype::bf16 ? 1 : t.device.dtype == Dtype::tf32 ? 0.5 : 1.0 / 15;
-        k.memory = 2.7e12;
+        k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
+        if (t.device.link > 0) k.inside = 370.0 / 450 * t.device.link, k.outside = std::min(k.outside, k.inside);
         k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
     } else {
         k.node = 1, k.inside = 10e9, k.outside = 1.25e9;
@@ -159,7 +160,7 @@ Status Trainer::dry_run() {
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
     std::vector<MemoryRow> rows = device.model->memory(config, plan);
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
-    if (device.gpu) rows.push_back({"the driver", device.context_bytes});
+    if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
     int64_t total = 0;
     for (const MemoryRow& r : rows) {

@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "data/file.h"
+#include "gpu_plan.h"
 #include "scale.h"
 #include "train.h"
 
@@ -143,7 +144,8 @@ Status Trainer::set_up() {
     TRY(find_start());
     TRY(agreed(choose_model()));
     share_cores();
-    Result<Device> opened = open_device(o.device, true, ranks.place.local_rank);
+    Result<Device> opened = o.dry_run ? plan_device(o.device, o.gpu, ranks.place.local_rank)
+                                      : open_device(o.device, true, ranks.place.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
     TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there
@@ -180,7 +182,7 @@ void Trainer::warn_of_repetition() {
     const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
-    if (epochs <= 16 && !large) return;
+    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
     progress.note("warning: " + std::to_string(o.steps) + " steps read the data " + human_count(epochs) + " times (" +
                   human_count(unique) + " tokens" +
                   (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +

@@ -26,6 +26,7 @@ Result<File> File::open(const std::string& path) {
     while (f.descriptor < 0 && errno == EINTR);
     if (f.descriptor < 0) {
         bool input = errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == ELOOP || errno == ENAMETOOLONG;
+        if (errno == ENOENT) return fail(Exit::input, "%s: no such file or directory", path.c_str());
         return fail(input ? Exit::input : Exit::io, "%s: cannot be opened: %s", path.c_str(), strerror(errno));
     }
     struct stat s;

@@ -96,6 +96,7 @@ Status train_tokenizer(const TrainOptions& o) {
     training.vocab = o.vocab;
     training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
+    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Result<Corpus> corpus = Corpus::open({o.files, o.field, 0, cut});
     if (!corpus.ok()) return corpus.status;
     TRY(check_writable(o.out, o.overwrite));
@@ -140,7 +141,7 @@ Command train_tokenizer_command() {
             "flatgpt train-tokenizer --vocab 4096 --out tok.json text.txt",
             {{.name = "FILE", .to = &o->files, .help = "text, or JSON lines (.jsonl, .ndjson); also .gz and .zst of "
               "them; - for stdin", .required = true},
-             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true},
+             {.name = "--out", .to = &o->out, .help = "tokenizer.json to write", .required = true, .letter = 'o'},
              {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
               .min = 258, .max = 1 << 20},
              {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
@@ -283,6 +284,7 @@ Status tokenize(const TokenizeOptions& o) {
     if (!old.empty() && !o.overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
+    if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Result<Corpus> opened = Corpus::open({o.files, o.field, o.val_fraction, cut});
     if (!opened.ok()) return opened.status;
     Corpus& corpus = opened.value;
@@ -337,7 +339,7 @@ Command tokenize_command() {
             {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl, .ndjson: one a line; "
               "also .gz and .zst of them; -: stdin", .required = true},
              {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
-              "directory (OUT/): train_000.bin ...", .required = true},
+              "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
              {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json"},
              {.name = "--val-fraction", .to = &o->val_fraction, .help = "held out for validation: of JSON lines and of "
               "more than 100 files every so many documents, otherwise the tail of each file (compressed text is then "

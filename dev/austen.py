@@ -1,14 +1,19 @@
 #!/usr/bin/env python3
 """Plain text of the six Austen novels in Debian's r-cran-janeaustenr.
 
-    austen.py SITE_LIBRARY/janeaustenr OUT_DIR      writes OUT_DIR/{emma,persuasion,...}.txt
+    austen.py SITE_LIBRARY/janeaustenr OUT_DIR [FILE.jsonl]
+
+writes OUT_DIR/{emma,persuasion,...}.txt, and FILE.jsonl with a chapter a line, {"text": ...}: a model that learns from it
+sees hundreds of beginnings, each of them a sentence. Title pages, headings and editors' notes are in neither.
 
 The package keeps each novel as an R character vector, one string a printed line, in a lazy-load data base: Rdata.rdx is
 a compressed, serialised list of (offset, length) into Rdata.rdb, where each piece is 4 bytes of length (big-endian) and
 the compressed, serialised value. Only what that needs of R's serialisation is read here.
 """
 import itertools
+import json
 import pathlib
+import re
 import struct
 import sys
 import zlib
@@ -78,10 +83,31 @@ def piece(database, offset, length):
     return Reader(out).value()
 
 
+HEADING = re.compile(r"chapter ([0-9]+|[ivxl]+)\.?", re.IGNORECASE)
+# What is no part of the story: a volume's heading, the end, a row of stars, footnotes, what an editor says.
+BETWEEN = re.compile(r"volume [ivx]+|finis|the end|\*.*|[\[(](at this point|end volume|end of volume) .*", re.IGNORECASE)
+AFTER = "A NOTE ON THE TEXT"
+
+
+def chapters(lines):
+    """The paragraphs of each chapter, a line each: where the printed lines ended says nothing about English."""
+    out = []
+    for full, printed in itertools.groupby(lines, lambda line: bool(line.strip())):
+        paragraph = " ".join(" ".join(printed).split())
+        if HEADING.fullmatch(paragraph):
+            out.append([])
+        elif paragraph == AFTER:
+            break
+        elif full and out and not BETWEEN.fullmatch(paragraph):    # before the first heading: the title page
+            # Underscores stand for italics.
+            out[-1].append(paragraph.replace("_", "").replace("*", ""))
+    return out
+
+
 def main():
-    if len(sys.argv) != 3:
+    if len(sys.argv) not in (3, 4):
         sys.exit(__doc__)
-    package, out = map(pathlib.Path, sys.argv[1:])
+    package, out = map(pathlib.Path, sys.argv[1:3])
     gzip_or_zlib = 47
     index = zlib.decompress((package / "data/Rdata.rdx").read_bytes(), gzip_or_zlib)
     index = Reader(index).value()["variables"]
@@ -90,11 +116,17 @@ def main():
     novels = {"sensesensibility", "prideprejudice", "mansfieldpark", "emma", "northangerabbey", "persuasion"}
     if not novels <= index.keys():
         sys.exit(f"austen.py: expected the novels {sorted(novels)}, found {sorted(index)}")
+    documents = []
     for name in sorted(novels):
-        lines = piece(database, *index[name])
-        # One line a paragraph: where the printed lines ended says nothing about English.
-        paragraphs = [" ".join(words) for full, words in itertools.groupby(lines, bool) if full]
-        (out / f"{name}.txt").write_text("\n\n".join(paragraphs) + "\n", encoding="utf-8")
+        texts = ["\n\n".join(paragraphs) for paragraphs in chapters(piece(database, *index[name]))]
+        if len(texts) < 20 or not all(re.match(r'["A-Z]', text) for text in texts):
+            sys.exit(f"austen.py: {name}: expected chapters that begin with a sentence, found {len(texts)}: "
+                     f"{[text[:20] for text in texts]}")
+        (out / f"{name}.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+        documents += texts
+    if len(sys.argv) == 4:
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in documents)
+        pathlib.Path(sys.argv[3]).write_text(lines, encoding="utf-8")
 
 
 main()

@@ -1,14 +1,17 @@
 #!/bin/bash
 # `make test`: runs the test binaries one after the other and closes with the sum of their closing lines.
 # Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]. Emulated ones run as an sm_90 and, as far as they differ, an sm_80.
+# A case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what hangs outside of cases.
+total=${FLATGPT_TEST_TOTAL:-14400}
 binaries=() passed=0 failed=0 skipped=0 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 while [ $# -gt 0 ] && [ "$1" != -- ]; do binaries+=("$1"); shift; done
 shift
 run() {
     printf '\n---- %s\n' "$*"
-    "$@" 2>&1 | tee "$log"
+    timeout --foreground -k 30 "$total" "$@" 2>&1 | tee "$log"
     local status=${PIPESTATUS[0]} p=0 f=0 s=0 line
+    case $status in 124 | 137) printf 'FAILED  %s: over its limit of %s s (FLATGPT_TEST_TOTAL)\n' "$*" "$total" ;; esac
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -1)
     [ -z "$line" ] || read -r p f s <<<"$(tr -cd '0-9 ' <<<"$line")"
     [ "$status" = 0 ] || [ "$f" != 0 ] || f=1    # died without counting it

@@ -104,8 +104,9 @@ static std::vector<float> normal_bf16(int64_t n, uint64_t stream) {
 }
 
 // Against the reference of inputs that are bf16 already: what is left is that each probability p, and each ds, is off
-// by 2^-9 of itself at most. y then is by 2^-9 max |v|, and max |y| is not much less than that: position 0 copies v. A
-// gradient's terms are off by 2^-9 each, and it is less than their sum where they cancel.
+// by 2^-8 of itself at most, by less than half of that in the mean. y then is by 2^-9 max |v| or so, and max |y| is
+// not much less than that: position 0 copies v. A gradient's terms are off as much each, and it is less than their sum
+// where they cancel.
 static void compare_bf16(int B, int S, Heads h) {
     CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
     const Ops<double>& ref = reference_ops();

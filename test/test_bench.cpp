@@ -2,6 +2,7 @@
 #include "bench.h"
 
 #include "console.h"
+#include "layers/cpu.h"
 #include "test.h"
 #include "toy_model.h"
 
@@ -73,6 +74,41 @@ TEST_CASE("bench: a profile counts every call, adds up to the step and changes n
         composed.linear_gelu_forward = nullptr, composed.linear_gelu_backward = nullptr;
         check_profile(composed, false);
     }
+}
+
+TEST_CASE("bench: a filter that leaves no row is an error that says which rows there are") {
+    const std::vector<std::string> small = {"bench", "--device", "cpu", "--layers", "1", "--heads", "2", "--channels",
+                                            "64", "--vocab", "500", "--batch", "1", "--seq-len", "16", "--json"};
+    auto run = [&](std::vector<std::string> more) {
+        more.insert(more.begin(), small.begin(), small.end());
+        ProcessOptions options;
+        options.timeout = 250;
+        return run_flatgpt(more, options);
+    };
+    ProcessResult r = run({"--filter", "nothing"});
+    CHECK(r.exit_code == 2);
+    CHECK(r.out.empty());
+    for (const char* part : {"--filter nothing: no row has this in its name", "linear_forward", "adamw", "generation"})
+        CHECK(r.err.find(part) != std::string::npos);
+    r = run({"--filter", "linear", "--steps-only"});
+    CHECK(r.exit_code == 2);
+    CHECK(r.err.find("there are training, generation") != std::string::npos);
+    r = run({"--filter", "linear_forward proj"});
+    CHECK(r.exit_code == 0);
+    CHECK(r.out.find("\"linear_forward proj") != std::string::npos);
+}
+
+TEST_CASE("bench: the ceiling of products is the tiles' where the table multiplies by them, else the vectors'") {
+    const Ops<float, bf16>& own = cpu_ops_isa<bf16>(cpu_isa());
+    CHECK(!cpu_peaks(own).tiles);
+    CHECK(cpu_peaks(own).products >= cpu_peaks(own).flops);
+    CHECK(!cpu_peaks(false).tiles);
+    if (const Ops<float, bf16>* library = onednn_ops<bf16>(cpu_isa())) {
+        CHECK(cpu_peaks(*library).tiles == cpu_chosen().tiles);
+        CHECK(cpu_peaks(*library).products >= cpu_peaks(own).products);
+        CHECK(cpu_peaks(*library).bytes == cpu_peaks(own).bytes);
+    }
+    CHECK(&cpu_peaks(true) == &cpu_peaks(cpu_ops<bf16>()));
 }
 
 TEST_CASE("bench: the work of a call follows from its arguments") {

@@ -70,7 +70,7 @@ TEST_CASE("hidden limit: after" * doctest::skip()) {
 
 TEST_CASE("limit: a case that never ends fails by name, a product that is stuck included, and the others run") {
     const std::string pids = temporary_directory() + "/pids";
-    const ProcessOptions patient = {.environment = {"FLATGPT_TEST_LIMIT=2", "PIDS=" + pids}, .timeout = 200};
+    const ProcessOptions patient = {.environment = {"FLATGPT_TEST_LIMIT=2", "PIDS=" + pids}, .timeout = 100};
     const ProcessResult r = run_process({self(), "-tc=hidden limit*", "--no-skip"}, patient);
     CAPTURE(r.out);
     CAPTURE(r.err);

@@ -161,7 +161,7 @@ TEST_CASE("linear: our own product against the reference, whatever the library")
 }
 
 template <class P> static void any_threads() {
-    each_isa<P>([&](const Ops<float, P>& op) {
+    each_table<P>([&](const Ops<float, P>& op) {
         for (auto [N, C, OC] : {std::array{3, 200, 300}, {3, 3072, 70}, {13, 65, 83}, {64, 96, 288},
                                 {256, 384, 1152}, {512, 128, 65}, {33, 769, 50}, {2048, 16, 16}}) {
             CAPTURE(N); CAPTURE(C); CAPTURE(OC);

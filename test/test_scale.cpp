@@ -263,6 +263,66 @@ TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
     CHECK(!contains(r.out, "on the wire"));
 }
 
+TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
+    Toy toy;
+    ProcessOptions none;
+    none.environment = {"CUDA_VISIBLE_DEVICES="};
+    auto plan = [&](const std::vector<std::string>& more) {
+        std::vector<std::string> a = toy.args("never", {"--model", "gpt2", "--layers", "0", "--heads", "0",
+                                                        "--channels", "0", "--dtype", "auto", "--tokenizer", "gpt2"});
+        for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(a, more[i], more[i + 1]);
+        a.push_back("--dry-run");
+        return run_flatgpt(a, none);
+    };
+    // Bytes per parameter are the CUDA backend's: bf16 weights, fp32 gradients, m, v and masters.
+    const double P = double(config_flat_size(config_named("gpt2").value, 512)), MiB = 1 << 20;
+    ProcessResult r = plan({"--device", "cuda", "--ranks", "512", "--zero", "1"});
+    INFO(r.out << r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(contains(r.out, "operations    H100 SXM 80 GB bf16, by its data sheet\n"));
+    CHECK(contains(r.out, "--gpu NAME plans for another"));
+    CHECK(number(r.out, "\n  parameters") == doctest::Approx(2 * P / MiB).epsilon(0.01));
+    CHECK(number(r.out, "\n  gradients") == doctest::Approx(4 * P / MiB).epsilon(0.01));
+    CHECK(number(r.out, "\n  optimizer state") == doctest::Approx((12 * P / 512 + P / 64) / MiB).epsilon(0.05));
+    CHECK(number(r.out, "\n  scratch of the operations") >= 32);
+    CHECK(contains(r.out, "the driver (a guess)"));
+    CHECK(contains(r.out, "512, 8 on each of 64 machines"));
+    CHECK(contains(r.out, "50 GB/s to other machines, 370 within"));
+    CHECK(contains(r.out, "at 445 TFLOP/s"));
+    CHECK(contains(plan({"--gpu", "h100", "--ranks", "512"}).out, "data sheet\nmemory of a rank"));
+
+    // The row that is named, however it is written; its memory bounds the plan.
+    r = plan({"--gpu", "RTX 4090", "--model", "gpt2-xl"});
+    INFO(r.out << r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(contains(r.out, "GeForce RTX 4090 24 GB bf16, by its data sheet"));
+    CHECK(contains(r.out, "more than this GPU's 22.35 GiB"));
+    CHECK(contains(plan({"--gpu", "a100", "--dtype", "fp32"}).out, "A100 SXM 40 GB fp32"));
+    CHECK(contains(plan({"--gpu", "a100-80"}).out, "A100 SXM 80 GB bf16"));
+    auto fits = [&](const char* gpu) {
+        return number(plan({"--gpu", gpu, "--batch", "auto", "--model", "gpt2-xl", "--seq-len", "1024"}).err, "auto: ");
+    };
+    const double a100 = fits("a100-80"), h200 = fits("h200");
+    CHECK(a100 >= 1);
+    CHECK(h200 > a100);
+
+    auto refused = [&](const std::vector<std::string>& more, int code, const char* why) {
+        const ProcessResult r = plan(more);
+        CHECK(r.exit_code == code);
+        CHECK_MESSAGE(contains(r.err, why), r.err);
+    };
+    refused({"--gpu", "nothing"}, 2, "--gpu nothing: expected one of h100, h100-pcie, h200, b200, a100-40, a100-80, ");
+    refused({"--gpu", "v100"}, 2, "--gpu v100: compute capability 7.0, needed is 8.0");
+    refused({"--gpu", "h100", "--device", "cpu"}, 2, "--gpu h100: --device cpu has none");
+    refused({"--gpu", "l4", "--model", "gpt2-xl", "--batch", "auto", "--seq-len", "1024"}, 5, "out of memory");
+    r = run_flatgpt(toy.args("never", {"--gpu", "h100"}), none);
+    CHECK(r.exit_code == 2);
+    CHECK(contains(r.err, "--gpu needs --dry-run"));
+    r = run_flatgpt(toy.args("never", {"--device", "cuda"}), none);    // to train, a GPU must be here
+    CHECK(r.exit_code == 5);
+    CHECK(!fs::exists(toy.dir + "/never"));
+}
+
 TEST_CASE("scale: a dry run under a launcher is of its ranks, and said once") {
     Toy toy;
     std::vector<std::string> a = toy.args("never", {"--tflops", "1"});
@@ -289,9 +349,9 @@ TEST_CASE("scale: wrong flags are exit 2") {
         CHECK(r.exit_code == 2);
         CHECK(contains(r.err, why));
     };
-    refused({"--bandwidth", "50"}, false, "--bandwidth is for --dry-run alone");
-    refused({"--tflops", "1"}, false, "--tflops is for --dry-run alone");
-    refused({"--node-ranks", "8"}, false, "--node-ranks is for --dry-run alone");
+    refused({"--bandwidth", "50"}, false, "--bandwidth needs --dry-run");
+    refused({"--tflops", "1"}, false, "--tflops needs --dry-run");
+    refused({"--node-ranks", "8"}, false, "--node-ranks needs --dry-run");
     refused({"--ranks", "512", "--bandwidth", "-1"}, true, "--bandwidth: expected a number");
     refused({"--ranks", "512", "--tflops", "nan"}, true, "--tflops: expected a number");
     refused({"--ranks", "512", "--zero", "3"}, true, "--zero: expected a whole number from 0 to 2");

@@ -1,4 +1,6 @@
 // test_model.cpp - the whole model on the CUDA backend: like the reference, like itself, out of memory.
+#include "../../gpu_plan.h"
+
 #include "cuda_test.h"
 #include "../toy_model.h"
 
@@ -103,4 +105,30 @@ TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
     CHECK(s.message.find("--recompute") != std::string::npos);
     auto small = cuda_model<bf16>();
     CHECK(small->allocate(SMALL, {Use::train, 1, 8}).ok());    // the device is still usable
+}
+
+// --dry-run --gpu plans on machines without CUDA, so it has the sizes once more (gpu_plan.cpp).
+TEST_CASE("model on cuda: what is planned without a GPU is what the GPU's operations announce") {
+    const CudaDevice& device = cuda_device();
+    const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, 0, 0, 0, 0};
+    auto compare = [&]<class T>(const Ops<T>& op) {
+        CHECK(op.logits_bytes == PLANNED_LOGITS_BYTES);
+        const Heads heads[] = {{1, 1, 5},     {2, 2, 32},  {12, 12, 64}, {16, 4, 64},   {8, 8, 128},
+                               {32, 8, 128},  {4, 2, 80},  {3, 1, 20},   {2, 2, 256},   {2, 1, 264},
+                               {1, 1, 1024},  {1, 1, 1032}, {25, 25, 64}, {6, 6, 7}};
+        for (const Heads& h : heads)
+            for (int B : {1, 2, 8, 32, 500})
+                for (int S : {1, 17, 64, 129, 1024, 8192}) {
+                    const int C = h.NH * h.HS;
+                    const int64_t told = op.scratch_bytes(B, S, C, 4 * C, 50304, 5360, h);
+                    CAPTURE(B);
+                    CAPTURE(S);
+                    CAPTURE(h.NH);
+                    CAPTURE(h.NKV);
+                    CAPTURE(h.HS);
+                    CHECK(planned_scratch(gpu, int(sizeof(T)), B, S, C, 4 * C, 50304, 5360, h) == told);
+                }
+    };
+    compare(cuda_ops<bf16>(Dtype::bf16));
+    compare(cuda_ops<float>(Dtype::fp32));
 }

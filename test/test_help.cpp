@@ -1,0 +1,116 @@
+// test_help.cpp - help of every command: what it says of each row, widths, groups, examples.
+#include "command.h"
+
+#include <set>
+
+#include "test.h"
+
+using Strings = std::vector<std::string>;
+
+namespace {
+std::vector<Command> commands() {
+    return {train_command(),           sample_command(), eval_command(),  tokenize_command(),
+            train_tokenizer_command(), info_command(),   plot_command(),  bench_command(),
+            selftest_command()};
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool text_valued(const Flag& f) {
+    return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);
+}
+}    // namespace
+
+TEST_CASE("cli: the defaults of every command are in range, and --help says all but the ranges") {
+    for (auto& c : commands()) {
+        CAPTURE(c.name);
+        std::string help = command_help(c), flat;
+        for (size_t i = 0; i < help.size(); i++)    // unwrapped
+            if (!isspace(static_cast<unsigned char>(help[i]))) flat += help[i];
+            else if (flat.empty() || flat.back() != ' ') flat += ' ';
+        CHECK_FALSE(contains(flat, "whole number"));
+        for (auto& f : c.flags) {
+            CAPTURE(f.name);
+            const std::string row = " " + flag_form(f) + " " + flag_meaning(f);
+            CHECK(contains(flat, row + " "));
+            CHECK(contains(row, f.help));
+            CHECK(contains(row, "(required)") == f.required);
+            if (!text_valued(f) && !std::holds_alternative<bool*>(f.to)) CHECK(contains(row, "(default "));
+            for (auto& choice : f.choices) CHECK(contains(row, choice));
+            if (auto p = std::get_if<double*>(&f.to)) CHECK((**p >= f.min && **p <= f.max));
+            if (auto p = std::get_if<int*>(&f.to)) CHECK((**p >= f.min && **p <= f.max));
+            if (auto p = std::get_if<int64_t*>(&f.to)) CHECK((double(**p) >= f.min && double(**p) <= f.max));
+            if (auto p = std::get_if<std::string*>(&f.to); p && !f.choices.empty() && !f.required)
+                CHECK(std::count(f.choices.begin(), f.choices.end(), **p) == 1);
+        }
+    }
+}
+TEST_CASE("cli: defaults as people write them") {
+    int n = 0;
+    int64_t big = 0;
+    double x = 0;
+    auto shown = [&](auto* to, auto value, Strings choices = {}) {
+        *to = value;
+        const std::string text = flag_meaning({"--x", to, "h", 0, 1e12, choices});
+        return text.substr(0, 11) == "h (default " ? text.substr(11, text.size() - 12) : text;
+    };
+    CHECK(shown(&n, 0) == "0");
+    CHECK(shown(&n, 0, {"auto"}) == "auto");
+    CHECK(shown(&n, 8, {"auto"}) == "8");
+    CHECK(shown(&n, 1000) == "1000");
+    CHECK(shown(&n, 65536) == "65536");
+    CHECK(shown(&n, 50000) == "50k");
+    CHECK(shown(&big, 100000000) == "100M");
+    CHECK(shown(&big, 1500000) == "1500k");
+    CHECK(shown(&x, 6e-4) == "0.0006");
+    CHECK(shown(&x, 1) == "1");
+    CHECK(shown(&x, 0.9999999) == "0.9999999");
+    CHECK(shown(&x, 1e-8) == "1e-08");
+    std::string text = "a";
+    CHECK(flag_meaning({"--text", &text, "h", 0, 0, {"a", "b"}}) == "h; one of a, b (default a)");
+    text = "";
+    CHECK(flag_meaning({"--text", &text, "h"}) == "h");
+    Strings list;
+    CHECK(flag_meaning({"--text", &list, "h"}) == "h; may be repeated");
+    bool on = false;
+    CHECK(flag_meaning({"--on", &on, "h"}) == "h");
+    on = true;
+    CHECK(flag_form({"--on", &on, "h"}) == "--on=false");
+}
+TEST_CASE("cli: help fits its width, in groups, with an example that can be pasted") {
+    for (auto& c : commands())
+        for (int width : {40, 63, 64, 80, 100}) {
+            CAPTURE(c.name);
+            CAPTURE(width);
+            const std::string help = command_help(c, width), begin = "\nexample:\n";
+            for (size_t at = 0, end; at < help.size(); at = end + 1) {
+                end = help.find('\n', at);
+                REQUIRE(end != std::string::npos);
+                if (width >= 63) CHECK(end - at <= size_t(width));
+                if (end > at) CHECK(help[end - 1] != ' ');
+            }
+            std::string example;    // as the shell reads it
+            for (char letter : help.substr(help.find(begin) + begin.size())) {
+                if (letter == '\n' && example.ends_with("\\")) example.pop_back();
+                else if (letter != ' ' || !example.ends_with(" ")) example += letter == '\n' ? ' ' : letter;
+            }
+            std::string once;
+            for (char letter : c.example)
+                if (letter != ' ' || !once.ends_with(" ")) once += letter;
+            CHECK(contains(" " + example, " " + once + " "));
+        }
+    // The common ones first; the rows of a group stand together.
+    for (auto& c : {train_command(), sample_command(), bench_command()}) {
+        Strings groups;
+        for (auto& f : c.flags)
+            if (groups.empty() || groups.back() != f.group) groups.push_back(f.group);
+        CHECK(groups[0] == "Common");
+        CHECK(std::set<std::string>(groups.begin(), groups.end()).size() == groups.size());
+        const std::string help = command_help(c);
+        size_t at = 0;
+        for (auto& g : groups) {
+            const size_t next = help.find("\n\n" + g + ":\n", at);
+            REQUIRE(next != std::string::npos);
+            at = next;
+        }
+        CHECK(help.find("--help, -h") < help.find(groups[1] + ":\n"));
+    }
+}

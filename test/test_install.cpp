@@ -1,0 +1,162 @@
+// test_install.cpp - what is made for other programs from the flag rows, and what `make install` and `make dist` write.
+#include "command.h"
+
+#include <filesystem>
+
+#include "test.h"
+
+namespace fs = std::filesystem;
+using Strings = std::vector<std::string>;
+
+namespace {
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+bool there(const std::string& program) {
+    return run_process({"sh", "-c", "command -v \"$0\"", program}).exit_code == 0;
+}
+Strings files_under(const std::string& dir) {
+    Strings all;
+    for (auto& entry : fs::recursive_directory_iterator(dir))
+        if (!entry.is_directory()) all.push_back(fs::relative(entry.path(), dir));
+    std::sort(all.begin(), all.end());
+    return all;
+}
+// What completion offers after these words, in a bash that has sourced the file.
+std::string bash_offers(const std::string& file, const std::string& words) {
+    const char* script = "source \"$0\" || exit 9; COMP_WORDS=($1 ''); [ \"${1: -1}\" = ' ' ] || COMP_WORDS=($1); "
+                         "COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _flatgpt; echo \" ${COMPREPLY[*]} \"; "
+                         "complete -p flatgpt";
+    const ProcessResult r = run_process({"bash", "-c", script, file, words});
+    CHECK(r.exit_code == 0);
+    CHECK(r.err == "");
+    CHECK(contains(r.out, "-F _flatgpt flatgpt"));
+    return r.out.substr(0, r.out.find('\n'));
+}
+void check_bash(const std::string& file) {
+    CHECK(contains(bash_offers(file, "flatgpt tr"), " train train-tokenizer "));
+    CHECK(contains(bash_offers(file, "flatgpt help "), " sample "));
+    CHECK(contains(bash_offers(file, "flatgpt train --st"), " --steps --stochastic-rounding "));
+    CHECK(bash_offers(file, "flatgpt train --device ") == " auto cpu cuda ");
+    CHECK(contains(bash_offers(file, "flatgpt sample --no"), " --no-echo "));
+}
+}    // namespace
+
+TEST_CASE("install: binary, manual page and completion, which works; uninstall leaves nothing") {
+    const std::string root = temporary_directory(), prefix = root + "/with space/usr";
+    const ProcessResult r = run_process({"dev/install.sh", flatgpt_binary(), prefix});
+    CHECK(r.err == "");
+    REQUIRE(r.exit_code == 0);
+    const Strings expected = {"bin/flatgpt", "share/bash-completion/completions/flatgpt", "share/doc/flatgpt/LICENSE",
+                              "share/fish/vendor_completions.d/flatgpt.fish", "share/man/man1/flatgpt.1",
+                              "share/zsh/site-functions/_flatgpt"};
+    CHECK(files_under(prefix) == expected);
+    for (auto& file : expected) CHECK(contains(r.out, "installed " + prefix + "/" + file + "\n"));
+    CHECK(contains(read_file(prefix + "/share/doc/flatgpt/LICENSE"), "MIT License"));
+
+    // From elsewhere, and it finds its libraries.
+    ProcessOptions elsewhere;
+    elsewhere.directory = "/";
+    const ProcessResult version = run_process({prefix + "/bin/flatgpt", "--version"}, elsewhere);
+    CHECK(version.exit_code == 0);
+    CHECK(version.out.rfind("flatgpt ", 0) == 0);
+    CHECK_FALSE(contains(run_process({"ldd", prefix + "/bin/flatgpt"}).out, "not found"));
+
+    check_bash(prefix + "/share/bash-completion/completions/flatgpt");
+    const fs::perms mode = fs::status(prefix + "/share/man/man1/flatgpt.1").permissions();
+    CHECK((mode & fs::perms::all) == fs::perms(0644));
+    CHECK(read_file(prefix + "/share/man/man1/flatgpt.1") == run_flatgpt({"man"}).out);
+
+    const ProcessResult gone = run_process({"dev/install.sh", "--remove", prefix});
+    CHECK(gone.exit_code == 0);
+    CHECK(files_under(root).empty());
+    CHECK(run_process({"dev/install.sh", "--remove", prefix}).exit_code == 0);    // twice does no harm
+    CHECK(run_process({"dev/install.sh", root + "/none", prefix}).exit_code != 0);
+}
+
+TEST_CASE("install: zsh takes the completion from $fpath, fish from its folder") {
+    const std::string dir = temporary_directory();
+    write_file(dir + "/_flatgpt", run_flatgpt({"completion", "zsh"}).out);
+    write_file(dir + "/flatgpt.fish", run_flatgpt({"completion", "fish"}).out);
+    bool any = false;
+    if (there("zsh")) {
+        any = true;
+        const char* script = "fpath=($0 $fpath); autoload -Uz compinit && compinit -u -d $0/dump; "
+                             "print -r -- $_comps[flatgpt]; autoload +X _flatgpt && whence -w _flatgpt";
+        const ProcessResult r = run_process({"zsh", "-f", "-c", script, dir});
+        CHECK(r.out == "_flatgpt\n_flatgpt: function\n");
+        CHECK(r.err == "");
+    }
+    if (there("fish")) {
+        any = true;
+        const ProcessResult r = run_process({"fish", "--no-config", "-c", "source " + dir + "/flatgpt.fish; complete "
+                                             "-C 'flatgpt sample --no-'; complete -C 'flatgpt train --device c'"});
+        CHECK(contains(r.out, "--no-echo\t"));
+        CHECK(contains(r.out, "\ncpu"));
+        CHECK(contains(r.out, "\ncuda"));
+        CHECK(r.err == "");
+    }
+    if (!any) SKIP("neither zsh nor fish");
+}
+
+TEST_CASE("man: the page has every command, group and option, and no formatter complains") {
+    const ProcessResult r = run_flatgpt({"man"});
+    REQUIRE(r.exit_code == 0);
+    const std::string path = temporary_directory() + "/flatgpt.1";
+    write_file(path, r.out);
+    for (const Command& c : {train_command(), sample_command(), eval_command(), tokenize_command(),
+                             train_tokenizer_command(), info_command(), plot_command(), bench_command(),
+                             selftest_command()}) {
+        std::string roff;
+        for (char letter : c.name) roff += (letter == '-' ? "\\" : "") + std::string(1, letter);
+        const size_t at = r.out.find(".SH \"flatgpt " + roff + "\"");
+        REQUIRE(at != std::string::npos);
+        const std::string page = r.out.substr(at, r.out.find("\n.SH ", at) - at);
+        for (auto& f : c.flags) {
+            std::string name;
+            for (char letter : f.name) name += (letter == '-' ? "\\" : "") + std::string(1, letter);
+            CHECK(contains(page, ".TP\n\\f" + std::string(f.name[0] == '-' ? "B" : "I") + name));
+            if (!f.group.empty()) CHECK(contains(page, ".SS \"" + f.group + "\"\n"));
+        }
+    }
+    CHECK(r.out.rfind(".TH FLATGPT 1 \"20", 0) == 0);
+    bool any = false;
+    const std::vector<Strings> checkers = {{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-Tutf8", "-ww", "-z"}};
+    for (const Strings& checker : checkers) {
+        if (!there(checker[0])) continue;
+        any = true;
+        Strings args = checker;
+        args.push_back(path);
+        const ProcessResult said = run_process(args);
+        CHECK(said.out == "");
+        CHECK(said.err == "");
+        CHECK(said.exit_code == 0);
+    }
+    if (!any) SKIP("neither mandoc nor groff");
+}
+
+TEST_CASE("dist: an archive of the last commit that knows its version without git") {
+    if (run_process({"git", "rev-parse", "--verify", "HEAD"}).exit_code != 0 || !fs::exists(".git"))
+        SKIP("no git, or not its checkout");
+    const std::string dir = temporary_directory();
+    ProcessOptions outer;
+    outer.environment = {"MAKEFLAGS", "MAKELEVEL", "BUILD"};    // of the make that runs the tests
+    const ProcessResult r = run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "BUILD=" + dir + "/build", "dist",
+                                         "DIST=" + dir}, outer);
+    REQUIRE(r.exit_code == 0);
+    std::string name;
+    for (auto& entry : fs::directory_iterator(dir))
+        if (entry.path().extension() == ".gz") name = entry.path().filename();
+    const std::string suffix = ".tar.gz", stem = name.substr(0, name.size() - suffix.size());
+    REQUIRE(name.rfind("flatgpt-", 0) == 0);
+    REQUIRE(run_process({"tar", "-xzf", dir + "/" + name, "-C", dir}).exit_code == 0);
+    const std::string tree = dir + "/" + stem, version = stem.substr(strlen("flatgpt-"));
+    for (const char* file : {"VERSION", "Makefile", "main.cpp", "data/gpt2_merges.bin"})
+        CHECK(fs::exists(tree + "/" + file));
+    CHECK(read_file(tree + "/VERSION").rfind(version + " 20", 0) == 0);
+    ProcessOptions inner = outer;
+    inner.directory = tree;
+    const ProcessResult plan = run_process({"make", "-n", "V=1", "NO_DEPS=1", "NVCC=", "build/main.cpp.o"}, inner);
+    CHECK(contains(plan.out, "-DVERSION='\"" + version + "\"'"));
+    const ProcessResult install =
+        run_process({"make", "-n", "NO_DEPS=1", "NVCC=", "install", "PREFIX=/opt/x", "DESTDIR=/a b"}, inner);
+    CHECK(contains(install.out, "dev/install.sh build/flatgpt '/a b/opt/x'"));
+}

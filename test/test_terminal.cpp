@@ -1,0 +1,169 @@
+// test_terminal.cpp - what a person sees at a terminal: the width of help, text that nothing breaks into, hints.
+#include "command.h"
+#include "console.h"
+
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include "toy_run.h"
+
+using Strings = std::vector<std::string>;
+
+namespace {
+struct Terminal {
+    int exit_code = -1;
+    std::string raw;    // what was written to it, by standard output and standard error
+
+    // As it looks at the end: carriage returns and erased lines done. No line is wrapped.
+    std::string screen() const {
+        std::string all, line;
+        size_t column = 0;
+        for (size_t i = 0; i < raw.size(); i++) {
+            if (raw[i] == '\n') all += line + "\n", line.clear(), column = 0;
+            else if (raw[i] == '\r') column = 0;
+            else if (raw.compare(i, 3, "\x1b[K") == 0) line.resize(column), i += 2;
+            else line.resize(std::max(line.size(), column + 1)), line[column++] = raw[i];
+        }
+        return all + line;
+    }
+};
+// Runs flatgpt at a terminal of that many columns, where somebody types `typed`.
+Terminal at_terminal(Strings args, int columns, const std::string& typed = "") {
+    args.insert(args.begin(), {"env", "TERM=xterm", flatgpt_binary()});
+    std::vector<char*> argv;
+    for (auto& a : args) argv.push_back(a.data());
+    argv.push_back(nullptr);
+    winsize size{24, static_cast<unsigned short>(columns), 0, 0};
+    int master = -1;
+    const pid_t child = forkpty(&master, nullptr, nullptr, &size);
+    if (child == 0) {
+        execvp(argv[0], argv.data());
+        _exit(127);
+    }
+    REQUIRE(child > 0);
+    Terminal t;
+    CHECK(write(master, typed.data(), typed.size()) == ssize_t(typed.size()));
+    pollfd ready = {master, POLLIN, 0};
+    char piece[4096];
+    for (ssize_t n; poll(&ready, 1, 60000) > 0 && (n = read(master, piece, sizeof piece)) > 0;)
+        t.raw.append(piece, size_t(n));
+    int status = 0;
+    bool ended = false;    // its output is closed, or nothing came for a minute
+    for (int i = 0; i < 5000 && !(ended = waitpid(child, &status, WNOHANG) == child); i++) usleep(2000);
+    if (!ended) kill(child, SIGKILL), waitpid(child, &status, 0);
+    close(master);
+    t.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    return t;
+}
+size_t longest_line(const std::string& text) {
+    size_t longest = 0;
+    for (size_t at = 0, end; at < text.size(); at = end + 1) {
+        end = std::min(text.find('\n', at), text.size());
+        longest = std::max(longest, end - at);
+    }
+    return longest;
+}
+// A run of two steps; its context has 32 tokens.
+struct SmallRun : Toy {
+    std::string run = dir + "/run";
+    SmallRun() { REQUIRE(run_flatgpt(args("run", {"--steps", "2"})).exit_code == 0); }
+};
+}    // namespace
+
+TEST_CASE("terminal: help is as wide as the terminal, 100 columns at most, 80 in a pipe") {
+    const Command train = train_command();
+    for (int columns : {40, 60, 72, 80, 100, 200}) {
+        const Terminal t = at_terminal({"train", "--help"}, columns);
+        CHECK(t.exit_code == 0);
+        CHECK(t.screen() == command_help(train, std::min(columns, 100)));
+        if (columns >= 60) CHECK(longest_line(t.screen()) <= size_t(std::min(columns, 100)));
+        CHECK(longest_line(at_terminal({"help"}, columns).screen()) <= size_t(std::min(columns, 100)));
+    }
+    CHECK(run_flatgpt({"train", "--help"}).out == command_help(train, 80));
+}
+
+TEST_CASE("terminal: a message breaks between words, the command in it stays whole") {
+    const Terminal t = at_terminal({"info", "HuggingFaceTB/SmolLM2-135M"}, 60);
+    CHECK(t.exit_code == 3);
+    CHECK(t.screen() == "flatgpt info: HuggingFaceTB/SmolLM2-135M: no such directory,\n"
+                        "and flatgpt downloads nothing; to fetch it from the Hub:\n  hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M\n");
+}
+
+TEST_CASE("terminal: notes of sample do not break into its text") {
+    SmallRun small;
+    const Strings args = {"sample", small.run, "--prompt", "abc", "--tokens", "60", "--ignore-end", "--top-k", "1"};
+    const ProcessResult piped = run_flatgpt(args);
+    REQUIRE(piped.exit_code == 0);
+    CHECK(piped.out.rfind("abc", 0) == 0);
+    CHECK(piped.out.back() == '\n');
+    CHECK(contains(piped.err, "context of 32 tokens is full"));
+    const Terminal t = at_terminal(args, 80);
+    CHECK(t.exit_code == 0);
+    const std::string text = escape_control(piped.out), seen = t.screen();
+    CHECK(seen.rfind(text + "note: the context of 32 tokens is full", 0) == 0);
+    CHECK(contains(seen.substr(text.size()), "tokens/s"));
+
+    // What is known before the text is said before it.
+    Strings lengthy = args;
+    lengthy[3] = std::string(40, 'x');
+    const std::string both = at_terminal(lengthy, 80).screen();
+    CHECK(both.rfind("note: the prompt has 40 tokens, the context 32", 0) == 0);
+    CHECK(contains(both, "are read\n" + lengthy[3]));
+}
+
+TEST_CASE("terminal: the lines of train break between words and keep theirs") {
+    Toy toy;
+    const Terminal t = at_terminal(toy.args("run", {"--steps", "3", "--sample-every", "3"}), 60);
+    CHECK(t.exit_code == 0);
+    const std::string seen = t.screen(), before = seen.substr(0, seen.find("--- sample"));
+    CHECK(longest_line(before) <= 60);
+    CHECK(contains(before, " parameters, "));
+    CHECK_FALSE(contains(seen, " \n"));
+    const size_t last = seen.rfind("\nstep 3/3  ");
+    REQUIRE(last != std::string::npos);
+    CHECK(longest_line(seen.substr(last)) <= 60);
+    CHECK(contains(seen.substr(last), " tok/s"));
+}
+
+TEST_CASE("terminal: eval's result begins a line of its own") {
+    SmallRun small;
+    const Terminal t = at_terminal({"eval", small.run, "--data", small.dir + "/val.bin"}, 80);
+    CHECK(t.exit_code == 0);
+    CHECK(t.screen().rfind("loss ", 0) == 0);
+}
+
+TEST_CASE("terminal: who is to type is told how to end") {
+    SmallRun small;
+    const std::string hint = "reading from the terminal; end with Ctrl-D";
+    const Strings sample = {"sample", small.run, "--prompt-file", "-", "--tokens", "3", "--no-echo"};
+    const Terminal t = at_terminal(sample, 80, "typed\n\x04");
+    CHECK(t.exit_code == 0);
+    CHECK(contains(t.screen(), hint));
+    ProcessOptions from_file;
+    from_file.stdin_text = "typed\n";
+    const ProcessResult piped = run_flatgpt(sample, from_file);
+    CHECK(piped.exit_code == 0);
+    CHECK_FALSE(contains(piped.err, hint));
+    CHECK_FALSE(contains(piped.out, "typed"));
+    const std::string tok = small.dir + "/tok.json";
+    CHECK(contains(at_terminal({"tokenize", "-", "--tokenizer", tok, "-o", small.dir + "/typed"}, 80, "a b\n\x04").raw,
+                   hint));
+    CHECK(fs::exists(small.dir + "/typed_train_000.bin"));
+    CHECK(contains(at_terminal({"train-tokenizer", "-", "-o", small.dir + "/t2.json"}, 80, "a b\n\x04").raw, hint));
+    CHECK(fs::exists(small.dir + "/t2.json"));
+}
+
+TEST_CASE("sample: --no-echo prints what is new alone, -n and -p are --tokens and --prompt") {
+    SmallRun small;
+    Strings args = {"sample", small.run, "-p", "abc", "-n", "5", "--ignore-end"};
+    const std::string echoed = run_flatgpt(args).out;
+    args.push_back("--no-echo");
+    CHECK(echoed == "abc" + run_flatgpt(args).out);
+    args.insert(args.end(), {"--num", "2"});
+    const ProcessResult two = run_flatgpt(args);
+    CHECK_FALSE(contains(two.out, "abc"));
+    CHECK(contains(two.out, "--- 2 ---"));
+    CHECK(contains(two.err, "10 tokens in "));
+}
