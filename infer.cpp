@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -92,14 +93,21 @@ Status open_model(Opened& m, const Source& source, const DeviceOptions& device,
         }
         m.g = std::move(opened.value.model);
         Status chosen;
-        std::thread beside([&] {
+        auto choose = [&] {
             chosen = choose_tokenizer(m, source.tokenizer, named.value);
-            malloc_trim(0);    // what parsing took: as much as a tenth of a small model
-        });
+            malloc_trim(0);
+        };
+        // Parsing takes ten times the file for a moment: beside the weights only where they are far larger.
+        std::error_code none;
+        const int64_t element = opened.value.dtype == Dtype::bf16 ? 2 : 4;
+        const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
+        std::thread beside;
+        if (none || parsed > config_parameters(config.value) * element / 20) choose();
+        else beside = std::thread(choose);
         const Room size = room(config.value.T, opened.value.gpu);
         Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
         if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
-        beside.join();
+        if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
     std::string path = source.model;
@@ -298,7 +306,7 @@ Command eval_command() {
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where the MODEL holds none"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });

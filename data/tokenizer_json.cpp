@@ -217,7 +217,8 @@ struct Reader {
             if (l == id_of.end() || r == id_of.end() || both == id_of.end())
                 return wrong(where(), "two tokens whose concatenation is a token", m);
             auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
-            if (bytes(both) != bytes(l) + bytes(r)) return wrong(where(), "a token that is spelled as its parts are", m);
+            if (bytes(both) != bytes(l) + bytes(r))
+                return wrong(where(), "a token that is spelled as its parts are", m);
             v.merges.push_back({l->second, r->second, both->second});
         }
         return {};

@@ -389,17 +389,6 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
     for (size_t i = 0; i < 10; i++) CHECK(b[i] == doctest::Approx(a[i]).epsilon(1e-5));
 }
 
-// The most that a process has held, in bytes, asked until it ends. What wait4 says includes what we held when it began.
-static double peak_memory(Process& p) {
-    double peak = 0;
-    for (; p.running(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
-        const std::string status = read_file("/proc/" + std::to_string(p.id()) + "/status");
-        const size_t at = status.find("VmHWM:");
-        if (at != std::string::npos) peak = std::max(peak, 1024 * std::stod(status.substr(at + 6)));
-    }
-    return peak;
-}
-
 TEST_CASE("train: --dry-run tells the memory within 3 %") {
 #if defined(__SANITIZE_ADDRESS__)
     SKIP("AddressSanitizer has memory of its own");

@@ -3,8 +3,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "data/bpe.h"
 #include "data/loader.h"
@@ -78,4 +80,14 @@ inline double number(const std::string& text, const std::string& after) {
 }
 inline void wait_for_training(Process& p) {
     for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
+}
+// The most that a process has held, in bytes, asked until it ends. What wait4 says includes what we held when it began.
+inline double peak_memory(Process& p) {
+    double peak = 0;
+    for (; p.running(); std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+        const std::string status = read_file("/proc/" + std::to_string(p.id()) + "/status");
+        const size_t at = status.find("VmHWM:");
+        if (at != std::string::npos) peak = std::max(peak, 1024 * std::stod(status.substr(at + 6)));
+    }
+    return peak;
 }
