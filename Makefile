@@ -146,7 +146,7 @@ EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
 test: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	dev/test.sh $(TESTS) -- $(ARGS)
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
-	FLATGPT_TEST_LONG=1 dev/test.sh $(TESTS) -- $(ARGS)
+	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
 bench: flatgpt
 	./flatgpt bench $(ARGS)

@@ -32,7 +32,7 @@ struct Command {
     std::function<Status()> run;
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
-    std::vector<std::string> retired = {};    // keys that run.toml files of older versions have: passed over, with a note
+    std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
 };
 
 Command train_command();              // train_gpt.cu

@@ -37,8 +37,8 @@ struct Generated {
     std::vector<std::string> texts;    // without the prompt
     int64_t tokens = 0;                // generated, of all sequences
 };
-// What a text without a prompt begins with: end-of-text, before which documents begin; a line's start where the
-// tokenizer has none or the model has seen it begin fewer than 16 documents (-1: unknown, as of a model from elsewhere).
+// What a text without a prompt begins with: end-of-text, as documents do; a line's start where the tokenizer has none,
+// or where it began fewer than 16 documents of the training data (-1: unknown, as of a model from elsewhere).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
 // The prompt is fed once and shared by all sequences. When the context is full, the last half of it is fed again and

@@ -126,9 +126,10 @@ Status Trainer::report(const Step& s, double seconds) {
         snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
                  100 * work / measured);
     if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
-    snprintf(line, sizeof line, "step %lld/%lld  ETA %s  loss %.4f%s  lr %.2e  norm %.2f  %.0f ms  %s tok/s  %s  %s",
-             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss, val_text.c_str(), lr, s.norm,
-             1e3 * seconds, human_count(rate).c_str(),
+    // What a terminal of 80 columns cuts off comes last.
+    snprintf(line, sizeof line, "step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
+             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss, val_text.c_str(),
+             human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
              human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed);
     progress.line(line + (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
@@ -302,8 +303,8 @@ Status Trainer::finished() {
     const bool nothing = first_step == state.step;
     if (out_of_patience()) {
         char text[160];
-        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %lld validations (--patience %lld)",
-                 (long long)state.step, (long long)state.bad_validations, (long long)o.patience);
+        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %lld validations (--patience "
+                 "%lld)", (long long)state.step, (long long)state.bad_validations, (long long)o.patience);
         progress.note(text);
     }
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole

@@ -77,8 +77,8 @@ val=()
 if [ "$val_tokens" -gt $seq ]; then
     val=(--val "$dir/tokens_val_*.bin")
 else
-    echo "demo: $val_tokens tokens for validation are fewer than one window of $((seq + 1)): the text is too small to be"
-    echo "      measured on, and the model will learn it by heart"
+    echo "demo: $val_tokens tokens for validation are fewer than one window of $((seq + 1)): the text is too small to"
+    echo "      be measured on, and the model will learn it by heart"
 fi
 train=(--data "$dir/tokens_train_*.bin" --tokenizer "$dir/tok.json" --layers 4 --heads 4 --channels $channels
     --seq-len $seq --batch $batch --lr 2e-3 --device auto)

@@ -100,6 +100,9 @@ test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
 data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
 data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
 data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
+data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
+generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
+generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1

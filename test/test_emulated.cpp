@@ -50,6 +50,14 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     for (const char* run : {"/whole_bf16", "/whole_fp32"})    // both over the peak of bf16
         CHECK(contains(read_file(toy.dir + run + "/metrics.jsonl"), "\"mfu\":"));
 
+    // A checkpoint by the clock waits for the step that is on its way, and changes nothing.
+    const ProcessResult clock = run_emulated(small(toy, "clock", {"--dtype", "fp32", "--steps", "8", "--save-minutes",
+                                                                  "1e-9", "--keep", "0"}));
+    INFO(clock.err);
+    REQUIRE(clock.exit_code == 0);
+    CHECK(checkpoint_list(toy.dir + "/clock").size() >= 4);
+    CHECK(same_file(toy.newest("clock") + "/model.safetensors", toy.newest("whole_fp32") + "/model.safetensors"));
+
     // The same checkpoint on both devices.
     std::vector<std::string> eval = {
         "eval", toy.dir + "/whole_fp32", "--data", toy.dir + "/val.bin", "--eval-tokens", "512", "--json", "--device"};

@@ -3,7 +3,9 @@
 
 #include <sstream>
 
+#include "layers/cpu.h"
 #include "toy_run.h"
+#include "toy_model.h"
 
 namespace {
 std::vector<double> values(const std::string& metrics, const std::string& key) {
@@ -36,7 +38,8 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
     for (const char* batch : {"1", "4", "16"}) {
         const std::string out = std::string("b") + batch;
         // lr 0: the weights are the same, whatever they have been trained on.
-        must_run(toy.args(out, {"--steps", "2", "--batch", batch, "--lr", "0", "--val", both, "--eval-tokens", "8000"}));
+        must_run(toy.args(out, {"--steps", "2", "--batch", batch, "--lr", "0", "--val", both, "--eval-tokens",
+                                "8000"}));
         losses.push_back(values(toy.metrics(out), "\"val_loss\":").back());
         CHECK(losses.back() == doctest::Approx(losses[0]).epsilon(1e-6));
         ProcessResult e = must_run({"eval", toy.dir + "/" + out, "--data", both, "--eval-tokens", "8000", "--dtype",
@@ -46,6 +49,29 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
     }
     ProcessResult all = must_run({"eval", toy.dir + "/b1", "--data", both, "--json"});
     CHECK(number(all.out, "\"tokens\":") == 30010 / 32 * 32 + 4999 / 32 * 32);    // every whole window
+}
+
+TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged last one included") {
+    Toy toy;
+    Gpt<float> g(cpu_ops<float>());
+    toy_model(g, {257, 32, 2, 2, 32, 128, 1e-5f}, {Use::infer, 16, 32});
+    const Result<Tokenizer> tokenizer = Tokenizer::load(toy.dir + "/tok.json");
+    REQUIRE(tokenizer.ok());
+    std::vector<Evaluation> all;
+    for (int B : {1, 5, 16}) {
+        Result<Loader> loader = Loader::open({.pattern = toy.dir + "/val.bin", .B = B, .S = 32, .vocab = 257,
+                                              .shuffle = false, .most_tokens = 37 * 32});
+        REQUIRE(loader.ok());
+        int64_t calls = 0;
+        Result<Evaluation> e = evaluate(g, loader.value, tokenizer.value, B, 32,
+                                        [&](int64_t, int64_t windows) { calls += windows == 37; });
+        REQUIRE(e.ok());
+        all.push_back(e.value);
+        CHECK(calls == ceil_div(37, B));
+        CHECK(all.back().tokens == 37 * 32);
+        CHECK(all.back().loss == doctest::Approx(all[0].loss).epsilon(1e-6));
+        CHECK(all.back().bits_per_byte == doctest::Approx(all[0].loss / std::log(2.0)).epsilon(1e-6));
+    }
 }
 
 TEST_CASE("loader: some of an epoch's samples lie evenly over all shards, whatever the batch and the ranks") {
