@@ -136,16 +136,22 @@ try_device() {
     cat >"$work/preflight.cu" <<'CU'
 #include <cstdio>
 #include <cublasLt.h>
+#include <dlfcn.h>
 #include <nccl.h>
+#include <string>
 __global__ void count(int* n) { atomicAdd(n, 1); }
 int main() {
     int *n = nullptr, seen = 0;
     cublasLtHandle_t blas;
+    const std::string name = "libcublasLt.so." + std::to_string(CUDART_VERSION / 1000);    // as layers/cublaslt.cu
+    void* library = dlopen(name.c_str(), RTLD_NOW);
+    if (!library) return printf("%s\n", dlerror()), 1;
+    auto* create = reinterpret_cast<decltype(&cublasLtCreate)>(dlsym(library, "cublasLtCreate"));
     cudaError_t error = cudaMalloc(&n, sizeof(int));
     if (!error) error = cudaMemset(n, 0, sizeof(int));
     if (!error) count<<<1, 32>>>(n), error = cudaGetLastError();
     if (!error) error = cudaMemcpy(&seen, n, sizeof(int), cudaMemcpyDeviceToHost);
-    const int status = error ? -1 : int(cublasLtCreate(&blas));
+    const int status = error || !create ? -1 : int(create(&blas));
     printf("a kernel counts %d of 32 threads (%s), cuBLASLt starts with status %d, NCCL's header is %d\n", seen,
            cudaGetErrorString(error), status, NCCL_VERSION_CODE);
     return seen != 32 || status != 0;
@@ -153,7 +159,7 @@ int main() {
 CU
     local log=$work/preflight.txt
     if ! limited "$(limit 60)" nvcc -std=c++20 -arch="sm_${ARCH%% *}" -o "$work/preflight" "$work/preflight.cu" \
-        -lcublasLt >"$log" 2>&1; then
+        -ldl >"$log" 2>&1; then
         lacks "a working nvcc" "tried: 20 lines compiled for sm_${ARCH%% *}:" "$(tail -5 "$log")"
     elif ! limited "$(limit 30)" "$work/preflight" >"$log" 2>&1; then
         status=5
