@@ -90,6 +90,7 @@ comm_mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1
 comm_mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: oneDNN*
 layers/onednn.cpp ;; s/if (rows <= GEMV_ROWS) most/if (false) most/ ;; cpu: scratch held*
+layers/onednn.cpp ;; s/if (halves) most/if (false) most/ ;; cpu: scratch held*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
 layers/table.cpp ;; s/l.attention_rounds = NATIVE_BF16;// ;; selftest: attention in bf16*

@@ -238,7 +238,7 @@ template <class P> static void announced_scratch(const Ops<float, P>& op) {
     CAPTURE(std::string(op.name));
     for (auto [B, S, C, F, Vp, rows, NH] : {std::array{2, 128, 96, 384, 512, 128, 3}, {1, 300, 64, 256, 80, 300, 4},
                                             {6, 64, 384, 1536, 1024, 96, 6}, {1, 2, 384, 1536, 1024, 2, 6},
-                                            {GEMV_ROWS, 1, 512, 2048, 80, GEMV_ROWS, 2}}) {
+                                            {GEMV_ROWS, 1, 64, 16384, 80, GEMV_ROWS, 4}}) {
         const int N = B * S;
         const Heads h = {NH, NH, C / NH};
         cpu_scratch_release();
