@@ -16,7 +16,7 @@ constexpr double GB = 1e9, TFLOPS = 1e12;
 // one direction of NVLink, else of PCIe x16.
 const Gpu GPUS[] = {
     // H100 Tensor Core GPU data sheet (2023): SXM5 1,979 TFLOPS with sparsity, 3.35 TB/s, NVLink 900 GB/s; PCIe 1,513,
-    // 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022), table 2.
+    // 2 TB/s, PCIe 5.0. Multiprocessors: H100 architecture paper (2022).
     {"h100", "H100 SXM 80 GB", 90, 132, 80 * GB, 989 * TFLOPS, 3350 * GB, 450 * GB},
     {"h100-pcie", "H100 PCIe 80 GB", 90, 114, 80 * GB, 756 * TFLOPS, 2000 * GB, 64 * GB},
     // H200 Tensor Core GPU data sheet (2024): 141 GB, 4.8 TB/s, products as H100 SXM.
@@ -32,8 +32,8 @@ const Gpu GPUS[] = {
     // L40S data sheet (2023): 362.05 TFLOPS, 864 GB/s. L4 data sheet (2023): 242 with sparsity, 300 GB/s. PCIe 4.0.
     {"l40s", "L40S 48 GB", 89, 142, 48 * GB, 362 * TFLOPS, 864 * GB, 32 * GB},
     {"l4", "L4 24 GB", 89, 58, 24 * GB, 121 * TFLOPS, 300 * GB, 32 * GB},
-    // GA102 architecture paper (2020), table 9: 71 TFLOPS. Ada architecture paper (2022), table 2: 165.2. RTX Blackwell
-    // architecture paper (2025), table 3: 209.5. PCIe 4.0, 4.0, 5.0.
+    // GA102 architecture paper (2020): 71 TFLOPS. Ada architecture paper (2022): 165.2. RTX Blackwell
+    // architecture paper (2025): 209.5. PCIe 4.0, 4.0, 5.0.
     {"rtx3090", "GeForce RTX 3090 24 GB", 86, 82, 24 * GB, 71 * TFLOPS, 936 * GB, 32 * GB},
     {"rtx4090", "GeForce RTX 4090 24 GB", 89, 128, 24 * GB, 165.2 * TFLOPS, 1008 * GB, 32 * GB},
     {"rtx5090", "GeForce RTX 5090 32 GB", 120, 170, 32 * GB, 209.5 * TFLOPS, 1792 * GB, 64 * GB},
