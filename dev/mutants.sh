@@ -100,6 +100,10 @@ test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
 data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
 data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
 data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
+checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+data/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
+checkpoint_tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
+checkpoint_tensors.cpp ;; s/(c0 + c) \* t.rows + r0/(c0 + c) * t.rows/ ;; start: weights loaded*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
