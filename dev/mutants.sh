@@ -104,6 +104,10 @@ data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
+checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+data/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
+checkpoint_tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
+checkpoint_tensors.cpp ;; s/(c0 + c) \* t.rows + r0/(c0 + c) * t.rows/ ;; start: weights loaded*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
