@@ -12,22 +12,9 @@
 namespace fs = std::filesystem;
 
 namespace {
-std::string write_toy(const std::string& run, int64_t step, uint64_t seed) {
-    Status s = checkpoint_write(run, Toy(seed).g, Tokenizer(), toy_state(step, seed));
-    REQUIRE_MESSAGE(s.ok(), s.message);
-    return checkpoint_list(run).back();
-}
 std::string flipped(std::string bytes, size_t bit) {
     bytes[bit / 8] = char(bytes[bit / 8] ^ 1 << bit % 8);
     return bytes;
-}
-// In place: a file that is truncated and written again is flushed when it is closed, on some filesystems.
-void flip_in_file(const std::string& path, size_t bit) {
-    std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
-    f.seekg(std::streamoff(bit / 8));
-    char byte = char(f.get() ^ 1 << bit % 8);
-    f.seekp(std::streamoff(bit / 8));
-    REQUIRE(f.put(byte));
 }
 // Writes tensors whose element i is i.
 void write_tensors(const std::string& path, const std::vector<std::pair<std::string, std::vector<int64_t>>>& tensors,
@@ -53,42 +40,6 @@ std::vector<std::pair<std::string, std::vector<int64_t>>> toy_tensors(bool prefi
     return tensors;
 }
 }   // namespace
-
-TEST_CASE("crc32c: the check values of RFC 3720") {
-    CHECK(crc32c(0, "123456789", 9) == 0xE3069283u);
-    std::string zeros(32, '\0'), ones(32, '\xff');
-    CHECK(crc32c(0, zeros.data(), 32) == 0x8A9136AAu);
-    CHECK(crc32c(0, ones.data(), 32) == 0x62A8AB43u);
-    for (int64_t cut = 0; cut <= 32; cut++)
-        CHECK(crc32c(crc32c(0, ones.data(), cut), ones.data() + cut, 32 - cut) == 0x62A8AB43u);
-    CHECK(crc32c_table(0, "123456789", 9) == 0xE3069283u);
-}
-
-TEST_CASE("crc32c: the instruction, the tables and joined pieces agree, for all lengths and alignments") {
-    std::vector<unsigned char> bytes(100000);
-    for (size_t i = 0; i < bytes.size(); i++) bytes[i] = static_cast<unsigned char>(philox(1, 2, i).v[0]);
-    auto same = [&](int64_t at, int64_t n) {
-        const unsigned char* p = bytes.data() + at;
-        const uint32_t whole = crc32c_table(0, p, n);
-        bool ok = crc32c(0, p, n) == whole;
-        for (int64_t cut : {int64_t(0), n / 3, n / 2, n - n / 5, n}) {
-            const uint32_t first = crc32c(0, p, cut);
-            ok = ok && crc32c(first, p + cut, n - cut) == whole;
-            ok = ok && crc32c_join(first, crc32c(0, p + cut, n - cut), n - cut) == whole;
-        }
-        return ok;
-    };
-    int wrong = 0;
-    for (int64_t at = 0; at < 9; at++)
-        for (int64_t n = 0; n < 300; n++) wrong += !same(at, n);
-    for (int64_t strips : {24576, 2 * 24576, 3 * 24576})    // around the places where three strips run side by side
-        for (int64_t n = strips - 17; n <= strips + 17; n++) wrong += !same(n % 8, n);
-    CHECK(wrong == 0);
-    uint32_t doubled = crc32c(0, bytes.data(), 1);    // 64 Ki times the same byte
-    for (int64_t n = 1; n < 1 << 16; n *= 2) doubled = crc32c_join(doubled, doubled, n);
-    const std::vector<unsigned char> run(1 << 16, bytes[0]);
-    CHECK(doubled == crc32c_table(0, run.data(), 1 << 16));
-}
 
 TEST_CASE("checkpoint: everything reads back bit for bit") {
     std::string run = temporary_directory(), dir = write_toy(run, 500, 7);
@@ -426,103 +377,4 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
     CHECK(reports.size() == 1);
     CHECK(checkpoint_find(run + "/none", nullptr).status.code == Exit::input);
     CHECK(checkpoint_find(temporary_directory(), nullptr).status.code == Exit::input);
-}
-
-TEST_CASE("checkpoint: prune keeps the newest whole ones") {
-    std::string run = temporary_directory();
-    for (int step = 1; step <= 6; step++) write_toy(run, step, 1);
-    fs::create_directory(run + "/step_00000009.tmp");
-    write_file(run + "/step_00000009.tmp/model.safetensors", "x");
-    write_file(run + "/metrics.jsonl", "{}\n");
-    auto steps = [&] {
-        std::string text;
-        for (auto& dir : checkpoint_list(run)) text += dir.back();
-        return text;
-    };
-    REQUIRE(checkpoint_prune(run, 0).ok());
-    CHECK(steps() == "123456");
-    CHECK(!fs::exists(run + "/step_00000009.tmp"));
-    write_file(run + "/step_00000005/state.json", "{}");    // does not count, and stays to be looked at
-    REQUIRE(checkpoint_prune(run, 3).ok());
-    CHECK(steps() == "3456");
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "6");
-    write_file(run + "/step_00000006/MANIFEST", "");
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "6");
-    CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 2);    // and metrics.jsonl
-}
-
-namespace {
-// A checkpoint whose state names `best` as the step of the lowest validation loss.
-void write_with_best(const std::string& run, int64_t step, int64_t best) {
-    TrainState state = toy_state(step, 1);
-    state.best_step = best;
-    if (best >= 0) state.best_loss = 4.19;
-    REQUIRE(checkpoint_write(run, Toy(1).g, Tokenizer(), state).ok());
-}
-}    // namespace
-
-TEST_CASE("checkpoint: prune keeps the best by validation beside the newest") {
-    std::string run = temporary_directory();
-    auto steps = [&] {
-        std::string text;
-        for (auto& dir : checkpoint_list(run)) text += dir.back();
-        return text;
-    };
-    for (int step = 1; step <= 5; step++) write_with_best(run, step, step < 2 ? -1 : 2);
-    REQUIRE(checkpoint_prune(run, 2).ok());
-    CHECK(steps() == "245");
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "25");
-    write_with_best(run, 6, 6);    // a better one: 2 is no longer held
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "6");
-    write_with_best(run, 7, 6);
-    write_with_best(run, 8, 8);
-    write_file(run + "/step_00000008/model.safetensors", "");    // damaged: what it says does not count
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "678");
-    write_with_best(run, 9, 3);    // gone, which is no error here
-    REQUIRE(checkpoint_prune(run, 1).ok());
-    CHECK(steps() == "9");
-}
-
-TEST_CASE("checkpoint: the last, the best by validation, or one by its step") {
-    std::string run = temporary_directory();
-    auto at = [&](int step) { return run + "/step_0000000" + std::to_string(step); };
-    auto found = [&](const std::string& which) { return checkpoint_find(run, nullptr, which); };
-    auto refused = [&](const std::string& path, const std::string& which, Exit code, const std::string& text) {
-        Status s = checkpoint_find(path, nullptr, which).status;
-        INFO(which, s.message);
-        CHECK(s.code == code);
-        CHECK(s.message.find(text) != std::string::npos);
-    };
-    refused(run, "last", Exit::input, "expected a run");
-    refused(run, "best", Exit::input, "expected a run");
-    for (int step : {1, 2}) write_with_best(run, step, -1);
-    refused(run, "best", Exit::usage, "no validation is recorded");
-    refused(run, "best", Exit::usage, "steps 1 and 2");
-    for (int step : {3, 4}) write_with_best(run, step, 3);
-    CHECK(found("last").value == at(4));
-    CHECK(found("best").value == at(3));
-    CHECK(found("2").value == at(2));
-    CHECK(found("00000002").value == at(2));
-    refused(run, "5", Exit::usage, "steps 1, 2, 3 and 4");
-    for (const char* word : {"", "newest", "-1", "1.5", "123456789", "step_00000001"})
-        refused(run, word, Exit::usage, "expected best, last or a step");
-    refused(at(1), "best", Exit::usage, "itself a checkpoint");
-    refused(at(1), "1", Exit::usage, "itself a checkpoint");
-    CHECK(checkpoint_find(at(1), nullptr, "last").value == at(1));
-    refused("test/golden/hf_tiny", "best", Exit::usage, "itself a checkpoint");
-
-    flip_in_file(at(2) + "/model.safetensors", 8 * 900);
-    refused(run, "2", Exit::input, at(2) + "/model.safetensors");
-    CHECK(found("last").value == at(4));    // nobody looks at the older ones
-    flip_in_file(at(3) + "/model.safetensors", 8 * 900);
-    refused(run, "best", Exit::input, at(3) + "/model.safetensors");
-    fs::remove_all(at(3));
-    refused(run, "best", Exit::input, "step 3, the best by validation, is not there");
-    CHECK(checkpoint_step(at(4)) == 4);
-    CHECK(checkpoint_step(run) == -1);
 }

@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 
 #include "test.h"
@@ -58,4 +59,18 @@ inline TrainState toy_state(int64_t step, uint64_t seed) {
     for (double x : {0.1, -0.0, 5e-324, 1.7976931348623157e308, 1.0 / 3}) s.grad_norm.add(x);
     s.config = "[train]\nout = \"r\xc3\xa4\\n\"\n\tlr = 1e-3\n";
     return s;
+}
+
+inline std::string write_toy(const std::string& run, int64_t step, uint64_t seed) {
+    Status s = checkpoint_write(run, Toy(seed).g, Tokenizer(), toy_state(step, seed));
+    REQUIRE_MESSAGE(s.ok(), s.message);
+    return checkpoint_list(run).back();
+}
+// In place: a file that is truncated and written again is flushed when it is closed, on some filesystems.
+inline void flip_in_file(const std::string& path, size_t bit) {
+    std::fstream f(path, std::ios::in | std::ios::out | std::ios::binary);
+    f.seekg(std::streamoff(bit / 8));
+    char byte = char(f.get() ^ 1 << bit % 8);
+    f.seekp(std::streamoff(bit / 8));
+    REQUIRE(f.put(byte));
 }
