@@ -50,7 +50,7 @@ bool has_temporary(const std::string& run) {
     return std::any_of(fs::directory_iterator(run), fs::directory_iterator(),
                        [](auto& e) { return e.path().extension() == ".tmp"; });
 }
-void write_toy(const std::string& run, int64_t step, uint64_t seed, const Disk& disk = FAULTY) {
+void write_faulty(const std::string& run, int64_t step, uint64_t seed, const Disk& disk = FAULTY) {
     Status s = checkpoint_write(run, Toy(seed).g, Tokenizer(), toy_state(step, seed), disk);
     REQUIRE_MESSAGE(s.ok(), s.message);
 }
@@ -93,7 +93,7 @@ void fail_everywhere(Fault fault, int error, bool from_then_on, const std::funct
             CHECK(s.message.find(strerror(error)) != std::string::npos);
         }
         // Whatever happened, the next ones work and leave nothing behind.
-        write_toy(run, 3, 3);
+        write_faulty(run, 3, 3);
         CHECK(loads(run) == 3);
         CHECK(checkpoint_prune(run, 1, FAULTY).ok());
         CHECK((checkpoint_list(run).size() == 1 && !has_temporary(run)));
@@ -105,8 +105,8 @@ void fail_everywhere(Fault fault, int error, bool from_then_on, const std::funct
 }   // namespace
 
 TEST_CASE("checkpoint: the disk fails at the n-th call, for every n") {
-    auto one = [](const std::string& run) { write_toy(run, 1, 1); };
-    auto two = [](const std::string& run) { write_toy(run, 1, 1), write_toy(run, 2, 1); };
+    auto one = [](const std::string& run) { write_faulty(run, 1, 1); };
+    auto two = [](const std::string& run) { write_faulty(run, 1, 1), write_faulty(run, 2, 1); };
     auto write = [](const std::string& run) {
         Status s = checkpoint_write(run, Toy(2).g, Tokenizer(), toy_state(2, 2), FAULTY);
         bool committed = checkpoint_list(run).size() == 2;
@@ -330,7 +330,7 @@ TEST_CASE("checkpoint: the power goes at any moment") {
     };
     for (const Row& row : {Row{"write", 1, write, 2}, Row{"write over", 2, write, 2}, Row{"prune", 2, prune, 1}}) {
         std::string run = temporary_directory();
-        for (int step = 1; step <= row.before; step++) write_toy(run, step, 1);
+        for (int step = 1; step <= row.before; step++) write_faulty(run, step, 1);
         Outcome o = crash_everywhere(run, row.act, {1, row.last}, row.last);
         printf("%s: %d crash states\n", row.what, o.states);
         CHECK(o.states >= 60);
@@ -341,6 +341,6 @@ TEST_CASE("checkpoint: the power goes at any moment") {
     }
     // The simulation can tell: where fsync of a directory does nothing, the committed checkpoint is not safe.
     std::string run = temporary_directory();
-    write_toy(run, 1, 1);
+    write_faulty(run, 1, 1);
     CHECK(crash_everywhere(run, write, {1, 2}, 2, true).wrong > 0);
 }
