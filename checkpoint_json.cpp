@@ -133,6 +133,13 @@ constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETE
 constexpr CountRow OPTIONAL[] = {{"best_step", &TrainState::best_step},
                                  {"bad_validations", &TrainState::bad_validations},
                                  {"documents", &TrainState::documents}};
+struct TextRow {
+    const char* key;
+    std::string TrainState::*field;
+};
+constexpr TextRow OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
+                                      {"backend", &TrainState::backend},
+                                      {"algorithms", &TrainState::algorithms}};
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -166,7 +173,9 @@ std::string state_json(const TrainState& s) {
         j[row.key] = {{"seen", d.seen}, {"window", window}};
     }
     j["config"] = s.config;
-    if (!s.algorithms.empty()) j["algorithms"] = s.algorithms;
+    for (auto& row : OPTIONAL_TEXTS)
+        if (!(s.*row.field).empty()) j[row.key] = s.*row.field;
+    if (s.validation) j["validation"] = s.validation;
     for (auto& row : OPTIONAL)
         if (s.*row.field != TrainState{}.*row.field) j[row.key] = s.*row.field;
     CHECK((s.best_step >= 0) == std::isfinite(s.best_loss), "best step %lld, loss %g", (long long)s.best_step,
@@ -189,7 +198,9 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
         fields += j.value.contains(key);
         return j.value.contains(key);
     };
-    if (given("algorithms")) TRY(f.get("algorithms", &s.algorithms));
+    for (auto& row : OPTIONAL_TEXTS)
+        if (given(row.key)) TRY(f.get(row.key, &(s.*row.field)));
+    if (given("validation")) TRY(f.get("validation", &s.validation));
     for (auto& row : OPTIONAL)
         if (given(row.key)) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
     if (given("best_loss")) TRY(f.get("best_loss", &s.best_loss, -DBL_MAX, DBL_MAX));

@@ -122,6 +122,9 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     return open_cuda(o, devices[at].index);
 }
 
+const char* dtype_name(Dtype dtype) {
+    return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::tf32 ? "tf32" : "fp32";
+}
 double measure_peak(const Device& d) {
     return d.gpu ? with_ops(*d.model, [](auto& op) { return product_speed(op); }) : 0;
 }

@@ -24,6 +24,7 @@ struct Device {
 // fp32 on the CPU. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
 // such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
+const char* dtype_name(Dtype dtype);     // as --dtype has it
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 
 // f(the model's operations), whose type is one of a device's: Ops<bf16>, Ops<float, bf16> or Ops<float>.

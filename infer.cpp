@@ -40,9 +40,10 @@ Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& nam
 
 // Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
 // --checkpoint best)".
-std::string taken_text(const std::string& run, const std::string& dir, const TrainState& state,
-                       const std::string& which) {
+std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
     const std::vector<std::string> dirs = checkpoint_list(run);
+    // The newest checkpoint knows which one is the best, an older one only which was.
+    if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
     std::string best, text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
     if (state.best_step >= 0) {
@@ -66,8 +67,9 @@ struct Source {
 struct Room { int B, S; };
 
 // Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
-// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer.
-Status open_model(Opened& m, const Source& source, const DeviceOptions& device,
+// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer. as_trained:
+// --dtype auto is what the run was trained in, where this device has it.
+Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
     TRY(opened.status);
@@ -86,6 +88,11 @@ Status open_model(Opened& m, const Source& source, const DeviceOptions& device,
             state = read.value;
             m.documents = state.documents;
         }
+        DeviceOptions wanted = device;
+        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
+        if (opened.value.model && wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.value.dtype))
+            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = std::move(other);
+        m.device = opened.value.text;
         if (!opened.value.model) {    // the one before was damaged
             m.g.reset();
             opened = open_device(device, false);
@@ -139,7 +146,9 @@ Result<std::string> read_prompt(const SampleOptions& o) {
     if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
     if (o.prompt_file == "-") {
         note_typed_input();
-        return std::string(std::istreambuf_iterator<char>(std::cin), {});
+        std::string typed(std::istreambuf_iterator<char>(std::cin), {});
+        if (typed.ends_with('\n')) typed.pop_back();    // which ends a command's output, not the prompt
+        return typed;
     }
     return read_file(o.prompt_file, 1 << 30);
 }
@@ -148,7 +157,7 @@ Status sample(const SampleOptions& o) {
     Result<std::string> prompt = read_prompt(o);
     TRY(prompt.status);
     Opened m;
-    TRY(open_model(m, o.source, o.device, [&](int context, bool gpu) {
+    TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
         const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
@@ -156,8 +165,8 @@ Status sample(const SampleOptions& o) {
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
     if (m.tokenizer.vocab_size() == 0)
-        return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer gpt2 or a tokenizer.json",
-                    m.dir.c_str());
+        return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer%s a tokenizer.json of %d tokens",
+                    m.dir.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
 
@@ -212,7 +221,7 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.source, o.device, [&](int context, bool) {
+    TRY(open_model(m, o.source, o.device, true, [&](int context, bool) {
         return Room{o.batch, o.seq_len ? o.seq_len : context};
     }));
     if (o.seq_len > m.g->c.T)
@@ -223,7 +232,11 @@ Status eval(const EvalOptions& o) {
     config.shuffle = false, config.most_tokens = o.eval_tokens;
     Result<Loader> loader = Loader::open(config);
     TRY(loader.status);
-    TRY(shards_match(loader.value.shards(), m.tokenizer));
+    const std::string own = m.dir + "/tokenizer.json";
+    const bool named = access(own.c_str(), F_OK) != 0;
+    TRY(shards_match(loader.value.shards(), m.tokenizer, m.g->c.V,
+                     named ? TokenizerSource{"--tokenizer " + o.source.tokenizer, "give the one that it was made with"}
+                           : TokenizerSource{own, "tokenize the text again with that one"}));
     const double start = now_seconds();
     Progress progress;
     Result<Evaluation> result =
@@ -266,7 +279,7 @@ Command sample_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
-          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input"},
+          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, less its last line end"},
           {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "samples, computed together", 1, 4096},
           {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
@@ -308,7 +321,7 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
-        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+        {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
     c.run = [o] { return eval(*o); };
     return c;

@@ -53,6 +53,7 @@ struct Trainer {
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
     std::string extra, val_text;                      // of this step's metrics; the last validation loss
+    std::pair<int64_t, double> best_before = {-1, INFINITY};    // the best step and its loss before the last validation
     double started = 0, since = 0, saved_at = 0;      // seconds: the loop; the last step's end; the last checkpoint
     double flops = 0, measured = 0;                   // of one token; the device's FLOP/s, measured
     int64_t first_step = 0, issued = 0, bytes = 0;    // issued: steps given to the device; bytes: of its memory

@@ -114,7 +114,7 @@ FlagGroup planning_flags(TrainOptions& o) {
 }
 }    // namespace
 
-// No option is passed over in silence for want of another.
+// Refuses an option that has no effect without another.
 static Status check_flags(const TrainOptions& o) {
     const struct { const char* name; bool given; const char* needs; bool there; } rows[] = {
         {"--gpu", !o.gpu.empty(), "--dry-run", o.dry_run},
@@ -123,7 +123,9 @@ static Status check_flags(const TrainOptions& o) {
         {"--tflops", o.tflops > 0, "--dry-run", o.dry_run},
         {"--eval-every", o.eval_every > 0, "--val", !o.val.empty()},
         {"--patience", o.patience > 0, "--val and --eval-every", !o.val.empty() && o.eval_every > 0},
+        {"--eval-tokens", o.eval_tokens != TrainOptions{}.eval_tokens, "--val", !o.val.empty()},
         {"--sample-prompt", !o.sample_prompt.empty(), "--sample-every", o.sample_every > 0},
+        {"--sample-tokens", o.sample_tokens != TrainOptions{}.sample_tokens, "--sample-every", o.sample_every > 0},
     };
     for (auto& row : rows)
         if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);

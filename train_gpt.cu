@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "data/file.h"
 #include "data/json.h"
@@ -215,6 +216,7 @@ Status Trainer::validate() {
     TRY(e.status);
     const double loss = e.value.loss;
     const bool better = loss < state.best_loss;    // never where it is not finite
+    best_before = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
     if (better) state.best_loss = loss, state.best_step = state.step;
     char text[48];
@@ -249,7 +251,7 @@ Status Trainer::diverged() {
 Status Trainer::stopped() {
     std::string who;    // several, as launchers signal all: the first
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
-        if (said[size_t(r)].signal != 0) who = " of " + ranks.watch->name(r);
+        if (int(said[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +
@@ -290,6 +292,7 @@ Status Trainer::loop() {
         if (issued > state.step) continue;
         const bool best = o.keep_best && state.best_step == state.step;
         if (!goes_on() || best || save_due || (o.save_every && state.step % o.save_every == 0)) saved = save();
+        if (!saved.ok() && best) std::tie(state.best_step, state.best_loss) = best_before;    // it is not there
         if (together) return saved;    // the ranks are apart
     }
     together = true;

@@ -165,6 +165,7 @@ Status Trainer::set_up() {
     TRY(same_start());
     same_algorithms();
     state.config = o.resolved;
+    state.dtype = dtype_name(device.dtype), state.backend = device.model->backend();
     TRY(agreed(open_metrics()));
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
@@ -183,11 +184,10 @@ void Trainer::warn_of_repetition() {
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
     if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
-    progress.note("warning: " + std::to_string(o.steps) + " steps read the data " + human_count(epochs) + " times (" +
-                  human_count(unique) + " tokens" +
+    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) + " tokens" +
                   (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
-                  "): it will be learnt by heart; fewer --steps, --patience" + (large ? ", a smaller model" : "") +
-                  " or more text");
+                  "): it will be learnt by heart; --patience, fewer steps" + (large ? ", a smaller model" : "") +
+                  " or more text would help");
 }
 
 Status Trainer::choose_batch() {
@@ -247,6 +247,11 @@ void Trainer::settle_batch() {
 }
 
 Status Trainer::open_data() {
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // of the weights
+    const TokenizerSource whose = {
+        theirs ? start + "'s" : o.tokenizer.empty() ? "gpt2, the default" : "--tokenizer " + o.tokenizer,
+        theirs ? "tokenize the text again with that one, " + start + "/tokenizer.json"
+               : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
     l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
@@ -258,9 +263,11 @@ Status Trainer::open_data() {
         Result<Loader> v = Loader::open(l);
         TRY(v.status);
         val = std::move(v.value);
-        TRY(shards_match(val.shards(), tokenizer));
+        const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
+        state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
+        TRY(shards_match(val.shards(), tokenizer, config.V, whose));
     }
-    return shards_match(data.shards(), tokenizer);
+    return shards_match(data.shards(), tokenizer, config.V, whose);
 }
 
 Status Trainer::plan_steps() {

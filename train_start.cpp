@@ -1,6 +1,7 @@
 // train_start.cpp - what `flatgpt train` starts from: a checkpoint of its own, another model's weights, or new ones.
 #include <unistd.h>
 
+#include <climits>
 #include <filesystem>
 #include <map>
 
@@ -39,6 +40,30 @@ Status Trainer::look_for_start() {
     return {};
 }
 
+namespace {
+std::map<std::string, std::string> rows_of(const std::string& toml) {
+    std::map<std::string, std::string> rows;
+    for (size_t at = 0, end; at < toml.size(); at = end + 1) {
+        end = std::min(toml.find('\n', at), toml.size());
+        const std::string row = toml.substr(at, end - at);
+        if (const size_t equals = row.find(" = "); equals != std::string::npos)
+            rows[row.substr(0, equals)] = row.substr(equals + 3);
+    }
+    return rows;
+}
+// "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
+std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
+    const std::map<std::string, std::string> old = rows_of(before);
+    std::vector<std::string> changed;
+    for (const auto& [key, value] : rows_of(now)) {
+        const auto was = old.find(key);
+        if (key == "out" || key == "resume" || was == old.end() || was->second == value) continue;
+        changed.push_back(key + " " + was->second + " -> " + value);
+    }
+    return changed;
+}
+}    // namespace
+
 static std::string shape_text(const Config& c) {
     char text[96];
     snprintf(text, sizeof text, "L=%d NH=%d C=%d T=%d", c.L, c.NH, c.C, c.T);
@@ -47,25 +72,26 @@ static std::string shape_text(const Config& c) {
 
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
-    std::string base = start;
-    if (o.model.empty() && o.from.empty()) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
     std::error_code error;
-    const bool directory = std::filesystem::is_directory(o.model, error);
-    Result<Config> named = Config{};
-    if (!o.model.empty() && !(directory && resuming)) {
-        Result<std::string> found = directory ? newest(o.model) : o.model;
+    const bool directory = std::filesystem::is_directory(o.model, error), given = !o.model.empty();
+    if (!given && o.from.empty()) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
+    std::string base = start;
+    Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
+    if (directory && !resuming) {
+        Result<std::string> found = newest(o.model);
         TRY(found.status);
-        if (directory && base.empty()) base = found.value;
-        named = directory ? checkpoint_config(found.value) : config_named(o.model);
-        TRY(named.status);
+        if (base.empty()) base = found.value;
+        named = checkpoint_config(found.value);
+    } else if (!directory && !o.model.empty()) {
+        named = config_named(o.model);
     }
+    if (!resuming && !o.model.empty()) TRY(named.status);
     Result<Config> found = base.empty() ? named : checkpoint_config(base);
     TRY(found.status);
     config = found.value;
     Config asked = config;
-    // --from's own --model row says gpt2 in the run.toml of older runs.
-    const bool compare = resuming ? o.from.empty() && !directory : !o.from.empty() && !o.model.empty();
-    if (compare) {
+    // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared.
+    if (given && !start.empty() && named.ok() && !(resuming && !o.from.empty())) {
         asked = named.value;
         asked.V = config.V, asked.norm_eps = config.norm_eps;
         asked.T = resuming && o.seq_len ? o.seq_len : config.T;
@@ -93,14 +119,20 @@ Status Trainer::choose_model() {
     return config_check(config);
 }
 
-// A resumed run has its checkpoint's; --tokenizer, if it is still there, must be the same. A new one takes --tokenizer,
-// else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
+// A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
+// --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
 Status Trainer::choose_tokenizer(const std::string& base) {
     Result<Tokenizer> own = base.empty() ? Tokenizer() : checkpoint_tokenizer(base);
     TRY(own.status);
     tokenizer = own.value;
-    const bool known = tokenizer.vocab_size() > 0, gone = o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK);
-    if (!o.tokenizer.empty() && !(resuming && gone)) {
+    const bool known = tokenizer.vocab_size() > 0;
+    bool gone = false;
+    if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
+        Result<TrainState> before = checkpoint_state(base);
+        TRY(before.status);
+        gone = rows_of(before.value.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
+    }
+    if (!o.tokenizer.empty() && !gone) {
         Result<Tokenizer> given = Tokenizer::load(o.tokenizer);
         TRY(given.status);
         const bool same = known && given.value.fingerprint() == tokenizer.fingerprint();
@@ -125,11 +157,14 @@ Status Trainer::choose_tokenizer(const std::string& base) {
 
 // ---- weights -------------------------------------------------------------------------------------------------------
 
-// Documents of the shards that begin with end-of-text; -1 where one of them does not say.
-static int64_t documents_in(const std::vector<Shard>& shards) {
+// Documents of the shards that begin with end-of-text; -1 where a shard does not say. Shards that older versions made
+// do not say either, and do not begin with it: 0.
+static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {
-        if (!s.tokenizer) return -1;
+        int first = -1;
+        if (!s.tokenizer && s.tokens && end_of_text >= 0) (void)shard_read(s, 0, 1, INT_MAX, &first);    // the loader will say what is wrong
+        if (!s.tokenizer) return first >= 0 && first != end_of_text ? 0 : -1;
         all += s.documents;
     }
     return all;
@@ -138,7 +173,7 @@ static int64_t documents_in(const std::vector<Shard>& shards) {
 Status Trainer::load() {
     state.seed = uint64_t(o.seed);
     state.data = data.fingerprint();
-    state.documents = documents_in(data.shards());
+    state.documents = documents_in(data.shards(), tokenizer.end_of_text());
     if (resuming) return resume();
     if (start.empty()) {
         device.model->init(uint64_t(o.seed));
@@ -151,30 +186,6 @@ Status Trainer::load() {
     else if (state.documents >= 0) state.documents += before.value.documents;
     return checkpoint_weights(start, *device.model);
 }
-
-namespace {
-std::map<std::string, std::string> rows_of(const std::string& toml) {
-    std::map<std::string, std::string> rows;
-    for (size_t at = 0, end; at < toml.size(); at = end + 1) {
-        end = std::min(toml.find('\n', at), toml.size());
-        const std::string row = toml.substr(at, end - at);
-        if (const size_t equals = row.find(" = "); equals != std::string::npos)
-            rows[row.substr(0, equals)] = row.substr(equals + 3);
-    }
-    return rows;
-}
-// "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
-std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
-    const std::map<std::string, std::string> old = rows_of(before);
-    std::vector<std::string> changed;
-    for (const auto& [key, value] : rows_of(now)) {
-        const auto was = old.find(key);
-        if (key == "out" || key == "resume" || was == old.end() || was->second == value) continue;
-        changed.push_back(key + " " + was->second + " -> " + value);
-    }
-    return changed;
-}
-}    // namespace
 
 Status Trainer::resume() {
     Result<TrainState> s = checkpoint_state(start);
@@ -192,16 +203,17 @@ Status Trainer::resume() {
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));
     device.model->set_updates(s.value.updates);
+    const uint64_t validation = state.validation;
     state = s.value;
     data.seek({state.epoch, state.index});
-    const std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
+    if (validation && state.validation != validation)    // losses of other data are not to be compared
+        state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
+    if (validation) state.validation = validation;
+    std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
+    const std::string backend = device.model->backend();
+    if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
     std::string text;
-    for (const std::string& row : changed) {
-        text += (text.empty() ? "; changed: " : ", ") + row;
-        // Losses of other validation data are not to be compared.
-        if (row.starts_with("val ") || row.starts_with("eval-tokens ") || row.starts_with("seq-len "))
-            state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
-    }
+    for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;
     progress.note("resumed from " + start + " after step " + std::to_string(state.step) + text);
     return {};
 }

@@ -29,8 +29,13 @@ struct Shard {
 Result<Shard> shard_open(const std::string& path, bool raw_u16);
 // The same on bytes. head: the file's first bytes (1024 where it has them); file_bytes: its whole size.
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16);
-// Exit 3 naming the first shard that is known to be made with another tokenizer. An empty one is no tokenizer: ok.
-Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer);
+// Exit 3 naming the first shard that is known to be made with another tokenizer or, where there is none (it is empty),
+// with one that has more tokens than vocab. whose: where the tokenizer comes from, and what to do, for the message.
+struct TokenizerSource {
+    std::string name, advice;
+};
+Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer, int vocab,
+                    const TokenizerSource& whose);
 bool shard_begins(std::string_view head);    // with the magic of a shard
 // Reads tokens [first, first+count) into out. Exit 3 with file and offset: the file is gone or was changed since
 // shard_open, or a token is outside [0, vocab).

@@ -220,7 +220,7 @@ bool cpu_supports(Isa isa) {
         default: return true;
     }
 }
-bool cpu_has_bf16() { return cpu_supports(Isa::avx512bf16); }
+bool cpu_has_bf16() { return cpu_isa() == Isa::avx512bf16; }
 // Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
 // process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
 static bool granted_amx() {

@@ -144,6 +144,6 @@ const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters, and the matrix products' other input is rounded to bf16 (in
 // attention both, with the probabilities and their gradients, where the CPU multiplies bf16); sums are float.
 template <class P> const Ops<float, P>& cpu_ops();
-bool cpu_has_bf16();         // the CPU multiplies bf16 natively (AVX512-BF16, AMX): elsewhere bf16 is slower than fp32
+bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX): others are slower by it
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

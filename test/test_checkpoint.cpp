@@ -281,12 +281,12 @@ TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
 TEST_CASE("state.json: hostile fields") {
     using nlohmann::json;
     TrainState full = toy_state(3, 4);    // with what only some runs know
-    full.algorithms = "x", full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
+    full.algorithms = full.dtype = full.backend = "x", full.validation = ~uint64_t(0), full.best_step = 0, full.best_loss = 1.0 / 3, full.bad_validations = 7, full.documents = 0;
     const std::string text = state_json(full);
     const json good = json::parse(text);
     CHECK(state_parse(text, "s").value == full);
     CHECK(state_parse(state_json(TrainState{}), "s").value == TrainState{});
-    const std::set<std::string> optional = {"algorithms", "bad_validations", "documents"};
+    const std::set<std::string> optional = {"algorithms", "bad_validations", "documents", "dtype", "backend", "validation"};
     for (auto& [key, value] : good.items()) {
         for (json bad : {json(), json(-1), json(1.5), json(UINT64_MAX), json(1e300), json("x"), json::array(),
                          json::object(), json(true)}) {

@@ -267,15 +267,20 @@ TEST_CASE("shard: names the tokenizer that made it, and another one is refused")
     CHECK(known.documents == 2);
     CHECK(unknown.vocab == 0);
     CHECK(unknown.tokenizer == 0);
-    CHECK(shards_match({unknown, known}, small).ok());
-    CHECK(shards_match({unknown}, gpt2).ok());
-    CHECK(shards_match({known}, Tokenizer()).ok());
-    Status s = shards_match({unknown, known}, gpt2);
+    auto match = [](const std::vector<Shard>& shards, const Tokenizer& t, int vocab = 0) {
+        return shards_match(shards, t, vocab, {"gpt2, the default", "do that"});
+    };
+    CHECK(match({unknown, known}, small).ok());
+    CHECK(match({unknown}, gpt2).ok());
+    CHECK(match({known}, Tokenizer(), 258).ok());
+    CHECK(match({unknown}, Tokenizer(), 65).ok());
+    CHECK(match({unknown, known}, Tokenizer(), 65).code == Exit::input);    // an id will not fit
+    Status s = match({unknown, known}, gpt2);
     CHECK(s.code == Exit::input);
-    for (const char* part : {"known.bin: made with", "258", "50257", "--tokenizer"})
+    for (const char* part : {"known.bin: made with", "258", "50257", "gpt2, the default", "do that"})
         CHECK_MESSAGE(s.message.find(part) != std::string::npos, s.message);
     // The same number of tokens does not make the same tokenizer.
-    CHECK_FALSE(shards_match({known}, Tokenizer::from_merges({{65, 64}}, Pattern::gpt2, {"<|endoftext|>"})).ok());
+    CHECK_FALSE(match({known}, Tokenizer::from_merges({{65, 64}}, Pattern::gpt2, {"<|endoftext|>"})).ok());
     // llm.c's word order: [3] vocabulary, [4] and [5] the fingerprint's low and high half, [6] documents.
     std::string bytes = read_file(dir + "/known.bin");
     auto word = [&](size_t i) { uint32_t x; return memcpy(&x, bytes.data() + 4 * i, 4), x; };

@@ -131,10 +131,38 @@ TEST_CASE("train: --patience ends the run, and goes on ending it; --keep-best ke
     r = must_run(toy.args("c", {"--steps", "20", "--eval-every", "5", "--keep", "0"}));
     CHECK(!contains(r.err, "the best by validation"));
     CHECK(checkpoint_list(toy.dir + "/c").size() == 4);    // each validation was better
+    // The same validation set by another path: its best stays the best.
+    const std::string away = toy.dir + "/away";
+    fs::create_directory(away);
+    fs::copy_file(toy.dir + "/val.bin", away + "/val.bin");
+    must_run(toy.args("a", {"--steps", "100", "--lr", "0", "--eval-every", "5", "--patience", "3", "--keep", "1",
+                            "--resume", "auto", "--val", away + "/val.bin"}), 0, "step 20: the validation loss");
+    CHECK(checkpoint_list(toy.dir + "/a") == std::vector{step_dir(toy, "a", 5), step_dir(toy, "a", 20)});
     // Another validation set: its losses are not compared with the old one's.
     toy.write("other", 2000, 9);
     must_run(toy.args("a", {"--steps", "100", "--lr", "0", "--eval-every", "5", "--patience", "2", "--keep", "1",
-                            "--resume", "auto", "--val", toy.dir + "/other.bin"}), 0, "step 30: the validation loss");
+                            "--resume", "auto", "--val", toy.dir + "/other.bin"}), 0, "step 35: the validation loss");
+}
+
+TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
+    Toy toy;
+    std::vector<std::string> a = toy.args("a", {"--steps", "20", "--lr", "0", "--eval-every", "5", "--keep", "0"});
+    fs::create_directories(toy.dir + "/a");
+    write_file(step_dir(toy, "a", 5), "in the way");
+    ProcessResult r = must_run(a, 0, "no checkpoint of step 5");
+    CHECK(contains(r.err, "the best by validation is step 10"));
+    must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
+    // Of an older step, the newest one says which is the best.
+    r = must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0, "the best by validation is step 10");
+}
+
+TEST_CASE("train: what is trained in bf16 is evaluated in bf16") {
+    if (!cpu_has_bf16()) SKIP("the instruction set in use has no bf16 products");
+    Toy toy;
+    must_run(toy.args("a", {"--steps", "5", "--dtype", "bf16", "--eval-tokens", "0"}));
+    ProcessResult e = must_run({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--json"}, 0, "bf16");
+    CHECK(number(e.out, "{\"loss\":") ==
+          doctest::Approx(values(toy.metrics("a"), "\"val_loss\":").back()).epsilon(1e-6));
 }
 
 TEST_CASE("train: checkpoints by the clock") {
@@ -178,6 +206,8 @@ TEST_CASE("train: shards of another tokenizer are refused by name before the fir
     std::vector<std::string> gone = args("a", own, own, "/t.json");
     Toy::set(gone, "--steps", "3");
     must_run(gone);    // the checkpoint has it
+    Toy::set(gone, "--tokenizer", toy.dir + "/mistyped.json");
+    must_run(gone, 3, "mistyped.json");
     const std::string run = toy.dir + "/a";
     must_run({"eval", run, "--data", own});
     must_run({"eval", run, "--data", other}, 3, other);
@@ -207,6 +237,18 @@ TEST_CASE("train: no option is passed over in silence") {
     r = must_run(toy.args("a", {"--steps", "10", "--resume", "auto", "--lr", "1e-3", "--batch", "2", "--total-batch",
                                 "128"}));
     CHECK(contains(r.err, "; changed: steps 8 -> 10\n"));
+    // What is not said again is taken from the checkpoint.
+    must_run({"train", "--data", toy.dir + "/train.bin", "--seq-len", "32", "--out", toy.dir + "/a", "--seed", "5",
+              "--dtype", "fp32", "--resume", "auto", "--steps", "11"}, 0, "after step 10");
+    must_run(with(tune, {"--eval-tokens", "5"}), 2, "--val");
+    // A run that took its shape from a directory goes on without it.
+    std::vector<std::string> shaped = toy.args("shaped", {"--steps", "2"});
+    Toy::set(shaped, "--model", toy.dir + "/a");
+    for (const char* flag : {"--layers", "--heads", "--channels"})
+        shaped.erase(std::find(shaped.begin(), shaped.end(), flag), std::find(shaped.begin(), shaped.end(), flag) + 2);
+    must_run(shaped);
+    fs::rename(toy.dir + "/a", toy.dir + "/moved");
+    must_run({"train", "--config", toy.dir + "/shaped/run.toml", "--resume", "auto", "--steps", "3"});
 }
 
 TEST_CASE("train: --vocab takes shards without a tokenizer; a model without one may be GPT-2's") {
@@ -240,7 +282,7 @@ TEST_CASE("train: warns when the data is read too often") {
     Toy toy;
     toy.write("small", 6 * 32 + 1, 1);    // 192 tokens for 34.7 thousand parameters
     const std::string data = toy.dir + "/small.bin";
-    must_run(toy.args("a", {"--steps", "32", "--data", data}), 0, "read the data 21 times (192 tokens, fewer than the "
+    must_run(toy.args("a", {"--steps", "32", "--data", data}), 0, "reads its data 21 times (192 tokens, fewer than the "
              "model's 34.7k parameters)");
     CHECK(contains(must_run(toy.args("b", {"--steps", "9", "--data", data})).err, "warning"));
     CHECK(!contains(must_run(toy.args("c", {"--steps", "6", "--data", data})).err, "warning"));    // 4 times
@@ -249,7 +291,7 @@ TEST_CASE("train: warns when the data is read too often") {
                                      "--steps", "9", "--batch", "4", "--dtype", "fp32"};
     CHECK(!contains(must_run(tune).err, "warning"));
     Toy::set(tune, "--steps", "32"), Toy::set(tune, "--out", toy.dir + "/e");
-    must_run(tune, 0, "read the data 21 times (192 tokens): it");
+    must_run(tune, 0, "reads its data 21 times (192 tokens): it");
 }
 
 TEST_CASE("generate: a text without a prompt begins where documents or lines begin") {
