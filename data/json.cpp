@@ -25,18 +25,13 @@ struct Validator : nlohmann::json_sax<json> {
     bool string(string_t&) override { return true; }
     bool binary(binary_t&) override { return true; }
     bool start_object(size_t) override { return open(); }
-    bool end_object() override {
-        std::vector<std::string>& names = keys.back();
-        std::sort(names.begin(), names.end());
-        const auto twice = std::adjacent_find(names.begin(), names.end());
-        if (twice == names.end()) return close();
-        error = "the key \"" + *twice + "\" occurs twice";
-        return false;
-    }
+    bool end_object() override { return distinct() && close(); }
     bool start_array(size_t) override { return open(); }
     bool end_array() override { return close(); }
     bool key(string_t& name) override {
-        keys.back().push_back(name);
+        std::vector<std::string>& names = keys.back();
+        if (names.size() == names.capacity() && !distinct()) return false;    // a million equal keys are not gathered
+        names.push_back(name);
         return true;
     }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
@@ -47,6 +42,14 @@ struct Validator : nlohmann::json_sax<json> {
     }
 
   private:
+    bool distinct() {    // the innermost object's keys
+        std::vector<std::string>& names = keys.back();
+        std::sort(names.begin(), names.end());
+        const auto twice = std::adjacent_find(names.begin(), names.end());
+        if (twice == names.end()) return true;
+        error = "the key \"" + *twice + "\" occurs twice";
+        return false;
+    }
     bool open() {
         keys.emplace_back();
         if (int(keys.size()) <= max_depth) return true;
