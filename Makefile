@@ -17,6 +17,13 @@ WARN ?= -Wall -Wextra -Wno-restrict
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
+# `make clean` and more in one call: goals are made side by side, and build/version and the like are written while make
+# reads this file. So clean is done here, before anything else.
+CLEAN_FIRST := $(and $(filter clean,$(MAKECMDGOALS)),$(filter-out clean,$(MAKECMDGOALS)))
+ifneq ($(CLEAN_FIRST),)
+$(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
+endif
+
 # Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
 # on CPUs.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
@@ -181,13 +188,16 @@ uninstall:
 	dev/install.sh --remove '$(DESTDIR)$(PREFIX)'
 # Of the last commit; DIST: where the archive goes.
 DIST ?= .
-dist: COMMIT = $(shell git describe --always)
+dist: COMMIT = $(shell git describe --always 2>/dev/null)
 dist:
+	@[ -e .git ] && git rev-parse -q --verify HEAD >/dev/null || { \
+	    echo "make dist: expected a git checkout with a commit, found none in $(CURDIR); an unpacked archive cannot" \
+	        "be packed again: pass on the archive itself" >&2; exit 1; }
 	@mkdir -p $(BUILD)/dist
 	@git log -1 --format='$(COMMIT) %cs' >$(BUILD)/dist/VERSION
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
-	rm -rf build flatgpt
+	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
 .PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps install uninstall dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -1,7 +1,7 @@
 // json.cpp - see json.h.
 #include "json.h"
 
-#include <unordered_set>
+#include <algorithm>
 #include <vector>
 
 namespace {
@@ -10,7 +10,9 @@ using nlohmann::json;
 // A first pass that builds nothing: the DOM parser keeps the last of two equal keys and knows no depth.
 struct Validator : nlohmann::json_sax<json> {
     int max_depth;
-    std::vector<std::unordered_set<std::string>> keys;    // of each open object; an array has an empty set
+    // Each open object's keys; none for an array. They are sorted at the object's end: a hostile file cannot make that
+    // quadratic, as it could a hash table.
+    std::vector<std::vector<std::string>> keys;
     std::string error;
     size_t error_byte = 0;
     explicit Validator(int max_depth) : max_depth(max_depth) {}
@@ -23,13 +25,14 @@ struct Validator : nlohmann::json_sax<json> {
     bool string(string_t&) override { return true; }
     bool binary(binary_t&) override { return true; }
     bool start_object(size_t) override { return open(); }
-    bool end_object() override { return close(); }
+    bool end_object() override { return distinct() && close(); }
     bool start_array(size_t) override { return open(); }
     bool end_array() override { return close(); }
     bool key(string_t& name) override {
-        if (keys.back().insert(name).second) return true;
-        error = "the key \"" + name + "\" occurs twice";
-        return false;
+        std::vector<std::string>& names = keys.back();
+        if (names.size() == names.capacity() && !distinct()) return false;    // a million equal keys are not gathered
+        names.push_back(name);
+        return true;
     }
     bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
         std::string what = e.what();
@@ -39,6 +42,14 @@ struct Validator : nlohmann::json_sax<json> {
     }
 
   private:
+    bool distinct() {    // the innermost object's keys
+        std::vector<std::string>& names = keys.back();
+        std::sort(names.begin(), names.end());
+        const auto twice = std::adjacent_find(names.begin(), names.end());
+        if (twice == names.end()) return true;
+        error = "the key \"" + *twice + "\" occurs twice";
+        return false;
+    }
     bool open() {
         keys.emplace_back();
         if (int(keys.size()) <= max_depth) return true;

@@ -65,8 +65,9 @@ std::string not_text(std::string_view head) {
     // Latin letters in UTF-16 have a NUL at every other place.
     size_t nul[2] = {}, looked = std::min<size_t>(head.size(), 4096);
     for (size_t i = 0; i < looked; i++) nul[i % 2] += head[i] == 0;
+    const bool units = head.size() >= 16 && head.size() % 2 == 0;    // fewer bytes say too little
     for (size_t odd : {0, 1})
-        if (nul[odd] > looked / 5 && nul[1 - odd] <= looked / 50)
+        if (units && nul[odd] > looked / 5 && nul[1 - odd] <= looked / 50)
             return std::string("UTF-16 without a byte order mark; convert it on the way: iconv -f UTF-16") +
                    (odd ? "LE" : "BE") + " -t UTF-8 FILE | flatgpt ... -";
     return "a binary file: byte " + std::to_string(head.find('\0')) + " is a NUL";

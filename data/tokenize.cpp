@@ -221,15 +221,17 @@ std::string shard_prefix(const std::string& out) {
 // The files {train,val}_N.bin with this prefix that exist.
 std::vector<std::string> existing_shards(const std::string& prefix) {
     std::vector<std::string> found;
-    fs::path parent = fs::path(prefix).parent_path();
+    // Cut by hand: fs::path would make dir/x_ of dir//x_, and the result must be equal to the names that are written.
+    const size_t cut = prefix.rfind('/') + 1;    // 0 if there is no slash
+    const std::string dir = prefix.substr(0, cut), begin = prefix.substr(cut);
     std::error_code error;
-    fs::directory_iterator it(parent.empty() ? "." : parent, error), end;
+    fs::directory_iterator it(dir.empty() ? "." : dir, error), end;
     for (; !error && it != end; it.increment(error)) {
-        std::string path = (parent / it->path().filename()).string();
-        for (std::string stem : {prefix + "train_", prefix + "val_"}) {
-            bool named = path.starts_with(stem) && path.ends_with(".bin") && path.size() > stem.size() + 4;
-            size_t digits = named ? path.find_first_not_of("0123456789", stem.size()) : 0;
-            if (named && digits == path.size() - 4) found.push_back(path);
+        const std::string name = it->path().filename().string();
+        for (const std::string& stem : {begin + "train_", begin + "val_"}) {
+            bool named = name.starts_with(stem) && name.ends_with(".bin") && name.size() > stem.size() + 4;
+            size_t digits = named ? name.find_first_not_of("0123456789", stem.size()) : 0;
+            if (named && digits == name.size() - 4) found.push_back(dir + name);
         }
     }
     std::sort(found.begin(), found.end());

@@ -80,7 +80,7 @@ find_nvcc() {
     if [ -z "$nvcc" ]; then
         lacks nvcc \
             "looked in: PATH, CUDA_HOME, $root/usr/local/cuda*, $root/opt/cuda, ${#python[@]} folders of pip packages" \
-            "install the CUDA toolkit (12.4 or newer), or pip install nvidia-cuda-nvcc"
+            "install the CUDA toolkit (12.8 or newer), or pip install nvidia-cuda-nvcc"
         return
     fi
     cuda=$(dirname "$(dirname "$(readlink -f "$nvcc")")")
@@ -194,10 +194,12 @@ preflight() {
     header cublasLt.h "install libcublas-dev, or pip install nvidia-cublas" "${include[@]}"
     library cublasLt "install libcublas-dev, or pip install nvidia-cublas" "${lib[@]}"
     header nccl.h "install libnccl-dev, or pip install nvidia-nccl-cu13 (cu12 for CUDA 12)" "${include[@]}"
-    for p in CLI/CLI.hpp doctest/doctest.h nlohmann/json.hpp pcre2.h; do
+    for p in CLI/CLI.hpp doctest/doctest.h nlohmann/json.hpp pcre2.h zlib.h zconf.h zstd.h zstd_errors.h; do
         header "$p" "carry it along: the head of dev/gpu.sh says how" "${own[@]}"
     done
-    library pcre2-8 "carry it along: the head of dev/gpu.sh says how" "${lib[@]}"
+    for p in pcre2-8 z zstd; do    # the Makefile's LIBS
+        library "$p" "carry it along: the head of dev/gpu.sh says how" "${lib[@]}"
+    done
     for p in make "${CXX:-g++}" awk tar timeout; do
         at=$(command -v "$p")
         if [ -n "$at" ]; then found "$p" "$at"; else lacks "$p" "looked in: $PATH" "install it"; fi

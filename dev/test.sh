@@ -2,7 +2,7 @@
 # `make test`: runs the test binaries one after the other and closes with the sum of their closing lines.
 # Usage: dev/test.sh BINARY... [-- ARGUMENTS OF EACH]. Emulated ones run as an sm_90 and, as far as they differ, an sm_80.
 # A case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what hangs outside of cases.
-total=${FLATGPT_TEST_TOTAL:-2700}
+total=${FLATGPT_TEST_TOTAL:-3600}
 binaries=() passed=0 failed=0 skipped=0 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 while [ $# -gt 0 ] && [ "$1" != -- ]; do binaries+=("$1"); shift; done

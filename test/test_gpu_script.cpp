@@ -19,6 +19,20 @@ std::vector<std::string> lines(const std::string& text) {
     return all;
 }
 
+// The libraries of the Makefile's LIBS that a machine may lack: not what the compiler brings, not what is optional.
+std::vector<std::string> libraries() {
+    std::vector<std::string> names;
+    for (const std::string& line : lines(read_file("Makefile"))) {
+        if (!line.starts_with("LIBS = ")) continue;
+        std::istringstream words(line.substr(7));
+        for (std::string word; words >> word;)
+            if (word.starts_with("-l") && word != "-lpthread" && !word.ends_with(")")) names.push_back(word.substr(2));
+    }
+    return names;
+}
+const char* const HEADERS[] = {"CLI/CLI.hpp", "doctest/doctest.h", "nlohmann/json.hpp", "pcre2.h", "zlib.h", "zconf.h",
+                               "zstd.h", "zstd_errors.h"};
+
 // A copy of the script, whose PATH begins with stand-ins. Each appends to `log` what it was asked.
 struct Tree {
     std::string dir = temporary_directory(), results = dir + "/results";
@@ -56,9 +70,8 @@ while [ $# -gt 1 ]; do
     [ "$1" = --data ] && cp "$2" tokens.bin
     shift
 done)");
-        for (const char* header : {"include/CLI/CLI.hpp", "include/doctest/doctest.h", "include/nlohmann/json.hpp",
-                                   "include/pcre2.h", "lib64/libpcre2-8.so"})
-            file(std::string("usr/") + header);
+        for (const char* header : HEADERS) file(std::string("usr/include/") + header);
+        for (const std::string& name : libraries()) file("usr/lib64/lib" + name + ".so");
         for (const char* name : {"include/cuda_runtime.h", "include/cublasLt.h", "lib64/libcublasLt.so",
                                  "include/nccl.h", "lib64/libnccl.so.2"})
             file(std::string("usr/local/cuda/") + name);
@@ -173,6 +186,34 @@ TEST_CASE("gpu script: what is missing is said before anything is built, and whe
     CHECK(r.exit_code == 5);
     for (const char* name : {"a GPU", "nvcc", "cublasLt.h", "libcublasLt", "nccl.h", "pcre2.h"})
         CHECK_MESSAGE(has(r.out, std::string("MISSING  ") + name + " "), name);
+}
+
+TEST_CASE("gpu script: every header and library of the build is looked for, and the recipe for carry/ has them") {
+    REQUIRE(libraries().size() >= 3);
+    Tree t;
+    for (const char* header : HEADERS) t.lose(std::string("usr/include/") + header);
+    for (const std::string& name : libraries()) t.lose("usr/lib64/lib" + name + ".so");
+    const ProcessResult r = t.run("preflight");
+    INFO(r.out << r.err);
+    CHECK(r.exit_code == 2);
+    for (const char* header : HEADERS) CHECK_MESSAGE(has(r.out, std::string("MISSING  ") + header + " "), header);
+    for (const std::string& name : libraries()) CHECK_MESSAGE(has(r.out, "MISSING  lib" + name + " "), name);
+
+    // As somebody would take it from the head of the script: the lines of the comment that are set in.
+    std::string recipe;
+    for (const std::string& line : lines(read_file("dev/gpu.sh"))) {
+        const bool begun = !recipe.empty(), ended = begun && !recipe.ends_with("&&\n");
+        if (!ended && (begun || line.starts_with("#   mkdir"))) recipe += line.substr(4) + "\n";
+    }
+    for (const char* header : HEADERS)
+        if (!fs::exists(std::string("/usr/include/") + header)) SKIP("the headers are not in /usr/include");
+    const ProcessResult carried = run_process({"/bin/bash", "-c", "cd \"$0\" && " + recipe, t.dir});
+    INFO(recipe << carried.err);
+    CHECK(carried.exit_code == 0);
+    const ProcessResult with = t.run("preflight");
+    INFO(with.out << with.err);
+    CHECK(with.exit_code == 0);
+    CHECK(has(with.out, t.dir + "/carry/lib/libz.so"));
 }
 
 TEST_CASE("gpu script: a GPU that cannot be used is exit 5") {

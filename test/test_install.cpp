@@ -159,4 +159,21 @@ TEST_CASE("dist: an archive of the last commit that knows its version without gi
     const ProcessResult install =
         run_process({"make", "-n", "NO_DEPS=1", "NVCC=", "install", "PREFIX=/opt/x", "DESTDIR=/a b"}, inner);
     CHECK(contains(install.out, "dev/install.sh build/flatgpt '/a b/opt/x'"));
+
+    // An unpacked archive has no git to be packed by.
+    const ProcessResult again = run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "dist"}, inner);
+    CHECK(again.exit_code != 0);
+    CHECK(contains(again.err, "make dist: expected a git checkout with a commit, found none in " + tree));
+    CHECK_FALSE(contains(again.err, "fatal:"));
+
+    // Cleaned and built in one call. `true` compiles nothing: what counts is what it would be called for.
+    write_file(tree + "/build/old", "");
+    const ProcessResult both =
+        run_process({"make", "-j4", "NO_DEPS=1", "NVCC=", "CXX=true", "clean", "build/main.cpp.o",
+                     "build/layers/onednn.cpp.o"}, inner);
+    CHECK_MESSAGE(both.exit_code == 0, both.err);
+    CHECK_FALSE(fs::exists(tree + "/build/old"));
+    CHECK(fs::exists(tree + "/build/version"));
+    run_process({"make", "NO_DEPS=1", "NVCC=", "clean"}, inner);
+    CHECK_FALSE(fs::exists(tree + "/build"));
 }

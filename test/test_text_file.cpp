@@ -1,6 +1,10 @@
 // test_text_file.cpp - compressed and converted text is that of the plain file; what is damaged or no text is named.
 #include "data/text_file.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "limit.h"
 #include "packed.h"
 #include "test.h"
 
@@ -32,6 +36,31 @@ std::string sample(size_t bytes) {    // little of it repeats
         text += r % 5 == 0 ? " \xF0\x9F\x98\x80 " : r % 5 == 1 ? " \xC3\xA9\n" : r % 5 == 2 ? " \xE6\xBC\xA2 " : " ";
     }
     return text;
+}
+
+int64_t own_peak() {    // bytes
+    const std::string status = read_file("/proc/self/status");
+    const size_t at = status.find("VmHWM:");
+    return at == std::string::npos ? 0 : 1024 * std::stoll(status.substr(at + 6));
+}
+// How far `work` drives up the most memory that its process has held. It runs in a child, whose peak begins at what
+// this process holds now. *result: what it returns; -1 if the child fails.
+template <class Work> int64_t memory_growth(Work work, int64_t* result) {
+    int ends[2];
+    REQUIRE(pipe(ends) == 0);
+    const pid_t child = fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+        const int64_t before = own_peak(), got = work(), said[2] = {got, own_peak() - before};
+        _exit(write(ends[1], said, sizeof said) != sizeof said);
+    }
+    close(ends[1]);
+    int64_t said[2] = {-1, 0};
+    if (read(ends[0], said, sizeof said) != sizeof said) said[0] = -1;
+    close(ends[0]);
+    waitpid(child, nullptr, 0);
+    *result = said[0];
+    return said[1];
 }
 }   // namespace
 
@@ -122,6 +151,9 @@ TEST_CASE("text file: what is no text is said, with what to do") {
         {parts({0, 0, 0xFE, 0xFF, 0, 0, 0, 'a'}), "UTF-32"},
         {latin16, "UTF-16LE"},
         {utf16("The cat sat on the mat.", true).substr(2), "UTF-16BE"},
+        {std::string("a\0b", 3), "byte 1 is a NUL"},    // too short to be called UTF-16
+        {std::string("a\0b\0c\0d\0", 8), "byte 1 is a NUL"},
+        {utf16("The cat sat on the mat.").substr(2) + "x", "byte 1 is a NUL"},    // half a unit too long
         {read_file("test/golden/tiny.safetensors"), "safetensors"},
         {"\x7F" "ELF" + parts({2, 1, 1, 0}), "byte 7 is a NUL"}};
     for (auto& f : files)
@@ -147,13 +179,19 @@ TEST_CASE("text file: a file that unpacks to hundreds of times its size is read 
     std::string one = gzip(line), packed;
     for (int i = 0; i < 256; i++) packed += one;
     write_file(path, packed);
-    Result<TextFile> f = TextFile::open(path);
-    REQUIRE(f.ok());
-    std::string buffer(1 << 20, '\0');
     int64_t bytes = 0;
-    for (size_t n = buffer.size(); n == buffer.size(); bytes += int64_t(n)) n = f.value.read(buffer.data(), n).value;
+    const int64_t grown = memory_growth([&] {
+        Result<TextFile> f = TextFile::open(path);
+        if (!f.ok()) return int64_t(-1);
+        std::string buffer(1 << 20, '\0');
+        int64_t all = 0;
+        for (size_t n = buffer.size(); n == buffer.size(); all += int64_t(n)) n = f.value.read(buffer.data(), n).value;
+        return all;
+    }, &bytes);
     CHECK(bytes == int64_t(256) << 20);
     CHECK(int64_t(packed.size()) < bytes / 300);
+    CHECK(grown >= 1 << 20);    // the buffer at least, else nothing was measured
+    if (!SANITIZED) CHECK(grown < 16 << 20);
     write_file(path, gzip(std::string(1 << 20, '\0')));
     CHECK(TextFile::open(path).status.code == Exit::input);
 }

@@ -175,6 +175,17 @@ TEST_CASE("tokenize: into a directory; bad lines are counted; a short text has n
     CHECK(again.code == Exit::usage);
     CHECK_MESSAGE(again.message.find("old/train_000.bin exists") != std::string::npos, again.message);
 
+    // Two slashes mean one: what is there is found, and what --overwrite has written is not taken for an old shard.
+    REQUIRE(tokenize({"--out", dir + "/old/x", dir + "/a.txt"}).ok());
+    for (const char* out : {"/old//", "/old//x", "//old/x", "/./old//x"}) {
+        Strings args = {"--out", dir + out, dir + "/a.txt"};
+        CHECK_MESSAGE(tokenize(args).code == Exit::usage, out);
+        args.push_back("--overwrite");
+        CHECK_MESSAGE(tokenize(args).ok(), out);
+        const std::string name = std::string(out).ends_with('x') ? "x_train_000.bin" : "train_000.bin";
+        CHECK(read_shard(dir + "/old/" + name) == stream({story(2000)}));
+    }
+
     write(dir + "/b.jsonl", "{\"text\": \"one\"}\n{\"text\": 5}\n{\"text\": \"two\"}\nrubbish\n{}\n");
     CHECK(tokenize({"--out", dir + "/b", dir + "/b.jsonl"}).code == Exit::input);
     ProcessResult r = run_flatgpt({"tokenize", "--out", dir + "/b", "--skip-bad-lines", dir + "/b.jsonl"});
