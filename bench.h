@@ -39,10 +39,10 @@ struct Bench {
                double ratio = 0) const;
     void short_of_memory(const std::string& what) const;
     bool wanted(const std::string& name);
-    Status close() const;    // exit 2: the filter left no row; says which there are
+    Status close() const;    // exit 2 if no row matched --filter; lists the rows
 
-    std::vector<std::string> names = {};    // of the rows there are: their first words
-    bool any = false;                       // one of them was wanted
+    std::vector<std::string> names = {};    // first words of all rows
+    bool any = false;                       // a row matched --filter
 };
 
 // bench_rows.cpp: each operation by itself, at a model's sizes.

@@ -206,7 +206,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
         if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
     if (keep == 0) return {};
     std::vector<std::string> dirs = checkpoint_list(run), unwanted;
-    std::string best;    // as the newest whole one says
+    std::string best;    // directory of best_step in the newest whole checkpoint
     int whole = 0;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
         if (whole == keep) {
@@ -242,7 +242,8 @@ static Status verify(const std::string& dir, bool weights) {
     TRY(sums.status);
     for (const Sum& s : sums.value) {
         const bool tensors = s.name.ends_with(".safetensors");
-        if (tensors && !weights && !s.name.starts_with("model")) continue;    // nobody will look at the moments
+        // Where only the frame is checked, the optimizer's files are not read at all.
+        if (tensors && !weights && !s.name.starts_with("model")) continue;
         TRY(sum_check(dir + "/" + s.name, s, weights || !tensors));
     }
     return {};

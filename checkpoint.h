@@ -31,7 +31,7 @@ struct TrainState {
     uint64_t seed = 0;
     int64_t metrics_bytes = 0;    // length of metrics.jsonl at this step
     Detector loss, grad_norm;
-    // Known to some runs only; their defaults mean unknown.
+    // Optional fields: a default means that the run did not record it.
     int64_t best_step = -1;         // the checkpoint with the lowest validation loss so far
     double best_loss = INFINITY;    // its validation loss
     int64_t bad_validations = 0;    // validations since then, none of them better

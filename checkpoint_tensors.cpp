@@ -161,7 +161,7 @@ Status weights_match(const Weights& w, const Model& g, const std::vector<std::st
     return {};
 }
 
-// What was read of each file and its checksum, noted by any thread; at the end what they come to.
+// Checksums of the pieces that were read, by file: threads add them, check() joins them.
 class Sums {
   public:
     void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
@@ -169,19 +169,23 @@ class Sums {
 #pragma omp critical(sums_add)
         pieces[file].push_back({at, bytes, crc});
     }
-    // Reads what nobody needed, the header for one, and compares.
+    // Reads the bytes that loading skipped (such as the header), then compares the checksum of the whole file.
     Status check(const SafetensorsFile& file, const std::string& path, const Sum& expected) {
         std::vector<Piece>& all = pieces[&file];
         std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
         all.push_back({file.bytes(), 0, 0});
-        std::vector<char> rest;
+        std::vector<char> rest(std::min(size_t(1) << 18, size_t(file.bytes())));
         uint32_t crc = 0;
-        int64_t end = 0;
+        int64_t end = 0;    // crc covers the bytes before it
         for (const Piece& p : all) {
-            rest.resize(size_t(p.at - end));
-            TRY(file.read_bytes(end, rest.data(), p.at - end));
-            crc = crc32c_join(crc32c(crc, rest.data(), p.at - end), p.crc, p.bytes);
-            end = p.at + p.bytes;
+            while (end < p.at) {
+                const int64_t bytes = std::min(p.at - end, int64_t(rest.size()));
+                TRY(file.read_bytes(end, rest.data(), bytes));
+                crc = crc32c(crc, rest.data(), bytes);
+                end += bytes;
+            }
+            crc = crc32c_join(crc, p.crc, p.bytes);
+            end += p.bytes;
         }
         if (crc != expected.crc)
             return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc,
@@ -194,8 +198,8 @@ class Sums {
     std::map<const SafetensorsFile*, std::vector<Piece>> pieces;
 };
 
-// Tensors from their files into the model, by all threads where its memory is ours. What is in flight is a piece for
-// each thread and, of a tensor to be transposed, its bytes as the file has them.
+// Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
+// a thread, and one whole tensor where it is to be transposed.
 struct Loading {
     const Weights& w;
     Model& g;
@@ -203,7 +207,10 @@ struct Loading {
     Part part;
     Sums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
+    // The failed read with the lowest place (file, offset): the same damage gives the same message, whichever thread
+    // fails first.
     Status status = {};
+    std::pair<int64_t, int64_t> failed_at = {};
 
     Status run() {
         int64_t most = 0;
@@ -229,8 +236,9 @@ struct Loading {
         const Status s = f.file->read_bytes(at, to, count * element);
         if (s.ok() && sums) sums->add(f.file, at, to, count * element);
         if (s.ok()) return;
+        const std::pair<int64_t, int64_t> place = {f.file - w.files.data(), at};
 #pragma omp critical(loading_status)
-        status = s;
+        if (status.ok() || place < failed_at) status = s, failed_at = place;
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t) {

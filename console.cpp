@@ -69,6 +69,30 @@ std::string human_time(double seconds) {
     return text;
 }
 
+// ---- lines ---------------------------------------------------------------------------------------------------------
+
+std::string break_line(const std::string& text, int width) {
+    std::string out;
+    int column = 0;
+    for (size_t at = 0; at < text.size();) {
+        const size_t word = std::min(text.find_first_not_of(' ', at), text.size());
+        const size_t end = std::min(text.find(' ', word), text.size());
+        int columns = 0;    // of the word
+        for (size_t i = word; i < end; i++) columns += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+        const int spaces = int(word - at);
+        if (out.find_first_not_of(' ') != out.npos && column + spaces + columns > width) {
+            out += "\n";
+            column = columns;
+        } else {
+            out.append(text, at, word - at);
+            column += spaces + columns;
+        }
+        out.append(text, word, end - word);
+        at = end;
+    }
+    return out;
+}
+
 // ---- the progress line ---------------------------------------------------------------------------------------------
 
 namespace {
@@ -80,17 +104,9 @@ std::string cut(const std::string& text, int width) {
         if (!continuation(text[i]) && columns++ == width) return text.substr(0, i);
     return text;
 }
-// A line for people, broken between words where the terminal is narrower; a text of several lines stays as it is.
+// A line for people; a text of several lines stays as it is.
 std::string broken(const std::string& text, int width) {
-    if (text.find('\n') != std::string::npos) return text;
-    std::string out, rest = text;
-    while (int(rest.size()) > width) {
-        const size_t space = rest.rfind(' ', size_t(width));
-        if (space == std::string::npos || rest.find_first_not_of(' ') >= space) break;
-        out += rest.substr(0, rest.find_last_not_of(' ', space) + 1) + "\n";
-        rest.erase(0, rest.find_first_not_of(' ', space));
-    }
-    return out + rest;
+    return text.find('\n') == std::string::npos ? break_line(text, width) : text;
 }
 // One write, so that lines of several threads or processes do not mix. The last column stays free: some terminals wrap
 // as soon as it is taken.

@@ -15,6 +15,9 @@ std::string human_count(double n);      // 124.4M
 std::string human_bytes(double n);      // 1.86 GiB
 std::string human_time(double seconds); // 1:02:03, 4:05, 12 s
 
+// Broken between words, at their spaces, where it is longer than `width` characters of UTF-8; spaces elsewhere stay.
+std::string break_line(const std::string& text, int width);
+
 // On a terminal the line replaces the last one; elsewhere a line is printed at most every `every` seconds (and when
 // `keep`). A kept line stays on the terminal, too.
 class Progress {

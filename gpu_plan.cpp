@@ -77,7 +77,7 @@ Result<Gpu> gpu_named(const std::string& name) {
 // ---- sizes ---------------------------------------------------------------------------------------------------------
 
 namespace {
-int64_t embedding(int64_t N, int64_t C) {    // embedding.cu: two orders, places of digits, heads and tails of pieces
+int64_t embedding(int64_t N, int64_t C) {    // embedding.cu: a and b, place, heads, tails
     const int64_t length = std::max<int64_t>(ceil_div(N, 1024), 16);
     return 2 * round_up(4 * N, 256) + round_up(4 * 256 * ceil_div(N, 2048), 256) + 8 * ceil_div(N, length) * C;
 }
@@ -120,7 +120,7 @@ int64_t planned_scratch(const Gpu& gpu, int type_bytes, int B, int S, int C, int
 // ---- the device ----------------------------------------------------------------------------------------------------
 
 namespace {
-Gpu planned;    // a table of operations has no other place for it; a process plans for one
+Gpu planned;    // global, as entries of Ops take no context argument
 template <class T> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
     return planned_scratch(planned, int(sizeof(T)), B, S, C, F, Vp, head_rows, h);
 }

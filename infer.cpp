@@ -1,6 +1,8 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
-#include <malloc.h>
 #include <unistd.h>
+#if __has_include(<malloc.h>)
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <filesystem>
@@ -21,11 +23,11 @@ namespace {
 struct Opened {
     std::string dir, device;
     Tokenizer tokenizer;
-    int64_t documents = -1;    // whose beginnings it was trained on; -1: unknown
+    int64_t documents = -1;    // documents in the training data that begin with end-of-text; -1: unknown
     std::unique_ptr<Model> g;
 };
 
-// The one beside the weights; where there is none, the one that is named. With another, ids would mean other text.
+// Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
 Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& named) {
     Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
     TRY(own.status);
@@ -88,23 +90,25 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
             state = read.value;
             m.documents = state.documents;
         }
-        DeviceOptions wanted = device;
-        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
-        if (opened.value.model && wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.value.dtype))
-            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = std::move(other);
-        m.device = opened.value.text;
-        if (!opened.value.model) {    // the one before was damaged
+        if (!opened.value.model) {    // an earlier attempt used this model up: open the device again
             m.g.reset();
             opened = open_device(device, false);
             TRY(opened.status);
         }
+        DeviceOptions wanted = device;
+        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
+        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.value.dtype))
+            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = std::move(other);
+        m.device = opened.value.text;
         m.g = std::move(opened.value.model);
         Status chosen;
         auto choose = [&] {
             chosen = choose_tokenizer(m, source.tokenizer, named.value);
-            malloc_trim(0);
+#ifdef __GLIBC__
+            malloc_trim(0);    // other C libraries do not have it
+#endif
         };
-        // Parsing takes ten times the file for a moment: beside the weights only where they are far larger.
+        // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
         std::error_code none;
         const int64_t element = opened.value.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));

@@ -19,7 +19,7 @@ void say(const std::string& message) {
         end = std::min(message.find('\n', at), message.size());
         const std::string line = message.substr(at, end - at);
         const bool whole = !isatty(STDERR_FILENO) || line.starts_with(" ");
-        fprintf(stderr, "%s\n", (whole ? line : wrap(line, terminal_size().columns, 0)).c_str());
+        fprintf(stderr, "%s\n", (whole ? line : break_line(line, terminal_size().columns)).c_str());
     }
 }
 Status run_command(const std::vector<Command>& commands, const std::string& name, std::vector<std::string> args) {

@@ -1,9 +1,6 @@
 // plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal, or all metrics as CSV.
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 #include <unistd.h>
 
@@ -29,28 +26,6 @@ struct Curve {
 
 // ---- metrics.jsonl -------------------------------------------------------------------------------------------------
 
-}   // namespace
-
-Status read_metrics(const std::string& run, const std::function<Status(const Json&, const std::string& where)>& row) {
-    std::error_code error;
-    std::string path = std::filesystem::is_directory(run, error) ? run + "/metrics.jsonl" : run;
-    std::ifstream file(path, std::ios::binary);
-    if (!file) return fail(Exit::input, "%s: cannot be read: %s", escape_control(path).c_str(), strerror(errno));
-    int64_t number = 0;
-    for (std::string line; std::getline(file, line);) {
-        number++;
-        std::string where = escape_control(path) + ":" + std::to_string(number);
-        Result<Json> object = json_parse(line, where, 4);
-        if (object.ok() && !object.value.is_object())
-            object.status = fail(Exit::input, "%s: expected a JSON object", where.c_str());
-        if (object.ok()) TRY(row(object.value, where));
-        else if (file.peek() != EOF) return object.status;
-    }
-    if (file.bad()) return fail(Exit::io, "%s: reading stopped: %s", escape_control(path).c_str(), strerror(errno));
-    return {};
-}
-
-namespace {
 Result<Curve> read_curve(const std::string& run) {
     Curve curve;
     curve.name = run;

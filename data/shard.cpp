@@ -49,7 +49,7 @@ Status parse_origin(std::string_view head, Shard& s) {
     memcpy(&s.tokenizer, head.data() + 16, 8);
     s.vocab = vocab;
     s.documents = documents;
-    if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // one without the other names nothing
+    if (s.vocab == 0 || s.tokenizer == 0) s.vocab = 0, s.tokenizer = 0;    // both are needed to identify one
     return {};
 }
 }   // namespace

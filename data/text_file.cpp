@@ -57,7 +57,7 @@ bool utf16_bom(std::string_view head) { return head.starts_with("\xFF\xFE"sv) ||
 std::string not_text(std::string_view head) {
     for (const Signature& s : SIGNATURES) {
         if (head.size() < s.at || !head.substr(s.at).starts_with(s.bytes)) continue;
-        if (s.bytes == "BZh" && !(head.size() > 4 && is_bzip2(head))) continue;    // three letters are text
+        if (s.bytes == "BZh" && !(head.size() > 4 && is_bzip2(head))) continue;    // BZh alone may begin a text
         return s.what;
     }
     if (utf16_bom(head) || head.find('\0') == head.npos) return "";

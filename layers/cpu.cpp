@@ -165,7 +165,7 @@ Result<Isa> isa_named(const char* key) {
         }
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
-// The place of `key` in two names; -1: it is null or empty.
+// 0 or 1: which of two values `key` is; -1: it is not set, or empty.
 Result<int> one_of(const char* variable, const char* key, const char* first, const char* second) {
     if (!key || !*key) return -1;
     if (!strcmp(key, first)) return 0;

@@ -95,8 +95,8 @@ Copies copies(int64_t N, int64_t C, int64_t OC) {
     return {p, p + copy_size(N * C)};
 }
 
-// The table of one instruction set with the library's products. What the library does not have, and few rows, are done
-// by our own, which are those of cpu_ops_isa: never by another table of the library.
+// The table of one instruction set with the library's products. Few rows, and forms that oneDNN lacks, use our own
+// products: those of cpu_ops_isa, never those of another table of the library.
 template <Isa isa, class P> struct OneDnn {
     static constexpr bool halves = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(isa); }
@@ -145,7 +145,7 @@ template <Isa isa, class P> struct OneDnn {
         if (db) cpu_loops<float>(isa).column_sums(db, dy, N, OC);
     }
 
-    // Our own products' scratch is none of it: few rows are the exception.
+    // Includes our own products' scratch only for few rows.
     static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
         const Loops<P>& loops = cpu_loops<P>(isa);
         int64_t most = loops.scratch_beside_products(B, S, C, h);
@@ -160,7 +160,7 @@ template <Isa isa, class P> struct OneDnn {
     }
 };
 
-// As on a CPU with no more than what is chosen. The library is told before it makes its first primitive.
+// Limits oneDNN to the chosen instruction set. This must come before its first primitive is made.
 void limit_library() {
     const dnnl::cpu_isa most[ISA_COUNT] = {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx2, dnnl::cpu_isa::avx512_core,
                                            dnnl::cpu_isa::avx512_core_bf16};

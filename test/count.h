@@ -5,13 +5,20 @@
 // this process image: the binary then starts itself again in the same process, for the cases after it.
 #pragma once
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <sys/syscall.h>
 
 #include <atomic>
 #include <string>
 
 #include "limit.h"
+
+// Linux 5.11 has them; older headers do not.
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+#ifndef CLOSE_RANGE_CLOEXEC
+#define CLOSE_RANGE_CLOEXEC (1u << 2)
+#endif
 
 namespace {
 std::atomic<bool> skipped_now{false};

@@ -59,6 +59,7 @@ ProcessResult run_process(const std::vector<std::string>& args, const ProcessOpt
 ProcessResult run_flatgpt(std::vector<std::string> args, const ProcessOptions& options = {});    // after the binary
 std::string read_file(const std::string& path);    // empty where there is none
 void write_file(const std::string& path, std::string_view text);
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // ---- buffers -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ std::vector<Command> commands() {
     return {train_command(),           sample_command(), eval_command(), tokenize_command(),
             train_tokenizer_command(), info_command(),   plot_command()};
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 bool positional(const Flag& f) { return f.name[0] != '-'; }
 bool text_valued(const Flag& f) {
     return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);

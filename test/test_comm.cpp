@@ -31,7 +31,6 @@ const std::string TORCH = "RANK=3 WORLD_SIZE=8 LOCAL_RANK=1 MASTER_ADDR=n1 MASTE
 const std::string OMPI = "OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=4 OMPI_COMM_WORLD_LOCAL_RANK=1 ";
 const std::string SLURM = "SLURM_PROCID=5 SLURM_STEP_NUM_TASKS=8 SLURM_LOCALID=1 SLURM_JOB_ID=123456 SLURM_STEP_ID=2 "
                           "SLURM_STEP_NUM_NODES=2 SLURM_STEP_NODELIST=gpu[07-08] SLURM_JOB_NODELIST=gpu[01-08] ";
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 }   // namespace
 
 TEST_CASE("comm: the place by each launcher's variables") {

@@ -10,7 +10,6 @@ namespace {
 #define NEED_PROGRAM(path) \
     if (!std::filesystem::exists(path)) SKIP("no " path ": make test builds it")
 std::string program(const char* path) { return std::filesystem::absolute(path).string(); }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 const char RANKS[] = "build/test_ranks";
 }    // namespace
 

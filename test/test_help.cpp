@@ -13,7 +13,6 @@ std::vector<Command> commands() {
             train_tokenizer_command(), info_command(),   plot_command(),  bench_command(),
             selftest_command()};
 }
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 bool text_valued(const Flag& f) {
     return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);
 }

@@ -9,7 +9,6 @@ namespace fs = std::filesystem;
 using Strings = std::vector<std::string>;
 
 namespace {
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 bool there(const std::string& program) {
     return run_process({"sh", "-c", "command -v \"$0\"", program}).exit_code == 0;
 }
@@ -118,6 +117,8 @@ TEST_CASE("man: the page has every command, group and option, and no formatter c
         }
     }
     CHECK(r.out.rfind(".TH FLATGPT 1 \"20", 0) == 0);
+    for (const char* variable : {"FLATGPT_ISA", "FLATGPT_AMX", "FLATGPT_GEMM", "FLATGPT_ATTENTION", "FLATGPT_TOKEN"})
+        CHECK(contains(r.out, std::string(".TP\n\\fB") + variable + "\\fR"));
     bool any = false;
     const std::vector<Strings> checkers = {{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-Tutf8", "-ww", "-z"}};
     for (const Strings& checker : checkers) {

@@ -92,6 +92,19 @@ TEST_CASE("terminal: a message breaks between words, the command in it stays who
                         "  hf download HuggingFaceTB/SmolLM2-135M --local-dir SmolLM2-135M\n");
 }
 
+TEST_CASE("terminal: lines break by characters, and two spaces stay two") {
+    CHECK(break_line("one two  three", 14) == "one two  three");
+    CHECK(break_line("one two  three", 13) == "one two\nthree");
+    CHECK(break_line("  one two", 7) == "  one\ntwo");
+    CHECK(break_line("a toolongforit b", 5) == "a\ntoolongforit\nb");
+    CHECK(break_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 6) == "\u00e4\u00f6\u00fc \u4e2d\u6587");
+    CHECK(break_line("\u00e4\u00f6\u00fc \u4e2d\u6587", 5) == "\u00e4\u00f6\u00fc\n\u4e2d\u6587");
+    CHECK(break_line("", 5).empty());
+    const Terminal t = at_terminal({"plot", "no  \u00e4\u00f6\u00fc"}, 54);    // 54 characters, 57 bytes
+    CHECK(t.exit_code == 3);
+    CHECK(t.screen() == "flatgpt plot: no  \u00e4\u00f6\u00fc: no such file or directory\n");
+}
+
 TEST_CASE("terminal: notes of sample do not break into its text") {
     SmallRun small;
     const Strings args = {"sample", small.run, "--prompt", "abc", "--tokens", "60", "--ignore-end", "--top-k", "1"};

@@ -74,7 +74,6 @@ inline bool same_file(const std::string& a, const std::string& b) {
     std::string x = read_file(a), y = read_file(b);
     return !x.empty() && x == y;
 }
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 inline double number(const std::string& text, const std::string& after) {
     return std::stod(text.substr(text.find(after) + after.size()));    // which throws where there is none
 }

@@ -14,7 +14,6 @@
 #include "comm_wire.h"
 #include "test.h"
 
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 inline std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
 // Each asked for once: of jobs side by side none gets what another has let go of. Below what the kernel gives away.
 inline int free_port() {
