@@ -74,7 +74,7 @@ static std::string shape_text(const Config& c) {
 Status Trainer::choose_model() {
     std::error_code error;
     const bool directory = std::filesystem::is_directory(o.model, error), given = !o.model.empty();
-    if (!given && o.from.empty()) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
+    if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
     std::string base = start;
     Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
     if (directory && !resuming) {
@@ -209,6 +209,10 @@ Status Trainer::resume() {
     if (validation && state.validation != validation)    // losses of other data are not to be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
+    // The shape that is not given again stays in run.toml as it was.
+    for (auto& [key, value] : rows_of(s.value.config))
+        if (key == "model") resolve(key, "\"\"", value);
+        else if (key == "layers" || key == "heads" || key == "channels" || key == "vocab") resolve(key, "0", value);
     std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
     const std::string backend = device.model->backend();
     if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);

@@ -240,6 +240,7 @@ TEST_CASE("train: no option is passed over in silence") {
     // What is not said again is taken from the checkpoint.
     must_run({"train", "--data", toy.dir + "/train.bin", "--seq-len", "32", "--out", toy.dir + "/a", "--seed", "5",
               "--dtype", "fp32", "--resume", "auto", "--steps", "11"}, 0, "after step 10");
+    must_run({"train", "--config", toy.dir + "/a/run.toml", "--resume", "auto", "--steps", "12"}, 0, "after step 11");
     must_run(with(tune, {"--eval-tokens", "5"}), 2, "--val");
     // A run that took its shape from a directory goes on without it.
     std::vector<std::string> shaped = toy.args("shaped", {"--steps", "2"});
