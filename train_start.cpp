@@ -163,7 +163,8 @@ static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
     int64_t all = 0;
     for (const Shard& s : shards) {
         int first = -1;
-        if (!s.tokenizer && s.tokens && end_of_text >= 0) (void)shard_read(s, 0, 1, INT_MAX, &first);    // the loader will say what is wrong
+        // What is wrong with a shard, the loader will say.
+        if (!s.tokenizer && s.tokens && end_of_text >= 0) (void)shard_read(s, 0, 1, INT_MAX, &first);
         if (!s.tokenizer) return first >= 0 && first != end_of_text ? 0 : -1;
         all += s.documents;
     }
