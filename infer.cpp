@@ -283,7 +283,8 @@ Command sample_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
-          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, less its last line end"},
+          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, less its last line "
+           "end"},
           {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "samples, computed together", 1, 4096},
           {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},

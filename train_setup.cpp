@@ -184,8 +184,8 @@ void Trainer::warn_of_repetition() {
     const double epochs = double(o.steps) * double(o.total_batch) / unique;
     const bool large = start.empty() && parameters > unique && epochs > 4;
     if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
-    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) + " tokens" +
-                  (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
+    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) +
+                  " tokens" + (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
                   "): it will be learnt by heart; --patience, fewer steps" + (large ? ", a smaller model" : "") +
                   " or more text would help");
 }

@@ -77,7 +77,8 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
     auto kind = std::find_if(std::begin(KINDS), std::end(KINDS), [&](const Kind& k) { return k.magic == magic; });
     if (kind == std::end(KINDS))
         return fail(Exit::input, "%s: offset 0: magic: expected %d (uint16 tokens) or %d (uint32), found %d; a file "
-                    "without header needs --raw-u16, a text `flatgpt tokenize` first", path.c_str(), KINDS[0].magic, KINDS[1].magic, magic);
+                    "without header needs --raw-u16, a text `flatgpt tokenize` first", path.c_str(), KINDS[0].magic,
+                    KINDS[1].magic, magic);
     if (version != kind->version)
         return fail(Exit::input, "%s: offset 4: version: expected %d, found %d", path.c_str(), kind->version, version);
     if (count < 0) return fail(Exit::input, "%s: offset 8: token count: found %d", path.c_str(), count);
@@ -107,8 +108,8 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
     for (const Shard& s : shards) {
         if (s.tokenizer == 0 || (none ? s.vocab <= vocab : s.tokenizer == tokenizer.fingerprint())) continue;
         if (none)
-            return fail(Exit::input, "%s: made with a tokenizer of %d tokens, the model has %d", s.path.c_str(), s.vocab,
-                        vocab);
+            return fail(Exit::input, "%s: made with a tokenizer of %d tokens, the model has %d", s.path.c_str(),
+                        s.vocab, vocab);
         return fail(Exit::input, "%s: made with another tokenizer (%d tokens) than %s (%d tokens); %s", s.path.c_str(),
                     s.vocab, whose.name.c_str(), tokenizer.vocab_size(), whose.advice.c_str());
     }

@@ -153,7 +153,8 @@ TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
     CHECK(contains(r.err, "the best by validation is step 10"));
     must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
     // Of an older step, the newest one says which is the best.
-    r = must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0, "the best by validation is step 10");
+    must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0,
+             "the best by validation is step 10");
 }
 
 TEST_CASE("train: what is trained in bf16 is evaluated in bf16") {
