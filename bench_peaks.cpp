@@ -77,7 +77,7 @@ FMA_LOOP(fma_base, "default", 4, 12)
 
 // The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
-    typedef int64_t line __attribute__((vector_size(64)));
+    typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
     line a = {}, b = {};
     for (int64_t i = 0; i < n; i += 2) {
         __builtin_prefetch(p + 8 * i + 8 * 64);
@@ -86,7 +86,7 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
         b += *reinterpret_cast<const line*>(p + 8 * i + 8);
     }
     a += b;
-    return a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7];
+    return int64_t(a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]);
 }
 
 volatile float sink;

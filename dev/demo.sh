@@ -59,7 +59,7 @@ mv "$dir/text.new" "$dir/text"
 
 # Model and vocabulary follow the text: a token should occur hundreds of times.
 bytes=$(cat "$@" | wc -c)
-vocab=$(($(clamp $((bytes / 1000)) 384 4096) / 64 * 64))
+vocab=$(($(clamp $((bytes / 900)) 384 4096) / 64 * 64))
 if [ "$bytes" -lt 400000 ]; then channels=64
 elif [ "$bytes" -lt 2000000 ]; then channels=128
 else channels=256
