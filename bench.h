@@ -17,7 +17,7 @@ struct Peaks {
 };
 // bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
 template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op);
-const Peaks& cpu_peaks(bool bf16);    // of the table that is in use for this type
+const Peaks& cpu_peaks(bool bf16);    // what the table in use for this type can do
 void cpu_flush(const void* p, int64_t bytes);      // out of all caches
 double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 

@@ -259,7 +259,7 @@ struct Loading {
         }
     }
     void turned(const Tensor& t) {
-        constexpr int64_t ROWS = 32;    // of the model at a time: two cache lines of each row of the file
+        constexpr int64_t ROWS = 32;    // a block of the model's rows: two cache lines of each row of the file
         const Found& f = found(t);
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
 #pragma omp for schedule(dynamic)

@@ -77,4 +77,4 @@ std::string wrap(const std::string& text, int width, int indent);
 std::string wrap_shell(const std::string& example, int width, const std::string& indent);
 std::string command_usage(const Command& command);                      // "flatgpt train --data TEXT [options]"
 std::string command_help(const Command& command, int width = 80);       // the text of --help
-std::string commands_help(const std::vector<Command>& commands, int width = 80);    // of `flatgpt --help`
+std::string commands_help(const std::vector<Command>& commands, int width = 80);    // the text of `flatgpt --help`

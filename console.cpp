@@ -77,7 +77,7 @@ std::string break_line(const std::string& text, int width) {
     for (size_t at = 0; at < text.size();) {
         const size_t word = std::min(text.find_first_not_of(' ', at), text.size());
         const size_t end = std::min(text.find(' ', word), text.size());
-        int columns = 0;    // of the word
+        int columns = 0;    // the word's width
         for (size_t i = word; i < end; i++) columns += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
         const int spaces = int(word - at);
         if (out.find_first_not_of(' ') != out.npos && column + spaces + columns > width) {

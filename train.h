@@ -26,7 +26,7 @@ struct TrainOptions {
     std::string reduce_dtype = "fp32";
     int node_ranks = 0;                  // of a dry run, as the next two: 0 is the device's
     double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
-    std::string gpu;                     // of a dry run: the GPU to plan for, here or not
+    std::string gpu;                     // the GPU that a dry run plans for, here or not
     std::string resolved;    // run.toml
 };
 

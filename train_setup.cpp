@@ -247,7 +247,7 @@ void Trainer::settle_batch() {
 }
 
 Status Trainer::open_data() {
-    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // of the weights
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
     const TokenizerSource whose = {
         theirs ? start + "'s" : o.tokenizer.empty() ? "gpt2, the default" : "--tokenizer " + o.tokenizer,
         theirs ? "tokenize the text again with that one, " + start + "/tokenizer.json"

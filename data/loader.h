@@ -21,7 +21,7 @@ struct Shard {
     int token_bytes = 2;           // 2 or 4
     int64_t file_bytes = 0;        // and when the file was last written: shard_read notices a change
     int64_t modified = 0;
-    int vocab = 0;                 // of the tokenizer that made it, and its fingerprint; 0: unknown
+    int vocab = 0;                 // the size and fingerprint of the tokenizer that made it; 0: unknown
     uint64_t tokenizer = 0;
     int64_t documents = 0;         // that begin in this shard, each with end-of-text
 };
@@ -94,7 +94,7 @@ class Loader {
     };
     Position position() const;         // of the next next(), whatever has been read ahead
     void seek(Position p);             // index may be any number of samples: it is carried into epochs
-    int64_t samples() const;           // of an epoch
+    int64_t samples() const;           // in an epoch
     int64_t tokens() const;            // of all shards
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it

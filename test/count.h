@@ -118,7 +118,7 @@ int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     if (const char* so_far = getenv(SO_FAR)) {
         if (sscanf(so_far, "%d %d %d %d", &Count::passed, &Count::failed, &Count::skipped, &Count::next) != 4) return 2;
         context.setOption("first", Count::next);
-        unsetenv(SO_FAR);    // of this binary, not of those that its cases start
+        unsetenv(SO_FAR);    // concerns this binary, not those that its cases start
     }
     given.argv = argv, given.clean_up = clean_up;
     Limit::watch(start_again);
