@@ -40,7 +40,7 @@ endif
 
 # The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
 # first, so that an inline function which several objects hold is the one that every CPU can run.
-LOOPS := embedding norm matmul linear gemv attention attention_backward ffn lm_head adamw table
+LOOPS := embedding norm matmul linear gemv attention/forward attention/backward ffn lm_head adamw table
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
@@ -55,7 +55,7 @@ ARCH ?= 80 89 90a 100
 ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
 endif
-KERNELS := $(wildcard layers/*.cu) comm_nccl.cu
+KERNELS := $(wildcard layers/*.cu layers/attention/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
 # Another ARCH than the last time: the kernels are compiled again.
@@ -66,12 +66,13 @@ NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-un
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
-SRC := $(filter-out main.cpp device.cpp,$(wildcard *.cpp)) $(filter-out comm_nccl.cu,$(wildcard *.cu)) \
-       $(wildcard data/*.cpp selftest/*.cpp) layers/reference.cpp layers/cpu.cpp layers/onednn.cpp
+ROOMS := base files data model comm checkpoint infer train tools tools/selftest
+SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
+       layers/reference.cpp layers/cpu.cpp layers/onednn.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
-CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/device.cpp.o)
-EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
+CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)
+EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,model/device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
 LADDERS := $(patsubst dev/%.cu,ladder_%,$(wildcard dev/*.cu))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
@@ -110,13 +111,13 @@ $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(REL
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
 $(BUILD)/main.cpp.o: $(BUILD)/version
 $(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
-$(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
-$(BUILD)/layers/onednn.cpp.o $(BUILD)/comm_mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
+$(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: EXTRA += $(MPI)
+$(BUILD)/layers/onednn.cpp.o $(BUILD)/comm/mpi.cpp.o $(BUILD)/test/ranks/bench.cpp.o: $(BUILD)/optional
 $(BUILD)/%.cpp.o: %.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $<"
 	$(Q)$(CXX) $(FLAGS) -c $< -o $@
-$(BUILD)/cuda/device.cpp.o: device.cpp
+$(BUILD)/cuda/model/device.cpp.o: model/device.cpp
 	@mkdir -p $(@D)
 	@echo "  c++  $< (with CUDA)"
 	$(Q)$(CXX) $(FLAGS) -DHAVE_CUDA -c $< -o $@
@@ -128,7 +129,7 @@ $(BUILD)/%.cu.o: %.cu $(BUILD)/arch
 	@mkdir -p $(@D)
 	@echo "  nvcc $<"
 	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@
-$(BUILD)/layers/attention_sm90%.cu.o: ONLY = $(filter 90a,$(ARCH))
+$(BUILD)/layers/attention/sm90%.cu.o: ONLY = $(filter 90a,$(ARCH))
 $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
 	@echo "  c++  $< (emulated GPU)"
@@ -170,7 +171,7 @@ asan-cuda:    # the emulated kernels
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
 KERNEL_TEST := $(filter-out %/test_model.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
-               $(filter-out %/selftest.cpp,$(wildcard selftest/*.cpp)) $(filter-out comm_nccl.cu,$(KERNELS)) \
+               $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
                $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o)
 	$(LINK) -o $@

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-// ---- forward -------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 template <class T, class P>
 void Gpt<T, P>::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
@@ -84,7 +84,7 @@ template <class T, class P> double Gpt<T, P>::mean_loss(float* losses) {
     return sum / N;
 }
 
-// ---- backward: the forward read from the bottom up -----------------------------------------------------------------
+// ---- backward: the forward read from the bottom up ------------------------------------------------------------------
 
 template <class T, class P> void Gpt<T, P>::backward(bool last) {
     const int N = B * S;
@@ -132,7 +132,7 @@ template <class T, class P> void Gpt<T, P>::block_backward(int l) {
     op.layernorm_backward(dx, d.ln1w, d.ln1b, dt, t.x, p.ln1w, t.mean1, t.rstd1, N, C);
 }
 
-// ---- the step ------------------------------------------------------------------------------------------------------
+// ---- the step -------------------------------------------------------------------------------------------------------
 
 // Where gradients are made for one bucket after the other, the sum so far comes back as this rank's share of the next.
 template <class T, class P> void Gpt<T, P>::prepare(int k) {
@@ -221,7 +221,7 @@ template <class T, class P> void Gpt<T, P>::set_updates(int64_t done) {
     op.upload(step, &s, int64_t(sizeof s));
 }
 
-// ---- generation ----------------------------------------------------------------------------------------------------
+// ---- generation -----------------------------------------------------------------------------------------------------
 
 template <class T, class P> Status Gpt<T, P>::cache_allocate(Cache& cache, int cache_B, int maxT) {
     const Heads h = c.heads();

@@ -1,76 +1,11 @@
-// gpt.h - the model: its configuration, one row per tensor, and the passes over Ops<T, P>. Knows no device and no
-// file; of other ranks the sums of their gradients.
+// gpt.h - the model: its memory, and the passes over Ops<T, P>. Knows no device and no file; of other ranks the sums of
+// their gradients.
 #pragma once
-#include <functional>
 #include <map>
 #include <memory>
-#include <vector>
 
-#include "comm.h"
-#include "layers/layers.h"
-
-// GPT-2: pre-LayerNorm, learned positions, GELU ffn, biases, tied head. Each further kind (RMSNorm, RoPE, SwiGLU,
-// grouped-query heads, windows) is one more field here, its rows in gpt.cpp and one branch in forward and backward.
-struct Config {
-    int V = 50257;    // vocabulary
-    int T = 1024;     // context: positions that wpe has
-    int L = 12;       // blocks
-    int NH = 12;      // heads
-    int C = 768;      // channels; a multiple of NH
-    int F = 3072;     // ffn width
-    float norm_eps = 1e-5f;
-
-    // Rows of wte in memory, the last ones zero: GEMMs like multiples of 128, a small model does not like the waste.
-    int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    Heads heads() const { return {NH, NH, C / NH}; }
-    bool operator==(const Config&) const = default;
-};
-Status config_check(const Config& c);                    // exit 2: which size is impossible, and why
-Result<Config> config_named(const std::string& name);    // gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN
-
-// ---- parameters ----------------------------------------------------------------------------------------------------
-
-template <class T> struct Block {
-    T *ln1w, *ln1b, *qkvw, *qkvb, *projw, *projb, *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b;
-};
-template <class T> struct Params {
-    T *wte, *wpe;
-    std::vector<Block<T>> block;
-    T *lnfw, *lnfb;
-};
-enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
-
-// One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
-// decay, checkpoint names and tests.
-struct Tensor {
-    std::string name;      // Hugging Face's: "transformer.h.0.attn.c_attn.weight"
-    int64_t offset;        // in elements, a multiple of 64
-    int64_t rows, cols;    // in memory; a vector has rows = 1
-    int64_t file_rows;     // rows that a file holds: V where memory has Vp
-    Init init;
-    bool decay;
-    bool transposed;    // files hold (cols, rows): GPT-2's Conv1D weights are (in, out), ours are (out, in)
-    int bucket;         // that it lies in
-    bool vector;        // files hold shape [cols], not [rows, cols]
-    int64_t size() const { return rows * cols; }
-};
-// Where each lies, in named pointers: place(tensor).
-template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
-// What is reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with ln_f. A
-// bucket divides into one part for each rank; with one rank the padding for that is none.
-struct Bucket {
-    int64_t offset, size;    // elements, multiples of 64 * ranks
-};
-std::vector<Tensor> config_tensors(const Config& c, int ranks = 1);
-std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
-std::vector<int> config_owners(const Config& c, int ranks);         // the rank that saves each bucket
-int64_t config_parameters(const Config& c);                         // numbers that a file holds
-int64_t config_flat_size(const Config& c, int ranks = 1);           // elements of the flat buffer, padding included
-// FLOPs of one token's forward and backward: 6 per parameter + 12*L*C*S for attention, counted full (Chowdhery et al.
-// 2022, appendix B; llm.c counts 6*L*C*S).
-double config_flops_per_token(const Config& c, int S);
-
-// ---- the model -----------------------------------------------------------------------------------------------------
+#include "comm/comm.h"
+#include "model/tensors.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
 // What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but
@@ -169,7 +104,7 @@ struct Model {
 };
 
 template <class T> struct Activations {
-    T *x, *ln1, *qkv, *atty, *x2, *ln2, *fch, *fcg;    // see activation_rows in gpt_memory.cpp
+    T *x, *ln1, *qkv, *atty, *x2, *ln2, *fch, *fcg;    // see activation_rows in model/memory.cpp
     float *mean1, *rstd1, *mean2, *rstd2, *lse;
 };
 

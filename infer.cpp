@@ -11,13 +11,13 @@
 #include <memory>
 #include <thread>
 
-#include "checkpoint.h"
-#include "command.h"
-#include "console.h"
-#include "data/file.h"
-#include "data/json.h"
-#include "device.h"
-#include "generate.h"
+#include "checkpoint/checkpoint.h"
+#include "base/command.h"
+#include "base/console.h"
+#include "base/file.h"
+#include "files/json.h"
+#include "model/device.h"
+#include "infer/generate.h"
 
 namespace {
 struct Opened {
@@ -132,7 +132,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     return {};
 }
 
-// ---- sample --------------------------------------------------------------------------------------------------------
+// ---- sample ---------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
     Source source;
@@ -212,7 +212,7 @@ Status sample(const SampleOptions& o) {
     return {};
 }
 
-// ---- eval ----------------------------------------------------------------------------------------------------------
+// ---- eval -----------------------------------------------------------------------------------------------------------
 
 struct EvalOptions {
     Source source;

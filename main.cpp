@@ -4,9 +4,9 @@
 #include <new>
 #include <unistd.h>
 
-#include "command.h"
-#include "console.h"
-#include "device.h"
+#include "base/command.h"
+#include "base/console.h"
+#include "model/device.h"
 #include "layers/cpu.h"
 
 namespace {

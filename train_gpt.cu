@@ -8,9 +8,9 @@
 #include <filesystem>
 #include <tuple>
 
-#include "data/file.h"
-#include "data/json.h"
-#include "train.h"
+#include "base/file.h"
+#include "files/json.h"
+#include "train/train.h"
 
 namespace {
 // The first signal asks for a checkpoint at the end of the step; SA_RESETHAND makes the second one final.
@@ -58,7 +58,7 @@ Status Trainer::run() {
     return s;
 }
 
-// ---- the step loop -------------------------------------------------------------------------------------------------
+// ---- the step loop --------------------------------------------------------------------------------------------------
 
 // Above every signal's number: rank 0's clock says that a checkpoint is due, which all ranks must write together.
 constexpr int SAVE_DUE = 1024;

@@ -355,7 +355,7 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit) const {
     return ::safe_cut(t->v.pattern, text, limit);
 }
 
-// ---- streaming -----------------------------------------------------------------------------------------------------
+// ---- streaming ------------------------------------------------------------------------------------------------------
 
 namespace {
 // The longest part of s that begins a UTF-8 character; complete tells whether it is one (RFC 3629, section 4).

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../common.h"
+#include "base/common.h"
 #include "pretokenize.h"
 
 struct Merge { int left, right, id; };    // ids: left and right next to each other become id

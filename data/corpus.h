@@ -1,4 +1,4 @@
-// corpus.h - text files, JSON lines and stdin as documents, in bounded memory; compressed or not (text_file.h).
+// corpus.h - text files, JSON lines and stdin as documents, in bounded memory; compressed or not (files/text_file.h).
 #pragma once
 #include <functional>
 #include <memory>
@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "../common.h"
-#include "text_file.h"
+#include "base/common.h"
+#include "files/text_file.h"
 
 // A document, or a part of one that may be encoded by itself.
 struct Segment {

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string_view>
 
-#include "../common.h"
+#include "base/common.h"
 
 enum class Pattern { gpt2, cl100k };
 

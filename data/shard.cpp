@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "bpe.h"
-#include "file.h"
+#include "base/file.h"
 #include "loader.h"
 
 namespace {
@@ -54,7 +54,7 @@ Status parse_origin(std::string_view head, Shard& s) {
 }
 }   // namespace
 
-// ---- reading -------------------------------------------------------------------------------------------------------
+// ---- reading --------------------------------------------------------------------------------------------------------
 
 Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::string& path, bool raw_u16) {
     Shard s;
@@ -156,7 +156,7 @@ Result<std::vector<std::string>> shard_glob(const std::string& pattern) {
     return files;
 }
 
-// ---- writing -------------------------------------------------------------------------------------------------------
+// ---- writing --------------------------------------------------------------------------------------------------------
 
 struct ShardWriter::State {
     std::string path;

@@ -5,11 +5,11 @@
 #include <filesystem>
 #include <memory>
 
-#include "../command.h"
-#include "../console.h"
+#include "base/command.h"
+#include "base/console.h"
 #include "bpe.h"
 #include "corpus.h"
-#include "file.h"
+#include "base/file.h"
 #include "loader.h"
 
 namespace {
@@ -81,7 +81,7 @@ struct BadLines {
 };
 }   // namespace
 
-// ---- train-tokenizer -----------------------------------------------------------------------------------------------
+// ---- train-tokenizer ------------------------------------------------------------------------------------------------
 
 namespace {
 struct TrainOptions {
@@ -152,7 +152,7 @@ Command train_tokenizer_command() {
             [o] { return train_tokenizer(*o); }};
 }
 
-// ---- tokenize ------------------------------------------------------------------------------------------------------
+// ---- tokenize -------------------------------------------------------------------------------------------------------
 
 namespace {
 struct TokenizeOptions {

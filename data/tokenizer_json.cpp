@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "bpe.h"
-#include "file.h"
-#include "json.h"
+#include "base/file.h"
+#include "files/json.h"
 
 using nlohmann::json;
 
@@ -16,7 +16,7 @@ namespace {
 constexpr int MAX_IDS = 1 << 20;
 constexpr int64_t MAX_FILE = 256 << 20;
 
-// ---- the byte alphabet ---------------------------------------------------------------------------------------------
+// ---- the byte alphabet ----------------------------------------------------------------------------------------------
 
 // Visible bytes stand for themselves, the other 68 for U+0100 and up, in GPT-2's byte order.
 struct Alphabet {

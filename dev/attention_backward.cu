@@ -2,7 +2,7 @@
 // The kernels of layers/ are called, not copied; the last rung is the one that the table chooses on this device.
 #include "ladder.h"
 
-#include "../layers/attention.cuh"
+#include "layers/attention/attention.cuh"
 
 namespace {
 

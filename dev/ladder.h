@@ -26,9 +26,9 @@
 #include <string>
 #include <vector>
 
-#include "../layers/cuda.cuh"
-#include "../layers/cuda.h"
-#include "../selftest/checks.h"
+#include "layers/cuda.cuh"
+#include "layers/cuda.h"
+#include "tools/selftest/checks.h"
 
 template <class F> struct Rung { const char* name; F function; };
 template <class F> Rung(const char*, F) -> Rung<F>;
@@ -41,7 +41,7 @@ template <class T, class F> Ops<T> with(Ops<T> table, F Ops<T>::*entry, F functi
 
 template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated : gpu; }
 
-// ---- inputs --------------------------------------------------------------------------------------------------------
+// ---- inputs ---------------------------------------------------------------------------------------------------------
 
 // n random elements (normal times scale) for each of several sets: what the L2 cache kept of one is gone when its turn
 // comes again.
@@ -67,7 +67,7 @@ private:
     X* base;
 };
 
-// ---- time ----------------------------------------------------------------------------------------------------------
+// ---- time -----------------------------------------------------------------------------------------------------------
 
 // Seconds of one run, back to back with others on rotating sets: the median of 15 batches of 5 ms and more.
 inline double ladder_seconds(int sets, const std::function<void(int)>& run) {
@@ -109,7 +109,7 @@ inline double copy_bandwidth() {
     return bandwidth;
 }
 
-// ---- the ladder ----------------------------------------------------------------------------------------------------
+// ---- the ladder -----------------------------------------------------------------------------------------------------
 
 inline int ladder_failures = 0;
 

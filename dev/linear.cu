@@ -4,15 +4,15 @@
 // The hand-written products show where a library's speed comes from: each output needs C elements of x and of w. A
 // thread that fetches its own asks the caches for all of them; in shared memory a load serves 64 outputs; tensor cores
 // do 4096 FLOPs an instruction and warp, and are fed by copies that run ahead.
-#include "../layers/linear_kernels.cuh"
-#include "../layers/ptx.cuh"
+#include "layers/linear_kernels.cuh"
+#include "layers/ptx.cuh"
 #include "ladder.h"
 
 namespace {
 using T = bf16;
 const Ops<T>* table;
 
-// ---- forward with GELU ---------------------------------------------------------------------------------------------
+// ---- forward with GELU ----------------------------------------------------------------------------------------------
 
 __device__ void finish(T* y, T* pre, const T* b, float sum, int64_t n, int o, int OC) {
     sum += to_float(b[o]);
@@ -170,7 +170,7 @@ void forward_ladder(int N, int C, int OC) {
                     [&, f = f](int set) { f(y[set], pre[set], x[set], w[0], b[0], N, C, OC); });
 }
 
-// ---- backward ------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 // A thread a column, over all rows.
 __global__ void column_kernel(float* out, const T* x, int N, int C) {
@@ -223,7 +223,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
                     });
 }
 
-// ---- few rows ------------------------------------------------------------------------------------------------------
+// ---- few rows -------------------------------------------------------------------------------------------------------
 
 // A thread an output: neighbours read w a row apart.
 __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {

@@ -2,7 +2,7 @@
 #include "ladder.h"
 
 namespace {
-// ---- cross entropy -------------------------------------------------------------------------------------------------
+// ---- cross entropy --------------------------------------------------------------------------------------------------
 
 // A thread a row, three passes. The lanes of a warp read rows Vp elements apart: 32 bytes are moved for each 2 used.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
@@ -89,7 +89,7 @@ void cross_entropy_ladder(const Ops<bf16>& op) {
     }
 }
 
-// ---- the head in chunks --------------------------------------------------------------------------------------------
+// ---- the head in chunks ---------------------------------------------------------------------------------------------
 
 struct Head {
     float *loss, *dw;

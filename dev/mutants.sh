@@ -21,19 +21,19 @@ layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; g
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
-layers/attention_backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: every*
-layers/attention_backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: every*
-layers/attention_backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: products of bf16 against*
-layers/attention_tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
-layers/attention_backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
-layers/attention.cpp ;; s/total\[r\] \*= factor;// ;; attention: every*
-layers/attention.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; attention: what the products of bf16*
-layers/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: products of bf16 against*
+layers/attention/backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: every*
+layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: every*
+layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: products of bf16 against*
+layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
+layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
+layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: every*
+layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; attention: what the products of bf16*
+layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: products of bf16 against*
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
-layers/attention_backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
+layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
 layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: bf16*
 layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: bf16*
-layers/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; cpu: memory*
+layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; cpu: memory*
 layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: every*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
@@ -52,14 +52,14 @@ layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; cuda layernorm: *
 layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; cuda adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw:*
-layers/attention_plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*
-layers/attention_plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; cuda attention: the same bits*
-layers/attention_cached.cu ;; s/rescale(other, top, finite(top));// ;; cuda attention cached: one*
-layers/attention_cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
-layers/attention_sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
-layers/attention_sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
-layers/attention_sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
-layers/attention_sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
+layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*
+layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; cuda attention: the same bits*
+layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; cuda attention cached: one*
+layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
+layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
+layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
+layers/attention/sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
+layers/attention/sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
 layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; s/.*CUDA_CHECK(cudaEventSynchronize(done\[half\]));// ;; cuda device: uploads*
@@ -67,51 +67,51 @@ layers/cuda.cu ;; s/if (b.graphs) b.outgrown.push_back(b.scratch);/if (false);/ 
 layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; cuda linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; cuda linear: a long row*
-layers/attention_sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
-layers/attention_sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
-layers/attention_sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
-layers/attention_sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
+layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
+layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention/sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
+layers/attention/sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: every*
 layers/linear.cpp ;; s/column_sums(dpre_sum, dpre, N, C)/column_sums(dpre_sum, dpre, N - 1, C)/ ;; linear: with GELU*
 layers/matmul.cpp ;; s/first == 0 \&\& s0 == 0/true/ ;; linear: the same bits*
 layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: every*
 layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
 layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: with GELU*
-layers/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
-layers/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
+layers/simd/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
+layers/simd/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
 gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/        send(1 + l, last);/        send(1 + l, true);/ ;; gpt ranks: gradients are sent*
 gpt.cpp ;; s/    op.copy(made(k) + plan.rank .*// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/step_tokens)) \* plan.ranks), squares/step_tokens))), squares/ ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/op.copy(said + 2 \* plan.rank, loss_total.*// ;; gpt ranks: a NaN*
-comm_mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
-comm_mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
-comm_mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
+comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
+comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
+comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: oneDNN*
 layers/onednn.cpp ;; s/if (rows <= GEMV_ROWS) most/if (false) most/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/if (halves) most/if (false) most/ ;; cpu: scratch held*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
 layers/table.cpp ;; s/l.attention_rounds = NATIVE_BF16;// ;; selftest: attention in bf16*
-layers/attention.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; selftest: attention in bf16*
-layers/attention_backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e[0][i], g[1][i])/ ;; selftest: attention in bf16*
-bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*
+layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; selftest: attention in bf16*
+layers/attention/backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e[0][i], g[1][i])/ ;; selftest: attention in bf16*
+tools/bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*
 test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
 data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
 data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
-data/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
+files/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
-generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
-generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
-checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
-data/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
-checkpoint_tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
-checkpoint_tensors.cpp ;; s/(c0 + c) \* t.rows + r0/(c0 + c) * t.rows/ ;; start: weights loaded*
+infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
+infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
+checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
+checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
+checkpoint/tensors.cpp ;; s/(c0 + c) \* t.rows + r0/(c0 + c) * t.rows/ ;; start: weights loaded*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
-cp -a Makefile ./*.cpp ./*.cu ./*.h layers data dev selftest test $tree/
+git ls-files -z | xargs -0 cp -a --parents -t $tree
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $tree/build/ \;
 make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/log 2>&1 || { tail $tree/log; exit 1; }
 passed=0 failed=0
@@ -122,7 +122,7 @@ while IFS= read -r row; do
     binary=build/test_all
     [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
     [ "$file" != layers/onednn.cpp ] || grep -q dnnl build/optional || continue
-    [ "$file" != comm_mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
+    [ "$file" != comm/mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
     cp -p "$tree/$file" $tree/original
     sed -i "$change" "$tree/$file"
     if cmp -s "$tree/$file" $tree/original; then

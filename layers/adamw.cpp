@@ -1,7 +1,7 @@
 // adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the gradient norm. Bound by
 // memory: 28 bytes a parameter (4 arrays read, 3 written), 30 of bf16 with masters, 24 of bf16 alone; and 4. Square
 // root and division are IEEE's, not estimates.
-#include "vec.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 // Blocks start at multiples of BLOCK from element 0, whatever the number of threads: an element that is in a loop's
@@ -39,7 +39,7 @@ INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const
     }
 }
 
-// philox (common.h) of (seed, stream, first + i) for a row: upper[4*i + k] is the upper half of its word k.
+// philox (base/common.h) of (seed, stream, first + i) for a row: upper[4*i + k] is the upper half of its word k.
 INLINE void random_row(uint32_t* upper, uint64_t seed, uint64_t stream, uint64_t first) {
 #pragma omp simd
     for (int i = 0; i < ROW / 4; i++) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int THREADS = 256;
 unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }    // 4 elements a thread
 
-// ---- sums ----------------------------------------------------------------------------------------------------------
+// ---- sums -----------------------------------------------------------------------------------------------------------
 
 constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = 1024;    // floats that a block takes at once; blocks
 
@@ -65,7 +65,7 @@ void add_losses(double* total, const float* loss, int64_t n) {
     launch(sum_kernel<true, float>, {1, 1024}, total, loss, n);
 }
 
-// ---- gate ----------------------------------------------------------------------------------------------------------
+// ---- gate -----------------------------------------------------------------------------------------------------------
 
 __global__ void gate_kernel(Step* step, const double* loss_total, double loss_scale, const double* squares, int n,
                             AdamW a, Limits limits) {
@@ -80,7 +80,7 @@ void gate(Step* step, const double* loss_total, double loss_scale, const double*
     launch(gate_kernel, {1, 32}, step, loss_total, loss_scale, squares, n, a, limits);
 }
 
-// ---- adamw ---------------------------------------------------------------------------------------------------------
+// ---- adamw ----------------------------------------------------------------------------------------------------------
 
 template <class T> struct Parameters {
     T* w;
@@ -148,14 +148,14 @@ void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uin
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, {blocks_of_4(n), THREADS}, p, n, step, a, seed);
 }
 
-// ---- conversions ---------------------------------------------------------------------------------------------------
+// ---- conversions ----------------------------------------------------------------------------------------------------
 
 template <class To, class From> void convert(To* to, const From* from, int64_t n) {
     convert(to, from, n, cuda_stream());
 }
 }   // namespace
 
-// ---- entries -------------------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void adamw_entries(Ops<T>& o) {
     o.add_losses = add_losses;

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../common.h"
+#include "base/common.h"
 
 struct bf16 {
     uint16_t bits;

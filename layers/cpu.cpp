@@ -20,7 +20,7 @@
 #include <sstream>
 
 namespace {
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 constexpr int64_t PAGE = 4096, HUGE_PAGE = 2 << 20, BLOCK = 1 << 20;
 
@@ -131,7 +131,7 @@ int64_t free_bytes() {
     return least;
 }
 
-// ---- the step's losses and verdict ---------------------------------------------------------------------------------
+// ---- the step's losses and verdict ----------------------------------------------------------------------------------
 
 void add_losses(double* total, const float* loss, int64_t n) {
     for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
@@ -143,7 +143,7 @@ void gate(Step* step, const double* loss_total, double loss_scale, const double*
     gate_step(step, loss_scale * *loss_total, sum, a, limits);
 }
 
-// ---- instruction sets and tables -----------------------------------------------------------------------------------
+// ---- instruction sets and tables ------------------------------------------------------------------------------------
 
 const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
 const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512", "AVX-512 with BF16"};

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "layers.h"
+#include "ops.h"
 
 // Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); that and AVX512-BF16.
 enum class Isa { base, avx2, avx512, avx512bf16 };

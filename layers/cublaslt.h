@@ -4,7 +4,7 @@
 #pragma once
 #include <cublasLt.h>
 
-#include "../common.h"
+#include "base/common.h"
 
 #define CUBLASLT_FUNCTIONS(X)                                                                                     \
     X(GetVersion) X(GetStatusString) X(Create) X(MatmulDescCreate) X(MatmulDescDestroy) X(MatmulDescSetAttribute) \

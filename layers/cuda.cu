@@ -68,7 +68,7 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
     _exit(int(Exit::device));    // nothing on it can be trusted, or saved
 }
 
-// ---- devices -------------------------------------------------------------------------------------------------------
+// ---- devices --------------------------------------------------------------------------------------------------------
 
 namespace {
 // Dense bf16 products with fp32 sums. FLOP per clock and multiprocessor is nowhere in a device's properties: NVIDIA's
@@ -152,7 +152,7 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes) {
     if (bytes > b.scratch_bytes) {
@@ -226,7 +226,7 @@ int64_t free_bytes() {
     return int64_t(free);
 }
 
-// ---- graphs --------------------------------------------------------------------------------------------------------
+// ---- graphs ---------------------------------------------------------------------------------------------------------
 
 void record() {
     CUDA_CHECK(cudaStreamBeginCapture(b.stream, cudaStreamCaptureModeThreadLocal));
@@ -251,7 +251,7 @@ void release_graph(void* graph) {
     b.outgrown.clear();
 }
 
-// ---- the table -----------------------------------------------------------------------------------------------------
+// ---- the table ------------------------------------------------------------------------------------------------------
 
 template <class T> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
     const ScratchSizes s = {B, S, C, F, Vp, head_rows, h};

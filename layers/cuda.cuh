@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <utility>
 
-#include "layers.h"
+#include "ops.h"
 
-// ---- errors --------------------------------------------------------------------------------------------------------
+// ---- errors ---------------------------------------------------------------------------------------------------------
 
 // A device that fails takes its memory's content with it: says what failed and ends the process with Exit::device.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
@@ -20,7 +20,7 @@
             cuda_failed(__FILE__, __LINE__, #call, cuda_error);         \
     } while (0)
 
-// ---- the device (cuda.cu) ------------------------------------------------------------------------------------------
+// ---- the device (cuda.cu) -------------------------------------------------------------------------------------------
 
 cudaStream_t cuda_stream();    // all operations go here, in order
 int cuda_multiprocessors();    // of the chosen device
@@ -52,7 +52,7 @@ template <class T> int64_t attention_scratch(const ScratchSizes& s);
 template <class T> int64_t lm_head_scratch(const ScratchSizes& s);
 template <class T> int64_t adamw_scratch(const ScratchSizes& s);
 
-// ---- launching -----------------------------------------------------------------------------------------------------
+// ---- launching ------------------------------------------------------------------------------------------------------
 
 struct Launch {
     dim3 grid, block;
@@ -110,7 +110,7 @@ template <class T> T& dynamic_shared() {
 
 #endif
 
-// ---- 16-byte vectors -----------------------------------------------------------------------------------------------
+// ---- 16-byte vectors ------------------------------------------------------------------------------------------------
 
 // W elements of T moved at once: one 16-byte access where W * sizeof(T) is 16, plain elements where W is 1.
 template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Vec {
@@ -138,7 +138,7 @@ template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
-// ---- reductions ----------------------------------------------------------------------------------------------------
+// ---- reductions -----------------------------------------------------------------------------------------------------
 
 // In an order that does not depend on anything: the same bits always. All lanes get the result.
 template <class X> __device__ inline X warp_sum(X x) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "layers.h"
+#include "ops.h"
 
 struct CudaDevice {
     int index;

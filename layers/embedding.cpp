@@ -3,7 +3,7 @@
 //
 // Two positions may hold the same token: in the backward each thread owns a range of columns and walks all rows in
 // order, so that nothing is summed twice at once and the order is always the same.
-#include "vec.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 template <class P> static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S,

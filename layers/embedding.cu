@@ -14,7 +14,7 @@
 #include "cuda.cuh"
 
 namespace {
-// ---- forward -------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 constexpr int ROWS = 4;    // of a block, a warp each
 
@@ -43,7 +43,7 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
     else launch(embed<T, 1>, grid, x, tok, wte, wpe, N, S, C, pos);
 }
 
-// ---- positions sorted by token -------------------------------------------------------------------------------------
+// ---- positions sorted by token --------------------------------------------------------------------------------------
 
 // A least significant digit first radix sort of the positions, 8 bits of their tokens a pass. A block sorts a tile:
 // each of its warps an eighth, in order. place(digit, tile): where the first position of the tile with that digit goes.
@@ -153,7 +153,7 @@ const int* sort_positions(int* a, int* b, int* place, const int* tok, int N, int
     return order;
 }
 
-// ---- sums of rows with equal keys ----------------------------------------------------------------------------------
+// ---- sums of rows with equal keys -----------------------------------------------------------------------------------
 
 // The i-th row of dx in sorted order, and its key: the row of the gradient that it belongs to.
 struct ByToken {

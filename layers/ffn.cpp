@@ -1,5 +1,5 @@
 // ffn.cpp - GELU by itself; bound by memory beyond L2 (8 bytes an element forward, 12 backward).
-#include "gelu.h"
+#include "layers/simd/gelu.h"
 
 namespace ISA {
 constexpr int64_t BLOCK = 4096;

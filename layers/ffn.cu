@@ -8,7 +8,7 @@
 namespace {
 constexpr int THREADS = 256, VECS = 2;
 
-// ---- forward -------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 template <class T> __global__ void gelu_forward_kernel(T* y, const T* x, int64_t n) {
     constexpr int W = VEC<T>;
@@ -33,7 +33,7 @@ template <class T> void gelu_forward(T* y, const T* x, int64_t n) {
     launch(gelu_forward_kernel<T>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, n);
 }
 
-// ---- backward ------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 template <class T> __global__ void gelu_backward_kernel(T* dx, const T* dy, const T* x, int64_t n) {
     constexpr int W = VEC<T>;
@@ -59,7 +59,7 @@ template <class T> void gelu_backward(T* dx, const T* dy, const T* x, int64_t n)
 }
 }   // namespace
 
-// ---- entries -------------------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void ffn_entries(Ops<T>& o) {
     o.gelu_forward = gelu_forward<T>;

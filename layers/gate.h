@@ -1,6 +1,6 @@
 // gate.h - the verdict on a step, the same on every device. See Ops::gate.
 #pragma once
-#include "layers.h"
+#include "ops.h"
 
 HOST_DEVICE inline void gate_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
     const double norm = sqrt(square_sum);

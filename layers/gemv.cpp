@@ -4,8 +4,8 @@
 // one row of w after the other; others meet BLOCK rows of w, 4 at a time. Bound by memory: 4 bytes a weight, 2 of bf16.
 // There x is rounded to bf16, as the large products round it, once and beforehand; where the CPU multiplies pairs of
 // bf16, w is not widened.
-#include "gelu.h"
-#include "pack.h"
+#include "layers/simd/gelu.h"
+#include "layers/simd/pack.h"
 
 namespace ISA {
 // Lines of w that are asked for beforehand: with several rows of x the CPU by itself does not look far enough ahead.

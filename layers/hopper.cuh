@@ -12,7 +12,7 @@
 
 #include "ptx.cuh"
 
-// ---- tiles of bf16 as TMA lays them down and wgmma reads them ------------------------------------------------------
+// ---- tiles of bf16 as TMA lays them down and wgmma reads them -------------------------------------------------------
 
 // Which way an operand of a product lies in shared memory: 64 values side by side run along k, or along its rows or
 // columns of the result (PTX: K-major, MN-major).
@@ -60,7 +60,7 @@ constexpr bool SM90A = false;
 #pragma nv_diag_suppress 177    // functions that nobody calls then
 #endif
 
-// ---- mbarriers -----------------------------------------------------------------------------------------------------
+// ---- mbarriers ------------------------------------------------------------------------------------------------------
 
 // A phase ends when `arrivals` have come and all the bytes that were announced.
 __device__ inline void mbarrier_init(uint64_t* b, int arrivals) {
@@ -83,7 +83,7 @@ __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
         ::"r"(shared_address(b)), "r"(parity) : "memory");
 }
 
-// ---- bulk copies ---------------------------------------------------------------------------------------------------
+// ---- bulk copies ----------------------------------------------------------------------------------------------------
 
 // Starts copying the map's box at these coordinates to shared memory, zeros where it leaves the tensor.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
@@ -109,7 +109,7 @@ __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// ---- shared memory written for the async proxy ---------------------------------------------------------------------
+// ---- shared memory written for the async proxy ----------------------------------------------------------------------
 
 __device__ inline void store_shared(float4* to, float4 x) { *to = x; }
 // Four 8x8 matrices of 16-bit elements: the inverse of ldmatrix_x4.
@@ -119,7 +119,7 @@ __device__ inline void stmatrix_x4(void* row, uint32_t r0, uint32_t r1, uint32_t
 }
 __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- blocks that take turns ----------------------------------------------------------------------------------------
+// ---- blocks that take turns -----------------------------------------------------------------------------------------
 
 // Waits until *turn is mine. Who passes it on must be a block of lower index: blocks start in the order of their index
 // (as GPUs have it; no manual promises it), so that it runs or has ended.
@@ -135,7 +135,7 @@ __device__ inline void turn_pass(int* turn, int next) {
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
-// ---- registers -----------------------------------------------------------------------------------------------------
+// ---- registers ------------------------------------------------------------------------------------------------------
 
 // By all warps of a warpgroup: gives registers back, or takes them (waits until there are enough).
 template <int count> __device__ inline void registers_give() {
@@ -145,7 +145,7 @@ template <int count> __device__ inline void registers_take() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(count));
 }
 
-// ---- products by warpgroup -----------------------------------------------------------------------------------------
+// ---- products by warpgroup ------------------------------------------------------------------------------------------
 
 // Keeps the compiler from moving what it does with d across this point.
 template <int n> __device__ inline void wgmma_pin(float (&d)[n]) {

@@ -1,7 +1,7 @@
 // linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it. Bound by FMAs: 2 N C OC of
 // them forward, 4 N C OC backward. With bf16 parameters the inputs of every product are rounded to bf16; sums and
 // results are float. Up to GEMV_ROWS rows, those of generation, go to gemv.
-#include "vec.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 void matmul(const Matmul<float>& m);

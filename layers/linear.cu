@@ -26,7 +26,7 @@
 #include "linear_kernels.cuh"
 
 namespace {
-// ---- products: what cuBLASLt is asked for --------------------------------------------------------------------------
+// ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------
 
 [[noreturn]] void blas_failed(int line, const std::string& what, cublasStatus_t status) {
     const std::string text = what + ": cuBLASLt says " + cublaslt.GetStatusString(status);
@@ -147,7 +147,7 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     return status;
 }
 
-// ---- products: the choice ------------------------------------------------------------------------------------------
+// ---- products: the choice -------------------------------------------------------------------------------------------
 
 struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
 
@@ -294,7 +294,7 @@ void cuda_choose(const std::string& choices) {
             chosen[choices.substr(at, equals - at)] = choices.substr(equals + 1, end - equals - 1);
 }
 
-// ---- linear --------------------------------------------------------------------------------------------------------
+// ---- linear ---------------------------------------------------------------------------------------------------------
 
 namespace {
 template <class T, Dtype dtype> struct Linear {
@@ -374,7 +374,7 @@ template <class T, Dtype dtype> struct Linear {
 };
 }   // namespace
 
-// ---- entries -------------------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <> void linear_entries(Ops<float>& o, Dtype dtype) {
     dtype == Dtype::tf32 ? Linear<float, Dtype::tf32>::entries(o) : Linear<float, Dtype::fp32>::entries(o);

@@ -3,7 +3,7 @@
 // A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1: exp(x - top) with the running maximum is summed
 // and written; a second pass, from L2, multiplies each piece by scale / sum * exp(its top - last top). The loss is
 // log(sum) + (top - target's logit): finite where -log(p) is not.
-#include "vec.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 constexpr int PIECES = 64;

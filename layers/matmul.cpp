@@ -6,8 +6,8 @@
 // shared out in tiles, not panels, so threads get the same amount of it; the sum of an element goes through k in order,
 // whichever thread does it. Rows of A that lie along k are read where they are, unless they must be rounded.
 // Bound by FMAs: 2 M N K, of bf16 pairs (AVX512-BF16) at twice the rate.
-#include "gelu.h"
-#include "pack.h"
+#include "layers/simd/gelu.h"
+#include "layers/simd/pack.h"
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // 24 of 32 registers hold sums, 12 of 16 on AVX2

@@ -3,7 +3,7 @@
 //
 // dw and db sum over rows: the rows are cut into at most PARTS ranges (by N alone, never by the number of threads),
 // each range sums into a row of its own, and these are added in order.
-#include "vec.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 constexpr int PARTS = 32;

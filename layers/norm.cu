@@ -1,4 +1,4 @@
-// norm.cu - LayerNorm over rows of C.   y = xhat * w + b, xhat = (x - mean) * rstd; gradients as in layers.h
+// norm.cu - LayerNorm over rows of C.   y = xhat * w + b, xhat = (x - mean) * rstd; gradients as in layers/ops.h
 //
 // Forward: a warp a row, or a block a row where C is large, with x in registers as it came: the variance is a second
 // pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
@@ -17,7 +17,7 @@
 #include "ptx.cuh"
 
 namespace {
-// ---- forward -------------------------------------------------------------------------------------------------------
+// ---- forward --------------------------------------------------------------------------------------------------------
 
 // One row by a warp or by a block, VECS vectors a thread: VECS * threads * VEC<T> >= C.
 template <class T, int VECS, bool BLOCK>
@@ -98,7 +98,7 @@ void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, c
     launch(layernorm_forward_kernel<T, 4, true>, {unsigned(N), threads}, y, mean, rstd, x, w, b, eps, N, C, inv_C);
 }
 
-// ---- backward ------------------------------------------------------------------------------------------------------
+// ---- backward -------------------------------------------------------------------------------------------------------
 
 constexpr int PARTS = 512;          // blocks: four for each multiprocessor of the largest GPUs
 constexpr int MAX_THREADS = 224;    // of a block: its shared memory fits in the 99 KB that every GPU has
@@ -285,7 +285,7 @@ void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x
 }
 }   // namespace
 
-// ---- entries -------------------------------------------------------------------------------------------------------
+// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void norm_entries(Ops<T>& o) {
     o.layernorm_forward = layernorm_forward<T>;

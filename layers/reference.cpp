@@ -11,7 +11,7 @@
 namespace {
 using T = double;
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 void* allocate(int64_t bytes) {
     void* p = aligned_alloc(64, static_cast<size_t>(round_up(bytes + 1, 64)));
@@ -26,7 +26,7 @@ int64_t mark() { return 0; }
 void wait(int64_t) {}
 int64_t free_bytes() { return INT64_MAX; }
 
-// ---- embedding -----------------------------------------------------------------------------------------------------
+// ---- embedding ------------------------------------------------------------------------------------------------------
 
 void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C,
                        const int* pos) {
@@ -46,7 +46,7 @@ void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, in
             }
 }
 
-// ---- layernorm -----------------------------------------------------------------------------------------------------
+// ---- layernorm ------------------------------------------------------------------------------------------------------
 
 void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
     for (int n = 0; n < N; n++) {
@@ -77,7 +77,7 @@ void layernorm_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w
     }
 }
 
-// ---- linear --------------------------------------------------------------------------------------------------------
+// ---- linear ---------------------------------------------------------------------------------------------------------
 
 void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     for (int n = 0; n < N; n++)
@@ -101,7 +101,7 @@ void linear_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, i
     }
 }
 
-// ---- attention -----------------------------------------------------------------------------------------------------
+// ---- attention ------------------------------------------------------------------------------------------------------
 
 // Row pointers into packed qkv: q head h, k and v of the group that h belongs to, at position (b,s).
 struct Packed {
@@ -190,7 +190,7 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
                        [&](int j) { return v_cache + cache(b, i / group, j); });
 }
 
-// ---- ffn -----------------------------------------------------------------------------------------------------------
+// ---- ffn ------------------------------------------------------------------------------------------------------------
 
 const T SQRT_2_PI = 0.7978845608028653558798921198687637369517;    // sqrt(2/pi)
 
@@ -205,7 +205,7 @@ void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
     }
 }
 
-// ---- lm_head -------------------------------------------------------------------------------------------------------
+// ---- lm_head --------------------------------------------------------------------------------------------------------
 
 void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
     for (int n = 0; n < N; n++) {
@@ -225,7 +225,7 @@ void add_losses(double* total, const float* loss, int64_t n) {
     for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
 }
 
-// ---- adamw ---------------------------------------------------------------------------------------------------------
+// ---- adamw ----------------------------------------------------------------------------------------------------------
 
 void sum_of_squares(double* out, const T* x, int64_t n) {
     double sum = 0;

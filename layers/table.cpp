@@ -1,6 +1,6 @@
 // table.cpp - the functions of one instruction set, by name.
-#include "tile.h"
-#include "vec.h"
+#include "layers/simd/tile.h"
+#include "layers/simd/vec.h"
 
 namespace ISA {
 // Those without parameters among their arguments; the files of the others fill in their entries.

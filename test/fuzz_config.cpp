@@ -1,5 +1,5 @@
 // fuzz_config.cpp - libFuzzer: a config.json that is accepted can be run, and reads back from what we write.
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Result<Config> c = config_parse({reinterpret_cast<const char*>(data), size}, "fuzz");

@@ -1,5 +1,5 @@
 // fuzz_safetensors.cpp - libFuzzer: the bytes are a file; its tensors lie within it, one after the other.
-#include "data/safetensors.h"
+#include "files/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::string_view file(reinterpret_cast<const char*>(data), size);

@@ -1,5 +1,5 @@
 // fuzz_state.cpp - libFuzzer: a state.json that is accepted reads back, bit for bit, from what we write.
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Result<TrainState> s = state_parse({reinterpret_cast<const char*>(data), size}, "fuzz");

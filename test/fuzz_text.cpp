@@ -1,5 +1,5 @@
 // fuzz_text.cpp - libFuzzer: any file as compressed or UTF-16 text; in small pieces it reads as in large ones.
-#include "data/text_file.h"
+#include "files/text_file.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

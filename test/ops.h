@@ -1,8 +1,8 @@
 // ops.h - what the tests of layers/ share: every CPU table against the reference, the same bits for any number of
 // threads, and the reference's own gradients against central differences.
 #pragma once
-#include "../layers/cpu.h"
-#include "../selftest/checks.h"
+#include "layers/cpu.h"
+#include "tools/selftest/checks.h"
 #include "test.h"
 
 // Seeded normal numbers, of bf16 rounded.

@@ -2,7 +2,7 @@
 //
 // Include it after the project's headers: from here on CHECK is doctest's.
 #pragma once
-#include "../common.h"
+#include "base/common.h"
 #undef CHECK
 #include <doctest/doctest.h>
 
@@ -21,7 +21,7 @@ bool test_long();                 // FLATGPT_TEST_LONG is set
 std::string flatgpt_binary();     // FLATGPT, or ./flatgpt
 std::string temporary_directory();    // fresh, removed when the process ends
 
-// ---- processes -----------------------------------------------------------------------------------------------------
+// ---- processes ------------------------------------------------------------------------------------------------------
 
 struct ProcessResult {
     int exit_code = -1;        // -1: ended by `signal`
@@ -61,7 +61,7 @@ std::string read_file(const std::string& path);    // empty where there is none
 void write_file(const std::string& path, std::string_view text);
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// ---- buffers -------------------------------------------------------------------------------------------------------
+// ---- buffers --------------------------------------------------------------------------------------------------------
 
 // n values between GUARD sentinels on each side. Outputs start as NaN, so that an element nobody wrote is seen.
 template <class T> struct Guarded {

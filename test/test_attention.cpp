@@ -94,7 +94,7 @@ TEST_CASE("attention: windows and documents, every instruction set against the r
         }
 }
 
-// ---- products of bf16 ----------------------------------------------------------------------------------------------
+// ---- products of bf16 -----------------------------------------------------------------------------------------------
 
 static float nearest_bf16(float x) { return to_float(to_bf16(x)); }
 static std::vector<float> normal_bf16(int64_t n, uint64_t stream) {

@@ -1,7 +1,7 @@
 // test_bench.cpp - the profile of a step: its sums, its calls, and that it changes nothing; the work of single calls.
-#include "bench.h"
+#include "tools/bench.h"
 
-#include "console.h"
+#include "base/console.h"
 #include "layers/cpu.h"
 #include "test.h"
 #include "toy_model.h"

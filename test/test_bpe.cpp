@@ -8,7 +8,7 @@
 #include <omp.h>
 #include <pcre2.h>
 
-#include "data/file.h"
+#include "base/file.h"
 #include "test.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <set>
 
-#include "data/json.h"
+#include "files/json.h"
 
 #include "test.h"
 

@@ -1,8 +1,8 @@
 // test_cli.cpp - flags of every command against bad values, config files, help, and what the binary answers.
-#include "command.h"
-#include "console.h"
-#include "layers/layers.h"
-#include "toml.h"
+#include "base/command.h"
+#include "base/console.h"
+#include "layers/ops.h"
+#include "base/toml.h"
 
 #include <cerrno>
 #include <filesystem>
@@ -240,7 +240,7 @@ TEST_CASE("cli: every flag of every command refuses what it cannot mean, by name
         }
     }
 }
-// ---- console -------------------------------------------------------------------------------------------------------
+// ---- console --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("console: control characters are shown, text is kept") {
     for (const char* text : {"caf\xC3\xA9", "\xE2\x82\xAC", "\xF0\x9F\x98\x80\n\tx"})
@@ -272,7 +272,7 @@ TEST_CASE("console: numbers for people") {
     CHECK(human_time(NAN) == "?");
 }
 
-// ---- the binary ----------------------------------------------------------------------------------------------------
+// ---- the binary -----------------------------------------------------------------------------------------------------
 
 TEST_CASE("cli: top level: no arguments, help, version, unknown commands") {
     ProcessResult r = run_flatgpt({});

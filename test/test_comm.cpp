@@ -1,6 +1,6 @@
 // test_comm.cpp - the ranks of a run, in one process: what launchers say, tokens, listening, frames, and the judge.
-#include "comm_wire.h"
-#include "console.h"
+#include "comm/wire.h"
+#include "base/console.h"
 #include "test.h"
 
 #include <map>

@@ -1,7 +1,7 @@
 // test_comm_mpi.cpp - all collectives between ranks that mpirun starts (test/ranks), and what is said where MPI is not.
-#include "comm.h"
+#include "comm/comm.h"
 
-#include "console.h"
+#include "base/console.h"
 #include "mpirun.h"
 
 #include <filesystem>

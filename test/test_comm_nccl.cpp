@@ -1,5 +1,5 @@
 // test_comm_nccl.cpp - the NCCL of this machine, as far as it goes without a GPU. The rest: test/cuda/test_nccl.cpp.
-#include "comm.h"
+#include "comm/comm.h"
 #include "test.h"
 
 #include <thread>

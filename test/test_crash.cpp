@@ -12,7 +12,7 @@
 namespace fs = std::filesystem;
 
 namespace {
-// ---- a disk that fails ---------------------------------------------------------------------------------------------
+// ---- a disk that fails ----------------------------------------------------------------------------------------------
 
 enum class Fault { error, short_write };
 // A Disk is a table of plain functions: what they share is here.
@@ -150,7 +150,7 @@ TEST_CASE("checkpoint: a real disk that is full") {
     CHECK(umount2(run.c_str(), MNT_DETACH) == 0);
 }
 
-// ---- the power goes ------------------------------------------------------------------------------------------------
+// ---- the power goes -------------------------------------------------------------------------------------------------
 //
 // A strict reading of POSIX: a file's bytes are on the disk after its fsync, the names in a directory after that of the
 // directory. Until then each may be there or not, whatever came before or after it.

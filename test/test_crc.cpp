@@ -1,5 +1,5 @@
 // test_crc.cpp - CRC-32C against its check values, and by each of its ways.
-#include "data/crc.h"
+#include "files/crc.h"
 
 #include "test.h"
 

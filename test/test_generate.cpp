@@ -1,5 +1,5 @@
 // test_generate.cpp - sampling by hand-made logits; generation by models whose text is known before it is written.
-#include "generate.h"
+#include "infer/generate.h"
 
 #include <set>
 

@@ -1,8 +1,8 @@
 // test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
 #include "gpt.h"
 
-#include "checkpoint.h"
-#include "data/safetensors.h"
+#include "checkpoint/checkpoint.h"
+#include "files/safetensors.h"
 #include "test.h"
 #include "toy_model.h"
 

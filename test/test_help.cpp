@@ -1,5 +1,5 @@
 // test_help.cpp - help of every command: what it says of each row, widths, groups, examples.
-#include "command.h"
+#include "base/command.h"
 
 #include <set>
 

@@ -1,5 +1,5 @@
 // test_info.cpp - `flatgpt info` says what things are and finds what is wrong with them.
-#include "data/json.h"
+#include "files/json.h"
 #include "data/loader.h"
 #include "toy_checkpoint.h"
 

@@ -1,5 +1,5 @@
 // test_install.cpp - what is made for other programs from the flag rows, and what `make install` and `make dist` write.
-#include "command.h"
+#include "base/command.h"
 
 #include <filesystem>
 

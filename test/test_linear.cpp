@@ -232,7 +232,7 @@ TEST_CASE("linear: gradients of the reference") {
     CHECK(gradient_error(r.data(), g.data(), N * OC, loss) < 1e-8);
 }
 
-// ---- the backend around the operations -----------------------------------------------------------------------------
+// ---- the backend around the operations ------------------------------------------------------------------------------
 
 template <class P> static void announced_scratch(const Ops<float, P>& op) {
     CAPTURE(std::string(op.name));

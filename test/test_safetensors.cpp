@@ -1,5 +1,5 @@
 // test_safetensors.cpp - the format against a file of the Python library, and against hostile ones.
-#include "data/safetensors.h"
+#include "files/safetensors.h"
 
 #include "test.h"
 

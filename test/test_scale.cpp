@@ -1,5 +1,5 @@
 // test_scale.cpp - the forecast of a step among ranks: its bytes are those that the model sends, its limits are known.
-#include "scale.h"
+#include "model/forecast.h"
 
 #include "thread_ranks.h"
 #include "toy_run.h"

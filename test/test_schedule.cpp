@@ -1,5 +1,5 @@
 // test_schedule.cpp - learning rates at every corner of every schedule; outlier detection that a NaN cannot blind.
-#include "schedule.h"
+#include "train/schedule.h"
 
 #include "test.h"
 

@@ -1,7 +1,7 @@
 // test_selftest.cpp - `flatgpt selftest`: passes on this CPU, and reports an entry that is wrong.
-#include "selftest/selftest.h"
+#include "tools/selftest/selftest.h"
 
-#include "data/json.h"
+#include "files/json.h"
 
 #include <sstream>
 

@@ -1,8 +1,8 @@
 // test_start.cpp - what `sample` and `eval` read before the first token: the weights once, the optimizer never; which
 // checkpoint of a run they take; how much memory they hold.
-#include "checkpoint_manifest.h"
-#include "data/json.h"
-#include "device.h"
+#include "checkpoint/manifest.h"
+#include "files/json.h"
+#include "model/device.h"
 #include "gpt.h"
 #include "layers/cpu.h"
 #include "toy_run.h"

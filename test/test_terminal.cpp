@@ -1,6 +1,6 @@
 // test_terminal.cpp - what a person sees at a terminal: the width of help, text that nothing breaks into, hints.
-#include "command.h"
-#include "console.h"
+#include "base/command.h"
+#include "base/console.h"
 
 #include <poll.h>
 #include <pty.h>

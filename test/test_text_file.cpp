@@ -1,5 +1,5 @@
 // test_text_file.cpp - compressed and converted text is that of the plain file; what is damaged or no text is named.
-#include "data/text_file.h"
+#include "files/text_file.h"
 
 #include <malloc.h>
 #include <sys/wait.h>

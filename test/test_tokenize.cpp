@@ -1,8 +1,8 @@
 // test_tokenize.cpp - `flatgpt train-tokenizer` and `flatgpt tokenize` from files to shards.
-#include "command.h"
+#include "base/command.h"
 #include "data/bpe.h"
 #include "data/corpus.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "data/loader.h"
 
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 // test_tokenizer_json.cpp - tokenizer.json written, read, damaged.
 #include "data/bpe.h"
-#include "data/file.h"
+#include "base/file.h"
 #include "test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
-#include "train.h"
+#include "train/train.h"
 
 #include <signal.h>
 #include <sys/mount.h>
@@ -7,7 +7,7 @@
 #include <sstream>
 #include <thread>
 
-#include "data/safetensors.h"
+#include "files/safetensors.h"
 #include "toy_run.h"
 
 namespace {

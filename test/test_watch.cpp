@@ -6,7 +6,7 @@
 
 #include <thread>
 
-#include "console.h"
+#include "base/console.h"
 
 namespace {
 [[noreturn]] void finish(int code) {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-#include "../comm.h"
+#include "comm/comm.h"
 
 // What ranks share. A collective is done late, in join, as a device would: who reads before sees the old numbers.
 struct Meeting {

@@ -1,7 +1,7 @@
 // toy_model.h - a small model with parameters that make every gradient count, and a training pass. Include it after
 // doctest.
 #pragma once
-#include "../gpt.h"
+#include "gpt.h"
 
 // Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {

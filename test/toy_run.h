@@ -10,7 +10,7 @@
 
 #include "data/bpe.h"
 #include "data/loader.h"
-#include "checkpoint.h"
+#include "checkpoint/checkpoint.h"
 #include "test.h"
 
 namespace fs = std::filesystem;

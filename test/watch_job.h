@@ -11,7 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "comm_wire.h"
+#include "comm/wire.h"
 #include "test.h"
 
 inline std::string named(int rank) { return "rank " + std::to_string(rank) + " ("; }
@@ -27,7 +27,7 @@ inline int free_port() {
     }
 }
 
-// ---- a rank: this binary again, with the case "watch: one rank" and what it is to do in FLATGPT_WATCH --------------
+// ---- a rank: this binary again, with the case "watch: one rank" and what it is to do in FLATGPT_WATCH ---------------
 
 struct Task {
     std::string act = "loop";
@@ -50,7 +50,7 @@ struct Task {
     }
 };
 
-// ---- several -------------------------------------------------------------------------------------------------------
+// ---- several --------------------------------------------------------------------------------------------------------
 
 class Job {
   public:
@@ -100,7 +100,7 @@ inline Task act(const std::string& name, double timeout = 20, int who = -1) {
     return t;
 }
 
-// ---- strangers -----------------------------------------------------------------------------------------------------
+// ---- strangers ------------------------------------------------------------------------------------------------------
 
 // Connects n times and says nothing, something, too much, half of the right thing; some hang on.
 inline void strangers(int port, int n, uint64_t seed) {

@@ -1,7 +1,7 @@
 // cuda_test.h - what the tests of the CUDA backend share. The same tests run on the emulator and on a GPU.
 #pragma once
-#include "../../layers/cuda.h"
-#include "../../selftest/check.h"
+#include "layers/cuda.h"
+#include "tools/selftest/check.h"
 #undef CHECK    // ours; doctest's from here on
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cuda_test.h"
-#include "../count.h"
+#include "test/count.h"
 
 #ifdef EMULATED_GPU
 #include <cuda_runtime.h>

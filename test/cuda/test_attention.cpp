@@ -1,5 +1,5 @@
 #include "cuda_test.h"
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 
 #include <cstdlib>
 

@@ -1,6 +1,6 @@
 // Attention's kernels of sm_80 against the reference: every head size, mask and grouping, ragged tails; the same bits
 // whatever the schedule. attention.cu takes others where a newer GPU has them: here they are called directly.
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 #include "cuda_test.h"
 
 bool attention_fits_sm80(Heads h);

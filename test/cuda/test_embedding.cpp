@@ -1,5 +1,5 @@
 #include "cuda_test.h"
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 
 TEST_CASE("cuda embedding: forward against the reference") {
     auto all = [](auto& op) {

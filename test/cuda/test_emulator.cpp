@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "../../layers/ptx.cuh"
+#include "layers/ptx.cuh"
 #include "cuda_test.h"
 
 namespace {
@@ -63,7 +63,7 @@ template <class F> int seeds_that_show(F f) {
     return shown;
 }
 
-// ---- kernels -------------------------------------------------------------------------------------------------------
+// ---- kernels --------------------------------------------------------------------------------------------------------
 
 __global__ void set_all(int* out, int x) { out[threadIdx.x] = x; }
 __global__ void add(int* out, int x) { out[threadIdx.x] += x; }
@@ -142,7 +142,7 @@ __global__ void race_between_blocks(int* out) {
 }
 }   // namespace
 
-// ---- what it must notice -------------------------------------------------------------------------------------------
+// ---- what it must notice --------------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: errors say where and what, and the next launch works") {
     Buffer<float> f(64);
@@ -203,7 +203,7 @@ TEST_CASE("emulator: a missing barrier shows with some seed") {
     CHECK(seeds_that_show([&] { return right(pass_on<false>); }) >= 8);
 }
 
-// ---- threads -------------------------------------------------------------------------------------------------------
+// ---- threads --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: indices, collectives of parts of a warp, threads that leave") {
     Buffer<int> out(64), all(2 * 3 * 2 * 120);
@@ -236,7 +236,7 @@ TEST_CASE("emulator: blocks on several OS threads") {
     for (int i = 0; i < all.n; i++) REQUIRE(got[size_t(i)] == i / 120 * 1000 + i % 120);
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: memory is limited, counted and held to its bounds") {
     const emu::MemoryUse before = emu::memory_use();
@@ -264,7 +264,7 @@ TEST_CASE("emulator: memory is limited, counted and held to its bounds") {
     CHECK(cudaGetLastError() == cudaErrorInvalidValue);
 }
 
-// ---- streams -------------------------------------------------------------------------------------------------------
+// ---- streams --------------------------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: who reads what another stream writes must wait for it") {
     SecondStream second;

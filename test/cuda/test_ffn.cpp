@@ -1,4 +1,4 @@
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 #include "cuda_test.h"
 
 TEST_CASE("cuda gelu: against the reference") {

@@ -1,6 +1,6 @@
 // Each function of hopper.cuh: where data lies, what waits for what. The same on the emulator, where it tests the twin,
 // and on an sm_90 GPU, where it tests our reading of the PTX manual. Whole numbers: every sum is exact.
-#include "../../layers/attention_sm90.cuh"
+#include "layers/attention/sm90.cuh"
 #include "cuda_test.h"
 
 namespace {
@@ -14,7 +14,7 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     return x;
 }
 
-// ---- TMA -----------------------------------------------------------------------------------------------------------
+// ---- TMA ------------------------------------------------------------------------------------------------------------
 
 template <int ROWS, int COLUMNS> struct TmaShared {
     Tile<ROWS, COLUMNS> x;
@@ -53,7 +53,7 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
     });
 }
 
-// ---- wgmma ---------------------------------------------------------------------------------------------------------
+// ---- wgmma ----------------------------------------------------------------------------------------------------------
 
 enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // of a; stored: by stmatrix
 
@@ -123,7 +123,7 @@ template <Along A, Along B, int N, Source SOURCE> void check_product() {
     });
 }
 
-// ---- bulk copies ---------------------------------------------------------------------------------------------------
+// ---- bulk copies ----------------------------------------------------------------------------------------------------
 
 enum Ending { WAIT, WAIT_READ, NO_WAIT };
 constexpr int FLOATS = 512;
@@ -171,7 +171,7 @@ template <Ending ENDING> void check_bulk() {
     });
 }
 
-// ---- turns, registers ----------------------------------------------------------------------------------------------
+// ---- turns, registers -----------------------------------------------------------------------------------------------
 
 // x = 3 x + the block's index, block after block.
 __global__ void turn_kernel(int* x, int* turn, int skip) {

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "cuda_test.h"
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 
 namespace {
 const struct { int C, OC; } WIDTHS[] = {{1, 1},    {1, 8},   {7, 1},    {7, 24},  {8, 7},

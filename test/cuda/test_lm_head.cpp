@@ -1,5 +1,5 @@
 #include "cuda_test.h"
-#include "../../selftest/checks.h"
+#include "tools/selftest/checks.h"
 
 namespace {
 template <class T> void each_use(const Ops<T>& op, int N, int V, int Vp) {

@@ -1,8 +1,8 @@
 // test_model.cpp - the whole model on the CUDA backend: like the reference, like itself, out of memory.
-#include "../../gpu_plan.h"
+#include "model/gpu_plan.h"
 
 #include "cuda_test.h"
-#include "../toy_model.h"
+#include "test/toy_model.h"
 
 namespace {
 const Config SMALL = {101, 48, 2, 2, 64, 256, 1e-5f};    // heads of 32
@@ -107,7 +107,7 @@ TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
     CHECK(small->allocate(SMALL, {Use::train, 1, 8}).ok());    // the device is still usable
 }
 
-// --dry-run --gpu plans on machines without CUDA, so it has the sizes once more (gpu_plan.cpp).
+// --dry-run --gpu plans on machines without CUDA, so it has the sizes once more (model/gpu_plan.cpp).
 TEST_CASE("model on cuda: what is planned without a GPU is what the GPU's operations announce") {
     const CudaDevice& device = cuda_device();
     const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, 0, 0, 0, 0};

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../../comm.h"
+#include "comm/comm.h"
 #include "cuda_test.h"
 
 namespace {
@@ -58,7 +58,7 @@ std::unique_ptr<Comm> join_others(Pulse* pulse = nullptr) {
     return std::move(comm.value);
 }
 
-// ---- buffers -------------------------------------------------------------------------------------------------------
+// ---- buffers --------------------------------------------------------------------------------------------------------
 
 template <class T> T make(double x) {
     if constexpr (sizeof(T) == 8) return x;
@@ -108,7 +108,7 @@ template <class T> std::vector<T> sums(int ranks, int64_t from, int64_t n) {
 }
 template <class T> std::vector<T> poison(int64_t n) { return std::vector<T>(size_t(n), make<T>(NAN)); }
 
-// ---- what the ranks do ---------------------------------------------------------------------------------------------
+// ---- what the ranks do ----------------------------------------------------------------------------------------------
 
 // Each collective follows an upload to what it takes, and what is behind the join changes what it took.
 template <class T> void each_collective(Comm& c, int64_t n, Element wire) {

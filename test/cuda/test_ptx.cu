@@ -3,7 +3,7 @@
 #include <cfloat>
 #include <cmath>
 
-#include "../../layers/ptx.cuh"
+#include "layers/ptx.cuh"
 #include "cuda_test.h"
 
 namespace {
@@ -14,7 +14,7 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     return x;
 }
 
-// ---- products ------------------------------------------------------------------------------------------------------
+// ---- products -------------------------------------------------------------------------------------------------------
 
 __device__ uint32_t pair(const float* x, int stride) { return pack_bf16(x[0], x[stride]); }
 
@@ -30,7 +30,7 @@ __global__ void mma_kernel(float* d, const float* a, const float* b) {
     for (int i = 0; i < 4; i++) rows[i / 2][i % 2] = of_d[i];
 }
 
-// ---- matrices from shared memory -----------------------------------------------------------------------------------
+// ---- matrices from shared memory ------------------------------------------------------------------------------------
 
 // Element (row, column) of matrix i is 64 i + 8 row + column. Rows lie in reverse, 32 bytes apart.
 template <bool TRANS> __global__ void ldmatrix_kernel(int* out) {
@@ -45,7 +45,7 @@ template <bool TRANS> __global__ void ldmatrix_kernel(int* out) {
     for (int i = 0; i < 4; i++) out[lane * 8 + i * 2] = r[i] & 0xffff, out[lane * 8 + i * 2 + 1] = r[i] >> 16;
 }
 
-// ---- copies that come later ----------------------------------------------------------------------------------------
+// ---- copies that come later -----------------------------------------------------------------------------------------
 
 // Three groups of one copy each, of which a thread waits for the oldest first. Copies of odd threads are not valid.
 __global__ void cp_async_kernel(float* out, const float* in) {
@@ -79,7 +79,7 @@ __global__ void cp_async_shared_kernel(float* out, const float* in) {
     out[t] = s[127 - t].z;
 }
 
-// ---- barriers of some warps ----------------------------------------------------------------------------------------
+// ---- barriers of some warps -----------------------------------------------------------------------------------------
 
 // Warp 0 hands ten numbers to warp 1, warp 2 to warp 3: each writes when the last one has been read, and is not held up
 // by the other two warps.
@@ -103,7 +103,7 @@ __global__ void named_barrier_kernel(int* out) {
     if (warp % 2) out[couple * 32 + lane] = sum;
 }
 
-// ---- arithmetic ----------------------------------------------------------------------------------------------------
+// ---- arithmetic -----------------------------------------------------------------------------------------------------
 
 __global__ void pack_kernel(int* out, const float* x) {
     const uint32_t p = pack_bf16(x[2 * threadIdx.x], x[2 * threadIdx.x + 1]);

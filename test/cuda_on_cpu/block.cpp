@@ -65,7 +65,7 @@ bool Block::toss() {
     return rng.below(2);
 }
 
-// ---- shared memory -------------------------------------------------------------------------------------------------
+// ---- shared memory --------------------------------------------------------------------------------------------------
 
 void Block::allow([[maybe_unused]] size_t at, [[maybe_unused]] size_t bytes) {
 #if EMU_ASAN
@@ -126,7 +126,7 @@ void Block::finish() {
 #endif
 }
 
-// ---- fibers --------------------------------------------------------------------------------------------------------
+// ---- fibers ---------------------------------------------------------------------------------------------------------
 
 void Block::prepare_stacks(size_t n) {
     if (n > capacity || stack_stride != config.stack_bytes + GUARD) {
@@ -267,7 +267,7 @@ Fiber* Block::leave() {
     return alive ? pick() : &host;
 }
 
-// ---- meeting points ------------------------------------------------------------------------------------------------
+// ---- meeting points -------------------------------------------------------------------------------------------------
 
 void Block::wait(const char* what, Location at) {
     self->waits_for = what, self->at = at;
@@ -356,7 +356,7 @@ void Block::conclude(Barrier& b) {
     if (waited && config.seed) yield();
 }
 
-// ---- the scheduler -------------------------------------------------------------------------------------------------
+// ---- the scheduler --------------------------------------------------------------------------------------------------
 
 // The next fiber to run. In thread order; with a seed some warps run far ahead of others, which ones changes at times,
 // and lanes are drawn. (Drawing evenly among all threads keeps them in step, and misses bugs that one warp far ahead

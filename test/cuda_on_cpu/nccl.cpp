@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "../../layers/bf16.h"
+#include "layers/bf16.h"
 
 namespace {
 constexpr int MAX_RANKS = 64;
@@ -121,7 +121,7 @@ void ncclComm::check(const Call& mine) {
                              std::to_string(r) + " " + text(s->rank[r].call));
 }
 
-// ---- the work ------------------------------------------------------------------------------------------------------
+// ---- the work -------------------------------------------------------------------------------------------------------
 
 namespace {
 size_t bytes_of(int type) { return type == ncclFloat64 ? 8 : type == ncclFloat32 ? 4 : 2; }
@@ -187,7 +187,7 @@ void ncclComm::go_on() {
     }
 }
 
-// ---- calls ---------------------------------------------------------------------------------------------------------
+// ---- calls ----------------------------------------------------------------------------------------------------------
 
 ncclResult_t ncclGetVersion(int* version) { return *version = NCCL_VERSION_CODE, ncclSuccess; }
 const char* ncclGetErrorString(ncclResult_t r) {

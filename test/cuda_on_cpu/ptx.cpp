@@ -1,5 +1,5 @@
 // ptx.cpp - what a warp does together in ldmatrix and mma.sync, fast: the tests run hundreds of thousands of these.
-#include "../../layers/cuda.cuh"
+#include "layers/cuda.cuh"
 
 #include <ptx_on_cpu.h>
 

@@ -42,7 +42,7 @@ struct cudaDeviceProp {
     int major, minor, multiProcessorCount;
 };
 
-// ---- errors, the device --------------------------------------------------------------------------------------------
+// ---- errors, the device ---------------------------------------------------------------------------------------------
 
 cudaError_t cudaGetLastError();    // and forgets it
 const char* cudaGetErrorString(cudaError_t e);
@@ -55,7 +55,7 @@ template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncA
     return value >= 0 && size_t(value) <= emu::config.shared_limit ? cudaSuccess : cudaErrorInvalidValue;
 }
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 cudaError_t cudaMalloc(void** p, size_t bytes);
 cudaError_t cudaMallocHost(void** p, size_t bytes);
@@ -73,7 +73,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
 cudaError_t cudaMemset(void* p, int value, size_t n);
 cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s = nullptr);
 
-// ---- streams, events, graphs ---------------------------------------------------------------------------------------
+// ---- streams, events, graphs ----------------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* s, unsigned flags);
@@ -96,7 +96,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s);
 cudaError_t cudaGraphDestroy(cudaGraph_t g);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 
-// ---- the emulator's own --------------------------------------------------------------------------------------------
+// ---- the emulator's own ---------------------------------------------------------------------------------------------
 
 namespace emu {
 struct MemoryUse { size_t device_bytes, device_blocks, host_blocks; };

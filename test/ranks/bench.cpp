@@ -1,4 +1,4 @@
-// bench.cpp - all_reduce beside MPI's own and memcpy.
+// tools/bench.cpp - all_reduce beside MPI's own and memcpy.
 #include "ranks_test.h"
 #ifndef HAVE_MPI
 int bench(const Engine&) {

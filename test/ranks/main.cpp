@@ -6,8 +6,8 @@
 #include <cstdarg>
 #include <unistd.h>
 
-#include "../limit.h"
-#include "device.h"
+#include "test/limit.h"
+#include "model/device.h"
 
 namespace {
 int rank_here = 0, failed = 0;

@@ -3,8 +3,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "comm.h"
-#include "layers/layers.h"
+#include "comm/comm.h"
+#include "layers/ops.h"
 
 struct Engine {
     Comm* comm = nullptr;
@@ -19,7 +19,7 @@ void test_collectives(const Engine& e);
 void test_in_flight(const Engine& e);
 int bench(const Engine& e);    // exit status
 
-// ---- memory --------------------------------------------------------------------------------------------------------
+// ---- memory ---------------------------------------------------------------------------------------------------------
 
 // n elements of the device between guards.
 template <class T> class Guarded {

@@ -1,6 +1,6 @@
 // cuda.h for the emulation: the tensor maps of the driver's interface, and the way to it through the runtime.
 #pragma once
-#include "../cuda_on_cpu.h"
+#include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 enum CUresult { CUDA_SUCCESS = 0, CUDA_ERROR_INVALID_VALUE = 1 };
 typedef uint32_t cuuint32_t;

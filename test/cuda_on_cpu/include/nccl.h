@@ -2,7 +2,7 @@
 #pragma once
 #include <climits>
 
-#include "../cuda_on_cpu.h"
+#include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #define NCCL_VERSION_CODE 22809
 struct ncclUniqueId { char internal[128]; };

@@ -1,6 +1,6 @@
 // ptx_on_cpu.h - the functions of layers/ptx.cuh for the emulation: what each PTX instruction does, in plain C++.
 #pragma once
-#include "../cuda_on_cpu.h"
+#include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 inline uint32_t shared_address(const void* p) {
     return static_cast<uint32_t>(static_cast<const char*>(p) - emu::block->shared);

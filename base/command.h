@@ -1,0 +1,80 @@
+// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
+// --help (base/help.cpp), shell completion and the manual page (base/completion.cpp) all come from the rows; main.cpp holds the
+// table of commands.
+#pragma once
+#include <functional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "common.h"
+
+struct Flag {
+    std::string name;    // "--lr"; a positional has no dashes: "RUN"
+    std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
+    std::string help;
+    double min = -1e18, max = 1e18;         // numbers only
+    std::vector<std::string> choices = {};  // of a string; of a whole number: one word that stands for min
+    bool required = false;
+    char letter = 0;           // 'n': -n means the same
+    std::string group = {};    // the heading above it in help; rows of a group stand together
+};
+struct FlagGroup {
+    const char* heading;
+    std::vector<Flag> rows;
+};
+std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all rows, each with its heading
+
+struct Command {
+    std::string name, summary, example;
+    std::vector<Flag> flags;
+    std::function<Status()> run;
+    // How the flags were set, filled in before run: TOML of every flag's resolved value.
+    std::string* resolved = nullptr;
+    std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
+};
+
+Command train_command();              // train_gpt.cu
+Command sample_command();             // infer.cpp
+Command eval_command();               // infer.cpp
+Command tokenize_command();           // data/tokenize.cpp
+Command train_tokenizer_command();    // data/tokenize.cpp
+Command info_command();               // tools/info.cpp
+Command bench_command();              // tools/bench.cpp
+Command selftest_command();    // tools/selftest/selftest.cpp
+Command plot_command();               // tools/plot.cpp
+// base/completion.cpp; they read the table of all commands, which must stay where it is.
+Command completion_command(const std::vector<Command>* commands);
+Command man_command(const std::vector<Command>* commands, const char* version, const char* date);
+Command help_command(const std::vector<Command>* commands);    // base/help.cpp
+
+// ---- base/command.cpp -----------------------------------------------------------------------------------------------
+
+// One flag from text; a list takes any number of values, everything else one. Numbers: 1000, 1_000, 1e6, 0.5M, 4k; not
+// nan, not inf. Exit 2: what was expected, what was found.
+Status flag_set(const Flag& flag, const std::vector<std::string>& values);
+// All flags from the arguments after the command's name and, for those not given there, from the file of --config. The
+// value is false where --help was asked for. Exit 2 naming the flag, or the file, its line and the key; 3: unreadable.
+Result<bool> command_parse(const Command& command, const std::vector<std::string>& args);
+// The lines of a flat TOML file (key = value) into the rows, except those that `given` names, to which it adds its own.
+Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
+                         std::vector<const Flag*>* given);
+std::string command_write_toml(const Command& command);    // reads back to the same bits
+// "--lr X", "--tokens, -n N", "FILE...": how a row is written; and what it means: help, choices, default. Ranges are
+// for messages.
+std::string flag_form(const Flag& flag);
+std::string flag_meaning(const Flag& flag);
+std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);    // "" where nothing is near
+
+// ---- base/help.cpp --------------------------------------------------------------------------------------------------
+
+extern const char* const CONFIG_HELP;    // what --config is, which every command with options has
+// Words of a text in lines of at most `width` columns (a longer word stays whole); each line but the first begins with
+// `indent` spaces.
+std::string wrap(const std::string& text, int width, int indent);
+// A shell command in lines that end with a backslash; two spaces or more part two commands.
+std::string wrap_shell(const std::string& example, int width, const std::string& indent);
+std::string command_usage(const Command& command);                      // "flatgpt train --data TEXT [options]"
+std::string command_help(const Command& command, int width = 80);       // the text of --help
+std::string commands_help(const std::vector<Command>& commands, int width = 80);    // the text of `flatgpt --help`

@@ -1,0 +1,133 @@
+// common.h - what every file may use: CHECK for our mistakes, Status and Result for the world's, checked sizes, philox.
+#pragma once
+#include <atomic>
+#include <cmath>
+#include <cstdarg>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <utility>
+
+#ifdef __CUDACC__
+#define HOST_DEVICE __host__ __device__    // kernels call it too
+#else
+#define HOST_DEVICE
+#endif
+
+// ---- errors ---------------------------------------------------------------------------------------------------------
+
+// The process's exit codes; a Status carries the one it will end the process with, should nobody handle it.
+enum class Exit : int {
+    ok = 0, run = 1, usage = 2, input = 3, io = 4, device = 5, diverged = 6, peer = 7, sigint = 130, sigterm = 143
+};
+
+// What the world did: a file, a flag, a device. The message says what was expected, what was found and where.
+struct [[nodiscard]] Status {
+    Exit code = Exit::ok;
+    std::string message;
+    bool ok() const { return code == Exit::ok; }
+};
+
+[[gnu::format(printf, 2, 3)]] inline Status fail(Exit code, const char* format, ...) {
+    va_list args, again;
+    va_start(args, format);
+    va_copy(again, args);
+    std::string text(static_cast<size_t>(vsnprintf(nullptr, 0, format, args)), '\0');
+    vsnprintf(text.data(), text.size() + 1, format, again);
+    va_end(args);
+    va_end(again);
+    return {code, text};
+}
+
+// A value or the reason why there is none.
+template <class V> struct [[nodiscard]] Result {
+    Status status;
+    V value{};
+    Result(V v) : value(std::move(v)) {}
+    Result(Status s) : status(std::move(s)) {}
+    bool ok() const { return status.ok(); }
+};
+
+#define TRY(expression)                                   \
+    do {                                                  \
+        if (Status try_ = (expression); !try_.ok()) return try_; \
+    } while (0)
+
+// Our own mistakes: always on, prints where, aborts (the one exit outside main.cpp: there is nothing left to save).
+#define CHECK(condition, ...)                                                             \
+    do {                                                                                  \
+        if (!(condition)) check_failed(__FILE__, __LINE__, #condition, " " __VA_ARGS__);  \
+    } while (0)
+
+[[noreturn, gnu::format(printf, 4, 5)]] inline void check_failed(const char* file, int line, const char* condition,
+                                                                 const char* format, ...) {
+    fprintf(stderr, "\n%s:%d: CHECK(%s) failed.", file, line, condition);
+    va_list args;
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    abort();
+}
+
+// ---- signs of life --------------------------------------------------------------------------------------------------
+
+// Grows with whatever gets done: by it the ranks of a run see that this process does not stand still.
+inline std::atomic<int64_t> heartbeats{0};
+inline void heartbeat() { heartbeats.fetch_add(1, std::memory_order_relaxed); }
+
+// ---- sizes ----------------------------------------------------------------------------------------------------------
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+
+// Sizes that come from a file: false when the result leaves [0, 2^63).
+inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
+    return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
+}
+inline bool add_checked(int64_t a, int64_t b, int64_t* out) {
+    return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
+}
+
+// ---- hashing --------------------------------------------------------------------------------------------------------
+
+constexpr uint64_t HASH_START = 0xCBF29CE484222325ull;
+// FNV-1a's step, on words of 8 bytes: every changed bit changes the result. Continues h.
+inline uint64_t hash_words(uint64_t h, const void* data, int64_t bytes) {
+    auto* p = static_cast<const unsigned char*>(data);
+    for (; bytes > 0; bytes -= 8, p += 8) {
+        uint64_t word = 0;
+        __builtin_memcpy(&word, p, size_t(bytes < 8 ? bytes : 8));
+        h = (h ^ word) * 0x100000001B3ull;
+    }
+    return h;
+}
+
+// ---- random numbers -------------------------------------------------------------------------------------------------
+
+struct Philox4 { uint32_t v[4]; };
+
+// Philox-4x32-10 (Salmon et al., SC 2011): 128 random bits as a pure function of (seed, stream, index). There is no
+// state to save: who resumes asks for the same index again.
+HOST_DEVICE inline Philox4 philox(uint64_t seed, uint64_t stream, uint64_t index) {
+    uint32_t key[2] = {uint32_t(seed), uint32_t(seed >> 32)};
+    Philox4 c{{uint32_t(index), uint32_t(index >> 32), uint32_t(stream), uint32_t(stream >> 32)}};
+    for (int round = 0; round < 10; round++) {
+        uint64_t p0 = uint64_t(0xD2511F53u) * c.v[0], p1 = uint64_t(0xCD9E8D57u) * c.v[2];
+        c = {{uint32_t(p1 >> 32) ^ c.v[1] ^ key[0], uint32_t(p1), uint32_t(p0 >> 32) ^ c.v[3] ^ key[1], uint32_t(p0)}};
+        key[0] += 0x9E3779B9u;
+        key[1] += 0xBB67AE85u;
+    }
+    return c;
+}
+
+// Uniform in [0, 1), with 24 bits.
+inline float philox_uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
+
+// Standard normal by Box-Muller, one number per (seed, stream, index).
+inline float philox_normal(uint64_t seed, uint64_t stream, uint64_t index) {
+    Philox4 r = philox(seed, stream, index >> 1);
+    double radius = std::sqrt(-2.0 * std::log((r.v[0] + 1.0) * 0x1p-32)), angle = 6.283185307179586 * r.v[1] * 0x1p-32;
+    return float(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
+}

@@ -1,0 +1,187 @@
+// console.cpp - the progress line and numbers for people. Everything goes to stderr: stdout is for results.
+#include "console.h"
+
+#include <algorithm>
+#include <ctime>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+bool stderr_is_terminal() {
+    const char* term = getenv("TERM");
+    return isatty(STDERR_FILENO) && term && *term && std::string_view(term) != "dumb";
+}
+TerminalSize terminal_size() {
+    for (int fd : {STDERR_FILENO, STDOUT_FILENO}) {
+        winsize size{};
+        if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 0) return {size.ws_col, size.ws_row};
+    }
+    auto from = [](const char* name, int otherwise) {
+        const char* text = getenv(name);
+        int n = text ? atoi(text) : 0;
+        return n > 0 ? n : otherwise;
+    };
+    return {from("COLUMNS", 80), from("LINES", 24)};
+}
+int text_width(FILE* to) { return isatty(fileno(to)) ? std::min(terminal_size().columns, 100) : 80; }
+void note_typed_input() {
+    if (isatty(STDIN_FILENO)) fputs("reading from the terminal; end with Ctrl-D on a line of its own\n", stderr);
+}
+double now_seconds() {
+    timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
+}
+
+// ---- numbers --------------------------------------------------------------------------------------------------------
+
+namespace {
+std::string print(const char* format, double x, const char* unit) {
+    char text[64];
+    snprintf(text, sizeof text, format, x, unit);
+    return text;
+}
+// x in the largest unit that leaves at least 1, by steps of `base`. What would round up to the next unit goes there.
+std::string scaled(double x, double base, const char* const* units, int count, const char* format) {
+    int unit = 0;
+    while (unit + 1 < count && std::fabs(x) >= base - (unit ? 0.05 : 0.5)) {
+        x /= base;
+        unit++;
+    }
+    return print(unit ? format : "%.0f%s", x, units[unit]);
+}
+}   // namespace
+
+std::string human_count(double n) {
+    static const char* const units[] = {"", "k", "M", "B", "T"};
+    return scaled(n, 1000, units, 5, "%.1f%s");
+}
+std::string human_bytes(double n) {
+    static const char* const units[] = {" B", " KiB", " MiB", " GiB", " TiB"};
+    return scaled(n, 1024, units, 5, "%.2f%s");
+}
+std::string human_time(double seconds) {
+    if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "?";
+    if (seconds < 59.5) return print(seconds < 9.95 ? "%.1f%s" : "%.0f%s", seconds, " s");
+    long long s = std::llround(seconds);
+    char text[64];
+    if (s < 3600) snprintf(text, sizeof text, "%lld:%02lld", s / 60, s % 60);
+    else snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+    return text;
+}
+
+// ---- lines ----------------------------------------------------------------------------------------------------------
+
+std::string break_line(const std::string& text, int width) {
+    std::string out;
+    int column = 0;
+    for (size_t at = 0; at < text.size();) {
+        const size_t word = std::min(text.find_first_not_of(' ', at), text.size());
+        const size_t end = std::min(text.find(' ', word), text.size());
+        int columns = 0;    // the word's width
+        for (size_t i = word; i < end; i++) columns += (static_cast<unsigned char>(text[i]) & 0xC0) != 0x80;
+        const int spaces = int(word - at);
+        if (out.find_first_not_of(' ') != out.npos && column + spaces + columns > width) {
+            out += "\n";
+            column = columns;
+        } else {
+            out.append(text, at, word - at);
+            column += spaces + columns;
+        }
+        out.append(text, word, end - word);
+        at = end;
+    }
+    return out;
+}
+
+// ---- the progress line ----------------------------------------------------------------------------------------------
+
+namespace {
+bool continuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
+// The first `width` characters of a UTF-8 text.
+std::string cut(const std::string& text, int width) {
+    int columns = 0;
+    for (size_t i = 0; i < text.size(); i++)
+        if (!continuation(text[i]) && columns++ == width) return text.substr(0, i);
+    return text;
+}
+// A line for people; a text of several lines stays as it is.
+std::string broken(const std::string& text, int width) {
+    return text.find('\n') == std::string::npos ? break_line(text, width) : text;
+}
+// One write, so that lines of several threads or processes do not mix. The last column stays free: some terminals wrap
+// as soon as it is taken.
+void draw(const std::string& text, bool end) {
+    const int columns = terminal_size().columns;
+    std::string line = "\r\x1b[K" + (end ? broken(text, columns) + "\n" : cut(text, columns - 1));
+    fwrite(line.data(), 1, line.size(), stderr);
+    fflush(stderr);
+}
+}   // namespace
+
+void Progress::line(const std::string& text, bool keep) {
+    if (quiet) return;
+    if (stderr_is_terminal()) {
+        draw(text, keep);
+        shown = keep ? "" : text;
+        return;
+    }
+    double now = now_seconds();
+    if (!keep && now - last < every) return;
+    last = now;
+    fprintf(stderr, "%s\n", text.c_str());
+    fflush(stderr);
+}
+void Progress::note(const std::string& text) {
+    if (quiet) return;
+    if (!stderr_is_terminal()) {
+        fprintf(stderr, "%s\n", text.c_str());
+        fflush(stderr);
+        return;
+    }
+    draw(text, true);
+    if (!shown.empty()) draw(shown, false);
+}
+void Progress::clear() {
+    if (!shown.empty()) draw("", false);
+    shown.clear();
+}
+Progress::~Progress() {
+    if (!shown.empty()) draw(shown, true);
+}
+
+// ---- text of unknown origin -----------------------------------------------------------------------------------------
+
+namespace {
+// Bytes of the valid UTF-8 character at the start of text (RFC 3629: shortest form, no surrogates), 0 if there is none.
+int utf8_length(std::string_view text) {
+    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+    unsigned a = byte(0), b = byte(1);
+    int n = a < 0x80 ? 1 : a < 0xC2 ? 0 : a < 0xE0 ? 2 : a < 0xF0 ? 3 : a < 0xF5 ? 4 : 0;
+    if ((a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F)) return 0;
+    if ((a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F)) return 0;
+    for (int i = 1; i < n; i++)
+        if ((byte(size_t(i)) & 0xC0) != 0x80) return 0;
+    return n;
+}
+}   // namespace
+
+std::string escape_control(std::string_view text) {
+    std::string out;
+    for (size_t i = 0; i < text.size();) {
+        auto a = static_cast<unsigned char>(text[i]);
+        int n = utf8_length(text.substr(i));
+        bool control = n == 1 ? (a < 0x20 && a != '\n' && a != '\t') || a == 0x7F
+                              : n == 2 && a == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
+        if (n && !control) {
+            out.append(text, i, size_t(n));
+        } else {
+            for (int k = 0; k < std::max(n, 1); k++) {
+                char hex[8];
+                snprintf(hex, sizeof hex, "\\x%02X", static_cast<unsigned char>(text[i + size_t(k)]));
+                out += hex;
+            }
+        }
+        i += size_t(std::max(n, 1));
+    }
+    return out;
+}

@@ -1,0 +1,146 @@
+// help.cpp - `flatgpt --help` and `flatgpt COMMAND --help`, from the flag rows.
+#include <algorithm>
+#include <memory>
+#include <sstream>
+
+#include "command.h"
+#include "console.h"
+
+const char* const CONFIG_HELP = "a file of `key = value` lines, as in run.toml; flags win over it";
+
+std::string wrap(const std::string& text, int width, int indent) {
+    std::string out;
+    int column = indent;
+    std::istringstream words(text);
+    for (std::string word; words >> word; column += int(word.size())) {
+        if (std::string next; word == "(default" && words >> next) word += " " + next;
+        if (column > indent && column + 1 + int(word.size()) > width) {
+            out += "\n" + std::string(size_t(indent), ' ');
+            column = indent;
+        } else if (column > indent) {
+            out += " ";
+            column++;
+        }
+        out += word;
+    }
+    return out;
+}
+std::string wrap_shell(const std::string& example, int width, const std::string& indent) {
+    // Words, an option together with its value; "" between two commands.
+    std::vector<std::string> pieces;
+    char quote = 0;
+    for (size_t i = 0, begin = 0; i <= example.size(); i++) {
+        const char c = i < example.size() ? example[i] : ' ';
+        if (quote ? c == quote : c == '\'' || c == '"') quote = quote ? 0 : c;
+        if (quote || c != ' ') continue;
+        std::string word = example.substr(begin, i - begin);
+        begin = i + 1;
+        if (word.empty()) {
+            if (!pieces.empty() && !pieces.back().empty() && i < example.size()) pieces.push_back("");
+        } else if (!pieces.empty() && pieces.back()[0] == '-' && word[0] != '-' &&
+                   pieces.back().find(' ') == std::string::npos) {
+            pieces.back() += " " + word;
+        } else {
+            pieces.push_back(word);
+        }
+    }
+    std::string out, line = indent;
+    for (auto& piece : pieces) {
+        if (piece.empty()) {
+            out += line + "\n";
+            line = indent;
+        } else if (line.find_first_not_of(' ') != std::string::npos && int(line.size() + piece.size()) + 3 > width) {
+            out += line + " \\\n";
+            line = indent + "    " + piece;
+        } else {
+            line += (line.find_first_not_of(' ') == std::string::npos ? "" : " ") + piece;
+        }
+    }
+    return out + line + "\n";
+}
+
+// ---- one command ----------------------------------------------------------------------------------------------------
+
+namespace {
+bool takes_number(const Flag& f) {
+    return std::holds_alternative<int*>(f.to) || std::holds_alternative<int64_t*>(f.to) ||
+           std::holds_alternative<double*>(f.to);
+}
+}    // namespace
+
+std::string command_usage(const Command& command) {
+    std::string usage = "flatgpt " + command.name;
+    for (auto& f : command.flags)
+        if (f.name[0] != '-') usage += f.required ? " " + flag_form(f) : " [" + flag_form(f) + "]";
+        else if (f.required) usage += " " + f.name + flag_form(f).substr(flag_form(f).rfind(' '));
+    const bool options = std::any_of(command.flags.begin(), command.flags.end(),
+                                     [](const Flag& f) { return f.name[0] == '-'; });
+    return usage + (options ? " [options]" : "");
+}
+
+std::string command_help(const Command& command, int width) {
+    width = std::max(width, 40);
+    const int column = width < 64 ? 8 : 26;    // where meanings begin
+    std::string out = "usage: " + wrap(command_usage(command), width, 7) + "\n";
+    out += wrap(command.summary, width, 0) + "\n";
+    auto row = [&](const std::string& form, const std::string& meaning) {
+        std::string line = "  " + form;
+        if (int(line.size()) + 2 > column) out += line + "\n", line = "";
+        line.resize(size_t(column), ' ');
+        out += line + wrap(meaning, width, column) + "\n";
+    };
+    bool options = false, numbers = false;
+    auto common = [&] {
+        if (options) row("--config TEXT", CONFIG_HELP);
+        row("--help, -h", "this text");
+    };
+    for (auto& f : command.flags) options |= f.name[0] == '-', numbers |= takes_number(f);
+    const std::string* group = nullptr;
+    bool said = false;    // --config and --help end the first group that has options
+    for (auto& f : command.flags) {
+        if (!group || f.group != *group) {
+            if (group && !said) common(), said = true;
+            out += "\n" + (f.group.empty() ? "" : f.group + ":\n");
+            group = &f.group;
+        }
+        row(flag_form(f), flag_meaning(f));
+    }
+    if (!group) out += "\n";
+    if (!said) common();
+    if (numbers) out += "\nnumbers: 1000, 1_000, 1e6, 0.5M, 4k\n";
+    return out + (numbers ? "" : "\n") + "example:\n" + wrap_shell(command.example, width, "  ");
+}
+
+// ---- all commands ---------------------------------------------------------------------------------------------------
+
+std::string commands_help(const std::vector<Command>& commands, int width) {
+    width = std::max(width, 40);
+    std::string out =
+        wrap("flatgpt trains GPT-2-style language models on token shards and samples from them.", width, 0) +
+        "\n\nusage: flatgpt COMMAND [options]\n\ncommands:\n";
+    auto row = [&](const std::string& name, const std::string& summary) {
+        out += "  " + name + std::string(18 - name.size(), ' ') + wrap(summary, width, 20) + "\n";
+    };
+    for (auto& c : commands) row(c.name, c.summary);
+    out += "\n";
+    row("--help, -h", "this text; after a COMMAND its options, as by `flatgpt help COMMAND`");
+    row("--version", "version, compiler, devices");
+    return out + "\n" +
+           "exit codes: " +
+           wrap("0 done, 1 run error, 2 usage or configuration, 3 bad input file, 4 I/O, 5 device, "
+                "6 diverged, 7 a peer died, 130 and 143 stopped by a signal after a checkpoint", width, 12) + "\n";
+}
+
+// main.cpp takes `help COMMAND` for `COMMAND --help`: here is the row, and what `help` alone prints.
+Command help_command(const std::vector<Command>* commands) {
+    auto name = std::make_shared<std::string>();
+    Flag row = {.name = "COMMAND", .to = name.get(), .help = "whose options to show; none: the commands"};
+    return {.name = "help",
+            .summary = "Show the commands, or the options of one.",
+            .example = "flatgpt help train",
+            .flags = {row},
+            .run = [commands, name] {
+                fputs(commands_help(*commands, text_width(stdout)).c_str(), stdout);
+                return Status{};
+            }};
+}

@@ -1,0 +1,350 @@
+// checkpoint.cpp - the protocol of checkpoint.h: write, verify, find, prune.
+#include "checkpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "manifest.h"
+#include "base/file.h"
+
+namespace fs = std::filesystem;
+
+// ---- the disk -------------------------------------------------------------------------------------------------------
+
+const Disk& real_disk() {
+    static const Disk disk = {
+        [](const char* path) {
+            int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+            return fd < 0 ? -errno : fd;
+        },
+        [](int fd, const void* data, int64_t bytes) {
+            ssize_t n = write(fd, data, size_t(bytes));
+            return n < 0 ? -int64_t(errno) : int64_t(n);
+        },
+        [](int fd) { return fsync(fd) ? -errno : 0; },
+        [](int fd) { return close(fd) ? -errno : 0; },
+        [](const char* from, const char* to) {
+            if (rename(from, to) == 0) return 0;
+            bool exists = errno == ENOTEMPTY || errno == EEXIST;
+            if (exists && renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0) return 0;
+            return -errno;
+        },
+        [](const char* path) { return mkdir(path, 0777) ? -errno : 0; },
+        [](const char* path) { return remove(path) ? -errno : 0; },
+        [](const char* path) {
+            int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+            if (fd < 0) return -errno;
+            int rc = fsync(fd) ? -errno : 0;
+            close(fd);
+            return rc;
+        },
+    };
+    return disk;
+}
+
+namespace {
+using Sink = std::function<Status(const void*, int64_t)>;
+constexpr int64_t CHUNK = 1 << 20;    // bytes of one write or read
+
+template <class Call> int64_t uninterrupted(Call call) {
+    int64_t rc;
+    do rc = call();
+    while (rc == -EINTR);
+    return rc;
+}
+Status disk_status(const std::string& path, const char* call, int64_t rc) {
+    return rc < 0 ? fail(Exit::io, "%s: %s: %s", path.c_str(), call, strerror(int(-rc))) : Status{};
+}
+
+// Files of a directory, without what is in it deeper; empty where there is none.
+std::vector<std::string> names_in(const std::string& dir) {
+    std::vector<std::string> names;
+    std::error_code error;
+    for (fs::directory_iterator it(dir, error), end; !error && it != end; it.increment(error))
+        names.push_back(it->path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+std::string step_directory(const std::string& run, int64_t step) {
+    char name[40];
+    snprintf(name, sizeof name, "/step_%08lld", (long long)step);
+    return run + name;
+}
+bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+bool is_directory(const std::string& path) {
+    struct stat s;
+    return stat(path.c_str(), &s) == 0 && S_ISDIR(s.st_mode);
+}
+
+Status remove_directory(const std::string& dir, const Disk& disk) {
+    if (!exists(dir)) return {};
+    for (const std::string& name : names_in(dir)) {
+        std::string path = dir + "/" + name;
+        TRY(disk_status(path, "remove", uninterrupted([&] { return disk.remove(path.c_str()); })));
+    }
+    return disk_status(dir, "remove", uninterrupted([&] { return disk.remove(dir.c_str()); }));
+}
+}   // namespace
+
+// ---- write ----------------------------------------------------------------------------------------------------------
+
+namespace {
+// One file, from produce to fsync. A failed fsync is final: what the kernel dropped, a second one would not report.
+Status write_file(const Disk& disk, const std::string& dir, const std::string& name, std::vector<Sum>* sums,
+                  const std::function<Status(const Sink&)>& produce) {
+    std::string path = dir + "/" + name, waiting;
+    Sum sum{name};
+    int fd = int(uninterrupted([&] { return disk.open_write(path.c_str()); }));
+    TRY(disk_status(path, "open", fd));
+    auto flush = [&]() -> Status {
+        for (int64_t done = 0, bytes = int64_t(waiting.size()); done < bytes;) {
+            int64_t piece = std::min(CHUNK, bytes - done);
+            int64_t n = uninterrupted([&] { return disk.write(fd, waiting.data() + done, piece); });
+            if (n == 0) n = -ENOSPC;
+            TRY(disk_status(path, "write", n));
+            heartbeat();
+            done += n;
+        }
+        waiting.clear();
+        return {};
+    };
+    auto put = [&](const void* data, int64_t bytes) -> Status {
+        sum.crc = crc32c(sum.crc, data, bytes);
+        sum.bytes += bytes;
+        waiting.append(static_cast<const char*>(data), size_t(bytes));
+        return int64_t(waiting.size()) >= CHUNK ? flush() : Status{};
+    };
+    Status s = produce(put);
+    if (s.ok()) s = flush();
+    if (s.ok()) s = disk_status(path, "fsync", uninterrupted([&] { return disk.sync(fd); }));
+    int closed = disk.close(fd);    // closed even where it is interrupted
+    if (s.ok() && closed != -EINTR) s = disk_status(path, "close", closed);
+    sums->push_back(sum);
+    return s;
+}
+
+// What this rank saves of weights and moments.
+Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, std::vector<Sum>* sums) {
+    std::vector<TensorSource> weights, moments;
+    checkpoint_tensors(g, Part::weights, "", &weights);
+    checkpoint_tensors(g, Part::m, "m.", &moments);
+    checkpoint_tensors(g, Part::v, "v.", &moments);
+    for (auto& [stem, sources] : {std::pair{"model", &weights}, {"optimizer", &moments}})
+        if (!sources->empty())    // more ranks than buckets: some have none
+            TRY(write_file(disk, dir, checkpoint_file(stem, g.plan.rank, g.plan.ranks), sums,
+                           [&](const Sink& sink) { return safetensors_write(*sources, sink); }));
+    return {};
+}
+
+// What rank 0 adds when all have written theirs; MANIFEST last.
+Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                  const TrainState& state, std::vector<Sum>& sums) {
+    auto text = [&](const char* name, const std::string& bytes) {
+        return write_file(disk, dir, name, &sums,
+                          [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
+    };
+    if (g.plan.ranks > 1) {
+        TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
+        TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
+    }
+    TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
+    if (tokenizer.vocab_size()) TRY(text("tokenizer.json", tokenizer.to_json()));
+    TRY(text("state.json", state_json(state)));
+    TRY(text("MANIFEST", manifest_text(sums)));
+    return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
+}
+
+// The files of all ranks, at rank 0.
+void gather_sums(std::vector<Sum>* sums, Watch& watch) {
+    std::string mine;
+    for (const Sum& s : *sums) mine += sum_line(s);
+    std::vector<Sum> all;
+    for (const std::string& text : watch.gather(mine))
+        for (size_t at = 0, end; (end = text.find('\n', at)) != std::string::npos; at = end + 1)
+            if (Sum s; sum_parse(text.substr(at, end - at), &s)) all.push_back(s);
+    *sums = all;
+}
+}    // namespace
+
+Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
+                        const Disk& disk, Watch* watch) {
+    CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
+    const std::string dir = step_directory(run, state.step), temporary = dir + ".tmp";
+    const bool first = g.plan.rank == 0;
+    auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
+    auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
+    TRY(at_first([&] {
+        TRY(remove_directory(temporary, disk));    // of a write that was interrupted
+        return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
+    }));
+    std::vector<Sum> sums;
+    Status s = agree(write_tensors(disk, temporary, g, &sums));
+    if (s.ok() && watch) gather_sums(&sums, *watch);
+    if (s.ok())
+        s = at_first([&] {
+            TRY(write_rest(disk, temporary, g, tokenizer, state, sums));
+            return disk_status(dir, "rename",
+                               uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+        });
+    if (!s.ok()) {
+        if (first) (void)remove_directory(temporary, disk);    // the first error is the one to report
+        return s;
+    }
+    return at_first([&] {
+        TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+        return remove_directory(temporary, disk);    // the one of the same step that was there before
+    });
+}
+
+Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
+    for (const std::string& name : names_in(run))
+        if (name.starts_with("step_") && name.ends_with(".tmp")) TRY(remove_directory(run + "/" + name, disk));
+    if (keep == 0) return {};
+    std::vector<std::string> dirs = checkpoint_list(run), unwanted;
+    std::string best;    // directory of best_step in the newest whole checkpoint
+    int whole = 0;
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        if (whole == keep) {
+            if (*dir != best) unwanted.push_back(*dir);
+        } else if (checkpoint_verify(*dir).ok() && whole++ == 0) {
+            Result<TrainState> state = checkpoint_state(*dir);
+            if (state.ok() && state.value.best_step >= 0) best = step_directory(run, state.value.best_step);
+        }
+    }
+    if (unwanted.empty()) return {};
+    // Out of the checkpoints' names first, durably: no crash leaves half of one under its own name.
+    for (const std::string& dir : unwanted) {
+        std::string away = dir + ".tmp";
+        TRY(disk_status(dir, "rename", uninterrupted([&] { return disk.rename(dir.c_str(), away.c_str()); })));
+    }
+    TRY(disk_status(run, "fsync", uninterrupted([&] { return disk.sync_dir(run.c_str()); })));
+    for (const std::string& dir : unwanted) TRY(remove_directory(dir + ".tmp", disk));
+    return {};
+}
+
+// ---- verify and find ------------------------------------------------------------------------------------------------
+
+namespace {
+bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json") || exists(dir + "/MANIFEST"); }
+}   // namespace
+
+static Status verify(const std::string& dir, bool weights) {
+    if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json")) {
+        TRY(checkpoint_config(dir).status);
+        return checkpoint_weight_headers(dir);
+    }
+    Result<std::vector<Sum>> sums = manifest_read(dir);
+    TRY(sums.status);
+    for (const Sum& s : sums.value) {
+        const bool tensors = s.name.ends_with(".safetensors");
+        // Where only the frame is checked, the optimizer's files are not read at all.
+        if (tensors && !weights && !s.name.starts_with("model")) continue;
+        TRY(sum_check(dir + "/" + s.name, s, weights || !tensors));
+    }
+    return {};
+}
+Status checkpoint_verify(const std::string& dir) { return verify(dir, true); }
+Status checkpoint_verify_frame(const std::string& dir) { return verify(dir, false); }
+
+std::vector<std::string> checkpoint_list(const std::string& run) {
+    std::vector<std::string> dirs;
+    for (const std::string& name : names_in(run)) {
+        bool named = name.size() == 13 && name.starts_with("step_") &&
+                     name.find_first_not_of("0123456789", 5) == std::string::npos;
+        if (named && is_directory(run + "/" + name)) dirs.push_back(run + "/" + name);
+    }
+    return dirs;
+}
+
+// Where a MODEL is not there: a name of the Hugging Face Hub is no path, and flatgpt downloads nothing.
+static Status no_model(const std::string& path) {
+    const size_t slash = path.find('/');
+    const bool owned = slash != std::string::npos && slash > 0 && slash + 1 < path.size() &&
+                       path.find('/', slash + 1) == std::string::npos && path[0] != '.' && path[0] != '~' &&
+                       !is_directory(path.substr(0, slash)) && !path.starts_with("runs/");
+    const bool bare = path.starts_with("gpt2") || path == "distilgpt2" || path == "openai-gpt";
+    if (path.empty() || !(owned || (bare && slash == std::string::npos)))
+        return fail(Exit::input, "%s: no such file or directory", path.c_str());
+    return fail(Exit::input, "%s: no such directory, and flatgpt downloads nothing; to fetch it from the Hub:\n"
+                "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
+}
+
+static Status use_of_run(const std::string& dir, const std::function<Status(const std::string& dir)>& use) {
+    return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
+}
+
+// The newest checkpoint of a run that `use` finds whole.
+static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged,
+                                     const std::function<Status(const std::string& dir)>& use) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        Status s = use_of_run(*dir, use);
+        if (s.ok()) return *dir;
+        if (s.code != Exit::input && s.code != Exit::io) return s;
+        if (damaged) damaged->push_back(s.message);
+    }
+    return fail(Exit::input, "%s: %zu checkpoints, none of them whole", run.c_str(), dirs.size());
+}
+
+// "steps 100, 200 and 300"
+static std::string steps_text(const std::string& run) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    std::string text = dirs.size() == 1 ? "step" : "steps";
+    for (size_t i = 0; i < dirs.size(); i++)
+        text += (i == 0 ? " " : i + 1 < dirs.size() ? ", " : " and ") + std::to_string(checkpoint_step(dirs[i]));
+    return text;
+}
+
+int64_t checkpoint_step(const std::string& dir) {
+    const std::string name = fs::path(dir).filename().string();
+    return name.starts_with("step_") ? atoll(name.c_str() + 5) : -1;
+}
+
+Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+                                    const std::string& which,
+                                    const std::function<Status(const std::string& dir)>& use) {
+    const bool step = !which.empty() && which.size() <= 8 && which.find_first_not_of("0123456789") == which.npos;
+    if (which != "last" && which != "best" && !step)
+        return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
+                    which.c_str());
+    struct stat there;
+    if (stat(path.c_str(), &there))
+        return errno == ENOENT || errno == ENOTDIR
+                   ? no_model(path)
+                   : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
+    if (!S_ISDIR(there.st_mode))
+        return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
+    if (is_checkpoint(path)) {
+        if (which != "last")
+            return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
+                        path.c_str(), which.c_str());
+        Status s = use(path);
+        return s.ok() ? Result<std::string>(path) : s;
+    }
+    if (checkpoint_list(path).empty())
+        return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
+                    path.c_str());
+    if (which == "last") return find_last(path, damaged, use);
+    int64_t wanted = atoll(which.c_str());
+    if (which == "best") {
+        Result<std::string> last = find_last(path, damaged, checkpoint_verify_frame);
+        TRY(last.status);
+        Result<TrainState> state = checkpoint_state(last.value);
+        TRY(state.status);
+        wanted = state.value.best_step;
+        if (wanted < 0)
+            return fail(Exit::usage, "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
+                        "--val records them", path.c_str(), steps_text(path).c_str());
+    }
+    const std::string dir = step_directory(path, wanted);
+    if (!is_directory(dir))
+        return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
+                    path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
+    Status s = use_of_run(dir, use);
+    return s.ok() ? Result<std::string>(dir) : s;
+}

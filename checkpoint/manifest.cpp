@@ -1,0 +1,93 @@
+// manifest.cpp - see checkpoint_manifest.h.
+#include "manifest.h"
+
+#include <algorithm>
+
+#include "base/file.h"
+
+static constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
+
+std::string sum_line(const Sum& s) {
+    char line[64];
+    snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
+    return line + s.name + "\n";
+}
+bool sum_parse(const std::string& line, Sum* s) {
+    long long bytes = 0;
+    int name = 0;
+    if (sscanf(line.c_str(), "%8x %lld %n", &s->crc, &bytes, &name) != 2 || !name) return false;
+    s->bytes = bytes;
+    s->name = line.substr(size_t(name));
+    return true;
+}
+
+std::string manifest_text(const std::vector<Sum>& sums) {
+    std::string text = VERSION_LINE;
+    for (const Sum& s : sums) text += sum_line(s);
+    char line[32];
+    snprintf(line, sizeof line, "%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
+    return text + line;
+}
+
+// The text is right when the rows read from it give it again.
+Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::string& path) {
+    std::vector<Sum> sums;
+    for (size_t begin = text.find('\n') + 1, end; begin && (end = text.find('\n', begin)) != std::string::npos;
+         begin = end + 1) {
+        Sum s;
+        if (!sum_parse(text.substr(begin, end - begin), &s)) break;    // the last line
+        if (s.name.empty() || s.name.find('/') != std::string::npos)
+            return fail(Exit::input, "%s: expected the name of a file, found \"%s\"", path.c_str(), s.name.c_str());
+        sums.push_back(s);
+    }
+    if (!text.starts_with(VERSION_LINE))
+        return fail(Exit::input, "%s: line 1: expected \"flatgpt checkpoint 1\"", path.c_str());
+    if (manifest_text(sums) != text)
+        return fail(Exit::input, "%s: its own checksum is wrong, or it is cut short", path.c_str());
+    auto listed = [&](const char* name) {
+        return std::any_of(sums.begin(), sums.end(), [&](const Sum& s) { return s.name == name; });
+    };
+    for (const char* needed : {"model.safetensors", "config.json", "state.json"})
+        if (!listed(needed) && !(needed[0] == 'm' && listed("model.safetensors.index.json")))
+            return fail(Exit::input, "%s: it does not list %s", path.c_str(), needed);
+    return sums;
+}
+
+Result<std::vector<Sum>> manifest_read(const std::string& dir) {
+    const std::string path = dir + "/MANIFEST";
+    Result<std::string> text = read_file(path, 1 << 20);
+    TRY(text.status);
+    return manifest_parse(text.value, path);
+}
+
+Status sum_check(const std::string& path, const Sum& expected, bool contents) {
+    Result<File> file = File::open(path);
+    TRY(file.status);
+    if (file.value.bytes() != expected.bytes)
+        return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
+                    (long long)expected.bytes, (long long)file.value.bytes());
+    if (!contents) return {};
+    constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache from the read to the sum
+    std::vector<uint32_t> sums(size_t(ceil_div(expected.bytes, PIECE)));
+    Status status;
+#pragma omp parallel if (sums.size() > 1)
+    {
+        std::vector<char> piece(size_t(std::min(PIECE, expected.bytes)));
+#pragma omp for schedule(dynamic)
+        for (size_t i = 0; i < sums.size(); i++) {
+            const int64_t at = int64_t(i) * PIECE, bytes = std::min(PIECE, expected.bytes - at);
+            const Status s = file.value.read(at, piece.data(), bytes);
+            if (s.ok()) sums[i] = crc32c(0, piece.data(), bytes);
+#pragma omp critical(sum_status)
+            if (!s.ok() && status.ok()) status = s;
+            heartbeat();
+        }
+    }
+    TRY(status);
+    uint32_t crc = 0;
+    for (size_t i = 0; i < sums.size(); i++)
+        crc = crc32c_join(crc, sums[i], std::min(PIECE, expected.bytes - int64_t(i) * PIECE));
+    if (crc != expected.crc)
+        return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc, crc);
+    return {};
+}

@@ -1,0 +1,341 @@
+// tensors.cpp - weights and moments between the model's memory and safetensors files.
+//
+// Hugging Face's GPT-2 keeps matrices as (in, out), we as (out, in): those are transposed on the way. Rows that pad the
+// vocabulary exist in memory only, as zeros.
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <set>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "checkpoint.h"
+#include "manifest.h"
+#include "base/file.h"
+#include "files/json.h"
+
+namespace {
+int64_t file_elements(const Tensor& t) { return t.file_rows * t.cols; }
+
+std::vector<int64_t> file_shape(const Tensor& t) {
+    if (t.vector) return {t.cols};
+    return t.transposed ? std::vector{t.cols, t.file_rows} : std::vector{t.file_rows, t.cols};
+}
+
+std::string shape_text(const std::vector<int64_t>& shape) {
+    std::string text;
+    for (int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+    return "(" + text + ")";
+}
+
+// to (cols, rows) = from (rows, cols), in tiles that stay in cache
+void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
+    constexpr int64_t TILE = 32;
+    for (int64_t r0 = 0; r0 < rows; r0 += TILE)
+        for (int64_t c0 = 0; c0 < cols; c0 += TILE)
+            for (int64_t c = c0; c < std::min(cols, c0 + TILE); c++)
+                for (int64_t r = r0; r < std::min(rows, r0 + TILE); r++) to[c * rows + r] = from[r * cols + c];
+}
+}   // namespace
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
+    char numbers[48] = "";
+    if (ranks > 1) snprintf(numbers, sizeof numbers, "-%05d-of-%05d", rank + 1, ranks);
+    return stem + numbers + ".safetensors";
+}
+
+std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes) {
+    const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
+    nlohmann::ordered_json files;
+    int64_t bytes = 0;
+    for (const std::string& prefix : prefixes)
+        for (const Tensor& t : g.tensors) {
+            files[prefix + t.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
+            bytes += file_elements(t) * int64_t(sizeof(float));
+        }
+    return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
+}
+
+void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources) {
+    const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
+    for (const Tensor& t : g.tensors) {
+        if (owners[size_t(t.bucket)] != g.plan.rank) continue;
+        auto plain = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
+            g.read(part, at + first, count, out);
+        };
+        // Asked for in order: the first piece brings the whole tensor, the last one lets it go.
+        auto turned = [&g, part, t, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
+            if (first == 0) {
+                std::vector<float> rows(size_t(t.size()));
+                g.read(part, t.offset, t.size(), rows.data());
+                host.resize(rows.size());
+                transpose(host.data(), rows.data(), t.rows, t.cols);
+            }
+            std::copy_n(host.data() + first, count, out);
+            if (first + count == t.size()) std::vector<float>().swap(host);    // = {} would keep the memory
+        };
+        TensorSource source{prefix + t.name, TensorType::f32, file_shape(t), plain};
+        if (t.transposed) source.fill = turned;
+        sources->push_back(std::move(source));
+    }
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+namespace {
+struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
+struct Weights {
+    std::vector<SafetensorsFile> files;
+    std::map<std::string, Found> tensors;    // names without "transformer.", which the Hub's own gpt2 leaves out, too
+};
+
+std::string bare_name(const std::string& name) {
+    return name.starts_with("transformer.") ? name.substr(strlen("transformer.")) : name;
+}
+
+// The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
+Result<std::vector<std::string>> tensor_files(const std::string& dir, const std::string& stem) {
+    std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
+    if (access(one.c_str(), F_OK) == 0 || access(index.c_str(), F_OK) != 0) return std::vector{one};
+    Result<std::string> text = read_file(index, 64 << 20);
+    TRY(text.status);
+    Result<nlohmann::json> j = json_parse(text.value, index, 8);
+    TRY(j.status);
+    if (!j.value.is_object() || !j.value["weight_map"].is_object() || j.value["weight_map"].empty())
+        return fail(Exit::input, "%s: weight_map: expected an object from tensor names to files", index.c_str());
+    std::vector<std::string> files;
+    for (const auto& [tensor, file] : j.value["weight_map"].items()) {
+        if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
+            return fail(Exit::input, "%s: weight_map: %s: expected a file of this directory", index.c_str(),
+                        tensor.c_str());
+        files.push_back(dir + "/" + file.get<std::string>());
+    }
+    std::sort(files.begin(), files.end());
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+    return files;
+}
+
+Result<Weights> weights_open(const std::vector<std::string>& paths) {
+    Weights w;
+    for (const std::string& path : paths) {
+        Result<SafetensorsFile> file = SafetensorsFile::open(path);
+        TRY(file.status);
+        w.files.push_back(std::move(file.value));
+    }
+    for (size_t i = 0; i < paths.size(); i++)
+        for (const TensorEntry& e : w.files[i].entries())
+            if (!w.tensors.emplace(bare_name(e.name), Found{&w.files[i], &e}).second)
+                return fail(Exit::input, "%s: tensor \"%s\" occurs twice", paths[i].c_str(), e.name.c_str());
+    return w;
+}
+
+// Tensors of other exporters that say nothing new: the causal mask, and the head that is wte.
+bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
+    if (name == "lm_head.weight") return e.shape == std::vector<int64_t>{c.V, c.C};
+    return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+}
+
+// Every tensor of the model is there in its shape, and nothing else; before any of them is touched.
+Status weights_match(const Weights& w, const Model& g, const std::vector<std::string>& prefixes,
+                     const std::string& place) {
+    std::set<std::string> known;
+    for (const std::string& prefix : prefixes)
+        for (const Tensor& t : g.tensors) {
+            std::string name = prefix + t.name, expected = shape_text(file_shape(t));
+            auto it = w.tensors.find(bare_name(name));
+            if (it == w.tensors.end())
+                return fail(Exit::input, "%s: tensor \"%s\" %s: not found (as F32, BF16 or F16)", place.c_str(),
+                            name.c_str(), expected.c_str());
+            if (it->second.entry->shape != file_shape(t))
+                return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(), name.c_str(),
+                            expected.c_str(), shape_text(it->second.entry->shape).c_str());
+            known.insert(it->first);
+        }
+    for (auto& [name, found] : w.tensors)
+        if (!known.contains(name) && !redundant(name, *found.entry, g.c))
+            return fail(Exit::input, "%s: tensor \"%s\" %s is no part of this model", place.c_str(), name.c_str(),
+                        shape_text(found.entry->shape).c_str());
+    return {};
+}
+
+// Checksums of the pieces that were read, by file: threads add them, check() joins them.
+class Sums {
+  public:
+    void add(const SafetensorsFile* file, int64_t at, const void* data, int64_t bytes) {
+        const uint32_t crc = crc32c(0, data, bytes);
+#pragma omp critical(sums_add)
+        pieces[file].push_back({at, bytes, crc});
+    }
+    // Reads the bytes that loading skipped (such as the header), then compares the checksum of the whole file.
+    Status check(const SafetensorsFile& file, const std::string& path, const Sum& expected) {
+        std::vector<Piece>& all = pieces[&file];
+        std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
+        all.push_back({file.bytes(), 0, 0});
+        std::vector<char> rest(std::min(size_t(1) << 18, size_t(file.bytes())));
+        uint32_t crc = 0;
+        int64_t end = 0;    // crc covers the bytes before it
+        for (const Piece& p : all) {
+            while (end < p.at) {
+                const int64_t bytes = std::min(p.at - end, int64_t(rest.size()));
+                TRY(file.read_bytes(end, rest.data(), bytes));
+                crc = crc32c(crc, rest.data(), bytes);
+                end += bytes;
+            }
+            crc = crc32c_join(crc, p.crc, p.bytes);
+            end += p.bytes;
+        }
+        if (crc != expected.crc)
+            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc,
+                        crc);
+        return {};
+    }
+
+  private:
+    struct Piece { int64_t at, bytes; uint32_t crc; };
+    std::map<const SafetensorsFile*, std::vector<Piece>> pieces;
+};
+
+// Loads tensors from their files into the model: in parallel if the model is in host memory. Its buffers are one piece
+// a thread, and one whole tensor where it is to be transposed.
+struct Loading {
+    const Weights& w;
+    Model& g;
+    std::string prefix;
+    Part part;
+    Sums* sums;    // or null
+    std::unique_ptr<char[]> raw = {};
+    // The failed read with the lowest place (file, offset): the same damage gives the same message, whichever thread
+    // fails first.
+    Status status = {};
+    std::pair<int64_t, int64_t> failed_at = {};
+
+    Status run() {
+        int64_t most = 0;
+        for (const Tensor& t : g.tensors)
+            if (t.transposed) most = std::max(most, found(t).entry->end - found(t).entry->begin);
+        raw.reset(new char[size_t(most)]);
+#pragma omp parallel if (g.on_host())
+        for (const Tensor& t : g.tensors) {
+            if (!g.holds(part, t.offset, t.size())) continue;
+            if (t.transposed) turned(t);
+            else plain(t);
+        }
+        return status;
+    }
+
+  private:
+    static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
+
+    const Found& found(const Tensor& t) const { return w.tensors.at(bare_name(prefix + t.name)); }
+    void read(const Found& f, int64_t first, int64_t count, char* to) {
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+        const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
+        const Status s = f.file->read_bytes(at, to, count * element);
+        if (s.ok() && sums) sums->add(f.file, at, to, count * element);
+        if (s.ok()) return;
+        const std::pair<int64_t, int64_t> place = {f.file - w.files.data(), at};
+#pragma omp critical(loading_status)
+        if (status.ok() || place < failed_at) status = s, failed_at = place;
+    }
+    // Each of these is called by every thread of the team.
+    void plain(const Tensor& t) {
+        const Found& f = found(t);
+        const int64_t held = file_elements(t);
+        std::vector<char> bytes(size_t(4 * PIECE));
+        std::vector<float> floats(static_cast<size_t>(PIECE));
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t first = 0; first < t.size(); first += PIECE) {
+            const int64_t count = std::min(PIECE, t.size() - first), there = std::min(count, held - first);
+            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);    // rows that pad the vocabulary
+            if (there > 0) {
+                const bool ready = f.entry->type == TensorType::f32;
+                read(f, first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
+                if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
+            }
+            g.write(part, t.offset + first, count, floats.data());
+        }
+    }
+    void turned(const Tensor& t) {
+        constexpr int64_t ROWS = 32;    // a block of the model's rows: two cache lines of each row of the file
+        const Found& f = found(t);
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < t.size(); first += PIECE)
+            read(f, first, std::min(PIECE, t.size() - first), raw.get() + first * element);
+        std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
+#pragma omp for schedule(dynamic)
+        for (int64_t r0 = 0; r0 < t.rows; r0 += ROWS) {
+            const int64_t rows = std::min(ROWS, t.rows - r0);
+            for (int64_t c0 = 0; c0 < t.cols; c0 += ROWS) {
+                const int64_t cols = std::min(ROWS, t.cols - c0);
+                for (int64_t c = 0; c < cols; c++)
+                    SafetensorsFile::convert(f.entry->type, raw.get() + ((c0 + c) * t.rows + r0) * element, rows,
+                                             from.data() + c * ROWS);
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t c = 0; c < cols; c++) to[size_t(r * t.cols + c0 + c)] = from[size_t(c * ROWS + r)];
+            }
+            g.write(part, t.offset + r0 * t.cols, rows * t.cols, to.data());
+        }
+    }
+};
+}   // namespace
+
+Status checkpoint_weight_headers(const std::string& dir) {
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
+    return paths.ok() ? weights_open(paths.value).status : paths.status;
+}
+
+Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
+    TRY(paths.status);
+    Result<Weights> w = weights_open(paths.value);
+    TRY(w.status);
+    TRY(weights_match(w.value, g, {""}, paths.value.size() == 1 ? paths.value[0] : dir));
+    verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
+    Sums sums;
+    TRY((Loading{w.value, g, "", Part::weights, verify ? &sums : nullptr}.run()));
+    if (!verify) return {};
+    Result<std::vector<Sum>> manifest = manifest_read(dir);
+    TRY(manifest.status);
+    for (size_t i = 0; i < paths.value.size(); i++) {
+        const std::string& path = paths.value[i];
+        auto listed = std::find_if(manifest.value.begin(), manifest.value.end(),
+                                   [&](const Sum& s) { return dir + "/" + s.name == path; });
+        if (listed == manifest.value.end())
+            return fail(Exit::input, "%s: MANIFEST does not list it", path.c_str());
+        TRY(sums.check(w.value.files[i], path, *listed));
+    }
+    return {};
+}
+
+Status checkpoint_optimizer(const std::string& dir, Model& g) {
+    Result<std::vector<std::string>> paths = tensor_files(dir, "optimizer");
+    TRY(paths.status);
+    Result<Weights> w = weights_open(paths.value);
+    TRY(w.status);
+    TRY(weights_match(w.value, g, {"m.", "v."}, paths.value.size() == 1 ? paths.value[0] : dir));
+    TRY((Loading{w.value, g, "m.", Part::m, nullptr}.run()));
+    return Loading{w.value, g, "v.", Part::v, nullptr}.run();
+}
+
+Result<Config> checkpoint_config(const std::string& dir) {
+    std::string path = dir + "/config.json";
+    Result<std::string> text = read_file(path, 1 << 20);
+    TRY(text.status);
+    Result<Config> c = config_parse(text.value, path);
+    if (!c.ok()) return c;
+    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
+    TRY(paths.status);
+    // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)
+    int64_t least = 2 * config_parameters(c.value), found = 0;
+    struct stat file;
+    for (const std::string& weights : paths.value)
+        if (stat(weights.c_str(), &file) == 0) found += file.st_size;
+    if (found && found < least)
+        return fail(Exit::input, "%s: the model it describes takes at least %lld bytes, the weights have %lld",
+                    path.c_str(), (long long)least, (long long)found);
+    return c;
+}

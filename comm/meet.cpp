@@ -1,0 +1,359 @@
+// meet.cpp - how ranks find each other: a listening rank 0, the others that connect, and strangers on the port.
+//
+//   other  -> rank 0   Hello: a number of its own, and a proof that it knows the token
+//   rank 0 -> other    Welcome: the proof for the same number that it knows it, too
+//   other  -> rank 0   join; from here on it counts as here, and its end as a death
+//   rank 0 -> other    start with everybody's name, or a verdict
+//
+// Whoever is silent, garbled, unproven or one too many is dropped; a rank that is dropped comes again. The token is no
+// cryptography: it keeps jobs apart, and accidents out. Against an enemy on the network use a network of your own.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <list>
+
+#include "wire.h"
+#include "base/console.h"
+
+namespace {
+constexpr double GUEST_SECONDS = 3;    // from connecting to join, and for each attempt of a rank
+constexpr size_t GUESTS = 256;         // at once; of more the oldest goes, as a rank's hello comes at once
+constexpr char GREETING[9] = "flatgpt1";
+
+struct Hello {
+    char magic[8];
+    uint64_t number;
+    unsigned char proof[16];
+    uint32_t rank, ranks, pid;
+    char host[68];
+};
+static_assert(sizeof(Hello) == 112);
+struct Welcome {
+    char magic[8];
+    unsigned char proof[16];
+    uint32_t milliseconds, zero;    // that rank 0 will go on waiting
+};
+static_assert(sizeof(Welcome) == 32);
+
+void prove(unsigned char* proof, const Token& token, const char* word, uint64_t number) {
+    const std::string text = token + word + std::string(reinterpret_cast<const char*>(&number), sizeof number);
+    memcpy(proof, comm_token(text).data(), 16);
+}
+bool proven(const unsigned char* proof, const Token& token, const char* word, uint64_t number) {
+    unsigned char right[16];
+    prove(right, token, word, number);
+    return !memcmp(proof, right, 16);
+}
+
+std::string this_host() {
+    char name[64] = "";
+    gethostname(name, sizeof name - 1);
+    return name;
+}
+std::string name_of(int rank, const std::string& host, unsigned pid) {
+    return "rank " + std::to_string(rank) + " (" + escape_control(host) + ", pid " + std::to_string(pid) + ")";
+}
+void set_no_delay(int fd) {
+    const int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+std::string seconds_text(double s) { return fail(Exit::ok, "%.3g s", s).message; }
+}   // namespace
+
+// ---- rank 0 ---------------------------------------------------------------------------------------------------------
+
+namespace {
+struct Guest {
+    Link link;
+    double end = 0;
+    int rank = -1;       // once proven
+    std::string name;
+    bool refused = false;
+};
+
+class Meeting {
+  public:
+    Meeting(const Place& place, int listener, const Token& token, double timeout)
+        : place(place), token(token), listener(listener), timeout(timeout), end(now_seconds() + timeout) {
+        met.links.resize(size_t(place.ranks));
+        met.names.resize(size_t(place.ranks));
+        met.names[0] = name_of(0, this_host(), unsigned(getpid()));
+    }
+    Result<Met> run();
+
+  private:
+    const Place& place;
+    const Token& token;
+    const int listener;
+    const double timeout, end;
+    Met met;
+    std::list<Guest> guests;                 // oldest first
+    int here = 1, strangers = 0, foreign = 0;
+    std::string failure;
+
+    void wait();
+    void accept_some();
+    void look();
+    bool serve(Guest& g);    // false: it goes
+    bool hear_hello(Guest& g, const Hello& h);
+    void refuse(Guest& g, const std::string& why) {
+        g.refused = true;
+        g.link.send(frame_bytes({Message::verdict, Round::none, 0, why}));
+    }
+    void drop(Guest& g) {
+        strangers += g.rank < 0;
+        g.link.close();
+    }
+    std::string missing() const;
+};
+
+// One file for each rank, the guests, and a few of our own.
+void allow_files(int n) {
+    rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= rlim_t(n)) return;
+    l.rlim_cur = std::min(l.rlim_max, rlim_t(n));
+    setrlimit(RLIMIT_NOFILE, &l);
+}
+
+void Meeting::wait() {
+    std::vector<pollfd> fds{{listener, POLLIN, 0}};
+    double until = end;
+    for (Guest& g : guests) {
+        fds.push_back({g.link.fd, short(POLLIN | (g.link.out.empty() ? 0 : POLLOUT)), 0});
+        until = std::min(until, g.end);
+    }
+    for (Link& l : met.links) if (l.fd >= 0) fds.push_back({l.fd, POLLIN, 0});
+    poll(fds.data(), fds.size(), std::max(0, int((until - now_seconds()) * 1000) + 1));
+}
+
+void Meeting::accept_some() {
+    for (int i = 0; i < 64; i++) {
+        const int fd = accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE) && !guests.empty()) {
+            drop(guests.front());
+            guests.pop_front();
+            continue;
+        }
+        if (fd < 0 && (errno == EMFILE || errno == ENFILE))
+            failure = "rank 0 may not open enough files for " + std::to_string(place.ranks) + " ranks (ulimit -n)";
+        if (fd < 0) return;
+        set_no_delay(fd);
+        guests.emplace_back();
+        guests.back().link.fd = fd;
+        guests.back().end = now_seconds() + GUEST_SECONDS;
+        if (!serve(guests.back())) drop(guests.back()), guests.pop_back();
+        if (guests.size() > GUESTS) drop(guests.front()), guests.pop_front();
+    }
+}
+
+bool Meeting::hear_hello(Guest& g, const Hello& h) {
+    if (memcmp(h.magic, GREETING, sizeof h.magic)) return false;
+    g.rank = int(std::min<uint32_t>(h.rank, INT32_MAX));
+    if (!proven(h.proof, token, "hello", h.number)) return foreign++, false;
+    g.name = name_of(g.rank, std::string(h.host, strnlen(h.host, sizeof h.host)), h.pid);
+    Welcome w{};
+    memcpy(w.magic, GREETING, sizeof w.magic);
+    prove(w.proof, token, "welcome", h.number);
+    w.milliseconds = uint32_t(std::max(0.0, end - now_seconds()) * 1000);
+    g.link.send(std::make_shared<const std::string>(reinterpret_cast<const char*>(&w), sizeof w));
+    if (h.ranks != uint32_t(place.ranks) || h.rank >= h.ranks) {
+        failure = g.name + " was started as one of " + std::to_string(h.ranks) + " ranks, " + met.names[0] +
+                  " as one of " + std::to_string(place.ranks);
+        refuse(g, failure);
+    }
+    return true;
+}
+
+bool Meeting::serve(Guest& g) {
+    const bool open = g.link.read();
+    if (g.rank < 0) {
+        Hello h;
+        if (!g.link.in.take(&h, sizeof h)) return open;
+        if (!hear_hello(g, h)) return false;
+    }
+    if (!g.refused) {
+        Frame f;
+        const auto next = g.link.in.next(&f);
+        if (next == FrameReader::Next::broken) return false;
+        if (next == FrameReader::Next::frame) {
+            if (f.type != Message::join) return false;
+            const size_t r = size_t(g.rank);
+            if (met.names[r].empty()) {
+                met.names[r] = g.name;
+                met.links[r] = std::move(g.link);
+                g.link.fd = -1;
+                here++;
+                return false;
+            }
+            refuse(g, g.name + " has come, but " + met.names[r] + " is here already: two have the same number");
+        }
+    }
+    g.link.write();
+    return open;
+}
+
+void Meeting::look() {
+    for (size_t r = 1; r < met.links.size() && failure.empty(); r++)
+        if (met.links[r].fd >= 0 && !met.links[r].read()) failure = met.names[r] + " died before all ranks were here";
+    accept_some();
+    for (auto g = guests.begin(); g != guests.end();) {
+        if (serve(*g) && now_seconds() < g->end) { ++g; continue; }
+        drop(*g);
+        g = guests.erase(g);
+    }
+}
+
+std::string Meeting::missing() const {
+    std::string list, notes;
+    int n = 0;
+    for (size_t r = 1; r < met.names.size(); r++) {
+        if (!met.names[r].empty()) continue;
+        if (n++ < 16) list += (list.empty() ? "" : ", ") + std::to_string(r);
+    }
+    if (n > 16) list += ", ...";
+    if (foreign) notes += fail(Exit::ok, "; %d connection%s brought another job's token", foreign,
+                               foreign > 1 ? "s" : "").message;
+    if (strangers) notes += fail(Exit::ok, "; %d connection%s came from no rank at all", strangers,
+                                 strangers > 1 ? "s" : "").message;
+    return fail(Exit::peer, "%s %s of %d did not come to %s within %s%s", n > 1 ? "ranks" : "rank", list.c_str(),
+                place.ranks, met.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str()).message;
+}
+
+Result<Met> Meeting::run() {
+    allow_files(place.ranks + int(GUESTS) + 64);
+    while (here < place.ranks && failure.empty()) {
+        if (now_seconds() >= end) failure = missing();
+        else wait(), look();
+    }
+    std::string names;
+    for (auto& n : met.names) names += n + '\n';
+    const Bytes last = frame_bytes(failure.empty() ? Frame{Message::start, Round::none, 0, names}
+                                                   : Frame{Message::verdict, Round::none, 0, failure});
+    std::vector<Link*> all;
+    for (Link& l : met.links) l.send(last), all.push_back(&l);
+    for (Guest& g : guests) {
+        if (g.rank >= 0 && !g.refused) g.link.send(last);
+        if (g.rank >= 0) all.push_back(&g.link);
+        else g.link.close();
+    }
+    if (failure.empty()) {
+        for (Guest& g : guests) g.link.close();
+        return std::move(met);
+    }
+    part(all, 1);
+    return fail(Exit::peer, "%s", failure.c_str());
+}
+}   // namespace
+
+Result<Met> meet_as_first(const Place& place, Listener listener, const Token& token, double timeout) {
+    Meeting meeting(place, listener.fd, token, timeout);
+    Result<Met> met = meeting.run();
+    close(listener.fd);    // who comes now is refused by the kernel
+    return met;
+}
+
+// ---- the others -----------------------------------------------------------------------------------------------------
+
+namespace {
+int connect_to(const Address& a, double deadline) {    // -1: errno
+    const int fd = socket(a.s.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return -1;
+    set_no_delay(fd);
+    int error = connect(fd, reinterpret_cast<const sockaddr*>(&a.s), a.size) ? errno : 0;
+    if (error == EINPROGRESS) {
+        pollfd p{fd, POLLOUT, 0};
+        socklen_t size = sizeof error;
+        if (poll(&p, 1, std::max(1, int((deadline - now_seconds()) * 1000))) <= 0) error = ETIMEDOUT;
+        else getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    }
+    // A port of this machine that nobody listens on may be given to our own end of the connection.
+    Address mine, other;
+    mine.size = other.size = sizeof mine.s;
+    if (!error && !getsockname(fd, reinterpret_cast<sockaddr*>(&mine.s), &mine.size) &&
+        !getpeername(fd, reinterpret_cast<sockaddr*>(&other.s), &other.size) && mine.size == other.size &&
+        !memcmp(&mine.s, &other.s, mine.size))
+        error = ECONNREFUSED;
+    if (!error) return fd;
+    close(fd);
+    return errno = error, -1;
+}
+
+struct Attempt {
+    bool decided = false;    // met, or not to be tried again
+    Status status;
+    std::string note;        // what stood in the way
+};
+
+// Over a connection: is it rank 0 of this job, and what does it say?
+Attempt introduce(const Place& place, Link& link, const Token& token, double end, Met* met) {
+    uint64_t number;
+    memcpy(&number, comm_random_token().data(), sizeof number);
+    Hello h{};
+    memcpy(h.magic, GREETING, sizeof h.magic);
+    h.number = number, h.rank = uint32_t(place.rank), h.ranks = uint32_t(place.ranks), h.pid = uint32_t(getpid());
+    this_host().copy(h.host, sizeof h.host - 1);
+    prove(h.proof, token, "hello", number);
+    link.send(std::make_shared<const std::string>(reinterpret_cast<const char*>(&h), sizeof h));
+    double until = std::min(end, now_seconds() + GUEST_SECONDS);
+    Welcome w;
+    while (!link.in.take(&w, sizeof w)) {
+        if (poll_link(link, until)) continue;
+        if (link.error == ETIMEDOUT) return {false, {}, "it takes connections and does not answer"};
+        return {false, {}, "what listens there hangs up: another job's rank 0, or another program"};
+    }
+    if (memcmp(w.magic, GREETING, sizeof w.magic) || !proven(w.proof, token, "welcome", number))
+        return {false, {}, "what listens there is not this job's rank 0"};
+    link.send(frame_bytes({Message::join, Round::none, 0, ""}));
+    until = now_seconds() + w.milliseconds * 1e-3 + GUEST_SECONDS;    // rank 0 decides, and may have come later than we
+    for (Frame f;;) {
+        const auto next = link.in.next(&f);
+        if (next == FrameReader::Next::broken) return {false, {}, "it sends what is no message"};
+        if (next == FrameReader::Next::frame) {
+            if (f.type == Message::verdict) return {true, fail(Exit::peer, "%s", f.text.c_str()), ""};
+            if (f.type != Message::start) return {false, {}, "it sends what does not belong here"};
+            for (size_t at = 0, to; (to = f.text.find('\n', at)) != std::string::npos; at = to + 1)
+                met->names.push_back(f.text.substr(at, to - at));
+            if (int(met->names.size()) == place.ranks) return {true, {}, ""};
+            return {true, fail(Exit::peer, "rank 0 named %zu ranks of %d", met->names.size(), place.ranks), ""};
+        }
+        if (!poll_link(link, until))
+            return {false, {}, link.error == ETIMEDOUT ? "it has stopped" : "it went away before all ranks were here"};
+    }
+}
+}   // namespace
+
+Result<Met> meet_as_other(const Place& place, const std::string& host, int port, const Token& token, double timeout) {
+    const double begin = now_seconds(), end = begin + timeout;
+    std::string note = "nobody looked";
+    for (double pause = 0.02; now_seconds() < end; pause = std::min(pause * 1.5, 0.5)) {
+        for (size_t at = 0, to; at <= host.size(); at = to + 1) {
+            to = std::min(host.find(',', at), host.size());
+            for (const Address& a : resolve(host.substr(at, to - at), port, &note)) {
+                Met met;
+                met.links.resize(1);
+                Link& link = met.links[0];
+                link.fd = connect_to(a, std::min(end, now_seconds() + GUEST_SECONDS));
+                if (link.fd < 0) {
+                    note = strerror(errno);
+                    continue;
+                }
+                Attempt attempt = introduce(place, link, token, end, &met);
+                if (attempt.decided && attempt.status.ok()) return met;
+                link.close();
+                if (attempt.decided) return attempt.status;
+                note = attempt.note;
+                if (now_seconds() >= end) break;
+            }
+        }
+        usleep(useconds_t(1e6 * std::max(0.0, std::min(pause, end - now_seconds()))));
+    }
+    return fail(Exit::peer, "rank %d did not find rank 0 at %s port %d within %s: %s", place.rank, host.c_str(), port,
+                seconds_text(now_seconds() - begin).c_str(), note.c_str());
+}

@@ -1,0 +1,439 @@
+// mpi.cpp - collectives of CPU ranks. MPI only moves bytes; the sums are ours, so that they have the same bits on
+// every rank, in every run and with every MPI.
+//
+//   all_reduce      rank r owns the r-th piece of x: everyone sends it theirs, it adds them in the order of ranks 0, 1,
+//                   ..., and sends the sum to everyone: each rank sends 2 (ranks - 1) / ranks times the size of x
+//   reduce_scatter  the first half of that, all_gather the second: element by element the same additions
+//   a few KiB       everything to everyone, and each adds: one round of messages instead of two
+//
+// wire bf16: what travels is rounded to bf16, also the owner's sum, by its owner: all hold the rounded value then. Its
+// own piece and the sum are float. One thread calls MPI and takes the collectives in their order.
+//
+// MPI is loaded when it is wanted, never linked: the binary runs where there is none.
+#include "comm.h"
+
+#include <cstring>
+
+std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
+    double length = mpi.rank == 0 ? double(of_rank_0.size()) : 0;
+    mpi.all_reduce(&length, 1, Element::f64, Element::f64);
+    mpi.join(mpi.mark());
+    const int64_t n = round_up(int64_t(length), 64);
+    std::string rows(size_t(n * mpi.ranks), '\0');
+    if (mpi.rank == 0) memcpy(rows.data(), of_rank_0.data(), of_rank_0.size());
+    mpi.all_gather(rows.data(), n / element_bytes(Element::bf16), Element::bf16);
+    mpi.join(mpi.mark());
+    return rows.substr(0, size_t(length));
+}
+
+#ifndef HAVE_MPI    // built without mpi.h: no MPI, and why
+static const char without[] = "this binary was built without MPI: install libopenmpi-dev and make again";
+bool mpi_available(std::string* why) {
+    *why = without;
+    return false;
+}
+Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "%s", without); }
+#else
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <mutex>
+#include <sstream>
+#include <thread>
+#include <type_traits>
+
+#include <dlfcn.h>
+#include <mpi.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include "layers/bf16.h"
+
+namespace {
+// ---- the library ----------------------------------------------------------------------------------------------------
+
+struct Library {
+    decltype(&MPI_Init_thread) Init_thread;
+    decltype(&MPI_Finalize) Finalize;
+    decltype(&MPI_Get_library_version) Get_library_version;
+    decltype(&MPI_Comm_rank) Comm_rank;
+    decltype(&MPI_Comm_size) Comm_size;
+    decltype(&MPI_Comm_set_errhandler) Comm_set_errhandler;
+    decltype(&MPI_Error_string) Error_string;
+    decltype(&MPI_Isend) Isend;
+    decltype(&MPI_Irecv) Irecv;
+    decltype(&MPI_Testall) Testall;
+    MPI_Comm world;
+    MPI_Datatype byte;
+    MPI_Errhandler errors_return;
+};
+#ifdef OPEN_MPI    // its constants are addresses in the library
+const char* const NAMES[] = {"libmpi.so.40", "libmpi.so"};
+const char PACKAGE[] = "openmpi-bin";
+#define CONSTANT(lib, field, symbol, constant) find(lib, symbol, &field)
+#else
+const char* const NAMES[] = {"libmpi.so.12", "libmpich.so.12", "libmpi.so"};
+const char PACKAGE[] = "mpich";
+#define CONSTANT(lib, field, symbol, constant) (field = constant, true)
+#endif
+
+template <class P> bool find(void* lib, const char* symbol, P* to) {
+    *to = reinterpret_cast<P>(dlsym(lib, symbol));
+    return *to != nullptr;
+}
+Result<Library> load() {
+    void* lib = nullptr;
+    for (const char* name : NAMES)    // global: its plugins look for its symbols
+        if (!lib) lib = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
+    if (!lib) return fail(Exit::peer, "%s is not here: install %s", NAMES[0], PACKAGE);
+    Library l = {};
+#define FIND(name) find(lib, "MPI_" #name, &l.name)
+    const bool all = FIND(Init_thread) && FIND(Finalize) && FIND(Get_library_version) && FIND(Comm_rank) &&
+                     FIND(Comm_size) && FIND(Comm_set_errhandler) && FIND(Error_string) && FIND(Isend) &&
+                     FIND(Irecv) && FIND(Testall) && CONSTANT(lib, l.world, "ompi_mpi_comm_world", MPI_COMM_WORLD) &&
+                     CONSTANT(lib, l.byte, "ompi_mpi_byte", MPI_BYTE) &&
+                     CONSTANT(lib, l.errors_return, "ompi_mpi_errors_return", MPI_ERRORS_RETURN);
+    if (!all) return fail(Exit::peer, "%s is another MPI than the one this binary was built with", NAMES[0]);
+    return l;
+}
+const Result<Library>& library() {
+    static const Result<Library> l = load();
+    return l;
+}
+
+// "Open MPI v4.1.4, package: ..." -> "Open MPI 4.1.4"; "MPICH Version:  4.0.2\n..." -> "MPICH 4.0.2"
+std::string version(const Library& l) {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = "";
+    int length;
+    l.Get_library_version(text, &length);
+    std::istringstream words(std::string(text, strcspn(text, ",\n")));
+    std::string result;
+    for (std::string w; words >> w;) {
+        if (w == "Version:") continue;
+        if (w.size() > 1 && w[0] == 'v' && isdigit(static_cast<unsigned char>(w[1]))) w.erase(0, 1);
+        result += (result.empty() ? "" : " ") + w;
+    }
+    return result;
+}
+
+// ---- sums -----------------------------------------------------------------------------------------------------------
+
+template <class T> using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
+inline double wide(double x) { return x; }
+inline float wide(float x) { return x; }
+inline float wide(bf16 x) { return to_float(x); }
+
+template <class S, class T> void add(S* sum, const T* x, int64_t n, bool first) {
+    if (first)
+        for (int64_t i = 0; i < n; i++) sum[i] = wide(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++) sum[i] += wide(x[i]);
+}
+void narrow(double* to, const double* x, int64_t n) { std::copy_n(x, n, to); }
+void narrow(float* to, const float* x, int64_t n) { std::copy_n(x, n, to); }
+void narrow(bf16* to, const float* x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = to_bf16(x[i]);
+}
+void widen(float* to, const bf16* x, int64_t n) {
+    for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);
+}
+
+// out (n) = sum over ranks in their order of their rows: own (n), may be out; the others' in stage (ranks,stride).
+// One thread: the others compute, and what is added has just come into its cache.
+template <class T, class W>
+void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, int rank, int ranks) {
+    constexpr int64_t BLOCK = 1024;
+    alignas(64) Sum<T> sum[BLOCK];
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        const int64_t block = std::min(BLOCK, n - i);
+        for (int r = 0; r < ranks; r++)
+            if (r == rank) add(sum, own + i, block, r == 0);
+            else add(sum, stage + r * stride + i, block, r == 0);
+        narrow(out + i, sum, block);
+    }
+}
+
+// ---- what travels ---------------------------------------------------------------------------------------------------
+
+// Bytes that have come from all ranks and wait to be added: few enough to be in a cache still. 160 MB of floats, 2
+// ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, 2026-11-21).
+constexpr int64_t STAGE = 4 << 20;
+constexpr int64_t MESSAGE = 256 << 10;    // bytes, and not less, of the messages of a large collective
+constexpr int64_t SMALL = 4096;           // bytes that everyone sends to everyone
+
+struct Job {
+    enum Kind { all_reduce, reduce_scatter, all_gather } kind;
+    void *out, *x;
+    int64_t n;
+    Element type, wire;
+};
+struct Bytes {
+    void* p;
+    int64_t n;
+};
+template <class T> Bytes bytes(T* p, int64_t n) { return {p, n * int64_t(sizeof(T))}; }
+
+// x (n) as (ranks,row), the last rows short or empty; moved in chunks of so many columns.
+template <class T> struct Rows {
+    T* x;
+    int64_t n, row, chunk;
+    T* at(int r, int64_t column) const { return x + r * row + column; }
+    int64_t length(int r, int64_t column) const {
+        return std::clamp<int64_t>(std::min(row, n - r * row) - column, 0, chunk);
+    }
+    Bytes piece(int r, int64_t column) const { return bytes(at(r, column), length(r, column)); }
+};
+int64_t row_of(int64_t n, int ranks) { return round_up(ceil_div(n, ranks), 64); }
+int64_t chunk_of(int64_t row, int ranks, int64_t element) {
+    return std::min(round_up(row, 64), std::max(STAGE / ranks, MESSAGE) / element / 64 * 64);
+}
+
+class Mover {
+  public:
+    Library mpi = {};
+    int rank = 0, ranks = 1;
+
+    ~Mover() { free(stage); }
+    void run(const Job& job) {
+        if (job.type == Element::f64) run<double, double>(job);
+        else if (job.type == Element::bf16) run<bf16, bf16>(job);
+        else if (job.wire == Element::bf16) run<float, bf16>(job);
+        else run<float, float>(job);
+    }
+    void must(int rc, const char* what) const {
+        if (rc == MPI_SUCCESS) return;
+        char text[MPI_MAX_ERROR_STRING] = "";
+        int length;
+        mpi.Error_string(rc, text, &length);
+        fprintf(stderr, "rank %d: MPI_%s failed: %s\n", rank, what, text);
+        sleep(5);    // a peer died: who watches knows which, and ends this process before
+        _exit(int(Exit::peer));
+    }
+
+  private:
+    std::vector<MPI_Request> requests;
+    char* stage = nullptr;
+    int64_t stage_bytes = 0;
+
+    template <class T, class W> void run(const Job& job) {
+        T *x = static_cast<T*>(job.x), *out = static_cast<T*>(job.out);
+        const int64_t n = job.n;
+        if (ranks == 1) {
+            if (out && out != x) memcpy(out, x, size_t(n) * sizeof(T));
+        } else if (job.kind == Job::all_reduce && n * int64_t(sizeof(T)) <= SMALL) {
+            T* others = staged<T>(ranks * n);
+            exchange([&](int) { return bytes(x, n); }, [&](int r) { return bytes(others + r * n, n); });
+            sum_rows(x, x, others, n, n, rank, ranks);
+        } else if (job.kind == Job::all_gather) {
+            const Rows<T> rows = {x, n * ranks, n, int64_t(1 << 30) / int64_t(sizeof(T))};
+            for (int64_t column = 0; column < n; column += rows.chunk) gather(rows, column);
+        } else if (job.kind == Job::reduce_scatter) {
+            const Rows<T> rows = {x, n * ranks, n, chunk_of(n, ranks, sizeof(T))};
+            for (int64_t column = 0; column < n; column += rows.chunk) scatter<T, W>(out + column, rows, column);
+        } else {
+            const int64_t row = row_of(n, ranks);
+            const Rows<T> rows = {x, n, row, chunk_of(row, ranks, sizeof(T))};
+            for (int64_t column = 0; column < row; column += rows.chunk) {
+                scatter<T, W>(rows.at(rank, column), rows, column);
+                if constexpr (std::is_same_v<T, W>) gather(rows, column);
+                else gather_rounded<W>(rows, column);
+            }
+        }
+    }
+    // out = the sum of all ranks' chunks of this rank's row
+    template <class T, class W> void scatter(T* out, const Rows<T>& rows, int64_t column) {
+        const int64_t n = rows.length(rank, column), room = ranks * rows.chunk;
+        W* from = staged<W>(std::is_same_v<T, W> ? room : 2 * room);
+        auto received = [&](int r) { return bytes(from + r * rows.chunk, n); };
+        if constexpr (std::is_same_v<T, W>) {
+            exchange([&](int r) { return rows.piece(r, column); }, received);
+        } else {
+            W* to = from + room;
+            for (int r = 0; r < ranks; r++)
+                if (r != rank) narrow(to + r * rows.chunk, rows.at(r, column), rows.length(r, column));
+            exchange([&](int r) { return bytes(to + r * rows.chunk, rows.length(r, column)); }, received);
+        }
+        sum_rows(out, rows.at(rank, column), from, rows.chunk, n, rank, ranks);
+    }
+    // every rank's chunk of its own row to all
+    template <class T> void gather(const Rows<T>& rows, int64_t column) {
+        exchange([&](int) { return rows.piece(rank, column); }, [&](int r) { return rows.piece(r, column); });
+    }
+    template <class W, class T> void gather_rounded(const Rows<T>& rows, int64_t column) {
+        W* moved = staged<W>(ranks * rows.chunk);
+        auto piece = [&](int r) { return bytes(moved + r * rows.chunk, rows.length(r, column)); };
+        narrow(moved + rank * rows.chunk, rows.at(rank, column), rows.length(rank, column));
+        exchange([&](int) { return piece(rank); }, piece);
+        for (int r = 0; r < ranks; r++)
+            widen(rows.at(r, column), moved + r * rows.chunk, rows.length(r, column));
+    }
+    // What send(r) names to each other rank r, and from each into what receive(r) names.
+    template <class Send, class Receive> void exchange(Send send, Receive receive) {
+        requests.clear();
+        for (int s = 1; s < ranks; s++) {
+            const int r = (rank + ranks - s) % ranks;
+            if (const Bytes b = receive(r); b.n)
+                must(mpi.Irecv(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Irecv");
+        }
+        for (int s = 1; s < ranks; s++) {    // not all to rank 0 first
+            const int r = (rank + s) % ranks;
+            if (const Bytes b = send(r); b.n)
+                must(mpi.Isend(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Isend");
+        }
+        wait();
+    }
+    // By asking, as MPI moves nothing otherwise; but who waits for a slower rank leaves its core to computation.
+    void wait() {
+        using namespace std::chrono;
+        const auto start = steady_clock::now();
+        for (int done = 0;;) {
+            must(mpi.Testall(int(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE), "Testall");
+            if (done) return;
+            if (steady_clock::now() - start < milliseconds(1)) sched_yield();
+            else std::this_thread::sleep_for(microseconds(50));
+        }
+    }
+    template <class T> T* staged(int64_t n) {
+        if (const int64_t need = round_up(n * int64_t(sizeof(T)), 64); need > stage_bytes) {
+            free(stage);
+            stage = static_cast<char*>(aligned_alloc(64, size_t(need)));
+            CHECK(stage, "out of memory: %lld bytes to exchange", static_cast<long long>(need));
+            stage_bytes = need;
+        }
+        return reinterpret_cast<T*>(stage);
+    }
+};
+
+// ---- the engine -----------------------------------------------------------------------------------------------------
+
+const char ALONE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
+
+class Mpi final : public Comm {
+  public:
+    Status status;    // of its start
+
+    explicit Mpi(const Place& place) {
+        rank = place.rank, ranks = place.ranks;
+        mover.mpi = library().value, mover.rank = rank, mover.ranks = ranks;
+        start();
+    }
+    ~Mpi() override {
+        {
+            std::lock_guard lock(mutex);
+            ending = true;
+        }
+        changed.notify_all();
+        thread.join();
+    }
+    std::string name() const override { return "MPI (" + version(mover.mpi) + ")"; }
+    void all_reduce(void* x, int64_t n, Element type, Element wire) override {
+        enqueue({Job::all_reduce, nullptr, x, n, type, wire});
+    }
+    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) override {
+        enqueue({Job::reduce_scatter, out, x, n, type, wire});
+    }
+    void all_gather(void* x, int64_t n, Element type) override {
+        enqueue({Job::all_gather, nullptr, x, n, type, type});
+    }
+    int64_t mark() override { return enqueued; }
+    void join(int64_t mark) override { wait_until(mark); }
+    int64_t scratch_bytes(int64_t n, Element type, Element) const override {
+        return ranks == 1 ? 0 : ranks * element_bytes(type) * chunk_of(n, ranks, element_bytes(type));
+    }
+
+  private:
+    static constexpr int64_t QUEUE = 256;    // who gets further ahead waits
+    Mover mover;
+    std::thread thread;
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool started = false, ending = false;
+    Job queue[QUEUE];
+    int64_t enqueued = 0, done = 0;    // enqueued: written by the caller's thread alone
+
+    // Signals are the main thread's: MPI's threads inherit what this one blocks, and what MPI handles is undone.
+    void start() {
+        struct sigaction before[NSIG] = {};
+        for (int s = 1; s < NSIG; s++) sigaction(s, nullptr, &before[s]);
+        sigset_t all, mask;
+        sigfillset(&all);
+        for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, s);
+        pthread_sigmask(SIG_BLOCK, &all, &mask);
+        thread = std::thread([this] { work(); });
+        pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+        std::unique_lock lock(mutex);
+        changed.wait(lock, [&] { return started; });
+        for (int s = 1; s < NSIG; s++) sigaction(s, &before[s], nullptr);
+    }
+    Status begin() {
+        const Library& mpi = mover.mpi;
+        int level = 0, its_rank = -1, its_ranks = 0;
+        mover.must(mpi.Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level), "Init_thread");
+        mpi.Comm_set_errhandler(mpi.world, mpi.errors_return);
+        mover.must(mpi.Comm_rank(mpi.world, &its_rank), "Comm_rank");
+        mover.must(mpi.Comm_size(mpi.world, &its_ranks), "Comm_size");
+        if (its_rank == rank && its_ranks == ranks) return {};
+        return fail(Exit::peer, "rank %d of %d ranks expected, but MPI says rank %d of %d%s", rank, ranks, its_rank,
+                    its_ranks, its_ranks == 1 ? ALONE : "");
+    }
+    void work() {
+        status = begin();
+        {
+            std::lock_guard lock(mutex);
+            started = true;
+        }
+        changed.notify_all();
+        if (!status.ok()) return;
+        while (true) {
+            std::unique_lock lock(mutex);
+            changed.wait(lock, [&] { return enqueued > done || ending; });
+            if (enqueued == done) break;
+            const Job job = queue[done % QUEUE];
+            lock.unlock();
+            mover.run(job);
+            lock.lock();
+            done++;
+            if (pulse) pulse->beat();
+            changed.notify_all();
+        }
+        mover.mpi.Finalize();
+    }
+    void enqueue(const Job& job) {
+        wait_until(enqueued + 1 - QUEUE);
+        {
+            std::lock_guard lock(mutex);
+            queue[enqueued % QUEUE] = job;
+            enqueued++;
+        }
+        changed.notify_all();
+    }
+    void wait_until(int64_t count) {
+        std::unique_lock lock(mutex);
+        if (done >= count) return;
+        Waiting waiting(pulse);
+        changed.wait(lock, [&] { return done >= count; });
+    }
+};
+
+#ifdef OPEN_MPI    // without one of these its MPI_Init starts a world of 1, or ends the process
+bool launched() { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"); }
+#else
+bool launched() { return true; }
+#endif
+}    // namespace
+
+bool mpi_available(std::string* why) {
+    *why = library().status.message;
+    return library().ok();
+}
+Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
+    TRY(library().status);
+    if (place.ranks > 1 && !launched())
+        return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
+                    ALONE);
+    auto mpi = std::make_unique<Mpi>(place);
+    if (!mpi->status.ok()) return mpi->status;
+    return std::unique_ptr<Comm>(std::move(mpi));
+}
+#endif

@@ -1,0 +1,310 @@
+// nccl.cu - collectives between GPUs by NCCL, which is loaded when ranks are opened, not linked: the binary starts
+// where there is none.
+//
+// Who waits for what. Collectives go to a stream of their own, in order. Each waits (on the device) for what the
+// operations' stream held when it was called; the operations' stream waits for it in join alone. The host waits for
+// NCCL's set-up, and where NCCL connects to ranks that it has not talked to before.
+#include "comm.h"
+#include "layers/convert.cuh"
+
+#if !__has_include(<nccl.h>)
+
+static const char without[] = "this binary was built without NCCL (nvcc found no nccl.h)";
+Result<std::string> nccl_new_id() { return fail(Exit::peer, "%s", without); }
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*) {
+    return fail(Exit::peer, "%s", without);
+}
+Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::peer, "%s", without); }
+void nccl_abort(Comm&) {}
+
+#else
+
+#include <dlfcn.h>
+#include <nccl.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+
+#include "base/console.h"
+
+namespace {
+constexpr double SETUP_SECONDS = 300;    // for all ranks to come; large clusters take a minute
+// Events; who asks for an older mark waits for a newer one. A step of ZeRO has two collectives a bucket: 512 blocks.
+constexpr int MARKS = 1100;
+
+// ---- the library ----------------------------------------------------------------------------------------------------
+
+#define NCCL_FUNCTIONS(X)                                                                                     \
+    X(GetVersion) X(GetUniqueId) X(GetErrorString) X(GetLastError) X(CommInitRankConfig) X(CommGetAsyncError) \
+    X(CommFinalize) X(CommDestroy) X(CommAbort) X(AllReduce) X(ReduceScatter) X(AllGather)
+#define NCCL_POINTER(f) decltype(&nccl##f) f = nullptr;
+struct Library {
+    int version = 0;    // 22809: 2.28.9
+    NCCL_FUNCTIONS(NCCL_POINTER)
+} nccl;
+
+Status find_functions() {
+#ifdef EMULATED_GPU
+#define NCCL_LINKED(f) nccl.f = nccl##f;
+    NCCL_FUNCTIONS(NCCL_LINKED)
+#else
+    // In-switch sums (NVLS) do not promise an order. Whoever wants them sets the variable to 1.
+    setenv("NCCL_NVLS_ENABLE", "0", 0);
+    void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return fail(Exit::peer, "ranks on GPUs need NCCL: %s; install libnccl2, or name its folder in LD_LIBRARY_PATH",
+                    dlerror());
+#define NCCL_LOADED(f)                                                      \
+    nccl.f = reinterpret_cast<decltype(nccl.f)>(dlsym(library, "nccl" #f)); \
+    if (!nccl.f) return fail(Exit::peer, "this NCCL has no nccl" #f ", needed is 2.14 or newer");
+    NCCL_FUNCTIONS(NCCL_LOADED)
+#endif
+    return {};
+}
+
+Status load() {
+    static const Status found = [] {
+        TRY(find_functions());
+        if (nccl.GetVersion(&nccl.version) || nccl.version < 21400)
+            return fail(Exit::peer, "NCCL's version is %d, needed is 2.14 or newer", nccl.version);
+        return Status();
+    }();
+    return found;
+}
+std::string version_text() {
+    const int v = nccl.version;
+    return "NCCL " + std::to_string(v / 10000) + "." + std::to_string(v / 100 % 100) + "." + std::to_string(v % 100);
+}
+
+// ---- the communicator -----------------------------------------------------------------------------------------------
+
+ncclDataType_t data_type(Element e) {
+    return e == Element::f64 ? ncclFloat64 : e == Element::f32 ? ncclFloat32 : ncclBfloat16;
+}
+bool casts(Element type, Element wire) { return type == Element::f32 && wire == Element::bf16; }
+
+class NcclComm final : public Comm {
+  public:
+    ~NcclComm() override { close(); }
+    Status open(const std::string& id);
+    void abort();
+    Watch* watch = nullptr;    // is told of failures; null: nobody
+
+    std::string name() const override { return version_text(); }
+    void all_reduce(void* x, int64_t n, Element type, Element wire) override;
+    void reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) override;
+    void all_gather(void* x, int64_t n, Element type) override;
+    int64_t mark() override {
+        CUDA_CHECK(cudaEventRecord(marks[next_mark % MARKS], stream));
+        return next_mark++;
+    }
+    void join(int64_t m) override {
+        CUDA_CHECK(cudaStreamWaitEvent(cuda_stream(), marks[m % MARKS], 0));
+    }
+    int64_t scratch_bytes(int64_t n, Element type, Element wire) const override {
+        return casts(type, wire) ? round_up(n, 128) * 2 : 0;
+    }
+
+  private:
+    std::atomic<ncclComm_t> comm{nullptr};
+    std::mutex asking;    // nobody asks how it is when it is being aborted
+    std::atomic<bool> aborted{false};
+    cudaStream_t stream = nullptr;
+    cudaEvent_t before, marks[MARKS];
+    int64_t next_mark = 0;
+    bf16* staged = nullptr;
+    int64_t staged_bytes = 0;
+
+    bool ask(ncclResult_t* state);
+    ncclResult_t settle(ncclResult_t r, bool opening = false);
+    std::string reason(ncclResult_t r);
+    [[noreturn]] void failed(const char* what, ncclResult_t r);
+    ncclComm_t begin();
+    void end(const char* what, ncclResult_t r);
+    bf16* staging(int64_t n);
+    void close();
+};
+
+// What became of the calls so far. False: aborted, there is nobody to ask.
+bool NcclComm::ask(ncclResult_t* state) {
+    const std::lock_guard lock(asking);
+    if (aborted) return false;
+    if (const ncclResult_t r = nccl.CommGetAsyncError(comm, state)) *state = r;
+    return true;
+}
+
+// The communicator does not block: each call goes on in the background, and the next one must wait until it is over.
+// Mostly that is sooner than a sleep would end, unless ranks are being connected. While all come together it may take
+// longer than the watch's patience, and is no standstill. Later it is: beats of those who wait would hide who stands.
+ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
+    if (r != ncclInProgress) return r;
+    const double start = now_seconds();
+    const Waiting waiting(pulse);
+    while (ask(&r) && r == ncclInProgress) {
+        const double waited = now_seconds() - start;
+        if (waited > SETUP_SECONDS) break;
+        if (opening && pulse) pulse->beat();
+        if (waited < 1e-3) sched_yield();
+        else usleep(100);
+    }
+    return r;
+}
+
+std::string NcclComm::reason(ncclResult_t r) {
+    if (r == ncclInProgress) return "others did not come within " + std::to_string(int(SETUP_SECONDS)) + " seconds";
+    std::string text = nccl.GetErrorString(r);
+    if (const char* more = nccl.GetLastError(comm); more && *more) text += std::string(": ") + more;
+    return text + " (NCCL_DEBUG=INFO tells more)";
+}
+
+void NcclComm::failed(const char* what, ncclResult_t r) {
+    if (aborted) {    // whose reason has been told; the process is about to end
+        sleep(10);
+        _exit(int(Exit::peer));
+    }
+    // The other ranks wait for this one in their collectives: nothing can go on.
+    const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
+    if (watch) watch->leave(why);
+    fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
+    _exit(int(Exit::peer));
+}
+
+Status NcclComm::open(const std::string& id) {
+    int least = 0, greatest = 0;
+    CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    CUDA_CHECK(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest));
+    CUDA_CHECK(cudaEventCreateWithFlags(&before, cudaEventDisableTiming));
+    for (cudaEvent_t& e : marks) CUDA_CHECK(cudaEventCreateWithFlags(&e, cudaEventDisableTiming));
+    ncclUniqueId unique;
+    CHECK(id.size() == sizeof unique, "an id of %zu bytes", id.size());
+    memcpy(&unique, id.data(), sizeof unique);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    ncclComm_t made = nullptr;
+    ncclResult_t r = nccl.CommInitRankConfig(&made, ranks, unique, rank, &config);
+    comm = made;
+    r = made ? settle(r, true) : r;
+    if (r) return fail(Exit::peer, "rank %d of %d cannot open NCCL: %s", rank, ranks, reason(r).c_str());
+    return {};
+}
+
+void NcclComm::close() {
+    if (watch) watch->before_exit(nullptr);
+    const ncclComm_t c = comm;
+    if (c && !aborted) {
+        ncclResult_t state = ncclSuccess;
+        const bool whole = ask(&state) && !state && !settle(nccl.CommFinalize(c));
+        if (whole) nccl.CommDestroy(c);
+        else abort();
+    }
+    if (!stream) return;
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    CUDA_CHECK(cudaStreamDestroy(stream));
+    CUDA_CHECK(cudaEventDestroy(before));
+    for (cudaEvent_t e : marks) CUDA_CHECK(cudaEventDestroy(e));
+    CUDA_CHECK(cudaFree(staged));
+}
+
+void NcclComm::abort() {
+    {
+        const std::lock_guard lock(asking);
+        if (aborted.exchange(true)) return;
+    }
+    if (comm) nccl.CommAbort(comm);
+}
+
+// ---- collectives ----------------------------------------------------------------------------------------------------
+
+ncclComm_t NcclComm::begin() {
+    ncclResult_t state = ncclSuccess;
+    if (!ask(&state) || state) failed("a collective before", state);
+    CUDA_CHECK(cudaEventRecord(before, cuda_stream()));
+    CUDA_CHECK(cudaStreamWaitEvent(stream, before, 0));
+    return comm;
+}
+
+void NcclComm::end(const char* what, ncclResult_t r) {
+    r = settle(r);
+    if (r) failed(what, r);
+}
+
+// n elements of this file's own, the collectives' one after the other.
+bf16* NcclComm::staging(int64_t n) {
+    const int64_t bytes = scratch_bytes(n, Element::f32, Element::bf16);
+    if (bytes > staged_bytes) {
+        CUDA_CHECK(cudaStreamSynchronize(stream));
+        CUDA_CHECK(cudaFree(staged));
+        staged = nullptr, staged_bytes = 0;
+        CUDA_CHECK(cudaMalloc(&staged, size_t(bytes)));
+        staged_bytes = bytes;
+    }
+    return staged;
+}
+
+void NcclComm::all_reduce(void* x, int64_t n, Element type, Element wire) {
+    if (n == 0) return;
+    const ncclComm_t c = begin();
+    if (!casts(type, wire))
+        return end("all_reduce", nccl.AllReduce(x, x, size_t(n), data_type(type), ncclSum, c, stream));
+    bf16* s = staging(n);
+    convert(s, static_cast<const float*>(x), n, stream);
+    end("all_reduce", nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream));
+    convert(static_cast<float*>(x), s, n, stream);
+}
+
+void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) {
+    if (n == 0) return;
+    const ncclComm_t c = begin();
+    if (!casts(type, wire))
+        return end("reduce_scatter", nccl.ReduceScatter(x, out, size_t(n), data_type(type), ncclSum, c, stream));
+    bf16 *s = staging(ranks * n), *mine = s + rank * n;
+    convert(s, static_cast<const float*>(x), ranks * n, stream);
+    end("reduce_scatter", nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream));
+    convert(static_cast<float*>(out), mine, n, stream);
+}
+
+void NcclComm::all_gather(void* x, int64_t n, Element type) {
+    if (n == 0) return;
+    const ncclComm_t c = begin();
+    const char* mine = static_cast<const char*>(x) + rank * n * element_bytes(type);
+    end("all_gather", nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream));
+}
+}    // namespace
+
+// ---- opening --------------------------------------------------------------------------------------------------------
+
+Result<std::string> nccl_new_id() {
+    TRY(load());
+    ncclUniqueId id;
+    memset(&id, 0, sizeof id);
+    if (const ncclResult_t r = nccl.GetUniqueId(&id))
+        return fail(Exit::peer, "%s cannot make an id: %s: %s", version_text().c_str(), nccl.GetErrorString(r),
+                    nccl.GetLastError(nullptr));
+    return std::string(reinterpret_cast<const char*>(&id), sizeof id);
+}
+
+Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse) {
+    TRY(load());
+    auto c = std::make_unique<NcclComm>();
+    c->rank = rank, c->ranks = ranks, c->pulse = pulse;
+    TRY(c->open(id));
+    return std::unique_ptr<Comm>(std::move(c));
+}
+
+Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
+    const Result<std::string> id = watch.rank() == 0 ? nccl_new_id() : Result<std::string>(load());
+    TRY(watch.agree(id.status));
+    const std::string mine = version_text(), said = watch.broadcast(id.value + mine);
+    const bool same = said.size() > sizeof(ncclUniqueId) && said.substr(sizeof(ncclUniqueId)) == mine;
+    TRY(watch.agree(same ? Status() : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
+    auto comm = nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse);
+    if (comm.ok()) static_cast<NcclComm&>(*comm.value).watch = &watch;
+    else if (watch.ranks() > 1) watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
+    return comm;
+}
+
+void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).abort(); }
+
+#endif

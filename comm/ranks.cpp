@@ -1,0 +1,147 @@
+// ranks.cpp - all parts of comm.h put together: finds the place, meets the others, opens the collectives.
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <thread>
+
+#include "wire.h"
+
+// ---- tokens ---------------------------------------------------------------------------------------------------------
+
+Token comm_token(const std::string& job) {
+    uint64_t a = 0x666c6174677074, b = job.size();
+    for (size_t at = 0; at < job.size(); at += 8) {
+        uint64_t word = 0;
+        memcpy(&word, job.data() + at, std::min<size_t>(8, job.size() - at));
+        const Philox4 r = philox(a ^ word, b, at);
+        a = uint64_t(r.v[0]) << 32 | r.v[1], b ^= uint64_t(r.v[2]) << 32 | r.v[3];
+    }
+    const Philox4 r = philox(a, b, ~uint64_t(0));
+    return Token(reinterpret_cast<const char*>(r.v), 16);
+}
+Token comm_random_token() {
+    Token t(16, '\0');
+    CHECK(getrandom(t.data(), t.size(), 0) == 16, "no random numbers: %s", strerror(errno));
+    return t;
+}
+
+// ---- all of it, for the commands ------------------------------------------------------------------------------------
+
+namespace {
+std::string hex(const Token& t) {
+    std::string s;
+    for (unsigned char c : t) s += "0123456789abcdef"[c >> 4], s += "0123456789abcdef"[c & 15];
+    return s;
+}
+
+// Ends the process with exit 7 unless it is gone in time: of a call that waits for other ranks before there is a watch.
+class Deadline {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool gone = false;
+    std::thread thread;
+
+  public:
+    Deadline(double seconds, const std::string& text)
+        : thread([this, seconds, text] {
+              std::unique_lock lock(mutex);
+              if (changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return gone; })) return;
+              fprintf(stderr, "flatgpt: %s\n", text.c_str());
+              _exit(int(Exit::peer));
+          }) {}
+    ~Deadline() {
+        {
+            std::lock_guard lock(mutex);
+            gone = true;
+        }
+        changed.notify_all();
+        thread.join();
+    }
+};
+
+// MPI carries where rank 0 listens and a token that nobody can guess: "addresses port token", or why there is none.
+Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<Comm>* comm, double timeout) {
+    Listener listener;
+    std::string told;
+    if (place.rank == 0) {
+        Result<Listener> l = Listener::open("", 0);
+        if (l.ok()) {
+            listener = l.value;
+            told = Listener::addresses() + " " + std::to_string(listener.port) + " " + hex(comm_random_token());
+        } else told = "! " + l.status.message;
+    }
+    {
+        const Deadline deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within "
+                                              "%.3g s (--timeout): one has not started, or has stopped",
+                                              place.rank, place.ranks, timeout).message);
+        Result<std::unique_ptr<Comm>> mpi = mpi_open(place);
+        if (!mpi.ok()) return mpi.status;
+        *comm = std::move(mpi.value);
+        told = mpi_broadcast(**comm, told);
+    }
+    if (told.starts_with("! ")) return fail(Exit::peer, "%s", told.c_str() + 2);
+    const size_t a = told.find(' '), b = told.rfind(' ');
+    CHECK(a != std::string::npos && a < b, "'%s'", told.c_str());
+    return Watch::meet(place, listener, told.substr(0, a), atoi(told.c_str() + a + 1), comm_token(told.substr(b + 1)),
+                       timeout);
+}
+
+Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) {
+    Listener listener;
+    if (place.rank == 0 && place.ranks > 1) {
+        // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
+        Result<Listener> l = Listener::open(is_loopback(place.host) ? place.host : "", place.port);
+        if (!l.ok()) return l.status;
+        listener = l.value;
+    }
+    return Watch::meet(place, listener, place.host, place.port, comm_token(place.job), timeout);
+}
+}   // namespace
+
+Status Ranks::open(const CommOptions& o) {
+    Result<Place> p = comm_place(o, [](const char* name) -> const char* { return getenv(name); });
+    if (!p.ok()) return p.status;
+    place = p.value;
+    if (place.launcher.empty()) return {};
+    std::string why;
+    const bool mpi = place.mpi && place.ranks > 1 && mpi_available(&why);
+    if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
+        return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
+                    "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
+                    place.launcher.c_str(), place.ranks, why.c_str());
+    Result<std::unique_ptr<Watch>> w = mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout);
+    if (!w.ok()) return w.status;
+    watch = std::move(w.value);
+    if (comm) comm->pulse = &watch->pulse;
+    return {};
+}
+
+Status Ranks::start(bool gpu) {
+    if (!watch) return {};
+    if (gpu) {
+        Result<std::unique_ptr<Comm>> c = nccl_open(*watch);
+        if (!c.ok()) return place.ranks == 1 ? Status{} : c.status;    // alone it does without
+        comm = std::move(c.value);
+        watch->before_exit([nccl = comm.get()] { nccl_abort(*nccl); });
+    } else if (!comm && place.ranks == 1) {
+        return {};
+    } else if (!comm) {
+        std::string why;
+        if (!mpi_available(&why)) return fail(Exit::peer, "ranks on CPUs need MPI: %s", why.c_str());
+        if (!place.mpi && place.launcher != "Slurm")
+            return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
+                        place.launcher.c_str(), place.ranks);
+        const Waiting waiting(&watch->pulse);
+        Result<std::unique_ptr<Comm>> c = mpi_open(place);
+        if (!c.ok()) return c.status;
+        comm = std::move(c.value);
+    }
+    comm->pulse = &watch->pulse;
+    return {};
+}

@@ -1,0 +1,30 @@
+// json.h - JSON that may be hostile: no exceptions, no duplicate keys, bounded depth, fields with types and ranges.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/common.h"
+
+// Exit 3 naming `name` and the byte. max_depth: of nested objects and arrays.
+Result<nlohmann::json> json_parse(std::string_view text, const std::string& name, int max_depth);
+
+// A JSON string with its quotes; bytes that are not UTF-8 become U+FFFD.
+std::string json_string(std::string_view text);
+std::string json_number(double x);    // reads back to the same bits; null for what JSON has not: NaN, infinity
+
+// One object's fields. Each getter: exit 3 where the field is missing, of another type or out of [min, max].
+struct JsonFields {
+    const nlohmann::json& object;    // is_object()
+    std::string name;                // the file, for messages
+    bool has(const char* key) const;    // and it is not null
+    Status get(const char* key, int64_t* out, int64_t min, int64_t max) const;
+    Status get(const char* key, int* out, int min, int max) const;
+    Status get(const char* key, uint64_t* out) const;
+    Status get(const char* key, double* out, double min, double max) const;
+    Status get(const char* key, bool* out) const;
+    Status get(const char* key, std::string* out) const;
+
+  private:
+    Status expected(const char* key, const std::string& what) const;
+};

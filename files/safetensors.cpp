@@ -1,0 +1,240 @@
+// safetensors.cpp - see safetensors.h.
+#include "safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include "base/file.h"
+#include "json.h"
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is all our reading");
+
+namespace {
+using nlohmann::json;
+constexpr int64_t MAX_HEADER = 100000000;    // the format's own limit
+constexpr size_t MAX_RANK = 8;
+constexpr int64_t MAX_DIM = int64_t(1) << 31;
+
+struct TypeRow { const char* name; int bytes; bool readable; TensorType type; };
+constexpr TypeRow TYPES[] = {
+    {"F32", 4, true, TensorType::f32}, {"BF16", 2, true, TensorType::bf16}, {"F16", 2, true, TensorType::f16},
+    {"F64", 8, false, {}}, {"I64", 8, false, {}}, {"U64", 8, false, {}}, {"I32", 4, false, {}}, {"U32", 4, false, {}},
+    {"I16", 2, false, {}}, {"U16", 2, false, {}}, {"I8", 1, false, {}},  {"U8", 1, false, {}},  {"BOOL", 1, false, {}},
+    {"F8_E4M3", 1, false, {}}, {"F8_E5M2", 1, false, {}},
+};
+const TypeRow& row_of(TensorType type) { return TYPES[int(type)]; }
+
+bool non_negative(const json& j, int64_t max, int64_t* out) {
+    if (!j.is_number_unsigned() || j.get<uint64_t>() > uint64_t(max)) return false;
+    *out = j.get<int64_t>();
+    return true;
+}
+
+// One tensor's row of the header; *readable: of a type that we read.
+Status entry_parse(const json& j, int64_t data_bytes, const std::string& name, TensorEntry* e, bool* readable) {
+    auto bad = [&](const char* field, const std::string& expected, const json& found) {
+        return fail(Exit::input, "%s: tensor \"%s\": %s: expected %s, found %s", name.c_str(), e->name.c_str(), field,
+                    expected.c_str(), found.dump(-1, ' ', true).substr(0, 80).c_str());
+    };
+    if (!j.is_object() || j.size() != 3 || !j.contains("dtype") || !j.contains("shape") || !j.contains("data_offsets"))
+        return bad("header", "{dtype, shape, data_offsets}", j);
+    const json &dtype = j["dtype"], &shape = j["shape"], &offsets = j["data_offsets"];
+
+    auto is_named = [&](const TypeRow& row) { return dtype.is_string() && dtype == row.name; };
+    auto type = std::find_if(std::begin(TYPES), std::end(TYPES), is_named);
+    if (type == std::end(TYPES)) return bad("dtype", "a safetensors type", dtype);
+    e->type = type->type;
+    *readable = type->readable;
+
+    int64_t bytes = type->bytes;
+    if (!shape.is_array() || shape.size() > MAX_RANK) return bad("shape", "at most 8 sizes", shape);
+    for (const json& d : shape) {
+        int64_t size = 0;
+        if (!non_negative(d, MAX_DIM, &size)) return bad("shape", "sizes from 0 to 2^31", shape);
+        if (!mul_checked(bytes, size, &bytes)) return bad("shape", "a product below 2^63", shape);
+        e->shape.push_back(size);
+    }
+    if (!offsets.is_array() || offsets.size() != 2 || !non_negative(offsets[0], data_bytes, &e->begin) ||
+        !non_negative(offsets[1], data_bytes, &e->end) || e->end < e->begin)
+        return bad("data_offsets", "[begin, end] within " + std::to_string(data_bytes) + " bytes", offsets);
+    if (e->end - e->begin != bytes)
+        return bad("data_offsets", std::to_string(bytes) + " bytes for its shape", offsets);
+    return {};
+}
+
+Status metadata_check(const json& j, const std::string& name) {
+    bool strings = j.is_object() && std::all_of(j.begin(), j.end(), [](const json& v) { return v.is_string(); });
+    if (!strings) return fail(Exit::input, "%s: __metadata__: expected an object of strings", name.c_str());
+    return {};
+}
+
+// Without a branch, so that loops are vectorised: the product moves the exponent, of the smallest numbers too, exactly.
+float half_to_float(uint16_t h) {
+    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
+    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);
+    return std::bit_cast<float>(sign | (rest >= 31u << 23 ? rest | 0x7F800000u : finite));
+}
+
+// Round to nearest even; a NaN stays one.
+uint16_t float_to_bf16(float x) {
+    uint32_t u = std::bit_cast<uint32_t>(x);
+    if (std::isnan(x)) return uint16_t(u >> 16 | 0x40);
+    return uint16_t((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+int64_t elements(const std::vector<int64_t>& shape) {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+}
+}   // namespace
+
+Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name) {
+    uint64_t length = 0;
+    if (file.size() < 8 || file_bytes < 8)
+        return fail(Exit::input, "%s: offset 0: expected 8 bytes of header length, the file ends at %lld", name.c_str(),
+                    (long long)file_bytes);
+    memcpy(&length, file.data(), 8);
+    if (length > uint64_t(MAX_HEADER) || length > uint64_t(file_bytes) - 8 || length > file.size() - 8)
+        return fail(Exit::input, "%s: offset 0: a header of %llu bytes, but the file has %lld and %lld is the limit",
+                    name.c_str(), (unsigned long long)length, (long long)file_bytes, (long long)MAX_HEADER);
+    std::string_view text = file.substr(8, length);
+    if (text.empty() || text[0] != '{')
+        return fail(Exit::input, "%s: offset 8: expected a header that begins with '{'", name.c_str());
+    Result<json> header = json_parse(text, name, 3);
+    TRY(header.status);
+
+    int64_t data_bytes = file_bytes - 8 - int64_t(length), end = 0;
+    struct Row { TensorEntry entry; bool readable = false; };
+    std::vector<Row> rows;
+    for (const auto& [key, value] : header.value.items()) {
+        if (key == "__metadata__") {
+            TRY(metadata_check(value, name));
+            continue;
+        }
+        if (key.empty()) return fail(Exit::input, "%s: a tensor without a name", name.c_str());
+        rows.emplace_back();
+        rows.back().entry.name = key;
+        TRY(entry_parse(value, data_bytes, name, &rows.back().entry, &rows.back().readable));
+    }
+    auto key = [](const Row& r) { return std::pair(r.entry.begin, r.entry.end); };
+    std::sort(rows.begin(), rows.end(), [&](const Row& a, const Row& b) { return key(a) < key(b); });
+    std::vector<TensorEntry> entries;
+    for (Row& r : rows) {
+        if (r.entry.begin != end)
+            return fail(Exit::input, "%s: tensor \"%s\" begins at %lld: expected %lld, the end of the one before",
+                        name.c_str(), r.entry.name.c_str(), (long long)r.entry.begin, (long long)end);
+        end = r.entry.end;
+        if (r.readable) entries.push_back(std::move(r.entry));
+    }
+    if (end != data_bytes)
+        return fail(Exit::input, "%s: the tensors end at %lld of %lld bytes of data", name.c_str(), (long long)end,
+                    (long long)data_bytes);
+    return entries;
+}
+
+// ---- reading --------------------------------------------------------------------------------------------------------
+
+struct SafetensorsFile::Opened {
+    File file;
+    int64_t data = 0;    // where the header ends
+    std::vector<TensorEntry> entries;
+};
+
+Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
+    Result<File> file = File::open(path);
+    TRY(file.status);
+    const int64_t all = file.value.bytes();
+    uint64_t length = 0;
+    if (all >= 8) TRY(file.value.read(0, &length, 8));
+    std::string head(size_t(std::min(all, 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))))), '\0');
+    TRY(file.value.read(0, head.data(), int64_t(head.size())));
+    auto entries = safetensors_parse(head, all, path);
+    TRY(entries.status);
+    auto opened = std::make_shared<Opened>();
+    opened->file = std::move(file.value);
+    opened->data = int64_t(head.size());
+    opened->entries = std::move(entries.value);
+    SafetensorsFile out;
+    out.f = std::move(opened);
+    return out;
+}
+
+const std::vector<TensorEntry>& SafetensorsFile::entries() const { return f->entries; }
+const TensorEntry* SafetensorsFile::find(const std::string& name) const {
+    auto it = std::find_if(f->entries.begin(), f->entries.end(), [&](auto& e) { return e.name == name; });
+    return it == f->entries.end() ? nullptr : &*it;
+}
+int64_t SafetensorsFile::bytes() const { return f->file.bytes(); }
+int64_t SafetensorsFile::data_begin() const { return f->data; }
+int SafetensorsFile::element_bytes(TensorType type) { return row_of(type).bytes; }
+Status SafetensorsFile::read_bytes(int64_t at, void* to, int64_t bytes) const { return f->file.read(at, to, bytes); }
+
+void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, float* out) {
+    if (type == TensorType::f32) {
+        memcpy(out, from, size_t(count) * 4);
+        return;
+    }
+    auto each = [&](auto to_float) {
+        for (int64_t i = 0; i < count; i++) {
+            uint16_t h;    // may lie at any address
+            memcpy(&h, static_cast<const char*>(from) + 2 * i, 2);
+            out[i] = to_float(h);
+        }
+    };
+    if (type == TensorType::f16) each(half_to_float);
+    else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
+}
+
+Status SafetensorsFile::read(const TensorEntry& e, int64_t first, int64_t count, float* out) const {
+    const int bytes = row_of(e.type).bytes;
+    CHECK(first >= 0 && count >= 0 && first + count <= (e.end - e.begin) / bytes, "tensor %s", e.name.c_str());
+    const int64_t at = f->data + e.begin + first * bytes;
+    if (e.type == TensorType::f32) return read_bytes(at, out, count * 4);
+    std::vector<char> raw(size_t(count * bytes));
+    TRY(read_bytes(at, raw.data(), count * bytes));
+    convert(e.type, raw.data(), count, out);
+    return {};
+}
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+Status safetensors_write(const std::vector<TensorSource>& tensors,
+                         const std::function<Status(const void*, int64_t)>& sink) {
+    nlohmann::ordered_json header;
+    header["__metadata__"]["format"] = "pt";    // transformers insists
+    int64_t end = 0;
+    for (const TensorSource& t : tensors) {
+        CHECK(t.type != TensorType::f16 && !header.contains(t.name), "tensor %s", t.name.c_str());
+        int64_t begin = end;
+        end += elements(t.shape) * row_of(t.type).bytes;
+        header[t.name] = {{"dtype", row_of(t.type).name}, {"shape", t.shape}, {"data_offsets", {begin, end}}};
+    }
+    std::string text = header.dump();
+    text.resize(size_t(round_up(int64_t(text.size()), 8)), ' ');
+    uint64_t length = text.size();
+    TRY(sink(&length, 8));
+    TRY(sink(text.data(), int64_t(text.size())));
+
+    constexpr int64_t PIECE = 1 << 18;    // elements
+    std::vector<float> wide;
+    std::vector<uint16_t> narrow;
+    for (const TensorSource& t : tensors) {
+        int64_t n = elements(t.shape);
+        for (int64_t first = 0; first < n; first += PIECE) {
+            int64_t count = std::min(PIECE, n - first);
+            wide.resize(size_t(count));
+            t.fill(first, count, wide.data());
+            if (t.type == TensorType::f32) {
+                TRY(sink(wide.data(), count * 4));
+            } else {
+                narrow.resize(size_t(count));
+                std::transform(wide.begin(), wide.end(), narrow.begin(), float_to_bf16);
+                TRY(sink(narrow.data(), count * 2));
+            }
+        }
+    }
+    return {};
+}

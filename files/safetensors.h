@@ -1,0 +1,54 @@
+// safetensors.h - read and write safetensors: u64 header length, a JSON header, the tensors' bytes without holes.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/common.h"
+
+enum class TensorType { f32, bf16, f16 };
+
+struct TensorEntry {
+    std::string name;
+    TensorType type;
+    std::vector<int64_t> shape;
+    int64_t begin, end;      // bytes, from the end of the header
+};
+
+// file: the file's first bytes, header included (more may follow); file_bytes: the whole file's size, with which every
+// size is compared before anything is allocated. Checked: header length, JSON, unique names, types, shape * size ==
+// end - begin (without overflow), order without holes, the last end == the file's end. Tensors of types we do not read
+// (ints, bools, doubles) are checked and left out. In the order of their bytes. Exit 3 naming `name`, field and offset.
+Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_t file_bytes, const std::string& name);
+
+// Reads what is asked for, when it is asked for: a mapping would count in this process's memory beside the copy.
+class SafetensorsFile {
+  public:
+    static Result<SafetensorsFile> open(const std::string& path);
+    const TensorEntry* find(const std::string& name) const;
+    const std::vector<TensorEntry>& entries() const;
+    // Elements, converted to float; several threads may read at once. exit 3: the file has become shorter, 4.
+    Status read(const TensorEntry& e, int64_t first, int64_t count, float* out) const;
+    // The same in two steps: bytes as the file has them, of any place in it; and their conversion.
+    Status read_bytes(int64_t at, void* to, int64_t bytes) const;
+    static void convert(TensorType type, const void* from, int64_t count, float* out);
+    static int element_bytes(TensorType type);
+    int64_t bytes() const;         // the whole file
+    int64_t data_begin() const;    // after the header
+
+  private:
+    struct Opened;
+    std::shared_ptr<const Opened> f;
+};
+
+struct TensorSource {
+    std::string name;
+    TensorType type;    // f32 or bf16 (rounded to nearest even)
+    std::vector<int64_t> shape;
+    std::function<void(int64_t first, int64_t count, float* out)> fill;    // elements [first, first+count)
+};
+// The file's bytes, piece by piece, to `sink` (which a checkpoint uses to write and checksum at once).
+Status safetensors_write(const std::vector<TensorSource>& tensors,
+                         const std::function<Status(const void*, int64_t)>& sink);

@@ -1,0 +1,310 @@
+// backward.cpp - gradients of causal attention, the probabilities computed again from the log-sum-exp.
+//
+// A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s - lse) and
+// ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed once for all tiles of keys;
+// dk and dv of a tile of keys stay near until its last tile of queries. 10 S^2/2 HS FLOPs a head.
+// The keys of a head are in n ranges (every n-th tile), n by the shape alone, and each has a dq of its own, added in
+// order afterwards. An item of work is (sequence, kv head) or, where these are too few for the threads, one range of
+// it: the same bits.
+// Windows, documents, padding and half: as in layers/attention/forward.cpp. half rounds q, k, v, dy, p and ds; delta is of floats.
+// Bound by FMAs; an exp for 10 HS of them. Extra memory: O(S) a thread, or n dq's.
+#include "tiles.h"
+
+namespace ISA {
+namespace {
+constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: score rows; strips of MR keys read beyond KB
+constexpr int KEY_ROWS = tiles(KB, MR) * MR;
+static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whole");
+
+constexpr int NEXT = 16;    // rows to be written are asked for so far ahead
+
+struct Back { float* dqkv; const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
+// Rows of queries that are held for a head: strips, and pairs of rows, end beyond S.
+INLINE int rows_held(int S) { return (S + 2 * MR) / 2 * 2; }
+
+struct Tiles {
+    float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
+    float *q, *dy, *q_sum, *dy_sum, *delta;             // of all queries of the group: as A, and half's as B
+    float* dq;
+    int packed;    // rows of q and dy
+};
+int64_t tile_floats(int S, Heads h) {
+    const int64_t P = padded(h.HS), rows = int64_t(rows_held(S)) * (h.NH / h.NKV);
+    return P * (3 * KB + 2 * KEY_ROWS) + (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 +
+           rows * P * (NATIVE_BF16 ? 3 : 2) + padded(int(rows));
+}
+Tiles make_tiles(float* x, int S, Heads h) {
+    const int64_t P = padded(h.HS), rows = int64_t(rows_held(S)) * (h.NH / h.NKV), pairs = NATIVE_BF16 ? rows / 2 : 0;
+    auto take = [&](int64_t n) { return (x += n) - n; };
+    Tiles t = {};
+    t.kt = take(KB * P), t.vt = take(KB * P), t.k = take(KB * P);
+    t.dk = take(KEY_ROWS * P), t.dv = take(KEY_ROWS * P);
+    t.p = take(QB * LDS), t.ds = take(QB * LDS), t.ds_rows = take(NATIVE_BF16 ? QB * LDS / 2 : 0);
+    t.q = take(rows * P), t.dy = take(rows * P), t.q_sum = take(pairs * P), t.dy_sum = take(pairs * P);
+    t.delta = take(rows);
+    return t;
+}
+int64_t dq_floats(int S, Heads h) { return int64_t(h.NH / h.NKV) * rows_held(S) * padded(h.HS); }
+int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * h.NKV)); }
+// Whether the threads are busy with an item for each head.
+bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
+
+// The items of work: a head's ranges of keys from..to.
+struct Item { int b, kv, from, to; };
+struct Work {
+    static constexpr int COUNT = 5;
+    const Back& c;
+    int ranges, parts, items;    // parts: items of a head
+    Work(const Back& c, int threads) : c(c) {
+        const int heads = c.B * c.h.NKV;
+        ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
+    }
+    Item item(int i) const {
+        const int head = i / parts, part = i % parts;
+        return {head / c.h.NKV, head % c.h.NKV, part, parts == 1 ? ranges : part + 1};
+    }
+    void rows(int i, Rows* r, int& from, int& to) const {
+        const Item at = item(i);
+        const int n = c.h.NH / c.h.NKV * c.h.HS;
+        const Keys keys = packed_keys(c.qkv, c.S, c.h);
+        const int64_t head = int64_t(at.b) * c.S * c.h.NH * c.h.HS + int64_t(at.kv) * n;
+        r[0] = {c.qkv + at.b * keys.sequence + int64_t(at.kv) * n, keys.row, n};
+        r[1] = {keys.k + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
+        r[2] = {keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
+        r[3] = {c.dy + head, int64_t(c.h.NH) * c.h.HS, n};
+        r[4] = {c.y + head, int64_t(c.h.NH) * c.h.HS, n};
+        from = at.from * KB, to = c.S;
+    }
+};
+
+// ---- one tile of queries and keys -----------------------------------------------------------------------------------
+
+// Row r of m queries sees keys first(r)..ahead + r of n.
+struct Pair {
+    int m, n, ahead;                          // ahead = i0 - j0 >= 0
+    const float *q, *dy, *q_sum, *dy_sum;     // of the queries' first row
+    const float *lse, *delta;
+    float* dq;
+    int first[QB];                            // ascending; not below 0
+};
+
+// Scores and dy v^T of row r (half: and r + 1) -> p and ds, zero outside first..limit up to where strips read.
+template <bool half, bool far> INLINE void probabilities(const Tiles& t, const Pair& c, int r, float scale) {
+    constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
+    int first[ROWS], limit[ROWS];
+    float base[ROWS], delta[ROWS];
+#pragma GCC unroll 2
+    for (int i = 0; i < ROWS; i++) {
+        const bool is = r + i < c.m;
+        first[i] = far && is ? c.first[r + i] : 0, limit[i] = is ? least(c.n, c.ahead + r + i + 1) : 0;
+        base[i] = is ? c.lse[r + i] * LOG2E : 0, delta[i] = is ? c.delta[r + i] : 0;
+    }
+    float *p = t.p + r * LDS, *ds = t.ds + r * LDS, *p_to = half ? t.p + r / 2 * LDS : p,
+          *ds_to = half ? t.ds + r / 2 * LDS : ds;
+    auto put = [&](int u, auto all) {
+        vf e[UNIT / VW][ROWS], g[UNIT / VW][ROWS];
+#pragma GCC unroll 2
+        for (int w = 0; w < UNIT / VW; w++)
+#pragma GCC unroll 2
+            for (int i = 0; i < ROWS; i++) {
+                const int at = u + w * VW;
+                e[w][i] = exp2(load(p + i * LDS + at) * scale - base[i]);
+                g[w][i] = e[w][i] * (load(ds + i * LDS + at) - delta[i]);
+                if (!all.is) e[w][i] = between(at, first[i], limit[i], e[w][i], 0);
+                if (!all.is) g[w][i] = between(at, first[i], limit[i], g[w][i], 0);
+            }
+#pragma GCC unroll 2
+        for (int w = 0; w < UNIT / VW; w++) {
+            store(p_to + u + w * VW, half ? interleaved(e[w][0], e[w][ROWS - 1]) : e[w][0]);
+            store(ds_to + u + w * VW, half ? interleaved(g[w][0], g[w][ROWS - 1]) : g[w][0]);
+        }
+        if constexpr (half)
+#pragma GCC unroll 2
+            for (int i = 0; i < ROWS; i++) store(t.ds_rows + ((r + i) * LDS + u) / 2, to_pairs(g[0][i], g[1][i]));
+    };
+    const int inner = tiles(first[ROWS - 1], UNIT) * UNIT, outer = least(limit[0], limit[ROWS - 1]) / UNIT * UNIT;
+    const int seen = most(limit[0], limit[ROWS - 1]), end = least(LDS, tiles(seen + MR, UNIT) * UNIT);
+    int u = 0;
+    for (; u < inner && u < end; u += UNIT) put(u, Flag<false>());
+    for (; u < outer; u += UNIT) put(u, Flag<true>());
+    for (; u < seen; u += UNIT) put(u, Flag<false>());
+    for (; u < end; u += UNIT) {
+#pragma GCC unroll 2
+        for (int w = 0; w < UNIT; w += VW) store(p_to + u + w, vf{}), store(ds_to + u + w, vf{});
+        if constexpr (half)
+            for (int i = 0; i < ROWS; i++) store(t.ds_rows + ((r + i) * LDS + u) / 2, vf{});
+    }
+}
+
+// Adds to dk, dv and dq. far: some queries see none of the first keys.
+template <bool half, bool far>
+void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
+    const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m, rows = tiles(m, MR) * MR;
+    auto limit = [&](int r) { return least(c.n, c.ahead + r + 1); };
+    auto first = [&](int r) { return far ? c.first[least(r, m - 1)] : 0; };
+    for (int p = first(0) / PANEL * PANEL; p < limit(rows - 1); p += PANEL)
+        for (int r = 0; r < rows; r += MR) {
+            const int keys = least(limit(r + MR - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
+            if (keys <= skip) continue;
+            ahead.some();
+            const int w = padded(keys) - skip, from = p * Q + skip, to = r * LDS + p + skip;
+            strip<false, half>(w, D, c.q + r * Q, Q, 1, t.kt + from, PANEL, t.p + to, LDS);
+            strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
+        }
+    for (int r = 0; r < m; r += half ? 2 : 1) probabilities<half, far>(t, c, r, scale_of(h) * LOG2E);
+    int end = far ? 0 : m;    // of the queries that see any of the MR keys at j
+    for (int j = 0; j < c.n; j += MR) {
+        const int r = most(0, j - c.ahead);    // the first query that sees key j
+        while (far && end < m && first(end) < j + MR) end++;
+        if (r >= end) continue;
+        const int row = half ? r / 2 : r, steps = half ? (end + 1) / 2 - row : end - r;
+        const float *dy = half ? c.dy_sum : c.dy, *q = half ? c.q_sum : c.q;
+        strip<true, half>(P, steps, t.p + row * LDS + j, 1, LDS, dy + row * P, P, t.dv + j * P, P);
+        strip<true, half>(P, steps, t.ds + row * LDS + j, 1, LDS, q + row * P, P, t.dk + j * P, P);
+    }
+    for (int r = 0; r < rows; r += MR) {
+        const int keys = limit(r + MR - 1), from = first(r) / 2 * 2, word = words<half>(from);
+        const float* ds = half ? t.ds_rows + r * LDS / 2 : t.ds + r * LDS;
+        if (keys > from)
+            strip<true, half>(P, words<half>(keys - from), ds + word, half ? LDS / 2 : LDS, 1, t.k + word * P, P,
+                              c.dq + r * P, P);
+    }
+}
+
+// ---- one head -------------------------------------------------------------------------------------------------------
+
+// Rows packed..to of the group's queries: q and dy as A and B, delta[s] = dy . y, the sum over keys of p dp.
+template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int to) {
+    const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
+    const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
+    const int64_t row = int64_t(b) * c.S + from, qkv_row = packed_keys(c.qkv, c.S, c.h).row;
+    for (int g = 0; g < group; g++) {
+        const int i = kv * group + g;
+        const int64_t at = row * C + i * HS, to_row = int64_t(g) * held + from;
+        const float *q = c.qkv + row * qkv_row + i * HS, *dy = c.dy + at, *y = c.y + at;
+        pack_rows<half>(t.q + to_row * Q, q, qkv_row, n, rows, HS);
+        pack_rows<half>(t.dy + to_row * Q, dy, C, n, rows, HS);
+        if (half) pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
+        if (half) pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
+        for (int s = 0; s < n; s++, dy += C, y += C) {
+            vf total = {};
+            each_vector(HS, [&](int64_t d, auto place) { total += place.get(dy + d) * place.get(y + d); });
+            t.delta[to_row + s] = sum(total);
+        }
+    }
+    t.packed = to;
+    ahead.used(n);
+}
+
+// dk and dv of the tile of keys at j0 of (b, kv), and its share of dq
+template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int j0) {
+    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV;
+    const int n = least(KB, c.S - j0), held = rows_held(c.S);
+    const Keys keys = packed_keys(c.qkv, c.S, c.h);
+    const int64_t at = b * keys.sequence + j0 * keys.row + kv * keys.head;
+    for (int p = 0; p < n; p += PANEL) {
+        const int64_t row = at + p * keys.row;
+        pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + row, keys.row, least(PANEL, n - p), PANEL, HS);
+        pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, keys.row, least(PANEL, n - p), PANEL, HS);
+    }
+    pack_sum<half>(t.k, keys.k + at, keys.row, n, n, HS);
+    clear(t.dk, 2 * KEY_ROWS * P);    // dv follows
+    for (int g = 0; g < group; g++)
+        for (int i0 = j0; i0 < c.S; i0 += QB) {
+            const int i = kv * group + g, m = least(QB, c.S - i0);
+            auto first = [&](int r) { return most(0, first_key(c.h, c.S, 0, b, i0 + r) - j0); };
+            if (first(0) >= n) break;    // later queries see nothing of this tile either
+            if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
+            const int64_t row = int64_t(g) * held + i0;
+            Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
+                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P, {}};
+            const bool far = first(m - 1) > 0;
+            for (int r = 0; far && r < m; r++) pair.first[r] = first(r);
+            far ? backward_pair<half, true>(t, pair, c.h, ahead) : backward_pair<half, false>(t, pair, c.h, ahead);
+        }
+    float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
+    const float scale = scale_of(c.h);
+    for (int j = 0; j < n; j++) {
+        if (j + NEXT < n) fetch(dk + (j + NEXT) * keys.row, HS), fetch(dv + (j + NEXT) * keys.row, HS);
+        each_vector(HS, [&](int64_t d, auto place) {
+            place.put(dk + j * keys.row + d, load(t.dk + j * P + d) * scale);
+            place.put(dv + j * keys.row + d, load(t.dv + j * P + d));
+        });
+    }
+}
+
+// dq of queries from..to = scale * the sum of its parts, `stride` apart
+void write_dq(const Back& c, const float* parts, int count, int64_t stride, int b, int kv, int from, int to) {
+    const int HS = c.h.HS, P = padded(HS), group = c.h.NH / c.h.NKV;
+    const float scale = scale_of(c.h);
+    for (int g = 0; g < group; g++)
+        for (int s = from; s < to; s++) {
+            const float* part = parts + (int64_t(g) * rows_held(c.S) + s) * P;
+            float* dq = c.dqkv + (int64_t(b) * c.S + s) * (c.h.NH + 2 * c.h.NKV) * HS + int64_t(kv * group + g) * HS;
+            if (s + NEXT < to) fetch(dq + NEXT * packed_keys(c.qkv, c.S, c.h).row, HS);
+            each_vector(HS, [&](int64_t d, auto at) {
+                vf total = load(part + d);
+                for (int i = 1; i < count; i++) total += load(part + i * stride + d);
+                at.put(dq + d, total * scale);
+            });
+        }
+}
+
+// Adds up an item's ranges of keys; with all of them, writes dq.
+template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, float* dq, Item item) {
+    const Back& c = work.c;
+    const int64_t size = dq_floats(c.S, c.h);
+    t.packed = item.from * KB;
+    for (int range = item.from; range < item.to; range++) {
+        t.dq = range == item.from ? dq : dq + size;
+        clear(t.dq, size);
+        for (int j0 = range * KB; j0 < c.S; j0 += work.ranges * KB) key_tile<half>(c, t, ahead, item.b, item.kv, j0);
+        if (t.dq != dq)
+            each_vector(size, [&](int64_t i, auto at) { at.put(dq + i, at.get(dq + i) + at.get(t.dq + i)); });
+    }
+    if (work.parts == 1) write_dq(c, dq, 1, 0, item.b, item.kv, 0, c.S);
+}
+
+template <bool half> void backward(const Back& c) {
+    const int threads = omp_get_max_threads();
+    const Work work(c, threads);
+    const int64_t floats = tile_floats(c.S, c.h), size = dq_floats(c.S, c.h);
+    const int64_t own = floats + (work.parts > 1 ? 0 : 2 * size);
+    float* scratch = static_cast<float*>(cpu_scratch(attention_backward_scratch(c.B, c.S, c.h)));
+    float* dqs = scratch + own * threads;    // one for each item, or for each thread
+#pragma omp parallel
+    {
+        float* mine = scratch + own * omp_get_thread_num();
+        Tiles t = make_tiles(mine, c.S, c.h);
+        Ahead<Work> ahead = {work, threads, 1536 / (c.S + 64) + 1};    // done well within an item
+#pragma omp for schedule(dynamic)
+        for (int item = 0; item < work.items; item++) {
+            ahead.begin(item);
+            head<half>(work, t, ahead, work.parts > 1 ? dqs + size * item : mine + floats, work.item(item));
+        }
+#pragma omp for schedule(static)
+        for (int item = 0; item < (work.parts > 1 ? work.items : 0); item++) {
+            const Item at = work.item(item);
+            write_dq(c, dqs + size * (item - at.from), work.parts, size, at.b, at.kv,
+                     int(int64_t(c.S) * at.from / work.parts), int(int64_t(c.S) * at.to / work.parts));
+        }
+    }
+}
+}    // namespace
+
+void attention_backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B, int S,
+                        Heads h) {
+    backward<false>({dqkv, dy, y, qkv, lse, B, S, h});
+}
+void attention_backward_bf16(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B,
+                             int S, Heads h) {
+    backward<NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h});
+}
+
+int64_t attention_backward_scratch(int B, int S, Heads h) {
+    const int64_t threads = omp_get_max_threads(), heads = int64_t(B) * h.NKV;
+    const int64_t dqs = whole_heads(int(heads), int(threads)) || ranges_of(B, S, h) == 1 ? 2 * threads
+                                                                                         : heads * ranges_of(B, S, h);
+    return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
+}
+}   // namespace ISA

@@ -1,0 +1,304 @@
+// cached.cu - attention of generation: new positions append their keys and values to the caches and see all.
+//
+// One new position (S = 1) is bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements a sequence.
+// Of GPT-2 that is 3.1 MB at position 1024, less than a microsecond: one sequence alone is bound by the latency of a
+// launch and a few dependent reads. So it is one launch, and the keys of a head are split among blocks to have all
+// multiprocessors read, BLOCKS blocks each. Only the device knows pos: it cuts the splits, and blocks beyond them leave
+// at once. Each block writes its output, maximum and sum to scratch, and the last one of a head to finish adds them up,
+// in the same order whoever is last.
+// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at once and U of these
+// are under way, 128 bytes a thread for bf16. Each lane keeps maximum, sum and output over its keys for G heads that
+// share them. Groups of more than 4 heads are cut: their keys come from memory once and else from the L2.
+//
+// More positions (a prompt, or the context after it slid) are appended by a kernel of their own and then attend as in
+// training, over the caches (layers/attention/plain.cu).
+#include "attention.cuh"
+
+#include <algorithm>
+#include <climits>
+
+namespace {
+
+constexpr int THREADS = 128, WARPS = THREADS / 32, BLOCKS = 4, MAX_ITEMS = 8192;
+constexpr float LOG2E = 1.4426950408889634f;
+
+// How many blocks of an item have finished: 0 between launches.
+__device__ unsigned finished[MAX_ITEMS];
+
+// The part of a row that a lane holds: E elements, zero beyond HS, moved W at a time.
+template <class T, int E, int W> struct Piece {
+    Vec<T, W> x[E / W];
+    __device__ float operator[](int e) const { return x[e / W][e % W]; }
+    __device__ void set(int e, float f) { x[e / W].set(e % W, f); }
+    __device__ void from(const T* row, int lane, int HS) {
+#pragma unroll
+        for (int i = 0; i < E / W; i++) {
+            const int d = lane * E + i * W;
+            x[i] = d < HS ? load<W>(row + d) : Vec<T, W>{};
+        }
+    }
+    __device__ void to(T* row, int lane, int HS) const {
+#pragma unroll
+        for (int i = 0; i < E / W; i++)
+            if (lane * E + i * W < HS) store(row + lane * E + i * W, x[i]);
+    }
+};
+
+// A softmax under way: sum and o (the values weighted, E elements of them) count from the largest score so far, `top`,
+// in units of log 2.
+template <int E> struct alignas(8) State { float top, sum, o[E]; };
+template <int E> __device__ inline State<E> nothing() {
+    State<E> s = {};
+    s.top = -INFINITY;
+    return s;
+}
+template <int E> __device__ inline void rescale(State<E>& s, float top, float base) {
+    const float factor = exp2f(s.top - base);
+    s.top = top, s.sum *= factor;
+#pragma unroll
+    for (int e = 0; e < E; e++) s.o[e] *= factor;
+}
+__device__ inline float finite(float top) { return top == -INFINITY ? 0 : top; }
+template <int E> __device__ inline void add(State<E>& s, State<E> other) {
+    const float top = fmaxf(s.top, other.top);
+    rescale(s, top, finite(top));
+    rescale(other, top, finite(top));
+    s.sum += other.sum;
+#pragma unroll
+    for (int e = 0; e < E; e++) s.o[e] += other.o[e];
+}
+
+// The first `lanes` threads of the block get the sum of all states of their part of rows. A barrier must lie between
+// two of these.
+template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lanes) {
+    typedef State<E> States[WARPS][G][32];
+    SHARED(States, parts);
+    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        for (int bit = lanes; bit < 32; bit *= 2) {
+            State<E> other;
+            other.top = __shfl_xor_sync(0xffffffff, s[g].top, bit);
+            other.sum = __shfl_xor_sync(0xffffffff, s[g].sum, bit);
+#pragma unroll
+            for (int e = 0; e < E; e++) other.o[e] = __shfl_xor_sync(0xffffffff, s[g].o[e], bit);
+            add(s[g], other);
+        }
+        if (lane < lanes) parts[warp][g][lane] = s[g];
+    }
+    __syncthreads();
+    if (warp > 0 || lane >= lanes) return;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        for (int w = 1; w < WARPS; w++) add(s[g], parts[w][g][lane]);
+}
+
+// Whether this block is the last of `count` to come here for the item. It then sees what all of them have written.
+__device__ inline bool last_to_finish(int item, int count) {
+    SHARED(bool[1], last);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();    // what the block wrote comes before its count, what the last one reads behind it
+        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // the last one makes it 0
+        __threadfence();
+    }
+    __syncthreads();
+    return last[0];
+}
+// Past the L1, which may hold what was there before.
+template <int E> __device__ inline State<E> read(const State<E>* from) {
+    State<E> s;
+#pragma unroll
+    for (int i = 0; i < (E + 2) / 2; i++) {
+        const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + i);
+        (i ? s.o[2 * i - 2] : s.top) = two.x;
+        (i ? s.o[2 * i - 1] : s.sum) = two.y;
+    }
+    return s;
+}
+
+// The range of keys of a split, of first..end-1 cut into whole rounds; `count` splits have any.
+struct Range { int from, to, count; };
+__device__ inline Range range(int first, int end, int round, int splits, int split) {
+    const int rounds = (end - first + round - 1) / round, each = (rounds + splits - 1) / splits;
+    const int from = first + split * each * round;
+    return {from, min(end, from + each * round), (rounds + each - 1) / each};
+}
+
+// U keys and values, `step` positions apart from j on, to the softmaxes of G heads. There are none from `end` on.
+template <class T, int G, int E, int W, int U>
+__device__ inline void add_keys(State<E> (&s)[G], const float (&q)[G][E], const Piece<T, E, W> (&k)[U],
+                                const Piece<T, E, W> (&v)[U], int j, int step, int end, int lanes) {
+    float score[G][U] = {};
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+            for (int e = 0; e < E; e++) score[g][u] += q[g][e] * k[u][e];
+    for (int bit = lanes / 2; bit; bit /= 2)
+#pragma unroll
+        for (int g = 0; g < G; g++)
+#pragma unroll
+            for (int u = 0; u < U; u++) score[g][u] += __shfl_xor_sync(0xffffffff, score[g][u], bit);
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        float top = s[g].top;
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (j + u * step >= end) score[g][u] = -INFINITY;
+            top = fmaxf(top, score[g][u]);
+        }
+        rescale(s[g], top, finite(top));
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float weight = exp2f(score[g][u] - finite(top));
+            s[g].sum += weight;
+#pragma unroll
+            for (int e = 0; e < E; e++) s[g].o[e] += weight * v[u][e];
+        }
+    }
+}
+
+// The sum over all splits of an item, in the first `lanes` threads of the last block to come: for the others false.
+template <int G, int E>
+__device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, int split, int count, int lanes) {
+    const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, rows = THREADS / lanes;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (row == 0) part[(split * G + g) * lanes + lane] = s[g];    // part (splits,G,lanes)
+    if (!last_to_finish(item, count)) return false;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        s[g] = nothing<E>();
+        for (int i = row; i < count; i += rows) add(s[g], read(part + (i * G + g) * lanes + lane));
+    }
+    add_up(s, lanes);
+    return true;
+}
+
+// One split of an item: G heads that share the keys and values of kv head (b,kv).
+template <class T, int G, int E, int W, int U>
+__global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv,
+                                                         State<E>* partial, const int* pos, int maxT, int splits,
+                                                         int lanes, Heads h) {
+    const int HS = h.HS, group = h.NH / h.NKV, cuts = (group + G - 1) / G, rows = THREADS / lanes;
+    const int split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
+    const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
+    const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, p = *pos;
+    const Range keys = range(h.window ? max(0, p + 1 - h.window) : 0, p + 1, U * rows, splits, split);
+    if (split >= keys.count) return;
+
+    const T* in = qkv + int64_t(b) * (h.NH + 2 * h.NKV) * HS;
+    const T *new_k = in + int64_t(h.NH + kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
+    k_cache += (int64_t(b) * h.NKV + kv) * maxT * HS;
+    v_cache += (int64_t(b) * h.NKV + kv) * maxT * HS;
+    const int heads = min(G, group - cut * G), head = kv * group + cut * G;
+    State<E> s[G];
+    float q[G][E];
+    const float scale = LOG2E / sqrtf(float(HS));
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        Piece<T, E, W> x;
+        x.from(in + int64_t(head + min(g, heads - 1)) * HS, lane, HS);
+#pragma unroll
+        for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
+        s[g] = nothing<E>();
+    }
+    for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // the same number of times for all rows
+        Piece<T, E, W> k[U], v[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {    // beyond the last key: that one, without a weight
+            const int at = min(j + u * rows, keys.to - 1);
+            k[u].from(at == p ? new_k : k_cache + int64_t(at) * HS, lane, HS);
+            v[u].from(at == p ? new_v : v_cache + int64_t(at) * HS, lane, HS);
+        }
+        add_keys(s, q, k, v, j, rows, keys.to, lanes);
+    }
+    if (split == 0 && cut == 0 && row == 0) {    // nobody reads position p of the caches
+        Piece<T, E, W> k, v;
+        k.from(new_k, lane, HS);
+        v.from(new_v, lane, HS);
+        k.to(k_cache + int64_t(p) * HS, lane, HS);
+        v.to(v_cache + int64_t(p) * HS, lane, HS);
+    }
+    add_up(s, lanes);
+    if (keys.count > 1 &&
+        !add_splits(s, partial + int64_t(item) * splits * G * lanes, item, split, keys.count, lanes))
+        return;
+    if (row > 0) return;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        Piece<T, E, W> out;
+#pragma unroll
+        for (int e = 0; e < E; e++) out.set(e, s[g].o[e] / s[g].sum);
+        if (g < heads) out.to(y + (int64_t(b) * h.NH + head + g) * HS, lane, HS);
+    }
+}
+
+// How one position is decoded: E elements a lane, G heads an item, `bytes` of partial results.
+struct Plan { int G, E, lanes, items, splits; int64_t bytes; };
+constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
+Plan plan(int B, int maxT, bool aligned, Heads h) {
+    const int group = h.NH / h.NKV, E = aligned && h.HS <= 256 ? 8 : 32;
+    const int G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
+    int lanes = 1;
+    while (lanes * E < h.HS) lanes *= 2;
+    const int64_t items = int64_t(B) * h.NKV * ceil_div(group, G), rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
+    const int64_t fill = items > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * cuda_multiprocessors(), items);
+    const int splits = int(std::min(fill, rounds));
+    const int64_t bytes = splits > 1 ? items * splits * G * lanes * (E + 2) * int64_t(sizeof(float)) : 0;
+    return {G, E, lanes, int(items), splits, bytes};
+}
+
+template <class T, int G, int E, int W>
+void decode(const Plan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
+    State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
+    launch(decode_kernel<T, G, E, W, unroll(E)>, {unsigned(x.items) * unsigned(x.splits), THREADS}, y, k_cache, v_cache,
+           qkv, partial, pos, maxT, x.splits, x.lanes, h);
+}
+
+// The keys and values of S positions to the caches, W elements a thread: read and written once.
+template <class T, int W>
+__global__ void append_kernel(T* k_cache, T* v_cache, const T* qkv, int64_t n, int S, const int* pos, int maxT,
+                              Heads h) {
+    const int64_t i = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * W;
+    if (i >= n) return;
+    const int64_t width = 2 * int64_t(h.NKV) * h.HS, position = i / width;    // (b,s)
+    const int at = int(i % width), kv = at / h.HS % h.NKV, d = at % h.HS;
+    const int64_t to = ((position / S * h.NKV + kv) * maxT + *pos + position % S) * h.HS + d;
+    T* cache = at < h.NKV * h.HS ? k_cache : v_cache;
+    store<W>(cache + to, load<W>(qkv + position * (width + int64_t(h.NH) * h.HS) + int64_t(h.NH) * h.HS + at));
+}
+template <class T, int W>
+void append(T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
+    const int64_t n = int64_t(B) * S * 2 * h.NKV * h.HS;
+    launch(append_kernel<T, W>, {unsigned(ceil_div(n, THREADS * W)), THREADS}, k_cache, v_cache, qkv, n, S, pos, maxT,
+           h);
+}
+
+}   // namespace
+
+template <class T>
+void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
+    CHECK(!h.doc_start && !h.doc_end, "documents in generation");
+    if (S > 1 || h.HS > 1024) {
+        (rows_align<T>(h.HS) ? append<T, VEC<T>> : append<T, 1>)(k_cache, v_cache, qkv, B, S, pos, maxT, h);
+        return attention_prompt_plain<T>(y, k_cache, v_cache, qkv, B, S, pos, maxT, h);
+    }
+    const bool aligned = rows_align<T>(h.HS);
+    const Plan x = plan(B, maxT, aligned, h);
+    (!aligned    ? decode<T, 1, 32, 1>
+     : x.E == 32 ? decode<T, 1, 32, VEC<T>>
+     : x.G == 1  ? decode<T, 1, 8, VEC<T>>
+     : x.G == 2  ? decode<T, 2, 8, VEC<T>>
+                 : decode<T, 4, 8, VEC<T>>)(x, y, k_cache, v_cache, qkv, pos, maxT, h);
+}
+template <class T> int64_t attention_scratch_cached(int B, Heads h) {
+    return h.HS > 1024 ? 0 : plan(B, INT_MAX, rows_align<T>(h.HS), h).bytes;
+}
+
+template void attention_cached(float*, float*, float*, const float*, int, int, const int*, int, Heads);
+template void attention_cached(bf16*, bf16*, bf16*, const bf16*, int, int, const int*, int, Heads);
+template int64_t attention_scratch_cached<float>(int, Heads);
+template int64_t attention_scratch_cached<bf16>(int, Heads);

@@ -1,0 +1,149 @@
+// sm80.cu - attention forward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2).
+//
+// A block owns a tile of queries of one head, a warp 16 M of its rows. K and V stream past through a ring of tiles that
+// cp.async fills ahead of use, with one barrier a tile. S = Q K^T stays in registers, where it is, as it lies, the left
+// factor of P V. Softmax is online, in powers of two with the scale folded in.
+//
+// Two products, 4 S^2/2 HS FLOPs a head; an exponential for 4 HS of them. Memory gives and takes 2 bytes for each
+// element of qkv and y: 256 FLOPs a byte at S = 1024, so the tensor cores are the bound, if shared memory keeps up: 16
+// columns of a right factor serve 16 M rows, 16 M FLOPs a byte, and sm_80 does 16 in the time of a byte. Hence M = 2
+// wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks a multiprocessor (HS = 256:
+// 96 KB, one of eight warps).
+#include "sm80.cuh"
+
+namespace {
+using namespace sm80;
+
+template <int D> struct ForwardTiles {
+    static constexpr int M = D > 128 ? 1 : 2, WARPS = D > 128 ? 8 : 4, THREADS = WARPS * 32;
+    static constexpr int QUERIES = WARPS * M * 16, KEYS = D > 64 ? 32 : 64, STAGES = D > 96 ? 2 : 4;
+    Tile<QUERIES, D> q;
+    Tile<KEYS, D> ring[STAGES];    // k of the first keys, v of the first keys, k of the next, ...
+};
+
+// How far scores may rise, in powers of two, before sums and outputs are brought to the new maximum: exponentials stay
+// below 2^8, which costs no precision, and most tiles need no rescaling.
+constexpr float LAZY = 8;
+
+// Scores to exp2(scale * (score - top)). Per row: top, and sums and outputs relative to it.
+template <int M, int N, int D>
+__device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (&top)[M][2], float (&sum)[M][2],
+                               float scale) {
+    float now[M][2];
+    bool risen = false;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            now[m][r] = top[m][r];
+#pragma unroll
+            for (int n = 0; n < N; n++) now[m][r] = fmaxf(now[m][r], fmaxf(x[m][n][r * 2], x[m][n][r * 2 + 1]));
+            now[m][r] = fmaxf(now[m][r], __shfl_xor_sync(0xffffffff, now[m][r], 1));    // four lanes share a row
+            now[m][r] = fmaxf(now[m][r], __shfl_xor_sync(0xffffffff, now[m][r], 2));
+            risen = risen || (now[m][r] - top[m][r]) * scale > LAZY;
+        }
+    if (__any_sync(0xffffffff, risen)) {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float shrink = exp2_approx((top[m][r] - now[m][r]) * scale);
+                top[m][r] = now[m][r];
+                sum[m][r] *= shrink;
+#pragma unroll
+                for (int d = 0; d < D; d++) o[m][d][r * 2] *= shrink, o[m][d][r * 2 + 1] *= shrink;
+            }
+    }
+    each(x, [&](float& value, int m, int, int e) {
+        value = exp2_approx(fmaf(value, scale, -top[m][e / 2] * scale));
+        sum[m][e / 2] += value;
+    });
+}
+
+// y and lse of the warp's rows, of which `row` is the first in the tile.
+template <int M, int N, int ROWS, int D>
+__device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)[M][N][4], const float (&top)[M][2],
+                       const float (&sums)[M][2], int row, int first, const Call& c) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum = sums[m][r];
+            sum += __shfl_xor_sync(0xffffffff, sum, 1);
+            sum += __shfl_xor_sync(0xffffffff, sum, 2);
+            const float inverse = 1 / sum;
+            const int lane = threadIdx.x % 32, s = first + row + m * 16 + r * 8 + lane / 4;
+            if (lane % 4 == 0 && s < c.S) lse[s] = (top[m][r] * c.scale * LOG2E + log2f(sum)) * LN2;
+#pragma unroll
+            for (int n = 0; n < N; n++) o[m][n][r * 2] *= inverse, o[m][n][r * 2 + 1] *= inverse;
+        }
+    store_rows(y, tile, o, row, 0, first, c);
+}
+
+template <int D>
+__global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
+forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
+    typedef ForwardTiles<D> Tiles;
+    constexpr int M = Tiles::M, KEYS = Tiles::KEYS, STAGES = Tiles::STAGES;
+    Tiles& tiles = dynamic_shared<Tiles>();
+    const Place at = place(c, blockIdx.x);
+    const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
+    const int first = (c.tiles - 1 - at.tile) * Tiles::QUERIES, row = threadIdx.x / 32 * M * 16;
+    const bf16* sequence = qkv + b * (c.S * c.row);
+    const Rows<const bf16> q = {sequence + head * c.h.HS, c.row};
+    const bf16* k = sequence + (c.h.NH + kv) * c.h.HS;
+    const int from = c.keys_of(b, first).from / KEYS;
+    const int blocks = (min(first + Tiles::QUERIES, c.S) + KEYS - 1) / KEYS - from;
+
+    auto fill = [&](int i) {    // the i-th tile that goes through the ring
+        if (i < blocks * 2)
+            load_tile<Tiles::THREADS>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.row},
+                                      (from + i / 2) * KEYS, c);
+        cp_async_commit();
+    };
+    // The next tile of the ring is there, and all warps have done with the one before it, which is filled anew.
+    auto next = [&](int i) -> const Tile<KEYS, D>& {
+        cp_async_wait<STAGES - 2>();
+        __syncthreads();
+        fill(i + STAGES - 1);
+        return tiles.ring[i % STAGES];
+    };
+    load_tile<Tiles::THREADS>(tiles.q, q, first, c);
+    for (int i = 0; i < STAGES - 1; i++) fill(i);
+
+    cp_async_wait<STAGES - 2>();    // q came with the first tile
+    __syncthreads();
+    const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
+    const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
+    for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
+    for (int n = 0; n < blocks; n++) {
+        const int key = (from + n) * KEYS;
+        const bool sees = sight.some.meets(key, KEYS);    // the same for the whole warp
+        float p[M][KEYS / 8][4];
+        const Tile<KEYS, D>& k_tile = next(n * 2);
+        if (sees) {
+            multiply_transposed(p, q_rows, k_tile, 0);
+            sight.mask(p, key);
+            online_softmax(p, o, top, sum, c.scale * LOG2E);
+        }
+        const Tile<KEYS, D>& v_tile = next(n * 2 + 1);
+        if (sees) multiply_add(o, p, v_tile, 0);
+    }
+    finish(Rows<bf16>{y + (int64_t(b) * c.S * c.h.NH + head) * c.h.HS, int64_t(c.h.NH) * c.h.HS},
+           lse + int64_t(at.head) * c.S, tiles.q, o, top, sum, row, first, c);
+}
+
+template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    typedef ForwardTiles<D> Tiles;
+    static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
+    const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
+    launch(forward_kernel<D>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+}
+}   // namespace
+
+bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
+
+void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    for_head_size(h.HS, [&](auto D) { forward<D>(y, lse, qkv, B, S, h); });
+}

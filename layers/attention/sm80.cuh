@@ -1,0 +1,233 @@
+// sm80.cuh - what the mma.sync kernels of attention share: who sees whom, the order of blocks, swizzled tiles
+// in shared memory, and the two products that everything is made of.
+//
+// A warp owns 16 M rows of a result, all of their columns, so that no kernel reduces across warps. Results are held as
+// float [M][N][4]: element e of piece (m, n) is row 16 m + lane / 4 + 8 (e / 2), column 8 n + lane % 4 * 2 + e % 2.
+#pragma once
+#include "attention.cuh"
+#include "layers/ptx.cuh"
+
+namespace sm80 {
+
+constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
+
+// ---- one call, as its kernels see it --------------------------------------------------------------------------------
+
+struct Span {
+    int from, to;
+    __device__ bool meets(int first, int n) const { return first < to && first + n > from; }
+    __device__ bool holds(int first, int n) const { return first >= from && first + n <= to; }
+};
+
+struct Call {
+    Heads h;    // window: S where there is no limit
+    int S, heads, tiles, section;    // heads: of all sequences
+    int64_t row;                     // of packed qkv
+    float scale;
+
+    // per_sequence heads, each cut into tiles of `rows` positions, past which `bytes` of the head stream.
+    Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
+        : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
+          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scale(1 / sqrtf(float(h.HS))) {
+        if (h.window <= 0 || h.window > S) h.window = S;
+        section = section < 1 ? 1 : section > heads ? heads : section;
+    }
+    unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
+
+    // Neither end decreases with the position. Positions beyond the last are asked for too.
+    __device__ Span keys_of(int b, int query) const {
+        const int doc = h.doc_start ? h.doc_start[int64_t(b) * S + min(query, S - 1)] : 0;
+        return {max(doc, query - h.window + 1), query + 1};
+    }
+    __device__ Span queries_of(int b, int key) const {
+        const int doc = h.doc_end ? h.doc_end[int64_t(b) * S + min(key, S - 1)] : S;
+        return {key, min(doc, key + h.window)};
+    }
+
+private:
+    // Blocks run by sections of heads that L2 holds: K and V then come from memory once, though within a section the
+    // tiles with the most work go first, over all of its heads. Small where tests shall see several.
+    static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
+};
+
+// The block's tile, by falling amount of work, and its head among those of all sequences.
+struct Place { int tile, head; };
+__device__ inline Place place(const Call& c, unsigned block) {
+    const unsigned per_section = unsigned(c.section) * unsigned(c.tiles), first = block / per_section * c.section;
+    const unsigned i = block % per_section, heads = min(unsigned(c.section), c.heads - first);
+    return {int(i / heads), int(first + i % heads)};
+}
+
+// ---- tiles ----------------------------------------------------------------------------------------------------------
+
+// Rows of D elements in shared memory. 16-byte chunk c of row r lies where chunk c ^ x(r) would, so that the same chunk
+// of eight rows (what ldmatrix reads at a time) covers all 32 banks; D = 32 and 96 are odd multiples of half of them.
+template <int ROWS, int D> struct alignas(128) Tile {
+    bf16 at[ROWS * D];
+    __device__ static int place(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }
+    __device__ bf16* chunk(int r, int c) { return at + place(r, c); }
+    // Where this lane points ldmatrix for the 16 by 16 elements from row r and column 16 k: rows 0..7 and 8..15 of the
+    // left half, then of the right.
+    __device__ const bf16* piece(int r, int k) const {
+        const int lane = threadIdx.x % 32;
+        return at + place(r + lane % 16, k * 2 + lane / 16);
+    }
+};
+
+// Position s of one head lies at `at` + s * stride.
+template <class T> struct Rows { T* at; int64_t stride; };
+
+// Starts copying positions first.. into a tile: zeros beyond S and beyond HS columns.
+template <int THREADS, int ROWS, int D>
+__device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first, const Call& c) {
+    constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;    // D = 96: a few threads have none
+    const int column = threadIdx.x % CHUNKS, row = threadIdx.x < STEP * CHUNKS ? threadIdx.x / CHUNKS : ROWS;
+    const int valid = column * 8 < c.h.HS ? c.S - first : 0;
+    const bf16* source = from.at + (first + row) * from.stride + column * 8;
+#pragma unroll
+    for (int i = 0; i < ROWS; i += STEP, source += STEP * from.stride)
+        if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
+}
+
+// The warp's results, columns first_column.. of its rows row.. of the tile, to positions first + row.., whole chunks at
+// a time. They go through that part of the tile, which no other warp may still read.
+template <int M, int N, int ROWS, int D>
+__device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
+                           int first, const Call& c) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();    // its own lanes neither
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                bf16* pair = tile.chunk(row + m * 16 + r * 8 + lane / 4, first_column / 8 + n) + lane % 4 * 2;
+                *reinterpret_cast<uint32_t*>(pair) = pack_bf16(x[m][n][r * 2], x[m][n][r * 2 + 1]);
+            }
+    __syncwarp();
+    for (int i = lane; i < M * 16 * N; i += 32) {
+        const int r = row + i / N, n = first_column / 8 + i % N, s = first + r;
+        if (s < c.S && n * 8 < c.h.HS) store<8>(to.at + s * to.stride + n * 8, load<8>(tile.chunk(r, n)));
+    }
+}
+
+// f(element, m, n, e) for all of a result.
+template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4], F f) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
+}
+
+// ---- products of one warp -------------------------------------------------------------------------------------------
+
+// The 16 M rows row.. of a tile as the left factor of a product.
+template <int M, int ROWS, int D> struct FromShared {
+    const Tile<ROWS, D>& tile;
+    int row;
+    __device__ void get(uint32_t (&a)[M][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M; m++) ldmatrix_x4(a[m], tile.piece(row + m * 16, k));
+    }
+};
+// The same, read once and then kept in registers.
+template <int M, int D> struct FromRegisters {
+    uint32_t held[D / 16][M][4];
+    template <int ROWS> __device__ FromRegisters(const Tile<ROWS, D>& tile, int row) {
+#pragma unroll
+        for (int k = 0; k < D / 16; k++) FromShared<M, ROWS, D>{tile, row}.get(held[k], k);
+    }
+    __device__ void get(uint32_t (&a)[M][4], int k) const {
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) a[m][i] = held[k][m][i];
+    }
+};
+
+// x = a b^T over D columns, for rows first.. of b.
+template <int M, int N, int ROWS, int D, class A>
+__device__ void multiply_transposed(float (&x)[M][N][4], const A& a, const Tile<ROWS, D>& b, int first) {
+    each(x, [](float& value, int, int, int) { value = 0; });
+#pragma unroll
+    for (int k = 0; k < D / 16; k++) {
+        uint32_t left[M][4];
+        a.get(left, k);
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t f[4];
+            ldmatrix_x4(f, b.piece(first + n * 8, k));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16(x[m][n], left[m], {f[0], f[2]});
+                mma_m16n8k16(x[m][n + 1], left[m], {f[1], f[3]});
+            }
+        }
+    }
+}
+
+// sum += p b, over rows first.. of b, for its columns first_column... p, a result of the above, is rounded to bf16: as
+// it lies in registers it is a left factor.
+template <int M, int K, int N, int ROWS, int D>
+__device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], const Tile<ROWS, D>& b, int first,
+                             int first_column = 0) {
+#pragma unroll
+    for (int k = 0; k < K; k += 2) {
+        uint32_t left[M][4];
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* pair = p[m][k + i / 2] + i % 2 * 2;
+                left[m][i] = pack_bf16(pair[0], pair[1]);
+            }
+#pragma unroll
+        for (int n = 0; n < N; n += 2) {
+            uint32_t f[4];
+            ldmatrix_x4_trans(f, b.piece(first + k * 8, (first_column + n * 8) / 16));
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                mma_m16n8k16(sum[m][n], left[m], {f[0], f[1]});
+                mma_m16n8k16(sum[m][n + 1], left[m], {f[2], f[3]});
+            }
+        }
+    }
+}
+
+// ---- masks ----------------------------------------------------------------------------------------------------------
+
+// What the thread's rows see of the columns, and the warp's: `some` of it each, `all` of it every one.
+template <int M> struct Sight {
+    Span rows[M][2], some, all;
+    template <class Of> __device__ Sight(int row, Of of) {    // of: a row's Span
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) rows[m][r] = of(row + m * 16 + r * 8 + threadIdx.x % 32 / 4);
+        const Span first = of(row), last = of(row + M * 16 - 1);
+        some = {first.from, last.to}, all = {last.from, first.to};
+    }
+    // -infinity where a row does not see the column; x begins at this column.
+    template <int N> __device__ void mask(float (&x)[M][N][4], int column) const {
+        if (all.holds(column, N * 8)) return;
+        each(x, [&](float& value, int m, int n, int e) {
+            if (!rows[m][e / 2].meets(column + n * 8 + threadIdx.x % 4 * 2 + e % 2, 1)) value = -INFINITY;
+        });
+    }
+};
+
+// ---- head sizes -----------------------------------------------------------------------------------------------------
+
+// f(D) for the instance that takes heads of HS: the next larger, its other columns zero.
+template <class F> void for_head_size(int HS, F f) {
+    if (HS <= 32) f(std::integral_constant<int, 32>());
+    else if (HS <= 64) f(std::integral_constant<int, 64>());
+    else if (HS <= 96) f(std::integral_constant<int, 96>());
+    else if (HS <= 128) f(std::integral_constant<int, 128>());
+    else f(std::integral_constant<int, 256>());
+}
+
+}   // namespace sm80

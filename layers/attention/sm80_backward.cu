@@ -1,0 +1,206 @@
+// sm80_backward.cu - attention backward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2), in
+// two kernels without atomics: the same bits every run.
+//
+// P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
+//   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also leaves lse and
+//     delta of its rows to the other kernel.
+//   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head; queries and dy of all the heads that
+//     share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
+// Either way a result is, as it lies in registers, the left factor of the next product, and no warp needs another's.
+//
+// 3 and 4 products, 14 S^2/2 HS FLOPs a head, and two exponentials for 14 HS of them. One kernel that adds to dQ in
+// memory has 5 products, but 8 bytes of traffic for each element of dQ and 128 keys, and its blocks would have to take
+// turns for the same bits. The tensor cores are the bound, then shared memory (see layers/attention/sm80.cu).
+#include "sm80.cuh"
+
+namespace {
+using namespace sm80;
+
+// What the first kernel leaves to the second, (B,NH,2,padded S): lse in powers of two, and delta, of whole tiles.
+__host__ __device__ inline int64_t padded(int S) { return (int64_t(S) + 127) / 128 * 128; }
+
+// Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97 KB above.
+template <int D> struct Shape {
+    static constexpr int M = D > 64 ? 1 : 2, ROWS = D > 128 ? 64 : 128, COLUMNS = D > 128 ? 16 : 32;
+    static constexpr int WARPS = ROWS / (16 * M);
+    // Sums of 16 rows by 256 columns for dK and for dV are more than registers hold: two warps share the rows then,
+    // each takes half of the columns, and both compute all of P and dS.
+    static constexpr int HALVES = D > 128 ? 2 : 1;
+};
+
+// ---- dQ -------------------------------------------------------------------------------------------------------------
+
+template <int D> struct QueryTiles {
+    static constexpr int THREADS = Shape<D>::WARPS * 32;
+    Tile<Shape<D>::ROWS, D> q, dy;
+    struct { Tile<Shape<D>::COLUMNS, D> k, v; } stage[2];
+    float lse[Shape<D>::ROWS], delta[Shape<D>::ROWS];
+};
+
+// lse and delta of the block's rows, to its tiles and to the other kernel.
+template <int D>
+__device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y, int64_t stride,
+                          const float* lse, int first, const Call& c) {
+    const int lane = threadIdx.x % 8;    // eight threads a row
+    for (int r = threadIdx.x / 8; r < Shape<D>::ROWS; r += QueryTiles<D>::THREADS / 8) {
+        const int s = first + r;
+        float delta = 0;
+        for (int i = lane * 8; i < c.h.HS && s < c.S; i += 64) {
+            const auto a = load<8>(dy + s * stride + i), b = load<8>(y + s * stride + i);
+#pragma unroll
+            for (int j = 0; j < 8; j++) delta += a[j] * b[j];
+        }
+#pragma unroll
+        for (int bit = 4; bit; bit >>= 1) delta += __shfl_xor_sync(0xffffffff, delta, bit);
+        if (lane) continue;
+        stats[s] = tiles.lse[r] = s < c.S ? lse[s] * LOG2E : 0;
+        stats[padded(c.S) + s] = tiles.delta[r] = delta;
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
+query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
+    typedef QueryTiles<D> Tiles;
+    constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, KEYS = Shape<D>::COLUMNS;
+    Tiles& tiles = dynamic_shared<Tiles>();
+    const Place at = place(c, blockIdx.x);
+    const int b = at.head / c.h.NH, head = at.head % c.h.NH, kv = head / (c.h.NH / c.h.NKV);
+    const int first = (c.tiles - 1 - at.tile) * ROWS, row = threadIdx.x / 32 * M * 16;
+    const int64_t q = b * (c.S * c.row) + head * c.h.HS, o = (int64_t(b) * c.S * c.h.NH + head) * c.h.HS;
+    const bf16* k = qkv + b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS;
+    const int from = c.keys_of(b, first).from / KEYS, to = (min(first + ROWS, c.S) + KEYS - 1) / KEYS;
+
+    auto fill = [&](int n) {
+        if (n < to) {
+            load_tile<Tiles::THREADS>(tiles.stage[n % 2].k, {k, c.row}, n * KEYS, c);
+            load_tile<Tiles::THREADS>(tiles.stage[n % 2].v, {k + c.h.NKV * c.h.HS, c.row}, n * KEYS, c);
+        }
+        cp_async_commit();
+    };
+    const int64_t stride = int64_t(c.h.NH) * c.h.HS;
+    load_tile<Tiles::THREADS>(tiles.q, {qkv + q, c.row}, first, c);
+    load_tile<Tiles::THREADS>(tiles.dy, {dy + o, stride}, first, c);
+    fill(from);
+    row_stats(tiles, stats + at.head * 2 * padded(c.S), dy + o, y + o, stride, lse + int64_t(at.head) * c.S, first, c);
+    __syncthreads();
+    float row_lse[M][2], row_delta[M][2];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            const int i = row + m * 16 + r * 8 + threadIdx.x % 32 / 4;
+            row_lse[m][r] = tiles.lse[i], row_delta[m][r] = tiles.delta[i];
+        }
+
+    const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
+    float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
+    for (int n = from; n < to; n++) {
+        cp_async_wait<0>();
+        __syncthreads();    // this tile is there, and all warps have done with the one before it
+        fill(n + 1);
+        if (!sight.some.meets(n * KEYS, KEYS)) continue;
+        const auto& stage = tiles.stage[n % 2];
+        multiply_transposed(p, q_rows, stage.k, 0);
+        sight.mask(p, n * KEYS);
+        multiply_transposed(ds, dy_rows, stage.v, 0);
+        each(ds, [&](float& value, int m, int j, int e) {
+            value = exp2_approx(fmaf(p[m][j][e], c.scale * LOG2E, -row_lse[m][e / 2])) * (value - row_delta[m][e / 2]);
+        });
+        multiply_add(dq, ds, stage.k, 0);
+    }
+    each(dq, [&](float& value, int, int, int) { value *= c.scale; });
+    store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c);
+}
+
+// ---- dK, dV ---------------------------------------------------------------------------------------------------------
+
+template <int D> struct KeyTiles {
+    static constexpr int THREADS = Shape<D>::WARPS * Shape<D>::HALVES * 32;
+    Tile<Shape<D>::ROWS, D> k, v;
+    struct {
+        Tile<Shape<D>::COLUMNS, D> q, dy;
+        float lse[Shape<D>::COLUMNS], delta[Shape<D>::COLUMNS];
+    } stage[2];
+};
+
+template <int D>
+__global__ void __launch_bounds__(KeyTiles<D>::THREADS)
+key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
+    typedef KeyTiles<D> Tiles;
+    constexpr int M = Shape<D>::M, ROWS = Shape<D>::ROWS, QUERIES = Shape<D>::COLUMNS, HALVES = Shape<D>::HALVES;
+    Tiles& tiles = dynamic_shared<Tiles>();
+    const Place at = place(c, blockIdx.x);
+    const int b = at.head / c.h.NKV, kv = at.head % c.h.NKV, group = c.h.NH / c.h.NKV, head0 = kv * group;
+    const int first = at.tile * ROWS, warp = threadIdx.x / 32, row = warp / HALVES * M * 16;
+    const int column = warp % HALVES * (D / HALVES);
+    const int64_t k = b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS, v = k + c.h.NKV * c.h.HS;
+    const int from = first / QUERIES, end = c.queries_of(b, min(first + ROWS, c.S) - 1).to;
+    const int per_head = (end + QUERIES - 1) / QUERIES - from;
+
+    auto query_of = [&](int i) { return (from + i % per_head) * QUERIES; };
+    auto fill = [&](int i) {    // the i-th tile of queries, head after head
+        if (i < group * per_head) {
+            auto& stage = tiles.stage[i % 2];
+            const int head = head0 + i / per_head, query = query_of(i);
+            const int64_t o = int64_t(b) * c.S * c.h.NH + head;
+            load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c);
+            load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c);
+            const float* from = stats + (int64_t(b) * c.h.NH + head) * 2 * padded(c.S) + query;
+            const int j = threadIdx.x * 4;
+            if (j < QUERIES) cp_async_16(stage.lse + j, from + j);
+            if (j < QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
+        }
+        cp_async_commit();
+    };
+    load_tile<Tiles::THREADS>(tiles.k, {qkv + k, c.row}, first, c);
+    load_tile<Tiles::THREADS>(tiles.v, {qkv + v, c.row}, first, c);
+    fill(0);
+
+    const Sight<M> sight(first + row, [&](int key) { return c.queries_of(b, key); });
+    const FromShared<M, ROWS, D> k_rows{tiles.k, row}, v_rows{tiles.v, row};
+    float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
+    for (int i = 0; i < group * per_head; i++) {
+        cp_async_wait<0>();
+        __syncthreads();    // this tile is there, and all warps have done with the one before it
+        fill(i + 1);
+        if (!sight.some.meets(query_of(i), QUERIES)) continue;
+        const auto& stage = tiles.stage[i % 2];
+        const int j = threadIdx.x % 4 * 2;
+        multiply_transposed(p, k_rows, stage.q, 0);
+        sight.mask(p, query_of(i));
+        multiply_transposed(ds, v_rows, stage.dy, 0);
+        each(p, [&](float& value, int m, int n, int e) {
+            value = exp2_approx(fmaf(value, c.scale * LOG2E, -load<2>(stage.lse + n * 8 + j)[e % 2]));
+            ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
+        });
+        multiply_add(dv, p, stage.dy, 0, column);
+        multiply_add(dk, ds, stage.q, 0, column);
+    }
+    each(dk, [&](float& value, int, int, int) { value *= c.scale; });
+    __syncthreads();    // k and v are read no more
+    store_rows({dqkv + k, c.row}, tiles.k, dk, row, column, first, c);
+    store_rows({dqkv + v, c.row}, tiles.v, dv, row, column, first, c);
+}
+
+template <int D>
+void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
+    static_assert(sizeof(QueryTiles<D>) <= 99 * 1024 && sizeof(KeyTiles<D>) <= 99 * 1024, "sm_86 and sm_89");
+    float* stats = static_cast<float*>(cuda_scratch(attention_scratch_sm80(B, S, h)));
+    const int64_t pair = int64_t(4) * S * h.HS, group = h.NH / h.NKV;
+    const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
+    launch(query_kernel<D>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats,
+           dy, y, qkv, lse, queries);
+    const Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
+    launch(key_kernel<D>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv,
+           keys);
+}
+}   // namespace
+
+int64_t attention_scratch_sm80(int B, int S, Heads h) { return int64_t(sizeof(float)) * B * h.NH * 2 * padded(S); }
+
+void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
+                             Heads h) {
+    for_head_size(h.HS, [&](auto D) { backward<D>(dqkv, dy, y, qkv, lse, B, S, h); });
+}

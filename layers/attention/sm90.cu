@@ -1,0 +1,331 @@
+// sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as
+// in Shah et al. 2024.
+//
+// A block makes 128 query rows of one head, from tiles of 128 keys: the tile on the diagonal first, so that a row has a
+// finite maximum from then on, then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v tiles
+// into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output live in their
+// registers. For tile i:
+//
+//     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
+//     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
+//                wait v_full                   O += P v[i-1] starts;  the other's TURN
+//                S is there   k_free;          softmax of S, while O runs
+//                O is there   v_free;          O *= exp(old maximum - new), P = S in bf16
+//
+// Brackets are products under way; who has started its own gives the turn to the other, and is in softmax meanwhile:
+//
+//     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
+//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
+//
+// FLOPs: 4 HS for each pair of a query and a key in the tiles that are visited: of 128 x 128, so a causal row of 1024
+// makes 0.89 of its products count. At HS = 64 the exponentials (16 a clock and SM) take as long as the products (4096
+// FLOPs), at 128 half. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
+#include "sm90.cuh"
+
+namespace {
+using namespace sm90;
+
+constexpr int BM = 128, BN = 128;
+constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
+
+struct Forward {
+    bf16* y;
+    float* lse;
+    int S, tiles;    // tiles of rows of a sequence
+    Heads h;
+    float scale_log2;
+};
+
+template <int HS> struct ForwardShared {
+    Tile<BM, HS> q;
+    Tile<BN, HS> k[STAGES], v[STAGES];
+    uint64_t q_full, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
+};
+static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
+
+// Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c has done with q.
+enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
+
+// The first key that a query sees; rows beyond the last see what the last sees. Does not decrease with the row.
+__device__ inline int first_key(const Forward& a, int b, int row) {
+    const int document = a.h.doc_start ? a.h.doc_start[int64_t(b) * a.S + min(row, a.S - 1)] : 0;
+    return a.h.window ? max(document, row - a.h.window + 1) : document;
+}
+
+// What a block makes: rows from `row` on, of key tiles last, last - 1, ..., last - tiles + 1.
+struct Place {
+    int b, head, row, last, tiles;
+    __device__ explicit Place(const Forward& a) {
+        const int i = int(blockIdx.x);
+        last = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
+        head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = last * BM;
+        tiles = last + 1 - max(0, first_key(a, b, row)) / BN;
+    }
+};
+
+template <int HS>
+__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a, Place p) {
+    const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+    mbarrier_arrive_expect(&s.q_full, s.q.bytes);
+    load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
+    for (int i = 0; i < p.tiles; i++) {
+        const Slot at(i);
+        const int key = (p.last - i) * BN;
+        mbarrier_wait(&s.k_free[at.slot], !at.parity);    // the first round passes at once
+        mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
+        load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
+        mbarrier_wait(&s.v_free[at.slot], !at.parity);
+        mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
+        load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+    }
+}
+
+// S = q k^T starts: rows from `first` of the tile on.
+template <int HS>
+__device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q, int first,
+                                             const Tile<BN, HS>& k) {
+    wgmma_fence(S);
+#pragma unroll
+    for (int d = 0; d < HS; d += 16)
+        wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
+    wgmma_commit();
+}
+// O += P v starts.
+template <int HS>
+__device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[BN / 4], const Tile<BN, HS>& v) {
+    wgmma_fence(O, P);
+#pragma unroll
+    for (int key = 0; key < BN; key += 16) wgmma<ALONG_MN>(O, P + key / 4, v.rows_as_k(key, 0));
+    wgmma_commit();
+}
+
+// The softmax of a thread's two rows, as far as the tiles went.
+struct Softmax {
+    float top[2] = {-INFINITY, -INFINITY};
+    float sum[2] = {0, 0};    // over this thread's columns
+    float shrink[2];          // what the output so far is to be multiplied by
+};
+__device__ __forceinline__ float quad_max(float x) {
+    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
+    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
+}
+__device__ __forceinline__ float quad_sum(float x) {
+    x += __shfl_xor_sync(0xffffffff, x, 1);
+    return x + __shfl_xor_sync(0xffffffff, x, 2);
+}
+
+// S = exp(scale S - its row's maximum)
+__device__ __forceinline__ void softmax(float (&S)[BN / 2], Softmax& x, float scale_log2) {
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        float top = x.top[r], sum = 0;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
+        top = quad_max(top);
+        const float shift = top * scale_log2;
+        x.shrink[r] = exp2_approx(x.top[r] * scale_log2 - shift);
+        x.top[r] = top;
+#pragma unroll
+        for (int i = 2 * r; i < BN / 2; i += 4)
+#pragma unroll
+            for (int c = 0; c < 2; c++) sum += S[i + c] = exp2_approx(S[i + c] * scale_log2 - shift);
+        x.sum[r] = x.sum[r] * x.shrink[r] + sum;
+    }
+}
+
+__device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN / 2]) {
+#pragma unroll
+    for (int i = 0; i < BN / 4; i++) P[i] = pack_bf16(S[2 * i], S[2 * i + 1]);
+}
+
+// What the rows of one consumer's thread see.
+struct View {
+    int row;               // the first; the second is 8 further
+    int first[2], most;    // the first key of each of both; of the warpgroup's last row
+    __device__ View(const Forward& a, int b, int from, int row) : row(row) {
+        for (int r = 0; r < 2; r++) first[r] = first_key(a, b, row + 8 * r);
+        most = first_key(a, b, from + 63);
+    }
+    // Of a tile to the left of the diagonal.
+    __device__ bool sees_all(int key) const { return key >= most; }
+    __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
+        key += threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < BN / 2; i++) {
+            const int r = i / 2 % 2, k = key + i / 4 * 8 + i % 2;
+            if (k > row + 8 * r || k < first[r]) S[i] = -INFINITY;
+        }
+    }
+};
+
+// y and lse of a warp's 16 rows, from `first` of the block's on.
+template <int HS>
+__device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, Place p, const float (&O)[HS / 2],
+                                       const Softmax& x, int first) {
+    const int lane = threadIdx.x % 32, row = p.row + first;
+    float scale[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const float sum = quad_sum(x.sum[r]);
+        const int at = row + lane / 4 + 8 * r;
+        scale[r] = 1 / sum;
+        if (lane % 4 == 0 && at < a.S)
+            a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * a.scale_log2 + log2f(sum)) * LN2;
+    }
+    const int64_t stride = int64_t(a.h.NH) * HS;
+    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.q, first);
+}
+
+template <int HS>
+__device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, Place p, int consumer) {
+    const int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
+    const View view(a, p.b, p.row + consumer * 64, p.row + consumer * 64 + warp_row + lane / 4);
+    float S[BN / 2], O[HS / 2] = {};
+    uint32_t P[BN / 4];
+    Softmax x;
+    auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
+    // As often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
+    auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };
+    auto arrive = [&](uint64_t* free) { if (lane == 0) mbarrier_arrive(free); };
+
+    if (consumer == 1) your_turn();
+    mbarrier_wait(&s.q_full, 0);
+    mbarrier_wait(&s.k_full[0], 0);
+    my_turn();
+    start_scores(S, s.q, consumer * 64, s.k[0]);
+    if (consumer == 0 || p.tiles > 1) your_turn();
+    wgmma_wait<0>(S);
+    arrive(&s.k_free[0]);
+    view.hide(S, p.last * BN);
+    softmax(S, x, a.scale_log2);
+    pack(P, S);
+    for (int i = 1; i < p.tiles; i++) {
+        const Slot at(i), before(i - 1);
+        const int key = (p.last - i) * BN;
+        mbarrier_wait(&s.k_full[at.slot], at.parity);
+        my_turn();
+        start_scores(S, s.q, consumer * 64, s.k[at.slot]);
+        mbarrier_wait(&s.v_full[before.slot], before.parity);
+        start_output(O, P, s.v[before.slot]);
+        if (consumer == 0 || i + 1 < p.tiles) your_turn();
+        wgmma_wait<1>(S);
+        arrive(&s.k_free[at.slot]);
+        if (!view.sees_all(key)) view.hide(S, key);
+        softmax(S, x, a.scale_log2);
+        wgmma_wait<0>(O, P);
+        arrive(&s.v_free[before.slot]);
+#pragma unroll
+        for (int o = 0; o < HS / 2; o++) O[o] *= x.shrink[o / 2 % 2];
+        pack(P, S);
+    }
+    const Slot end(p.tiles - 1);
+    mbarrier_wait(&s.v_full[end.slot], end.parity);
+    start_output(O, P, s.v[end.slot]);
+    wgmma_wait<0>(O, P);
+    named_barrier(EPILOGUE + consumer, WARPGROUP);
+    finish(s, a, p, O, x, consumer * 64 + warp_row);
+}
+
+template <int HS>
+__global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ CUtensorMap qkv, const Forward a) {
+    if constexpr (SM90A) {
+        auto& s = dynamic_shared<ForwardShared<HS>>();
+        if (threadIdx.x == 0) {
+            mbarrier_init(&s.q_full, 1);
+            for (int i = 0; i < STAGES; i++) {
+                mbarrier_init(&s.k_full[i], 1);
+                mbarrier_init(&s.v_full[i], 1);
+                mbarrier_init(&s.k_free[i], CONSUMERS * 4);    // each warp lets go by itself
+                mbarrier_init(&s.v_free[i], CONSUMERS * 4);
+            }
+            mbarrier_init_fence();
+        }
+        __syncthreads();
+        const int warpgroup = threadIdx.x / WARPGROUP;
+        if (warpgroup == 0) {
+            registers_give<PRODUCER_REGISTERS>();
+            if (threadIdx.x == 0) produce(s, qkv, a, Place(a));
+        } else {
+            registers_take<CONSUMER_REGISTERS>();
+            consume(s, a, Place(a), warpgroup - 1);
+        }
+    }
+}
+
+template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    const CUtensorMap* map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
+    CHECK(map, "no tensor map of (%d,%d,%d,%d)", B, S, h.NH + 2 * h.NKV, HS);
+    const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), LOG2E / sqrtf(float(HS))};
+    launch(forward_kernel<HS>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, *map, a);
+}
+
+}    // namespace
+
+// ---- tensor maps ----------------------------------------------------------------------------------------------------
+
+namespace sm90 {
+
+// The driver's encoder, by way of the runtime: linked, the program would not start where there is no driver.
+static auto encoder() {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found;
+    const cudaError_t error =
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+    if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) function = nullptr;
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+}
+
+struct Encoded {
+    const bf16* x;
+    int B, S, heads, HS, rows;
+    CUtensorMap map;
+    bool of(const Encoded& o) const {
+        return x == o.x && B == o.B && S == o.S && heads == o.heads && HS == o.HS && rows == o.rows;
+    }
+};
+
+static bool encode(Encoded& e) {
+    static const auto encoder_ = encoder();
+    if (!encoder_) return false;
+    const cuuint64_t head = cuuint64_t(e.HS) * sizeof(bf16), position = head * cuuint64_t(e.heads);
+    const cuuint64_t size[4] = {cuuint64_t(e.HS), cuuint64_t(e.heads), cuuint64_t(e.S), cuuint64_t(e.B)};
+    const cuuint64_t stride[3] = {head, position, position * cuuint64_t(e.S)};
+    const cuuint32_t box[4] = {64, 1, cuuint32_t(e.rows), 1}, step[4] = {1, 1, 1, 1};
+    return encoder_(&e.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(e.x), size, stride, box, step,
+                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+// A model asks for one or two maps a layer, the same ones at every step.
+const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
+    static Encoded known[256];
+    static int count = 0, next = 0;
+    Encoded e{x, B, S, heads, HS, rows, {}};
+    for (int i = 0; i < count; i++)
+        if (known[i].of(e)) return &known[i].map;
+    if (!encode(e)) return nullptr;
+    if (count < 256) next = count++;
+    else next = (next + 1) % 256;
+    known[next] = e;
+    return &known[next].map;
+}
+
+}    // namespace sm90
+
+// ---- entries --------------------------------------------------------------------------------------------------------
+
+// Built for sm_90 instead of sm_90a the kernels are empty, and need next to no registers.
+static bool has_kernels() {
+    cudaFuncAttributes kernel;
+    const bool known = cudaFuncGetAttributes(&kernel, forward_kernel<64>) == cudaSuccess;
+    (void)cudaGetLastError();    // of a build without this device
+    return known && kernel.numRegs > 32;
+}
+bool attention_fits_sm90(Heads h) {
+    static const bool works = sm90::encoder() && has_kernels();
+    return works && (h.HS == 64 || h.HS == 128) && h.NH % h.NKV == 0;
+}
+void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
+    h.HS == 64 ? forward<64>(y, lse, qkv, B, S, h) : forward<128>(y, lse, qkv, B, S, h);
+}

@@ -1,0 +1,62 @@
+// sm90.cuh - what forward and backward of attention on sm_90 share: tensor maps, rows of global memory.
+//
+// Fragments: thread t of a warpgroup has of a 64 x N product, in d[4 j + 2 r + c], the element of
+//     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
+#pragma once
+#include "attention.cuh"
+#include "layers/hopper.cuh"
+
+namespace sm90 {
+
+constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
+constexpr int WARPGROUP = 128, CONSUMERS = 2;
+constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
+constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // of an SM, all of them for one block
+
+// Tiles come through rings of STAGES slots: the one that the i-th takes, and the parity of the phase that it fills.
+constexpr int STAGES = 2;
+struct Slot {
+    unsigned slot;
+    int parity;
+    __device__ explicit Slot(unsigned i) : slot(i % STAGES), parity(int(i / STAGES % 2)) {}
+};
+
+// How TMA sees heads of rows: (HS, heads, S, B), in boxes of 64 columns of one head in `rows` positions. A column or
+// position outside is zero. Encoded once for each set of arguments; null: this driver cannot.
+const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
+
+// A window that no sequence exceeds is none: key + window cannot overflow then.
+inline Heads checked(Heads h, int S) {
+    if (h.window >= S || h.window < 0) h.window = 0;
+    return h;
+}
+
+// The rows of one head from `position` on.
+template <int ROWS, int HS>
+__device__ inline void load(Tile<ROWS, HS>& to, const CUtensorMap& map, int b, int position, int head, uint64_t* full) {
+    for (int c = 0; c < HS / 64; c++) tma_load(to.chunk[c], map, c * 64, head, position, b, full);
+}
+
+// Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
+// through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
+template <int ROWS, int HS>
+__device__ inline void store_rows(bf16* to, int64_t stride, int rows, const float (&d)[HS / 2], const float (&scale)[2],
+                                  Tile<ROWS, HS>& tile, int first) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();    // the tile may hold rows that are still being written
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        const float* x = d + 8 * k;
+        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8),
+                    pack_bf16(x[0] * scale[0], x[1] * scale[0]), pack_bf16(x[2] * scale[1], x[3] * scale[1]),
+                    pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
+    }
+    __syncwarp();
+    constexpr int LANES = HS / 8;    // that have a row
+    const int column = lane % LANES * 8;
+    to += lane / LANES * stride + column;
+    for (int row = lane / LANES; row < 16; row += 32 / LANES, to += 32 / LANES * stride)
+        if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
+}
+
+}    // namespace sm90

@@ -1,0 +1,160 @@
+// vec.h - one vector of floats on GCC's vector extensions: load, store (of bf16, too), tails, reductions, exp. Per
+// instruction set.
+#pragma once
+#include <omp.h>
+
+#include "layers/cpu.h"
+
+#if defined(__AVX512F__)
+#define VW 16    // floats in a vector
+#elif defined(__AVX2__)
+#define VW 8
+#else
+#define VW 4
+#endif
+#define INLINE static inline __attribute__((always_inline))
+#define INLINE_MEMBER inline __attribute__((always_inline))
+
+namespace ISA {
+template <class F> struct Target;    // of a pointer to a function
+template <class F> struct Target<F*> { typedef F type; };
+
+typedef float vf __attribute__((vector_size(4 * VW)));
+typedef int32_t vi __attribute__((vector_size(4 * VW)));
+typedef uint32_t vu __attribute__((vector_size(4 * VW)));
+typedef uint16_t vh __attribute__((vector_size(2 * VW)));
+typedef float vf_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+typedef uint16_t vh_unaligned __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+
+INLINE int least(int a, int b) { return a < b ? a : b; }
+INLINE int64_t least64(int64_t a, int64_t b) { return a < b ? a : b; }
+INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
+
+INLINE vf set1(float s) { return s - vf{}; }
+INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
+INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
+INLINE vf widened(vh v) { return reinterpret_cast<vf>(__builtin_convertvector(v, vu) << 16); }
+INLINE float widened(bf16 x) {
+    uint32_t u = uint32_t(x.bits) << 16;
+    float f;
+    __builtin_memcpy(&f, &u, 4);
+    return f;
+}
+INLINE float widened(float x) { return x; }
+// The bf16 nearest to each, ties to even; every NaN becomes 0x7fff, as to_bf16 has it.
+INLINE vh nearest_bf16(vf x) {
+    vu u = reinterpret_cast<vu>(x), nearest = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    return __builtin_convertvector(x == x ? nearest : vu{} + 0x7fff, vh);
+}
+INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
+INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
+// The first n < VW elements; the others are zero.
+template <class X> INLINE vf load_some(const X* p, int n) {
+    X t[VW] = {};
+    for (int i = 0; i < n; i++) t[i] = p[i];
+    return load(t);
+}
+template <class X> INLINE void store_some(X* p, vf v, int n) {
+    X t[VW];
+    store(t, v);
+    for (int i = 0; i < n; i++) p[i] = t[i];
+}
+INLINE vi lanes() {
+    vi v;
+    for (int i = 0; i < VW; i++) v[i] = i;
+    return v;
+}
+// A vector's place in a row: all of it, or the first n lanes of the last one.
+template <bool full> struct Place {
+    int n;
+    template <class X> INLINE_MEMBER vf get(const X* p) const { return full ? load(p) : load_some(p, n); }
+    template <class X> INLINE_MEMBER void put(X* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
+    INLINE_MEMBER vf others(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
+};
+// Calls f(offset, place) for each vector of n elements: one text for whole vectors and the tail.
+template <class F> INLINE void each_vector(int64_t n, F f) {
+    int64_t i = 0;
+    for (; i + VW <= n; i += VW) f(i, Place<true>{VW});
+    if (i < n) f(i, Place<false>{int(n - i)});
+}
+
+// b where either is NaN
+#if defined(__AVX512F__)    // GCC 12 makes a mask and a blend of the comparison
+INLINE vf max(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
+INLINE vf min(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
+#else
+INLINE vf max(vf a, vf b) { return a > b ? a : b; }
+INLINE vf min(vf a, vf b) { return a < b ? a : b; }
+#endif
+
+// Reductions by halves: one order for all callers.
+template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }
+INLINE float sum(vf v) {
+    if constexpr (VW > 8) v += swapped<8>(v);
+    if constexpr (VW > 4) v += swapped<4>(v);
+    v += swapped<2>(v);
+    v += swapped<1>(v);
+    return v[0];
+}
+INLINE float max(vf v) {
+    if constexpr (VW > 8) v = max(v, swapped<8>(v));
+    if constexpr (VW > 4) v = max(v, swapped<4>(v));
+    v = max(v, swapped<2>(v));
+    v = max(v, swapped<1>(v));
+    return v[0];
+}
+
+constexpr float LOG2E = 0x1.715476p0f;
+
+// exp(x) = 2^k exp(r), |r| <= ln2/2: at most 1.1 ulp off, denormal results included; NaN, 0 and infinity where exp has
+// them. The polynomial is a minimax fit of degree 6. 2^k in two factors: each exponent is in range.
+INLINE vf exp(vf x) {
+    const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer, which the low bits then hold
+    x = max(set1(-104), min(set1(89), x));
+    vf t = x * LOG2E + MAGIC;
+    vi k = reinterpret_cast<vi>(t) - 0x4B400000;
+    vf kf = t - MAGIC;
+    vf r = x - kf * 0x1.63p-1f - kf * -0x1.bd0106p-13f;    // ln2 in two parts, the first times kf exact
+    vf p = set1(0x1.6a23a8p-10f);
+    p = p * r + 0x1.123a36p-7f;
+    p = p * r + 0x1.5558f4p-5f;
+    p = p * r + 0x1.555490p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = p * r * r + r + 1.0f;
+    vi half = k >> 1, rest = k - half;
+    return p * reinterpret_cast<vf>((half + 127) << 23) * reinterpret_cast<vf>((rest + 127) << 23);
+}
+
+// 2^x for x below 127; what would be below 2^-125 is that. NaN stays NaN. A minimax fit of degree 6 on half a unit to
+// both sides, 1.9e-9 off before rounding.
+INLINE vf exp2(vf x) {
+    const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
+    x = max(set1(-125), x);
+    vf t = x + MAGIC;
+    vf r = x - (t - MAGIC);
+    vf p = set1(0x1.41d334p-13f);
+    p = p * r + 0x1.5f456ap-10f;
+    p = p * r + 0x1.3b2dbcp-7f;
+    p = p * r + 0x1.c6aed4p-5f;
+    p = p * r + 0x1.ebfbdap-3f;
+    p = p * r + 0x1.62e430p-1f;
+    p = p * r + 1.0f;
+    return p * reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23);
+}
+
+// The bf16 nearest to x (ties to even), as a float; NaN stays NaN.
+INLINE vf rounded_bf16(vf x) {
+    vu u = reinterpret_cast<vu>(x), nearest = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000;
+    return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
+}
+
+// Elements that one thread is done with before it had woken another: one or two microseconds.
+constexpr int64_t ALONE = 8192;
+
+// This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
+struct Range { int64_t from, to; };
+INLINE Range my_share(int64_t n, int64_t unit) {
+    int64_t units = (n + unit - 1) / unit, id = omp_get_thread_num(), threads = omp_get_num_threads();
+    return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
+}
+}   // namespace ISA

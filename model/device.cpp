@@ -1,0 +1,152 @@
+// device.cpp - from --device, --dtype and --threads to a model on a device. The only file that knows which backends
+// were built.
+#include "device.h"
+
+#include "comm/comm.h"
+#include "base/console.h"
+#include "layers/cuda.h"
+
+#ifndef HAVE_CUDA    // built without nvcc: no device, and why
+static const char without[] = "this binary was built without CUDA (make found no nvcc)";
+std::vector<CudaDevice> cuda_devices(std::string* why) {
+    *why = without;
+    return {};
+}
+Status cuda_open(int) { return fail(Exit::device, "%s", without); }
+const CudaDevice& cuda_device() {
+    static const CudaDevice none = {};
+    return none;
+}
+int64_t cuda_context_bytes() { return 0; }
+template <class T> const Ops<T>& cuda_ops(Dtype) {
+    static const Ops<T> none = {};
+    return none;
+}
+std::string cuda_choices() { return ""; }
+void cuda_choose(const std::string&) {}
+Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*) {
+    return fail(Exit::device, "%s", without);
+}
+Result<std::string> nccl_new_id() { return fail(Exit::device, "%s", without); }
+void nccl_abort(Comm&) {}
+#endif
+
+std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
+    return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
+            {"--dtype",
+             &o.dtype,
+             std::string("GPU: of parameters, activations and products, tf32 of products alone. CPU: of parameters and "
+                         "the inputs of products, activations stay fp32. auto: ") +
+                 auto_dtype,
+             0,
+             0,
+             {"auto", "fp32", "tf32", "bf16"}},
+            {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
+}
+
+namespace {
+Result<Device> open_cpu(const DeviceOptions& o, bool train) {
+    if (o.dtype == "tf32") return fail(Exit::usage, "--dtype tf32 is a GPU's; a CPU has fp32 and bf16");
+    if (o.dtype == "bf16" && !cpu_has_bf16())
+        return fail(Exit::device,
+                    "--dtype bf16: this CPU has no bf16 products (AVX512-BF16 or AMX), fp32 is faster on it");
+    const bool half = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
+    Device d;
+    d.dtype = half ? Dtype::bf16 : Dtype::fp32;
+    if (half) d.model = std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>());
+    else d.model = std::make_unique<Gpt<float>>(cpu_ops<float>());
+    d.text = std::string(d.model->backend()) + ", " + std::to_string(cpu_threads()) + " threads";
+    return d;
+}
+
+Result<Device> open_cuda(const DeviceOptions& o, int index) {
+    TRY(cuda_open(index));
+    Device d;
+    d.gpu = true;
+    d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
+    if (d.dtype == Dtype::bf16) d.model = std::make_unique<Gpt<bf16>>(cuda_ops<bf16>(d.dtype));
+    else d.model = std::make_unique<Gpt<float>>(cuda_ops<float>(d.dtype));
+    d.text = d.model->backend();
+    d.peak = cuda_device().peak_bf16;
+    d.context_bytes = cuda_context_bytes();
+    d.total_bytes = cuda_device().memory;
+    return d;
+}
+
+template <class T, class P> double product_speed(const Ops<T, P>& op) {
+    double best = 0;
+    for (int n = 512; n <= 8192; n *= 2) {
+        const int64_t count = int64_t(n) * n, PIECE = 1 << 16;
+        auto random = [&](auto* p) {    // a product of zeros draws less power and is faster
+            using X = std::remove_pointer_t<decltype(p)>;
+            std::vector<X> host(size_t{PIECE});
+            for (int64_t i = 0; i < PIECE; i++) host[size_t(i)] = from_float<X>(philox_normal(1, 2, uint64_t(i)));
+            for (int64_t i = 0; i < count; i += PIECE) op.upload(p + i, host.data(), PIECE * int64_t(sizeof(X)));
+        };
+        const int64_t x_bytes = 2 * count * int64_t(sizeof(T)), w_bytes = count * int64_t(sizeof(P));
+        T* x = static_cast<T*>(op.allocate(x_bytes));    // and y
+        P* w = static_cast<P*>(op.allocate(w_bytes));
+        if (x && w) {
+            random(x), random(w);
+            op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
+            op.wait(op.mark());
+            const double start = now_seconds();
+            for (int r = 0; r < 5; r++) op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
+            op.wait(op.mark());
+            const double seconds = now_seconds() - start;
+            best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
+            if (seconds > 0.02) n = 8192;    // long enough
+        } else {
+            n = 8192;
+        }
+        if (x) op.release(x, x_bytes);
+        if (w) op.release(w, w_bytes);
+    }
+    return best;
+}
+}    // namespace
+
+Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
+    cpu_set_threads(o.threads);
+    if (o.device == "cpu") return open_cpu(o, train);
+    std::string why;
+    const std::vector<CudaDevice> devices = cuda_devices(&why);
+    const bool found = !devices.empty();
+    if (!found && o.device == "cuda") return fail(Exit::device, "--device cuda: %s", why.c_str());
+    if (!found) return open_cpu(o, train);
+    const size_t at = devices.size() == 1 ? 0 : size_t(local_rank);
+    if (at >= devices.size())
+        return fail(Exit::device, "rank %d of this machine: it has %zu GPUs; one rank for each, or fewer", local_rank,
+                    devices.size());
+    return open_cuda(o, devices[at].index);
+}
+
+const char* dtype_name(Dtype dtype) {
+    return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::tf32 ? "tf32" : "fp32";
+}
+double measure_peak(const Device& d) {
+    return d.gpu ? with_ops(*d.model, [](auto& op) { return product_speed(op); }) : 0;
+}
+std::string device_choices() { return cuda_device().multiprocessors ? cuda_choices() : ""; }
+void device_choose(const std::string& choices) {
+    if (cuda_device().multiprocessors) cuda_choose(choices);
+}
+
+std::string describe_devices() {
+    std::string why, text;
+    const std::vector<CudaDevice> devices = cuda_devices(&why);
+    if (devices.empty()) text = "GPU   none: " + why + "\n";
+    for (const CudaDevice& d : devices) {
+        char line[256];
+        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free",
+                 d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
+                 human_bytes(double(d.memory)).c_str());
+        text += line;
+        if (d.peak_bf16 > 0)
+            snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
+        text += "\n";
+    }
+    return text + "CPU   " + cpu_ops<float>().name + ", " + std::to_string(cpu_threads()) + " threads" +
+           (cpu_has_bf16() ? ", bf16 products\n" : "\n");
+}

@@ -1,0 +1,168 @@
+// bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
+//
+// The floor of a row is what its FLOPs and bytes (tools/bench_work.h) cost at the ceilings measured first, in this run. Best
+// and median are both shown: on a machine with other work the best is the figure, and the distance says how much to
+// trust it.
+#include "bench.h"
+
+#include <memory>
+
+#include "base/console.h"
+#include "files/json.h"
+#include "gpt.h"
+
+void Bench::print(const std::string& name, std::vector<double> times, const Work& work, double floor,
+                  double ratio) const {
+    std::sort(times.begin(), times.end());
+    const double best = times[0], median = times[times.size() / 2];
+    if (floor == 0) floor = peak.floor(work);
+    if (ratio == 0) ratio = floor / best;
+    const double flops = work.products + work.flops, gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
+    if (o.json) {
+        printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
+               json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
+               json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(ratio).c_str());
+        if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
+        if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
+        printf("}\n");
+    } else {
+        char rates[2][24] = {"", ""};
+        if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
+        if (work.bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
+        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
+               rates[1], floor * 1e6, ratio * 100);
+    }
+    fflush(stdout);
+}
+void Bench::short_of_memory(const std::string& what) const {
+    fprintf(stderr, "flatgpt bench: %s: not enough memory, left out\n", what.c_str());
+}
+
+bool Bench::wanted(const std::string& name) {
+    const std::string first = name.substr(0, name.find_first_of(" ,"));
+    if (std::find(names.begin(), names.end(), first) == names.end()) names.push_back(first);
+    const bool is = name.find(o.filter) != std::string::npos;
+    any = any || is;
+    return is;
+}
+Status Bench::close() const {
+    if (any) return {};
+    std::string there;
+    for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
+    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(), there.c_str());
+}
+
+TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
+    for (size_t i = 0; i < tok.size(); i++) {
+        tok[i] = int((int64_t(i) * 7919 + 13) % c.V);
+        target[i] = int((int64_t(i) * 104729 + 7) % c.V);
+    }
+}
+void TrainingStep::run(Model& g) {
+    g.begin_step();
+    g.batch(tok.data(), target.data(), B, S);
+    g.forward();
+    g.loss(true, 1.0f / float(B * S));
+    g.backward();
+    g.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+}
+
+namespace {
+std::string training(int B, int S) { return "training step B=" + std::to_string(B) + " T=" + std::to_string(S); }
+
+Status bench_training(Bench& bench, const Config& c, int B, int S) {
+    Model& g = *bench.device.model;
+    TRY(g.allocate(c, {Use::train, B, S}));
+    g.init(1);
+    const int N = B * S;
+    TrainingStep step(c, B, S);
+    std::vector<double> times;
+    bool ahead = false;
+    for (double spent = 0; times.size() < 4 || (spent < 3 && times.size() < 50);) {
+        const double start = now_seconds();
+        step.run(g);
+        if (ahead) (void)g.finish();    // of the step before, as the trainer does
+        ahead = bench.device.gpu;
+        if (!ahead) (void)g.finish();
+        times.push_back(now_seconds() - start);
+        spent += times.back();
+    }
+    if (ahead) (void)g.finish();
+    times.erase(times.begin());    // allocates, and chooses algorithms
+    // Products: 6 FLOPs a weight; causal attention: 2 C S forward, 5 C S backward, a layer. Its bytes, which a small
+    // model's caches may hold, are left to the profile.
+    const double flops = N * (6.0 * (12.0 * c.L * c.C * c.C + double(c.V) * c.C) + 7.0 * c.L * c.C * S);
+    bench.print(training(B, S), times, {.products = flops});
+    const double best = *std::min_element(times.begin(), times.end());
+    if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / best);
+    return {};
+}
+
+Status run(const BenchOptions& o) {
+    Result<Device> opened = open_device(o.device, true);
+    TRY(opened.status);
+    Result<Config> named = config_named(o.model);
+    TRY(named.status);
+    Config c = named.value;
+    if (o.vocab) c.V = o.vocab;
+    if (o.layers) c.L = o.layers;
+    if (o.heads) c.NH = o.heads;
+    if (o.channels) c.C = o.channels, c.F = 4 * c.C;
+    TRY(config_check(c));
+    Bench bench{o, std::move(opened.value), {}};
+    const bool gpu = bench.device.gpu;
+    const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
+    if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
+    else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
+    TRY(bench_operations(bench, c, B, S));
+    const auto reopen = [&](bool train) -> Status {    // an empty model: the one before gives its memory back
+        bench.device.model.reset();
+        opened = open_device(o.device, train);
+        TRY(opened.status);
+        bench.device = std::move(opened.value);
+        return {};
+    };
+    if (bench.wanted(training(B, S))) {
+        TRY(bench_training(bench, c, B, S));
+        if (o.profile) {
+            TRY(reopen(true));
+            TRY(profile_training(bench, c, B, S));
+        }
+    }
+    for (int rows : {1, 2, 4, 8, 16, 64}) {
+        if (!bench.wanted(generation(rows))) continue;
+        TRY(reopen(false));
+        TRY(bench_generation(bench, c, rows));
+        if (o.profile && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
+    }
+    return bench.close();
+}
+}    // namespace
+
+Command bench_command() {
+    auto o = std::make_shared<BenchOptions>();
+    Command c{"bench",
+              "Measure every operation, a training step and generation: time, floor, ratio.",
+              "flatgpt bench --filter attention --batch 32 --seq-len 1024",
+              {},
+              {},
+              nullptr};
+    c.flags = flag_groups({
+        {"Common",
+         {{"--filter", &o->filter, "only rows whose name has this part"},
+          {"--steps-only", &o->steps_only, "no single operations"},
+          {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
+          {"--json", &o->json, "one JSON object a row on standard output"}}},
+        {"Sizes",
+         {{"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
+          {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
+          {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
+          {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
+          {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
+          {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
+          {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24}}},
+        {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
+    });
+    c.run = [o] { return run(*o); };
+    return c;
+}

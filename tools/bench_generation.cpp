@@ -1,0 +1,84 @@
+// bench_generation.cpp - a token after the other, for some sequences at once.
+//
+// Bound by memory for few sequences: every weight, and the caches so far, are read once a token. On the CPU that
+// bandwidth is measured right before and after each token, as that of a shared machine changes by the second (47 and 90
+// GB/s were seen within one run): a token's floor is what its bytes took just then.
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "bench.h"
+#include "base/console.h"
+
+namespace {
+struct Measured { double seconds, floor, bytes, bandwidth; };
+
+double middle(std::vector<double> x) {
+    std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
+    return x[x.size() / 2];
+}
+template <class Get> std::vector<double> each(const std::vector<Measured>& tokens, Get get) {
+    std::vector<double> x;
+    for (const Measured& t : tokens) x.push_back(get(t));
+    return x;
+}
+
+// Slow and fast: bandwidths on either side of the geometric mean of two percentiles, where these are far apart.
+void print_ratios(const std::vector<Measured>& tokens) {
+    auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
+    std::sort(bandwidths.begin(), bandwidths.end());
+    const double least = bandwidths[bandwidths.size() / 20], most = bandwidths[bandwidths.size() * 19 / 20];
+    const double border = most > 1.4 * least ? std::sqrt(least * most) : 0;
+    for (bool fast : {false, true}) {
+        std::vector<Measured> some;
+        std::copy_if(tokens.begin(), tokens.end(), std::back_inserter(some),
+                     [&](const Measured& t) { return (t.bandwidth >= border) == fast; });
+        if (some.empty()) continue;
+        auto ratios = each(some, [](const Measured& t) { return t.floor / t.seconds; });
+        printf("%-46s %zu tokens beside reads at %.1f GB/s: median %.0f %%, best %.0f %% of the floor\n", "",
+               some.size(), middle(each(some, [](const Measured& t) { return t.bandwidth; })) / 1e9,
+               middle(ratios) * 100, *std::max_element(ratios.begin(), ratios.end()) * 100);
+    }
+}
+}    // namespace
+
+std::string generation(int rows) {
+    return "generation, " + std::to_string(rows) + (rows == 1 ? " sequence" : " sequences");
+}
+
+Status bench_generation(Bench& bench, const Config& c, int rows) {
+    Model& g = *bench.device.model;
+    const bool cpu = !bench.device.gpu;
+    TRY(g.allocate(c, {Use::infer, rows, 1}));
+    g.init(1);
+    Cache cache;
+    TRY(g.cache_allocate(cache, rows, c.T));
+    std::vector<int> tok(size_t(rows), 1);
+    std::vector<float> logits(size_t(rows) * size_t(c.V));
+    const double weight = bench.device.dtype == Dtype::bf16 ? 2 : 4, entry = cpu ? 4 : weight;
+    const double weights = double(config_parameters(c)) - double(c.T) * c.C;    // of wpe one row
+    const double flops = 2 * weights * rows;
+    std::vector<Measured> tokens;
+    double spent = 0, before = cpu ? cpu_read() : 0;
+    for (int t = 0; t < c.T && (t < 64 || (cpu && spent < 2 && t < 512)); t++) {
+        const double start = now_seconds();
+        g.extend(cache, tok.data(), 1);
+        g.logits(logits.data());
+        const double seconds = now_seconds() - start, after = cpu ? cpu_read() : 0;
+        const double bytes = weight * weights + entry * 2 * rows * c.L * c.heads().NKV * c.heads().HS * (t + 1);
+        const double bandwidth = cpu ? (before + after) / 2 : bench.peak.bytes;
+        const bool steady = std::abs(after - before) <= 0.1 * (after + before) / 2;
+        if (t > 2 && steady)
+            tokens.push_back({seconds, std::max(bytes / bandwidth, flops / bench.peak.products), bytes, bandwidth});
+        before = after, spent += seconds;
+    }
+    g.cache_free(cache);
+    if (tokens.empty()) return {};
+    auto times = each(tokens, [](const Measured& t) { return t.seconds; });
+    const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));
+    const double ratio = cpu ? middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; })) : 0;
+    const double bytes = middle(each(tokens, [](const Measured& t) { return t.bytes; }));
+    bench.print(generation(rows), times, {.products = flops, .bytes = bytes}, floor, ratio);
+    if (cpu && !bench.o.json) print_ratios(tokens);
+    return {};
+}

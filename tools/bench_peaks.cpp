@@ -1,0 +1,185 @@
+// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over
+// memory in huge pages.
+#include <algorithm>
+#include <cstring>
+
+#include "bench.h"
+#include "base/console.h"
+#include "layers/cpu.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace {
+// n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
+// something that depends on all of them.
+#define FMA_LOOP(name, target_name, width, chains)                                                        \
+    __attribute__((target(target_name))) float name(int64_t n) {                                          \
+        typedef float vec __attribute__((vector_size(4 * width)));                                        \
+        vec a[chains] = {}, x, y;                                                                         \
+        for (int i = 0; i < width; i++) x[i] = 0.5f + float(n) * 1e-20f, y[i] = float(i);                 \
+        for (int i = 0; i < chains; i++) a[i] += float(n + i); /* else the chains are one and the same */ \
+        for (int64_t k = 0; k < n; k++)                                                                   \
+            _Pragma("GCC unroll 16") for (int i = 0; i < chains; i++) a[i] = a[i] * x + y;                \
+        for (int i = 1; i < chains; i++) a[0] += a[i];                                                    \
+        return a[0][0];                                                                                   \
+    }
+#if defined(__x86_64__)
+FMA_LOOP(fma_base, "sse2", 4, 12)
+FMA_LOOP(fma_avx2, "avx2,fma", 8, 12)
+FMA_LOOP(fma_avx512, "avx512f", 16, 16)
+__attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
+    __m512 a[16];
+    for (int i = 0; i < 16; i++) a[i] = _mm512_set1_ps(float(n + i));
+    const __m512bh x = reinterpret_cast<__m512bh>(_mm512_set1_epi16(0x3f00)), y = x;
+    for (int64_t k = 0; k < n; k++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) a[i] = _mm512_dpbf16_ps(a[i], x, y);
+    for (int i = 1; i < 16; i++) a[0] += a[i];
+    return a[0][0];
+}
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
+
+// ---- tiles ----------------------------------------------------------------------------------------------------------
+
+constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // each of the 8 tiles: 16x16 sums, or 16 x 32 bf16
+constexpr double TILE_FLOPS = 2.0 * 16 * 16 * 32;
+struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+};
+alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
+
+// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
+// round: the form of every real product.
+float tile_loop(int64_t n) {
+    TileConfig config;
+    for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
+    __asm__ volatile("ldtilecfg %0\n\ttilezero %%tmm0\n\ttilezero %%tmm1\n\ttilezero %%tmm2\n\ttilezero %%tmm3" ::"m"(
+        config));
+    for (int64_t k = 0; k < n; k++)
+        __asm__ volatile("tileloadd (%0,%4,1), %%tmm4\n\ttileloadd (%2,%4,1), %%tmm6\n\t"
+                         "tileloadd (%3,%4,1), %%tmm7\n\ttdpbf16ps %%tmm6, %%tmm4, %%tmm0\n\t"
+                         "tdpbf16ps %%tmm7, %%tmm4, %%tmm1\n\ttileloadd (%1,%4,1), %%tmm5\n\t"
+                         "tdpbf16ps %%tmm6, %%tmm5, %%tmm2\n\ttdpbf16ps %%tmm7, %%tmm5, %%tmm3" ::"r"(tile_numbers[0]),
+                         "r"(tile_numbers[1]), "r"(tile_numbers[2]), "r"(tile_numbers[3]), "r"(int64_t(TILE_BYTES))
+                         : "memory");
+    alignas(64) float sums[TILE_ROWS * 16];
+    __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
+    return sums[0];
+}
+#else
+FMA_LOOP(fma_base, "default", 4, 12)
+#define WIDE
+#endif
+
+// The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
+WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
+    typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
+    line a = {}, b = {};
+    for (int64_t i = 0; i < n; i += 2) {
+        __builtin_prefetch(p + 8 * i + 8 * 64);
+        __builtin_prefetch(p + 8 * i + 8 * 65);
+        a += *reinterpret_cast<const line*>(p + 8 * i);
+        b += *reinterpret_cast<const line*>(p + 8 * i + 8);
+    }
+    a += b;
+    return int64_t(a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]);
+}
+
+volatile float sink;
+double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
+    double best = 1e9;
+    for (int r = 0; r < 30; r++) {
+        const double start = now_seconds();
+#pragma omp parallel
+        sink = loop(rounds);
+        best = std::min(best, now_seconds() - start);
+    }
+    return flops_per_round * double(rounds) * cpu_threads() / best;
+}
+
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
+const int64_t* far_memory = nullptr;
+}    // namespace
+
+// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
+// between some of them.
+double cpu_read() {
+    static int next = 0;
+    if (!far_memory) {
+        void* memory = cpu_ops<float>().allocate(PART * PARTS);
+        CHECK(memory, "no memory");
+        memset(memory, 1, PART * PARTS);
+        far_memory = static_cast<int64_t*>(memory);
+    }
+    const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
+    int64_t total = 0;
+    const double start = now_seconds();
+#pragma omp parallel for schedule(static) reduction(+ : total)
+    for (int64_t block = 0; block < 64; block++) total += sum_lines(from + block * (PART / 64 / 8), PART / 64 / 64);
+    sink = float(total);
+    return double(PART) / (now_seconds() - start);
+}
+
+// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
+// cores of Zen 5, 32 MB of L3, 2026-11-21).
+void cpu_flush(const void* p, int64_t bytes) {
+#if defined(__x86_64__)
+    const char* from = static_cast<const char*>(p);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
+    _mm_mfence();
+#else
+    (void)p, (void)bytes;
+    for (int64_t i = 0; i < PARTS; i++) (void)cpu_read();
+#endif
+}
+
+namespace {
+// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+double tile_peak() {
+#if defined(__x86_64__)
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
+            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
+    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
+#else
+    return 0;
+#endif
+}
+Peaks vector_peaks(bool bf16) {
+    Peaks peak;
+    switch (cpu_isa()) {
+#if defined(__x86_64__)
+        case Isa::avx512bf16:
+            if (bf16) peak.products = loop_peak(bf16_loop, 4 * 16 * 16);
+            [[fallthrough]];
+        case Isa::avx512: peak.flops = loop_peak(fma_avx512, 2 * 16 * 16); break;
+        case Isa::avx2: peak.flops = loop_peak(fma_avx2, 2 * 12 * 8); break;
+#endif
+        default: peak.flops = loop_peak(fma_base, 2 * 12 * 4);
+    }
+    (void)bf16;
+    peak.products = std::max(peak.products, peak.flops);    // Intel's bf16 dots are half as fast as its FMAs
+    for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
+    return peak;
+}
+}    // namespace
+
+template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op) {
+    static const Peaks vectors = vector_peaks(sizeof(P) == 2);
+    const bool own = op.linear_forward == cpu_ops_isa<P>(cpu_isa()).linear_forward;
+    if (own || sizeof(P) == 4 || !cpu_chosen().tiles) return vectors;
+    static const Peaks tiles = [] {
+        Peaks peak = vectors;
+        peak.products = std::max(peak.products, tile_peak()), peak.tiles = true;
+        return peak;
+    }();
+    return tiles;
+}
+template const Peaks& cpu_peaks(const Ops<float>&);
+template const Peaks& cpu_peaks(const Ops<float, bf16>&);
+const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }

@@ -1,0 +1,283 @@
+// bench_rows.cpp - each operation by itself, at a model's sizes.
+//
+// On the CPU all buffers are flushed from the caches before each repetition; what is written may still be in one when
+// the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a
+// recorded graph of calls goes round several sets of buffers, more than its L2 holds.
+#include <array>
+#include <tuple>
+
+#include "bench.h"
+#include "base/console.h"
+#include "gpt.h"
+#include "layers/cpu.h"
+
+namespace {
+constexpr int SETS = 4;    // of buffers
+
+template <class T, class P> struct Rows {
+    Bench& bench;
+    const Ops<T, P>& op;
+    const Config c;
+    const int B, S, N;
+    const Heads h;
+    std::vector<std::pair<void*, int64_t>> held;
+
+    Rows(Bench& bench, const Ops<T, P>& op, const Config& c, int B, int S)
+        : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads()) {}
+    ~Rows() {
+        for (auto [p, bytes] : held) op.release(p, bytes);
+    }
+
+    // SETS arrays of n random numbers; null where memory ends.
+    template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
+        std::array<X*, SETS> sets{};
+        const int64_t CHUNK = 1 << 16;
+        std::vector<float> host(CHUNK);
+        for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
+        for (X*& p : sets) {
+            if (!bench.device.gpu && p != sets[0]) {    // flushed instead
+                p = sets[0];
+                continue;
+            }
+            const int64_t bytes = n * int64_t(sizeof(X));
+            p = static_cast<X*>(op.allocate(bytes));
+            if (!p) return {};
+            held.push_back({p, bytes});
+            std::vector<X> some(CHUNK);
+            for (int64_t i = 0; i < CHUNK; i++) some[size_t(i)] = from_float<X>(host[size_t(i)]);
+            for (int64_t i = 0; i < n; i += CHUNK)
+                op.upload(p + i, some.data(), int64_t(sizeof(X)) * std::min(CHUNK, n - i));
+        }
+        return sets;
+    }
+    std::array<int*, SETS> ids(int64_t n, int V) {
+        std::array<int*, SETS> sets{};
+        std::vector<int> host(static_cast<size_t>(n));
+        for (int64_t i = 0; i < n; i++) host[size_t(i)] = int(philox(5, 1, uint64_t(i)).v[0] % uint32_t(V));
+        for (int*& p : sets) {
+            p = static_cast<int*>(op.allocate(n * 4));
+            if (!p) return {};
+            held.push_back({p, n * 4});
+            op.upload(p, host.data(), n * 4);
+        }
+        return sets;
+    }
+    void free_all() {
+        for (auto [p, bytes] : held) op.release(p, bytes);
+        held.clear();
+    }
+
+    template <class Run> std::vector<double> time(Run run) {
+        std::vector<double> times;
+        for (int i = 0; i < SETS; i++) run(i);
+        op.wait(op.mark());
+        if (!op.record) {
+            for (double spent = 0; times.size() < 3 || (times.size() < 15 && spent < 0.25); spent += times.back()) {
+                for (auto [p, bytes] : held) cpu_flush(p, bytes);
+                const double start = now_seconds();
+                run(0);
+                times.push_back(now_seconds() - start);
+            }
+            return times;
+        }
+        const double once = now_seconds();
+        run(0);
+        op.wait(op.mark());
+        const int calls = std::clamp(int(2e-3 / std::max(1e-6, now_seconds() - once)), 1, 50) * SETS;
+        op.record();
+        for (int i = 0; i < calls; i++) run(i % SETS);
+        void* graph = op.recorded();
+        for (int r = 0; r < 11; r++) {
+            const double start = now_seconds();
+            op.replay(graph);
+            op.wait(op.mark());
+            if (r) times.push_back((now_seconds() - start) / calls);    // the first warms up
+        }
+        op.release_graph(graph);
+        return times;
+    }
+    // args(i): the arguments of a call with the i-th set of buffers
+    template <auto entry, auto counts, class Args>
+    void row(const std::string& name, const Ops<T, P>& from, Args args) {
+        if (!bench.wanted(name)) return;
+        const WorkOf<T, P> work{op};
+        const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
+        double floor = bench.peak.floor(w);
+        if constexpr (std::is_same_v<T, float>)
+            if (&from != &op) floor = cpu_peaks(from).floor(w);    // it may multiply by other instructions
+        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, floor);
+    }
+
+    void memory_bound();
+    void head_and_update();
+    void attention();
+    void linear();
+    void linear(const std::string& name, int rows, int in, int out, bool ffn);
+    void linear_calls(const std::string& name, const Ops<T, P>& from, int rows, int in, int out, bool ffn);
+};
+
+// A row by the entry's name, what its own name says of it, its table and, for the i-th set, its arguments.
+#define ROW_FROM(table, entry, detail, ...)                                                                    \
+    row<&Ops<T, P>::entry, &WorkOf<T, P>::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
+        return std::tuple(__VA_ARGS__);                                                                        \
+    })
+#define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
+
+template <class T, class P> void Rows<T, P>::memory_bound() {
+    const int C = c.C;
+    const int64_t wide = int64_t(N) * c.F;
+    auto x = arrays<T>(wide), y = arrays<T>(wide), z = arrays<T>(wide);
+    auto w = arrays<P>(C), b = arrays<P>(C);
+    auto dw = arrays<Grad<P>>(C), db = arrays<Grad<P>>(C);
+    auto mean = arrays<float>(N), rstd = arrays<float>(N);
+    auto wte = arrays<P>(int64_t(c.Vp()) * C), wpe = arrays<P>(int64_t(c.T) * C);
+    auto dwte = arrays<Grad<P>>(int64_t(c.Vp()) * C), dwpe = arrays<Grad<P>>(int64_t(c.T) * C);
+    auto tok = ids(N, c.V);
+    if (!z[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
+    const int* from_0 = nullptr;
+    ROW(embedding_forward, "", y[i], tok[i], wte[i], wpe[i], B, S, C, from_0);
+    ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V);
+    ROW(layernorm_forward, "", y[i], mean[i], rstd[i], x[i], w[i], b[i], 1e-5f, N, C);
+    ROW(layernorm_backward, "", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], N, C);
+    ROW(gelu_forward, "", y[i], x[i], wide);
+    ROW(gelu_backward, "", y[i], z[i], x[i], wide);
+    ROW(copy, "", y[i], x[i], int64_t(sizeof(T)) * wide);
+    free_all();
+}
+
+template <class T, class P> void Rows<T, P>::head_and_update() {
+    const int rows = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
+    const int64_t n = int64_t(32) << 20;
+    {
+        auto logits = arrays<T>(int64_t(rows) * c.Vp()), other = arrays<T>(int64_t(rows) * c.Vp());
+        auto loss = arrays<float>(rows);
+        auto target = ids(rows, c.V);
+        if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
+        ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], 1e-3f, rows,
+            c.V, c.Vp());
+        free_all();
+    }
+    const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");
+    if (!norm && !update) return;    // their buffers are large
+    auto w = arrays<P>(n);
+    auto master = arrays<float>(sizeof(P) == 2 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
+    auto g = arrays<Grad<P>>(n);
+    auto decays = arrays<float>(n / 64 / 4);
+    auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
+    if (!g[0] || !step[0]) return bench.short_of_memory("adamw");
+    const Step one = {1, 1, 1, 1, 10, 20, 0};
+    for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
+    const AdamW a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    ROW(sum_of_squares, ", 32M", reinterpret_cast<double*>(square[i]), g[i], n);
+    ROW(adamw, ", 32M", w[i], sizeof(P) == 2 ? master[i] : nullptr, m[i], v[i], g[i],
+        reinterpret_cast<uint8_t*>(decays[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);
+    free_all();
+}
+
+template <class T, class P> void Rows<T, P>::attention() {
+    const int64_t NC = int64_t(N) * c.C;
+    auto qkv = arrays<T>(3 * NC), y = arrays<T>(NC), dy = arrays<T>(NC), dqkv = arrays<T>(3 * NC);
+    auto lse = arrays<float>(int64_t(N) * h.NH, 4);
+    if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
+    for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, h);
+    ROW(attention_forward, "", y[i], lse[i], qkv[i], B, S, h);
+    ROW(attention_backward, "", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, h);
+    free_all();
+    for (int rows : {1, 8, 64}) {
+        const int64_t cache = int64_t(rows) * h.NKV * c.T * h.HS;
+        auto k = arrays<T>(cache), v = arrays<T>(cache), q = arrays<T>(int64_t(rows) * 3 * c.C),
+             o = arrays<T>(int64_t(rows) * c.C);
+        auto pos = ids(1, 1);
+        if (!v[0] || !pos[0]) return bench.short_of_memory("attention_cached");
+        const int last = c.T - 1;
+        for (int* p : pos) op.upload(p, &last, 4);
+        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(c.T) + " keys", o[i], k[i], v[i],
+            q[i], rows, 1, pos[i], c.T, h);
+        free_all();
+    }
+}
+
+// The entries of one table; ffn: those that have GELU in them, too.
+template <class T, class P>
+void Rows<T, P>::linear_calls(const std::string& name, const Ops<T, P>& from, int rows, int in, int out, bool ffn) {
+    const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
+    auto x = arrays<T>(most), y = arrays<T>(most), dx = arrays<T>(most), pre = arrays<T>(ffn ? most : 1);
+    auto w = arrays<P>(weights, 0.05f), b = arrays<P>(out);
+    auto dw = arrays<Grad<P>>(weights), db = arrays<Grad<P>>(out), pre_sum = arrays<Grad<P>>(in);
+    const P* bias = nullptr;
+    const T* residual = nullptr;
+    if (!x[0] || !w[0] || !dw[0] || !pre_sum[0]) {
+        bench.short_of_memory("linear " + name);
+    } else {
+        ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,
+                 out);
+        if (ffn && out > in && from.linear_gelu_forward)
+            ROW_FROM(from, linear_gelu_forward, " " + name, y[i], pre[i], x[i], w[i], b[i], rows, in, out);
+        if (rows > 1)
+            ROW_FROM(from, linear_backward, " " + name, dx[i], dw[i], name == "head" ? nullptr : db[i], y[i], x[i],
+                     w[i], rows, in, out);
+        if (ffn && in > out && rows > 1 && from.linear_gelu_backward)
+            ROW_FROM(from, linear_gelu_backward, " " + name, dx[i], dw[i], db[i], pre_sum[i], y[i], x[i], w[i],
+                     pre[i], rows, in, out);
+    }
+    free_all();
+}
+
+// On the CPU a library's products follow, where there is one, or ours, where the library's are in use. The library
+// chooses its own instruction set, whatever FLATGPT_ISA says.
+template <class T, class P> void Rows<T, P>::linear(const std::string& name, int rows, int in, int out, bool ffn) {
+    linear_calls(name, op, rows, in, out, ffn);
+    if constexpr (std::is_same_v<T, float>) {
+        if (bench.device.gpu || rows <= GEMV_ROWS) return;
+        const Ops<T, P>& own = cpu_ops_isa<P>(cpu_isa());
+        const Ops<T, P>* library = onednn_ops<P>(cpu_isa());
+        if (op.linear_forward != own.linear_forward) linear_calls(name + ", our own", own, rows, in, out, ffn);
+        else if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
+    }
+}
+
+template <class T, class P> void Rows<T, P>::linear() {
+    const int C = c.C, F = c.F, head = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
+    linear("qkv", N, C, 3 * C, false);
+    linear("proj", N, C, C, false);
+    linear("fc", N, C, F, true);
+    linear("fc2", N, F, C, true);
+    linear("head", head, C, c.Vp(), false);
+    linear("qkv, 1 row", 1, C, 3 * C, false);
+    linear("fc, 1 row", 1, C, F, true);
+    linear("head, 1 row", 1, C, c.Vp(), false);
+}
+
+void print_head(const Bench& bench, const Config& c, int B, int S) {
+    const Peaks& peak = bench.peak;
+    char arithmetic[48] = "";
+    if (peak.flops != peak.products)
+        snprintf(arithmetic, sizeof arithmetic, "%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9);
+    printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
+           "%-46s %10s %10s %10s %8s %10s   of it\n",
+           bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic, peak.bytes / 1e9,
+           B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
+}
+}    // namespace
+
+Status bench_operations(Bench& bench, const Config& c, int B, int S) {
+    return with_ops(*bench.device.model, [&]<class T, class P>(const Ops<T, P>& op) -> Status {
+        Rows<T, P> rows(bench, op, c, B, S);
+        if (bench.device.gpu) {    // the ceiling: a copy of 1 GiB (less where memory is short), read and written
+            const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, op.free_bytes() / 16);
+            auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))),
+                 to = rows.template arrays<T>(bytes / int64_t(sizeof(T)));
+            if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");
+            auto times = rows.time([&](int i) { op.copy(to[i], from[i], bytes); });
+            bench.peak.bytes = 2 * double(bytes) / *std::min_element(times.begin(), times.end());
+            rows.free_all();
+        }
+        if (!bench.o.json) print_head(bench, c, B, S);
+        if (bench.o.steps_only) return {};
+        rows.memory_bound();
+        rows.head_and_update();
+        rows.attention();
+        rows.linear();
+        return {};
+    });
+}

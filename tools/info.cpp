@@ -1,0 +1,374 @@
+// info.cpp - `flatgpt info`: what a file or directory is, checked from end to end (of a folder of runs, their losses).
+#include <cerrno>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+
+#include "checkpoint/checkpoint.h"
+#include "base/command.h"
+#include "base/console.h"
+#include "model/device.h"
+#include "train/metrics.h"
+#include "base/toml.h"
+#include "base/file.h"
+#include "files/json.h"
+#include "data/loader.h"
+#include "files/text_file.h"
+
+namespace {
+struct Row {
+    const char* key;              // for --json; for people with spaces
+    nlohmann::ordered_json value;
+    std::string text = {};        // for people; empty: the value
+};
+struct Info {
+    std::vector<Row> rows;
+    Status status;                // the rows are what was found out before the error
+};
+struct InfoOptions {
+    bool devices = false;
+    std::vector<std::string> paths;
+    bool json = false, raw_u16 = false;
+    int vocab = 0;
+};
+
+Row kind(const char* name) { return {"kind", name}; }
+Row bytes_row(int64_t bytes) { return {"bytes", bytes, human_bytes(double(bytes))}; }
+Row count_row(const char* key, int64_t n) {
+    return {key, n, n < 10000 ? std::to_string(n) : std::to_string(n) + " (" + human_count(double(n)) + ")"};
+}
+
+std::string hex(uint64_t n) {
+    char text[20];
+    snprintf(text, sizeof text, "%016llx", (unsigned long long)n);
+    return text;
+}
+
+// The first error decides the exit code; all are told.
+void add_error(Status* all, const Status& one) {
+    if (one.ok()) return;
+    if (!all->ok()) all->message += "\n" + one.message;
+    else *all = one;
+}
+bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+// ---- files ----------------------------------------------------------------------------------------------------------
+
+Info shard_info(const std::string& path, const InfoOptions& o) {
+    Result<Shard> shard = shard_open(path, o.raw_u16);
+    if (!shard.ok()) return {{}, shard.status};
+    const Shard& s = shard.value;
+    constexpr int64_t PIECE = 1 << 20;    // tokens
+    std::vector<int> tokens(size_t(std::min(PIECE, s.tokens)));
+    int largest = -1;
+    Info info;
+    info.rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
+    if (s.tokenizer)    // the one that made it
+        info.rows.push_back({"tokenizer", {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
+                             std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
+    if (s.documents) info.rows.push_back(count_row("documents", s.documents));
+    for (int64_t first = 0; first < s.tokens && info.status.ok(); first += PIECE) {
+        int64_t count = std::min(PIECE, s.tokens - first);
+        info.status = shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data());
+        if (info.status.ok()) largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
+    }
+    if (info.status.ok() && s.tokens) info.rows.push_back({"largest_id", largest});
+    return info;
+}
+
+Info safetensors_info(const std::string& path, int64_t bytes) {
+    Result<SafetensorsFile> file = SafetensorsFile::open(path);
+    if (!file.ok()) return {{}, file.status};
+    int64_t numbers = 0;
+    std::set<std::string> types;
+    bool moments = true;
+    for (const TensorEntry& e : file.value.entries()) {
+        numbers += (e.end - e.begin) / (e.type == TensorType::f32 ? 4 : 2);
+        moments &= e.name.starts_with("m.") || e.name.starts_with("v.");
+        types.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
+    }
+    std::string all;
+    for (const std::string& t : types) all += (all.empty() ? "" : " ") + t;
+    const char* what = moments && numbers ? "optimizer state" : "safetensors";
+    return {{kind(what), {"tensors", file.value.entries().size()}, count_row("numbers", numbers),
+             {"types", types, all}, bytes_row(bytes)}, {}};
+}
+
+Info tokenizer_info(const std::string& path) {
+    Result<Tokenizer> t = Tokenizer::load(path);
+    if (!t.ok()) return {{}, t.status};
+    int special = 0;
+    for (int id = 0; id < t.value.vocab_size(); id++) special += t.value.is_special(id);
+    return {{kind("tokenizer"), {"vocabulary", t.value.vocab_size()}, {"special_tokens", special},
+             {"end_of_text", t.value.end_of_text()}, {"fingerprint", hex(t.value.fingerprint())}}, {}};
+}
+
+std::vector<Row> config_rows(const Config& c) {
+    std::string shape = std::to_string(c.L) + " layers, " + std::to_string(c.NH) + " heads, " + std::to_string(c.C) +
+                        " channels, ffn " + std::to_string(c.F);
+    return {count_row("parameters", config_parameters(c)),
+            {"shape", {{"layers", c.L}, {"heads", c.NH}, {"channels", c.C}, {"ffn", c.F}}, shape},
+            {"context", c.T},
+            {"vocabulary", c.V}};
+}
+Info config_info(const std::string& text, const std::string& path) {
+    Result<Config> config = config_parse(text, path);
+    Info info{{kind("model configuration")}, config.status};
+    if (!config.ok()) return info;
+    std::vector<Row> rows = config_rows(config.value);
+    info.rows.insert(info.rows.end(), rows.begin(), rows.end());
+    return info;
+}
+Info state_info(const std::string& text, const std::string& path) {
+    Result<TrainState> state = state_parse(text, path);
+    Info info{{kind("training state")}, state.status};
+    if (!state.ok()) return info;
+    const TrainState& s = state.value;
+    info.rows.insert(info.rows.end(), {count_row("step", s.step), count_row("tokens", s.tokens),
+                                       count_row("epoch", s.epoch), count_row("skipped_updates", s.skipped)});
+    return info;
+}
+// Of a flat file of options: those that say most about a run.
+Info toml_info(const std::string& text, const std::string& path) {
+    Result<std::vector<TomlSetting>> settings = toml_parse(text, path);
+    if (!settings.ok()) return {{}, {Exit::input, settings.status.message}};
+    Info info{{kind("run configuration"), {"options", settings.value.size()}}, {}};
+    for (const char* key : {"model", "from", "data", "val", "tokenizer", "out", "steps", "batch", "seq-len", "lr"})
+        for (const TomlSetting& s : settings.value)
+            if (s.key == key && s.values.size() == 1 && !s.values[0].empty()) info.rows.push_back({key, s.values[0]});
+    return info;
+}
+// A JSON file is known by its keys; where these say nothing, by its name, and the parser says what is missing.
+Info json_info(const std::string& path) {
+    Result<std::string> text = read_file(path, 256 << 20);
+    if (!text.ok()) return {{}, text.status};
+    Result<nlohmann::json> parsed = json_parse(text.value, path, 64);
+    if (!parsed.ok()) return {{}, parsed.status};
+    const nlohmann::json& j = parsed.value;
+    auto has = [&](const char* key) { return j.is_object() && j.contains(key); };
+    auto named = [&](const char* name) { return std::filesystem::path(path).filename() == name; };
+    if (has("model") || named("tokenizer.json")) return tokenizer_info(path);
+    if (has("metrics_bytes") || named("state.json")) return state_info(text.value, path);
+    if (has("model_type") || has("n_embd") || named("config.json")) return config_info(text.value, path);
+    return {{}, fail(Exit::input, "%s: JSON, but none of tokenizer.json, config.json and state.json", path.c_str())};
+}
+
+// ---- metrics --------------------------------------------------------------------------------------------------------
+
+struct Losses {
+    int64_t rows = 0, first = 0, last = 0;    // steps
+    double loss = NAN, val = NAN, best = NAN;
+    int64_t val_step = 0, best_step = 0;
+};
+Status read_losses(const std::string& path, Losses* l) {
+    return read_metrics(path, [&](const nlohmann::json& object, const std::string& where) {
+        JsonFields fields{object, where};
+        TRY(fields.get("step", &l->last, 0, INT64_MAX));
+        if (l->rows++ == 0) l->first = l->last;
+        if (fields.has("loss")) TRY(fields.get("loss", &l->loss, -1e30, 1e30));
+        if (!fields.has("val_loss")) return Status{};
+        TRY(fields.get("val_loss", &l->val, -1e30, 1e30));
+        l->val_step = l->last;
+        if (!(l->best <= l->val)) l->best = l->val, l->best_step = l->last;
+        return Status{};
+    });
+}
+Row loss_row(const char* key, double loss, int64_t step) {
+    char text[64];
+    snprintf(text, sizeof text, "%.4f at step %lld", loss, (long long)step);
+    return {key, {{"loss", loss}, {"step", step}}, text};
+}
+std::vector<Row> loss_rows(const Losses& l) {
+    std::vector<Row> rows;
+    if (std::isfinite(l.loss)) rows.push_back(loss_row("last_loss", l.loss, l.last));
+    if (std::isfinite(l.val)) rows.push_back(loss_row("last_validation", l.val, l.val_step));
+    if (std::isfinite(l.best)) rows.push_back(loss_row("best_validation", l.best, l.best_step));
+    return rows;
+}
+Info metrics_info(const std::string& path) {
+    Losses l;
+    Info info{{kind("metrics")}, read_losses(path, &l)};
+    std::string steps = std::to_string(l.first) + " to " + std::to_string(l.last);
+    info.rows.push_back(count_row("rows", l.rows));
+    if (l.rows) info.rows.push_back({"steps", {l.first, l.last}, steps});
+    std::vector<Row> losses = loss_rows(l);
+    info.rows.insert(info.rows.end(), losses.begin(), losses.end());
+    return info;
+}
+
+// ---- any file -------------------------------------------------------------------------------------------------------
+
+Info unknown_file(const std::string& path, std::string_view head) {
+    std::string what = head.empty() ? "an empty file" : not_text(head);
+    size_t hint = std::min(what.find(';'), what.find(", no text"));
+    if (Result<TextFile> text = TextFile::open(path); !head.empty() && text.ok()) {
+        what = std::string(text.value.plain() ? "" : "compressed or UTF-16 ") +
+               "text (flatgpt tokenize makes shards of it)";
+        hint = what.size();
+    }
+    return {{}, fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
+                     "config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of "
+                     "runs", path.c_str(), what.substr(0, hint).c_str())};
+}
+
+// By what it begins with; where that says nothing, by its name, and the parser says what is wrong.
+Info file_info(const std::string& path, const InfoOptions& o) {
+    Result<File> file = File::open(path);
+    if (!file.ok()) return {{}, file.status};
+    std::string head(size_t(std::min<int64_t>(4096, file.value.bytes())), '\0');
+    if (Status s = file.value.read(0, head.data(), int64_t(head.size())); !s.ok()) return {{}, s};
+    if (o.raw_u16) return shard_info(path, o);
+    bool safetensors = head.size() > 8 && head[7] == 0 && head[8] == '{';    // a length, then JSON
+    if (safetensors || path.ends_with(".safetensors")) return safetensors_info(path, file.value.bytes());
+    if (path.ends_with(".jsonl")) {
+        bool metrics = head.starts_with("{\"step\"") || path.ends_with("metrics.jsonl");
+        return metrics ? metrics_info(path) : unknown_file(path, head);
+    }
+    if (head.starts_with('{') || path.ends_with(".json")) return json_info(path);
+    if (path.ends_with(".toml")) {
+        Result<std::string> text = read_file(path, 16 << 20);
+        return text.ok() ? toml_info(text.value, path) : Info{{}, text.status};
+    }
+    return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o) : unknown_file(path, head);
+}
+
+// ---- directories ----------------------------------------------------------------------------------------------------
+
+Info checkpoint_info(const std::string& dir) {
+    Info info{{kind("checkpoint")}, checkpoint_verify(dir)};
+    if (!info.status.ok()) return info;
+    Result<Config> config = checkpoint_config(dir);
+    Result<Tokenizer> tokenizer = checkpoint_tokenizer(dir);
+    bool ours = exists(dir + "/state.json");
+    Result<TrainState> state = ours ? checkpoint_state(dir) : Result<TrainState>(TrainState{});
+    for (const Status& s : {config.status, tokenizer.status, state.status})
+        if (!s.ok()) return {info.rows, s};
+    std::vector<Row> rows = config_rows(config.value);
+    if (tokenizer.value.vocab_size()) rows.push_back({"tokenizer", tokenizer.value.vocab_size()});
+    if (ours) rows.insert(rows.end(), {count_row("step", state.value.step), count_row("tokens", state.value.tokens)});
+    rows.push_back({"checksums", ours ? "verified" : "none"});
+    info.rows.insert(info.rows.end(), rows.begin(), rows.end());
+    return info;
+}
+
+// Every checkpoint of the run; more about the newest whole one. A run that has none yet has its losses.
+Info run_info(const std::string& run) {
+    std::vector<std::string> dirs = checkpoint_list(run);
+    Info info, newest;
+    Losses losses;
+    if (exists(run + "/metrics.jsonl")) add_error(&info.status, read_losses(run, &losses));
+    std::vector<Row> loss = loss_rows(losses);
+    std::string name;
+    for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
+        Info one = checkpoint_info(*dir);
+        if (!one.status.ok()) add_error(&info.status, one.status);
+        else if (name.empty()) name = *dir, newest = one;
+    }
+    if (name.empty() && (!dirs.empty() || losses.rows == 0)) return {{}, checkpoint_find(run, nullptr).status};
+    info.rows = {kind("run"), {"checkpoints", dirs.size()}};
+    if (name.empty()) info.rows.push_back(count_row("step", losses.last));
+    else {
+        info.rows.push_back({"newest", name});
+        info.rows.insert(info.rows.end(), newest.rows.begin() + 1, newest.rows.end());
+    }
+    info.rows.insert(info.rows.end(), loss.begin(), loss.end());
+    return info;
+}
+
+bool is_run(const std::string& dir) {
+    return exists(dir + "/run.toml") || exists(dir + "/metrics.jsonl") || !checkpoint_list(dir).empty();
+}
+// The runs in a folder, by name.
+std::vector<std::string> runs_in(const std::string& dir) {
+    std::vector<std::string> runs;
+    std::error_code error;
+    std::filesystem::directory_iterator it(dir, error), end;
+    for (; !error && it != end; it.increment(error))
+        if (it->is_directory(error) && is_run(it->path())) runs.push_back(it->path().filename());
+    std::sort(runs.begin(), runs.end());
+    return runs;
+}
+// A line a run, from its metrics and the names of its checkpoints, which are not read.
+Info runs_info(const std::string& dir, const std::vector<std::string>& runs) {
+    Info info{{kind("runs")}, {}};
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    std::string text = std::to_string(runs.size());
+    size_t widest = 0;
+    for (const std::string& run : runs) widest = std::max(widest, run.size());
+    auto number = [](double x) { return std::isfinite(x) ? nlohmann::ordered_json(x) : nlohmann::ordered_json(); };
+    for (const std::string& run : runs) {
+        const std::string path = dir + "/" + run;
+        std::vector<std::string> checkpoints = checkpoint_list(path);
+        Losses l;
+        if (exists(path + "/metrics.jsonl")) add_error(&info.status, read_losses(path, &l));
+        std::string newest = checkpoints.empty() ? "" : std::filesystem::path(checkpoints.back()).filename().string();
+        list.push_back({{"name", run}, {"step", l.last}, {"loss", number(l.loss)}, {"val_loss", number(l.val)},
+                        {"newest", newest}});
+        char line[160];
+        int n = snprintf(line, sizeof line, "  step %lld", (long long)l.last);
+        if (std::isfinite(l.loss)) n += snprintf(line + n, sizeof line - size_t(n), ", loss %.4f", l.loss);
+        if (std::isfinite(l.val)) n += snprintf(line + n, sizeof line - size_t(n), ", validation %.4f", l.val);
+        text += "\n    " + run + std::string(widest - run.size(), ' ') + line +
+                (newest.empty() ? ", no checkpoint" : ", newest " + newest);
+    }
+    info.rows.push_back({"runs", list, text});
+    return info;
+}
+
+Info info_of(const std::string& path, const InfoOptions& o) {
+    struct stat s;
+    const bool there = stat(path.c_str(), &s) == 0;
+    if (!there && errno == ENOENT) return {{}, checkpoint_find(path, nullptr).status};    // a Hub name gets its hint
+    if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o);
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) return checkpoint_info(path);
+    std::vector<std::string> runs = is_run(path) ? std::vector<std::string>{} : runs_in(path);
+    return runs.empty() ? run_info(path) : runs_info(path, runs);
+}
+
+void print(const std::string& path, const Info& info, bool json) {
+    if (json) {
+        nlohmann::ordered_json j = {{"path", path}};
+        for (const Row& row : info.rows) j[row.key] = row.value;
+        if (!info.status.ok()) j["error"] = info.status.message;
+        puts(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+        return;
+    }
+    if (info.rows.empty()) return;    // the error says it all
+    puts(escape_control(path).c_str());
+    for (const Row& row : info.rows) {
+        std::string key = row.key;
+        std::replace(key.begin(), key.end(), '_', ' ');
+        std::string value = row.value.is_string() ? row.value.get<std::string>() : row.value.dump();
+        std::string text = row.text.empty() ? value : row.text;
+        printf("  %-16s%s\n", key.c_str(), escape_control(text).c_str());
+    }
+    if (!info.status.ok()) puts("  damaged");
+}
+}   // namespace
+
+Command info_command() {
+    auto o = std::make_shared<InfoOptions>();
+    return {"info", "What a shard, checkpoint, run, folder of runs, or a file of one is; every byte is checked.",
+            "flatgpt info runs/a data/*.bin        flatgpt info runs        flatgpt info --devices",
+            {{"PATH", &o->paths, "files or directories"},
+             {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},
+             {"--vocab", &o->vocab, "token ids in shards must be below this; 0: any", 0, 1 << 24},
+             {"--raw-u16", &o->raw_u16, "the files are shards of uint16 without a header"},
+             {"--json", &o->json, "one JSON object a line"}},
+            [o]() -> Status {
+                Status status;
+                if (o->paths.empty() && !o->devices)
+                    return fail(Exit::usage, "PATH is required: a file or a directory; or --devices");
+                if (o->devices) fputs(describe_devices().c_str(), stdout);
+                for (const std::string& path : o->paths) {
+                    Info info = info_of(path, *o);
+                    print(path, info, o->json);
+                    add_error(&status, info.status);
+                }
+                return status;
+            }};
+}

@@ -1,0 +1,284 @@
+#include "layers/gate.h"
+#include "checks.h"
+
+namespace {
+Check named(const char* op, int64_t n) {
+    Check check;
+    check.op = op;
+    check.shape = "n=" + std::to_string(n);
+    return check;
+}
+void demand(Check& check, bool holds, const char* what) {
+    if (!holds) check.worst = INFINITY, check.output = what;
+}
+
+// A Step in device memory.
+struct DeviceStep {
+    static constexpr int64_t WORDS = ceil_div(sizeof(Step), 8);
+    Array<double> memory;
+    DeviceStep(Memory m, const Step& s) : memory(m, words(s)) {}
+    operator Step*() { return reinterpret_cast<Step*>(static_cast<double*>(memory)); }
+    Step read() const {
+        Step s;
+        memcpy(&s, memory.bits().data(), sizeof s);
+        return s;
+    }
+    static Numbers words(const Step& s) {
+        Numbers w(WORDS);
+        memcpy(w.data(), &s, sizeof s);
+        return w;
+    }
+};
+
+constexpr AdamW ADAM = {0.01f, 0.9f, 0.95f, 1e-8f, 0.1f};
+Step step_of(int64_t updates, float scale) {
+    Step s = {};
+    gate_step(&s, 1, 1, ADAM, {});
+    s.updates = updates;
+    s.scale = scale;
+    s.m_scale = float(1 / (1 - std::pow(double(ADAM.beta1), double(updates))));
+    s.v_scale = float(1 / (1 - std::pow(double(ADAM.beta2), double(updates))));
+    return s;
+}
+
+// Weights about as large as a step, second moments away from 0: an error in either term of the step shows.
+struct Problem {
+    Numbers w, m, v, dw, decays;
+    template <class P> static Problem of(int64_t n, bool with_master) {
+        Problem p = {random_normal(n, 1, 0.02), random_normal(n, 2), random_normal(n, 3), random_normal(n, 4, 2),
+                     Numbers(size_t(ceil_div(n, 64)))};
+        p.w = with_master ? rounded<float>(p.w) : rounded<P>(p.w);
+        p.m = rounded<float>(p.m), p.dw = rounded<float>(p.dw);
+        for (double& x : p.v) x = 1 + x * x;
+        p.v = rounded<float>(p.v);
+        for (size_t i = 0; i < p.decays.size(); i++) p.decays[i] = double(philox(5, 6, i).v[0] % 2);
+        return p;
+    }
+};
+
+// The arrays of one step on the device.
+template <class P> struct State {
+    Array<P> w;
+    Array<float> master, m, v, dw;
+    Array<uint8_t> decays;
+    bool with_master;
+    State(Memory mem, const Problem& p, bool with_master)
+        : w(mem, p.w), master(mem, p.w), m(mem, p.m), v(mem, p.v), dw(mem, p.dw), decays(mem, p.decays),
+          with_master(with_master) {}
+    template <class T> void run(const Ops<T, P>& op, const Step& s, uint64_t seed, AdamW a = ADAM) {
+        DeviceStep step(Memory(op), s);
+        op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, m, v, dw, decays, w.size(), step, a, seed);
+    }
+    std::vector<unsigned char> bits() const {
+        auto all = w.bits();
+        for (const Array<float>* a : {&master, &m, &v}) {
+            auto more = a->bits();
+            all.insert(all.end(), more.begin(), more.end());
+        }
+        return all;
+    }
+};
+
+// got (bf16): each of the two neighbours of `exact`, as often as its distance has it; or exact itself. w: before.
+void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, const Numbers& w) {
+    double drift = 0, variance = 0;
+    for (size_t i = 0; i < got.size(); i++) {
+        const float x = float(exact[i]), g = float(got[i]);
+        uint32_t xb, gb;
+        memcpy(&xb, &x, 4);
+        memcpy(&gb, &g, 4);
+        const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
+        // What x in float may be off, in bf16 steps: much where w and its change cancel.
+        const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
+        demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
+        drift += up - part;
+        variance += part * (1 - part);
+    }
+    demand(check, std::fabs(drift) <= 4 * std::sqrt(variance) + 1, "the mean");
+}
+
+template <class T, class P>
+void check_stochastic(Check& check, const Ops<T, P>& op, const Problem& p, const Numbers& exact) {
+    const Step s = step_of(7, 1);
+    auto run = [&](int64_t updates, uint64_t seed) {
+        State<P> state(Memory(op), p, false);
+        Step other = s;
+        other.updates = updates;
+        state.run(op, other, seed);
+        return state.w.bits();
+    };
+    State<P> state(Memory(op), p, false);
+    state.run(op, s, 11);
+    expect_unbiased(check, state.w.read(), exact, p.w);
+    demand(check, state.w.intact(), "w");
+    demand(check, run(7, 11) == state.w.bits(), "the same again");
+    if (exact.size() < 64) return;
+    demand(check, run(8, 11) != state.w.bits(), "another step, other bits");
+    demand(check, run(7, 12) != state.w.bits(), "another seed, other bits");
+}
+
+// Without a gradient, and with powers of two, a step is exact in float: w - w / 512, or w where nothing decays.
+template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>& op, Problem p) {
+    const uint64_t seed = 12345678901, updates = 77;
+    for (Numbers* zeros : {&p.m, &p.v, &p.dw}) std::fill(zeros->begin(), zeros->end(), 0);
+    Step s = {};
+    s.updates = int64_t(updates), s.scale = s.m_scale = s.v_scale = 1;
+    State<P> state(Memory(op), p, false);
+    state.run(op, s, seed, {0x1p-4f, 0.9f, 0.95f, 1e-8f, 0x1p-5f});
+    const Numbers got = state.w.read();
+    bool promised = true;
+    for (size_t i = 0; i < got.size(); i++) {
+        const float x = float(p.decays[i / 64] == 0 ? p.w[i] : p.w[i] - p.w[i] / 512);
+        uint32_t bits;
+        memcpy(&bits, &x, 4);
+        bits += philox(seed, updates, i / 4).v[i % 4] >> 16;
+        promised = promised && got[i] == double(to_float(bf16{uint16_t(bits >> 16)}));
+    }
+    demand(check, promised, "the bits that are promised");
+}
+}   // namespace
+
+template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master) {
+    const Memory mem(op);
+    Check check = named("adamw", n);
+    check.shape += with_master ? " with master" : "";
+    const Problem p = Problem::of<P>(n, with_master);
+    for (float scale : {0.37f, 1.0f}) {
+        const Step s = step_of(7, scale);
+        Numbers w = p.w;
+        std::vector<float> m(p.m.begin(), p.m.end()), v(p.v.begin(), p.v.end());
+        std::vector<uint8_t> decays(p.decays.begin(), p.decays.end());
+        reference_ops().adamw(w.data(), nullptr, m.data(), v.data(), p.dw.data(), decays.data(), n, &s, ADAM, 0);
+        State<P> state(mem, p, with_master);
+        state.run(op, s, 11);
+        check.expect("m", state.m, Numbers(m.begin(), m.end()), ROUNDING<float>);
+        check.expect("v", state.v, Numbers(v.begin(), v.end()), ROUNDING<float>);
+        if (with_master) {
+            check.expect("master", state.master, w, ROUNDING<float>);
+            const bool copied = state.w.read() == rounded<P>(state.master.read());
+            demand(check, copied && state.w.intact(), "w, the rounded master");
+        } else if (sizeof(P) == 4) {
+            check.expect("w", state.w, w, ROUNDING<float>);
+        } else if (scale == 1) {
+            check_stochastic(check, op, p, w);
+            check_random_bits(check, op, p);
+        }
+    }
+    State<P> state(mem, p, with_master);
+    const auto before = state.bits();
+    Step skipped = step_of(7, 1);
+    skipped.skipped = 1;
+    state.run(op, skipped, 11);
+    demand(check, state.bits() == before, "a skipped step");
+    return check;
+}
+
+template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n) {
+    const Memory m(op);
+    Check check = named("sum_of_squares", n);
+    Numbers x = random_normal(n, 1);
+    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // squares that float does not hold, alone or together
+    x = rounded<Grad<P>>(x);
+    double sum = 0;
+    reference_ops().sum_of_squares(&sum, x.data(), n);
+    Array<double> out(m, 1);
+    Array<Grad<P>> ax(m, x);
+    op.sum_of_squares(out, ax, n);
+    check.expect("sum", out, {sum}, 1e-12);
+    x[size_t(n / 2)] = x[size_t(n - 1)] = 1;
+    sum = 0;
+    reference_ops().sum_of_squares(&sum, x.data(), n);
+    Array<Grad<P>> ones(m, x);
+    op.sum_of_squares(out, ones, n);
+    check.expect("sum without large ones", out, {sum}, 1e-12);
+    return check;
+}
+
+template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n) {
+    const Memory m(op);
+    Check check = named("add_losses", n);
+    const Numbers loss = rounded<float>(random_normal(n, 1, 10));
+    const std::vector<float> floats(loss.begin(), loss.end());
+    double sum = 1234.5;
+    Array<double> total(m, Numbers{sum});
+    Array<float> al(m, loss);
+    reference_ops().add_losses(&sum, floats.data(), n);
+    op.add_losses(total, al, n);
+    check.expect("total", total, {sum}, 1e-12);
+    return check;
+}
+
+template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
+    const Memory m(op);
+    Check check = named("gate", n);
+    Numbers squares = random_normal(n, 1);
+    for (double& x : squares) x = x * x + 0.1;
+    struct Case { double loss, square; Limits limits; int64_t updates; };
+    for (const Case& c : {Case{3, 1, {}, 0}, {3, 1, {1}, 1}, {3, 1, {1e9}, 2000}, {3, 1, {1, 0.1}, 3},
+                          {3, 1, {0, 10, 0.1}, 4}, {NAN, 1, {}, 5}, {INFINITY, 1, {1}, 6}, {3, NAN, {1}, 7},
+                          {3, INFINITY, {1}, 0}}) {
+        squares[size_t(n / 2)] = c.square;
+        Step expected = {};
+        expected.updates = c.updates;
+        DeviceStep step(m, expected);
+        Array<double> loss(m, Numbers{c.loss}), as(m, squares);
+        reference_ops().gate(&expected, &c.loss, 0.25, squares.data(), n, ADAM, c.limits);
+        op.gate(step, loss, 0.25, as, n, ADAM, c.limits);
+        const Step got = step.read();
+        demand(check, got.updates == expected.updates && got.skipped == expected.skipped && step.memory.intact(),
+               "updates, skipped");
+        auto near = [](double a, double b, double limit) {
+            return a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= limit * std::fabs(b);
+        };
+        demand(check, near(got.loss, expected.loss, 0) && near(got.norm, expected.norm, 1e-13), "loss, norm");
+        demand(check, near(got.scale, expected.scale, 1e-6), "scale");
+        demand(check, near(got.m_scale, expected.m_scale, 1e-6) && near(got.v_scale, expected.v_scale, 1e-6),
+               "m_scale, v_scale");
+    }
+    return check;
+}
+
+template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
+    const Memory m(op);
+    Check check = named("from_floats, to_floats", n);
+    std::vector<float> floats(static_cast<size_t>(n));    // of any bits: NaN, infinities, ties, denormals
+    std::vector<P> expected(floats.size());
+    Numbers numbers(floats.size());
+    for (size_t i = 0; i < floats.size(); i++) {
+        const Philox4 random = philox(9, 1, i);
+        uint32_t bits = random.v[0];
+        if (random.v[1] % 4 == 0) bits = (bits & 0xffff0000) | 0x8000;           // halfway
+        if (random.v[1] % 16 == 1) bits = (bits & 0x80000000) | 0x7f800000;      // infinite
+        memcpy(&floats[i], &bits, 4);
+        if (std::isnan(floats[i])) floats[i] = NAN;    // one way to be none, as it passes through double here
+        expected[i] = from_float<P>(floats[i]);
+        numbers[i] = double(floats[i]);
+    }
+    Array<float> from(m, numbers), back(m, n);
+    Array<P> to(m, n);
+    op.from_floats(to, from, n);
+    auto same = [](const std::vector<unsigned char>& got, const auto& want) {
+        return memcmp(got.data(), want.data(), got.size()) == 0;
+    };
+    demand(check, same(to.bits(), expected) && to.intact(), "from_floats");
+    for (size_t i = 0; i < floats.size(); i++) floats[i] = to_float(expected[i]);
+    op.to_floats(back, to, n);
+    demand(check, same(back.bits(), floats) && back.intact(), "to_floats");
+    return check;
+}
+
+template Check check_adamw(const Ops<float>&, int64_t, bool);
+template Check check_adamw(const Ops<bf16>&, int64_t, bool);
+template Check check_adamw(const Ops<float, bf16>&, int64_t, bool);
+template Check check_sum_of_squares(const Ops<float>&, int64_t);
+template Check check_sum_of_squares(const Ops<bf16>&, int64_t);
+template Check check_sum_of_squares(const Ops<float, bf16>&, int64_t);
+template Check check_add_losses(const Ops<float>&, int64_t);
+template Check check_add_losses(const Ops<bf16>&, int64_t);
+template Check check_add_losses(const Ops<float, bf16>&, int64_t);
+template Check check_gate(const Ops<float>&, int);
+template Check check_gate(const Ops<bf16>&, int);
+template Check check_gate(const Ops<float, bf16>&, int);
+template Check check_casts(const Ops<float>&, int64_t);
+template Check check_casts(const Ops<bf16>&, int64_t);
+template Check check_casts(const Ops<float, bf16>&, int64_t);

@@ -1,0 +1,108 @@
+// check.h - one operation of a table against the reference, on random inputs, in guarded and poisoned device memory.
+// The checks of one layer lie in selftest/<layer>.cpp; `flatgpt selftest` runs them at the sizes of real models, the
+// tests at awkward ones and on the emulated GPU.
+#pragma once
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "layers/ops.h"
+
+using Numbers = std::vector<double>;
+
+// Random, the same for the same stream.
+Numbers random_normal(int64_t n, uint64_t stream, double scale = 1);
+std::vector<int> random_tokens(int64_t n, int V, uint64_t stream);
+
+inline float as_float(double x) { return float(x); }
+template <class X> X as(double x) { return from_float<X>(float(x)); }
+template <> inline double as<double>(double x) { return x; }
+template <> inline int as<int>(double x) { return int(x); }
+template <> inline uint8_t as<uint8_t>(double x) { return uint8_t(x); }
+template <class X> double number(X x) { return double(to_float(x)); }
+template <> inline double number<double>(double x) { return x; }
+template <> inline double number<int>(int x) { return x; }
+// What a table of type X sees of these numbers: the reference must see the same.
+template <class X> Numbers rounded(Numbers v) {
+    for (double& x : v) x = number(as<X>(x));
+    return v;
+}
+
+// A device's memory, whatever the type of its table.
+struct Memory {
+    void* (*allocate)(int64_t);
+    void (*release)(void*, int64_t);
+    void (*upload)(void*, const void*, int64_t);
+    void (*download)(void*, const void*, int64_t);
+    template <class T, class P> explicit Memory(const Ops<T, P>& o)
+        : allocate(o.allocate), release(o.release), upload(o.upload), download(o.download) {}
+};
+
+// n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is
+// given.
+template <class X> class Array {
+  public:
+    Array(Memory memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
+    Array(Memory memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
+    Array(const Array&) = delete;
+    ~Array() { memory.release(base, bytes()); }
+    operator X*() { return reinterpret_cast<X*>(static_cast<char*>(base) + GUARD); }
+    int64_t size() const { return n; }
+
+    Numbers read() const {
+        std::vector<X> host(static_cast<size_t>(n));
+        memory.download(host.data(), static_cast<char*>(base) + GUARD, n * int64_t(sizeof(X)));
+        Numbers out;
+        out.reserve(host.size());
+        for (X x : host) out.push_back(number(x));
+        return out;
+    }
+    std::vector<unsigned char> bits() const {
+        std::vector<unsigned char> host(size_t(n) * sizeof(X));
+        memory.download(host.data(), static_cast<char*>(base) + GUARD, int64_t(host.size()));
+        return host;
+    }
+    bool intact() const {    // nothing was written before or behind
+        std::vector<unsigned char> all(static_cast<size_t>(bytes()));
+        memory.download(all.data(), base, bytes());
+        for (int64_t i = 0; i < GUARD; i++)
+            if (all[size_t(i)] != 0xa5 || all[size_t(bytes() - 1 - i)] != 0xa5) return false;
+        return true;
+    }
+
+  private:
+    static constexpr int64_t GUARD = 256;    // keeps the alignment of an allocation
+    int64_t bytes() const { return n * int64_t(sizeof(X)) + 2 * GUARD; }
+    void fill(const double* from) {
+        base = memory.allocate(bytes());
+        CHECK(base, "no memory for %lld bytes", (long long)bytes());
+        std::vector<unsigned char> all(static_cast<size_t>(bytes()), 0xa5);
+        X* x = reinterpret_cast<X*>(all.data() + GUARD);
+        if (from)
+            for (int64_t i = 0; i < n; i++) x[i] = as<X>(from[i]);
+        else memset(static_cast<void*>(x), 0xff, size_t(n) * sizeof(X));
+        memory.upload(base, all.data(), bytes());
+    }
+    Memory memory;
+    int64_t n;
+    void* base;
+};
+
+// The outcome of one operation at one size.
+struct Check {
+    std::string op, shape;    // "layernorm_backward", "N=33 C=768"
+    double worst = 0;         // of all outputs, error over what is allowed: above 1, or NaN, is a failure
+    std::string output;       // the one it was
+    bool ok() const { return worst <= 1; }
+
+    // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
+    // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
+    template <class X> void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit) {
+        double e = got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY;
+        if (!(e <= worst)) worst = e, output = what;
+    }
+    // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
+    static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
+};
+// What storing in X costs: a limit for outputs that are right but for their rounding.
+template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;

@@ -1,0 +1,175 @@
+// dry_run.cpp - `flatgpt train --dry-run`: what a run would take, and what its ranks would send and wait for.
+#include <algorithm>
+#include <cmath>
+
+#include "tools/bench.h"
+#include "model/forecast.h"
+#include "train.h"
+
+namespace {
+Workload workload(const Trainer& t) {
+    Workload w = {t.config, t.plan, t.accumulate};
+    w.weights = with_ops(*t.device.model, []<class T, class P>(const Ops<T, P>&) { return element_of<P>; });
+    return w;
+}
+
+int64_t model_bytes(const Trainer& t, const Plan& plan) {
+    int64_t bytes = 0;
+    for (const MemoryRow& r : t.device.model->memory(t.config, plan)) bytes += r.bytes;
+    return bytes;
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+// What a rank collects of m and v for the checkpoint's tensors that it writes, at most.
+int64_t collected_bytes(const Config& c, const Plan& plan) {
+    if (!plan.zero) return 0;
+    const std::vector<Bucket> buckets = config_buckets(c, plan.ranks);
+    const std::vector<int> owners = config_owners(c, plan.ranks);
+    std::vector<int64_t> of_rank(size_t(plan.ranks), 0);
+    for (size_t k = 0; k < buckets.size(); k++) of_rank[size_t(owners[k])] += 2 * 4 * buckets[k].size;
+    return *std::max_element(of_rank.begin(), of_rank.end());
+}
+
+Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
+    int64_t largest = 0;    // a matrix is turned on its way to a file
+    for (const Tensor& x : config_tensors(t.config))
+        if (x.transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
+    rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
+    // The libraries take theirs when they first work: a pass of a toy shows how much.
+    Result<Device> toy = open_device(t.o.device, true);
+    TRY(toy.status);
+    Model& g = *toy.value.model;
+    TRY(g.allocate({256, 256, 1, 4, 256, 1024, 1e-5f}, {Use::train, 1, 256}));
+    g.init(1);
+    const std::vector<int> zeros(256);
+    g.batch(zeros.data(), zeros.data(), 1, 256);
+    g.forward();
+    g.loss(true, 1.0f / 256);
+    g.backward();
+    toy.value.model.reset();
+    rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
+    return {};
+}
+
+// What this run would fit with, where it does not: one change each.
+void advise_memory(const Trainer& t, int64_t total) {
+    const Plan& plan = t.plan;
+    const int64_t have = t.device.total_bytes, rest = total - model_bytes(t, plan);
+    printf("              more than this GPU's %s\n", human_bytes(double(have)).c_str());
+    auto offer = [&](const std::string& what, const Plan& other) {
+        const int64_t bytes = model_bytes(t, other) + rest;
+        if (bytes <= have) printf("              %s: %s\n", what.c_str(), human_bytes(double(bytes)).c_str());
+    };
+    Plan other = plan;
+    for (other.zero++; other.zero <= 2 && plan.ranks > 1; other.zero++)
+        offer("--zero " + std::to_string(other.zero), other);
+    other = plan, other.recompute = Recompute::blocks;
+    if (plan.recompute != Recompute::blocks) offer("--recompute blocks", other);
+    other = plan, other.B = 1;
+    if (plan.B > 1) offer("--batch 1", other);
+    other.zero = plan.ranks > 1 ? 2 : 0, other.recompute = Recompute::blocks;
+    offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
+}
+
+// ---- ranks ----------------------------------------------------------------------------------------------------------
+
+// GPUs: eight of a machine by NVLink, of whose 450 GB/s (H100) NCCL moves 370, and a 400 Gb/s adapter each; 45 % of the
+// peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it); AdamW at 2.7 of
+// an H100's 3.35 TB/s; of a planned GPU's data sheet the same shares. CPUs: a process of each
+// machine, 10 Gb/s Ethernet, 60 % of products at their peak (README).
+Cluster cluster(const Trainer& t) {
+    const TrainOptions& o = t.o;
+    Cluster k;
+    if (t.device.gpu) {
+        const double part = t.device.dtype == Dtype::bf16 ? 1 : t.device.dtype == Dtype::tf32 ? 0.5 : 1.0 / 15;
+        k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
+        if (t.device.link > 0) k.inside = 370.0 / 450 * t.device.link, k.outside = std::min(k.outside, k.inside);
+        k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);
+    } else {
+        k.node = 1, k.inside = 10e9, k.outside = 1.25e9;
+        k.hop_inside = 1e-6, k.hop_outside = 50e-6, k.call = 0, k.trees = false;
+        k.memory = 20e9;
+        if (!(o.tflops > 0)) {
+            const Peaks peaks = cpu_peaks(t.device.dtype == Dtype::bf16);
+            k.memory = peaks.bytes;
+            k.flops = (peaks.tiles ? 0.25 : 0.6) * peaks.products;    // oneDNN 2.6 with AMX: 1.0 to 1.45 of 5 TFLOP/s
+        }
+    }
+    if (o.node_ranks) k.node = o.node_ranks;
+    if (o.bandwidth > 0) k.outside = 1e9 * o.bandwidth;
+    if (o.tflops > 0) k.flops = 1e12 * o.tflops;
+    return k;
+}
+
+std::string decimal_bytes(double n) {
+    static const char* const units[] = {"kB", "MB", "GB", "TB"};
+    int unit = 0;
+    for (n /= 1e3; n >= 1e3 && unit < 3; n /= 1e3) unit++;
+    char text[32];
+    snprintf(text, sizeof text, "%.1f %s", n, units[unit]);
+    return text;
+}
+std::string duration(double seconds) {
+    char text[32];
+    snprintf(text, sizeof text, seconds < 1 ? "%.1f ms" : "%.2f s", seconds < 1 ? 1e3 * seconds : seconds);
+    return text;
+}
+
+void print_ranks(const Trainer& t) {
+    const Workload w = workload(t);
+    const Cluster k = cluster(t);
+    const Forecast f = forecast(w, k);
+    const int node = std::min(k.node, w.plan.ranks), nodes = int(ceil_div(w.plan.ranks, node));
+    printf("ranks         %d, %d on each of %d machine%s, --zero %d; a forecast, nothing is measured: dev/scale.md\n",
+           w.plan.ranks, node, nodes, nodes == 1 ? "" : "s", w.plan.zero);
+    auto of_zero = [&](const std::string& text) { return w.plan.zero ? text : std::string(); };
+    printf("on the wire   each rank sends %s a step in %d collectives: gradients as %s%s\n",
+           decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.wire == Element::bf16 ? "bf16" : "fp32",
+           of_zero(" " + decimal_bytes(f.gradients) + ", parameters " + decimal_bytes(f.parameters)).c_str());
+    char links[128];
+    if (nodes == 1) snprintf(links, sizeof links, "%.4g GB/s", k.inside / 1e9);
+    else if (node == 1) snprintf(links, sizeof links, "%.4g GB/s", k.outside / 1e9);
+    else snprintf(links, sizeof links, "%.4g GB/s to other machines, %.4g within", k.outside / 1e9, k.inside / 1e9);
+    printf("to hide       %s of sending at %s, behind %s of work at %.3g TFLOP/s\n", duration(f.sending).c_str(), links,
+           duration(f.work).c_str(), k.flops / 1e12);
+    printf("efficiency    %.1f %%: %s a step, %s of it waiting for gradients%s; %s tokens/s in all\n",
+           100 * f.efficiency(), duration(f.step()).c_str(), duration(f.waiting_for_gradients).c_str(),
+           of_zero(", " + duration(f.waiting_for_parameters) + " for parameters").c_str(),
+           human_count(double(t.o.total_batch) / f.step()).c_str());
+    const std::vector<std::string> advice = forecast_advice(w, k);
+    if (!advice.empty())
+        printf("              %.0f %% of the step waits; what would help:\n", 100 - 100 * f.efficiency());
+    for (const std::string& line : advice) printf("              %s\n", line.c_str());
+}
+}    // namespace
+
+Status Trainer::dry_run() {
+    printf("model         %s parameters: %d layers, %d heads, %d channels, context %d, vocabulary %d\n",
+           human_count(double(config_parameters(config))).c_str(), config.L, config.NH, config.C, config.T, config.V);
+    printf("data          %s tokens in %zu shards, %lld windows of %d\n", human_count(double(data.tokens())).c_str(),
+           data.shards().size(), (long long)data.samples(), o.seq_len);
+    char by_ranks[32] = "";
+    if (plan.ranks > 1) snprintf(by_ranks, sizeof by_ranks, " x %d (ranks)", plan.ranks);
+    printf("step          %lld tokens = %d x %d x %d (accumulated)%s; %lld steps = %s tokens, %.2f epochs\n",
+           (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks, (long long)o.steps,
+           human_count(double(o.total_batch) * double(o.steps)).c_str(),
+           double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
+    const double flops = config_flops_per_token(config, o.seq_len);
+    printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
+           flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
+    printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
+    std::vector<MemoryRow> rows = device.model->memory(config, plan);
+    if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
+    if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
+    else TRY(add_cpu_rows(*this, rows));
+    int64_t total = 0;
+    for (const MemoryRow& r : rows) {
+        printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
+        total += r.bytes;
+    }
+    printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
+    if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
+    if (plan.ranks > 1) print_ranks(*this);
+    return {};
+}

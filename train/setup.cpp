@@ -1,0 +1,344 @@
+// setup.cpp - `flatgpt train` up to the first step: flags, model, data, run directory, resume.
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <memory>
+
+#include "base/file.h"
+#include "model/gpu_plan.h"
+#include "model/forecast.h"
+#include "train.h"
+
+int64_t resident_bytes() {
+    long pages = 0, resident = 0;
+    FILE* f = fopen("/proc/self/statm", "r");
+    if (!f) return 0;
+    int got = fscanf(f, "%ld %ld", &pages, &resident);
+    fclose(f);
+    return got == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+}
+
+Trainer::~Trainer() {
+    if (metrics) fclose(metrics);
+    if (lock >= 0) close(lock);
+}
+
+// TOML without some of its rows.
+static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
+    std::string rest;
+    for (size_t at = 0, end; at < toml.size(); at = end) {
+        end = std::min(toml.find('\n', at), toml.size() - 1) + 1;
+        const std::string row = toml.substr(at, end - at);
+        if (std::none_of(keys.begin(), keys.end(), [&](const std::string& k) { return row.starts_with(k + " = "); }))
+            rest += row;
+    }
+    return rest;
+}
+
+// Who has a run's directory, as its process wrote it into the lock.
+static std::string lock_holder(const std::string& path) {
+    const Result<std::string> text = read_file(path, 4096);
+    return text.ok() ? text.value.substr(0, text.value.find('\n')) : "";
+}
+
+// ---- the ranks ------------------------------------------------------------------------------------------------------
+
+Status Trainer::same_everywhere(const std::string& text) {
+    if (!ranks.watch) return {};
+    auto lines = [](const std::string& all) {
+        std::vector<std::string> out;
+        for (size_t at = 0, end; at < all.size(); at = end + 1) {
+            end = std::min(all.find('\n', at), all.size());
+            out.push_back(all.substr(at, end - at));
+        }
+        return out;
+    };
+    const std::vector<std::string> all = ranks.watch->gather(text), mine = lines(text);
+    std::string differs;
+    for (size_t r = 1; r < all.size() && differs.empty(); r++) {
+        if (all[r] == text) continue;
+        const std::vector<std::string> theirs = lines(all[r]);
+        const auto [a, b] = std::mismatch(theirs.begin(), theirs.end(), mine.begin(), mine.end());
+        differs = "the ranks differ: " + ranks.watch->name(int(r)) + " has " +
+                  (a == theirs.end() ? "less" : *a) + ", rank 0 has " + (b == mine.end() ? "less" : *b);
+    }
+    differs = ranks.watch->broadcast(differs);
+    if (differs.empty()) return {};
+    together = true;
+    return {Exit::peer, differs};
+}
+
+// The binary and every flag but those that tell one rank from another.
+Status Trainer::same_configuration() {
+    if (!ranks.watch) return {};
+    uint64_t binary = HASH_START;
+    Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
+    if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
+    char line[64];
+    snprintf(line, sizeof line, "binary = %016llx\n", (unsigned long long)binary);
+    return same_everywhere(line + without(o.resolved, {"threads"}));
+}
+
+Status Trainer::same_start() {
+    if (!ranks.watch) return {};
+    auto hash = [](const char* name, uint64_t h) {
+        char row[64];
+        snprintf(row, sizeof row, "%s = %016llx\n", name, (unsigned long long)h);
+        return std::string(row);
+    };
+    return same_everywhere("step = " + std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
+                           hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
+                           hash("weights", device.model->hash()));
+}
+
+// A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
+void Trainer::same_algorithms() {
+    if (!ranks.watch || !device.gpu || ranks.count() == 1) return;
+    Model& g = *device.model;
+    if (ranks.first()) {
+        g.comm = nullptr;
+        g.begin_step();
+        g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+        g.forward();
+        g.loss(true, 1);
+        g.backward();
+        (void)g.mean_loss();
+        g.comm = ranks.comm.get();
+    }
+    device_choose(ranks.watch->broadcast(device_choices()));
+}
+
+// Ranks that their launcher has not bound to cores of their own divide those of the machine.
+void Trainer::share_cores() {
+    cpu_set_t mine;
+    if (o.device.threads || ranks.place.local_ranks == 1 || sched_getaffinity(0, sizeof mine, &mine) != 0) return;
+    if (CPU_COUNT(&mine) < sysconf(_SC_NPROCESSORS_ONLN)) return;
+    cpu_set_threads(0);
+    o.device.threads = std::max(1, cpu_threads() / ranks.place.local_ranks);
+}
+
+// ---- set-up ---------------------------------------------------------------------------------------------------------
+
+// What fails on every rank, such as a wrong flag, ends each with its own exit code; what fails on one ends the others
+// with exit 7.
+Status Trainer::agreed(const Status& mine) {
+    Status all = ranks.agree(mine);
+    together = !all.ok();
+    return all;
+}
+
+Status Trainer::set_up() {
+    TRY(agreed(o.dry_run || !o.out.empty()
+                   ? Status{}
+                   : fail(Exit::usage, "--out is required: the directory for checkpoints and metrics.jsonl")));
+    // Who was started where, by flags, is no part of the run: it may go on by a launcher, or alone.
+    o.resolved = without(o.resolved, {"rank", "ranks", "local-rank", "master"});
+    TRY(same_configuration());
+    TRY(find_start());
+    TRY(agreed(choose_model()));
+    share_cores();
+    Result<Device> opened = o.dry_run ? plan_device(o.device, o.gpu, ranks.place.local_rank)
+                                      : open_device(o.device, true, ranks.place.local_rank);
+    TRY(agreed(opened.status));
+    device = std::move(opened.value);
+    TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there
+    // A rank that does not come through NCCL's beginnings has left already.
+    if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
+    device.model->comm = ranks.comm.get();
+    TRY(agreed(choose_batch()));
+    settle_batch();
+    TRY(agreed(open_data()));
+    TRY(agreed(plan_steps()));
+    warn_of_repetition();
+    if (o.dry_run) return dry_run();
+    TRY(open_run());
+    measured = measure_peak(device);
+    TRY(agreed(device.model->allocate(config, plan)));
+    TRY(agreed(load()));
+    TRY(same_start());
+    same_algorithms();
+    state.config = o.resolved;
+    state.dtype = dtype_name(device.dtype), state.backend = device.model->backend();
+    TRY(agreed(open_metrics()));
+    progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
+                  std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
+                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " +
+                  (ranks.count() > 1 ? std::to_string(ranks.count()) + " ranks by " + ranks.place.launcher + " and " +
+                                           ranks.comm->name() + ", each "
+                                     : "") +
+                  device.text);
+    return {};
+}
+
+// A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half
+// of that, the 40th nothing (Muennighoff et al. 2023).
+void Trainer::warn_of_repetition() {
+    const double unique = double(data.samples()) * o.seq_len, parameters = double(config_parameters(config));
+    const double epochs = double(o.steps) * double(o.total_batch) / unique;
+    const bool large = start.empty() && parameters > unique && epochs > 4;
+    if ((epochs <= 16 && !large) || o.patience > 0) return;    // patience ends the run in time
+    progress.note("warning: the run reads its data " + human_count(epochs) + " times (" + human_count(unique) +
+                  " tokens" + (large ? ", fewer than the model's " + human_count(parameters) + " parameters" : "") +
+                  "): it will be learnt by heart; --patience, fewer steps" + (large ? ", a smaller model" : "") +
+                  " or more text would help");
+}
+
+Status Trainer::choose_batch() {
+    plan.use = Use::train;
+    plan.B = o.batch, plan.S = o.seq_len;
+    plan.recompute = o.recompute == "blocks"  ? Recompute::blocks
+                     : o.recompute == "cheap" ? Recompute::cheap
+                                              : Recompute::none;
+    plan.master = !o.stochastic_rounding;
+    plan.rank = ranks.rank(), plan.ranks = ranks.count();
+    plan.zero = o.zero;
+    plan.wire = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
+    if (o.batch) return {};
+    if (o.total_batch % o.seq_len)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of --seq-len %d", (long long)o.total_batch,
+                    o.seq_len);
+    // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the
+    // ranks of a machine share it.
+    const int64_t free = device.model->free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.place.local_ranks);
+    const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
+    auto need = [&](int B) {
+        plan.B = B;
+        int64_t bytes = collective_scratch({config, plan}, device.gpu);
+        for (const MemoryRow& r : device.model->memory(config, plan)) bytes += r.bytes;
+        return bytes;
+    };
+    if (need(1) > free)
+        return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
+                    human_bytes(double(need(1))).c_str(), human_bytes(double(free)).c_str());
+    int fits = 1;    // more sequences never need less
+    for (int over = int(std::min<int64_t>(rows, 4096)) + 1; over - fits > 1;) {
+        const int B = (fits + over) / 2;
+        (need(B) <= free ? fits : over) = B;
+    }
+    plan.B = fits;
+    return {};
+}
+
+// What the command line left open (`unset`), as it was settled: a resumed run takes the same, by however many ranks.
+void Trainer::resolve(const std::string& key, const std::string& unset, const std::string& value) {
+    const size_t at = ("\n" + o.resolved).find("\n" + key + " = " + unset + "\n");
+    if (at != std::string::npos) o.resolved.replace(at, key.size() + 3 + unset.size(), key + " = " + value);
+}
+
+// --batch auto: what fits on every rank, and divides the step.
+void Trainer::settle_batch() {
+    if (o.batch) return;
+    if (ranks.watch) {
+        for (const std::string& theirs : ranks.watch->gather(std::to_string(plan.B)))
+            plan.B = std::min(plan.B, stoi(theirs));
+        plan.B = stoi(ranks.watch->broadcast(std::to_string(plan.B)));
+    }
+    while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
+    o.batch = plan.B;
+    resolve("batch", "0", std::to_string(o.batch));
+    progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
+}
+
+Status Trainer::open_data() {
+    const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
+    const TokenizerSource whose = {
+        theirs ? start + "'s" : o.tokenizer.empty() ? "gpt2, the default" : "--tokenizer " + o.tokenizer,
+        theirs ? "tokenize the text again with that one, " + start + "/tokenizer.json"
+               : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
+    LoaderConfig l;
+    l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
+    l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
+    Result<Loader> opened = Loader::open(l);
+    TRY(opened.status);
+    data = std::move(opened.value);
+    if (!o.val.empty()) {
+        l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
+        Result<Loader> v = Loader::open(l);
+        TRY(v.status);
+        val = std::move(v.value);
+        const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
+        state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
+        TRY(shards_match(val.shards(), tokenizer, config.V, whose));
+    }
+    return shards_match(data.shards(), tokenizer, config.V, whose);
+}
+
+Status Trainer::plan_steps() {
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
+    if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
+    if (o.total_batch % all)
+        return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
+                    (long long)o.total_batch, plan.ranks > 1 ? " x ranks" : "", (long long)all);
+    if (o.total_batch / all > 1 << 20)
+        return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
+                    1 << 20, (long long)all);
+    accumulate = int(o.total_batch / all);
+    if (o.steps == 0) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
+    if (o.warmup < 0) o.warmup = std::min<int64_t>(700, o.steps / 10);
+    if (o.warmup > o.steps)
+        return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
+    schedule = {o.lr_schedule == "cosine"   ? Decay::cosine
+                : o.lr_schedule == "linear" ? Decay::linear
+                : o.lr_schedule == "wsd"    ? Decay::wsd
+                                            : Decay::constant,
+                o.lr, o.final_lr_frac, o.warmup, o.steps};
+    tokens.resize(size_t(micro)), targets.resize(size_t(micro));
+    return {};
+}
+
+// By rank 0 alone, as all that is written there but the tensors of checkpoints: for these every rank must see what
+// rank 0 sees. A network's file system may take a moment.
+Status Trainer::open_run() {
+    TRY(agreed(ranks.first() ? take_run() : Status{}));
+    if (ranks.count() == 1) return {};
+    const std::string path = o.out + "/lock", holder = ranks.watch->broadcast(lock_holder(path));
+    for (int i = 0; i < 50 && lock_holder(path) != holder; i++) usleep(100000), heartbeat();
+    return agreed(lock_holder(path) == holder
+                      ? Status{}
+                      : fail(Exit::io, "--out %s is another directory here than on rank 0: it must be on a file system "
+                             "that all ranks share", o.out.c_str()));
+}
+Status Trainer::take_run() {
+    std::error_code error;
+    std::filesystem::create_directories(o.out, error);
+    if (error) return fail(Exit::io, "--out %s: cannot be created: %s", o.out.c_str(), error.message().c_str());
+    const std::string path = o.out + "/lock";
+    lock = open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (lock < 0) return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    if (flock(lock, LOCK_EX | LOCK_NB) != 0)
+        return fail(Exit::usage, "%s: another flatgpt train is using this directory: %s", o.out.c_str(),
+                    lock_holder(path).c_str());
+    char holder[128], host[64] = "", now[32];
+    gethostname(host, sizeof host - 1);
+    const time_t seconds = time(nullptr);
+    strftime(now, sizeof now, "%F %T", localtime(&seconds));
+    const int n = snprintf(holder, sizeof holder, "%s, pid %d, since %s\n", host, int(getpid()), now);
+    if (ftruncate(lock, 0) != 0 || write(lock, holder, size_t(n)) != n || fsync(lock) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
+    TRY(checkpoint_prune(o.out, 0));    // what a killed run left behind
+    if (o.resume == "no" && !checkpoint_list(o.out).empty())
+        return fail(Exit::usage,
+                    "%s holds checkpoints already: --resume auto goes on from the newest, another --out starts afresh",
+                    o.out.c_str());
+    return {};
+}
+
+Status Trainer::open_metrics() {
+    if (!ranks.first()) return {};
+    const std::string jsonl = o.out + "/metrics.jsonl";
+    TRY(replace_file(o.out + "/run.toml", o.resolved));
+    metrics = fopen(jsonl.c_str(), "a");
+    // What a killed run wrote after its last checkpoint will be written again.
+    std::error_code error;
+    state.metrics_bytes = std::min(state.metrics_bytes, int64_t(std::filesystem::file_size(jsonl, error)));
+    if (!metrics || error || ftruncate(fileno(metrics), state.metrics_bytes) != 0)
+        return fail(Exit::io, "%s: cannot be written: %s", jsonl.c_str(), strerror(errno));
+    return {};
+}

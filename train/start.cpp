@@ -1,0 +1,224 @@
+// start.cpp - what `flatgpt train` starts from: a checkpoint of its own, another model's weights, or new ones.
+#include <unistd.h>
+
+#include <climits>
+#include <filesystem>
+#include <map>
+
+#include "train.h"
+
+// The newest whole checkpoint under a path, its damaged successors named.
+Result<std::string> Trainer::newest(const std::string& path) {
+    std::vector<std::string> damaged;
+    Result<std::string> found = checkpoint_find(path, &damaged);
+    for (const std::string& why : damaged) progress.note("passed over: " + why);
+    return found;
+}
+
+Status Trainer::find_start() {
+    Status found = ranks.first() ? look_for_start() : Status{};
+    TRY(agreed(found));
+    if (!ranks.watch) return {};
+    start = ranks.watch->broadcast(start);
+    resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
+    return {};
+}
+
+Status Trainer::look_for_start() {
+    resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
+    const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
+    if (path.empty()) return {};
+    Result<std::string> found = newest(path);
+    TRY(found.status);
+    start = found.value;
+    // Checkpoints of another future would be pruned against this one's, and resumed in its place.
+    const std::vector<std::string> mine = checkpoint_list(o.out);
+    auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
+    if (resuming && o.resume != "auto" && !mine.empty() && name(mine.back()) > name(start))
+        return fail(Exit::usage, "--resume %s: %s is newer; another --out, or remove what is newer", start.c_str(),
+                    mine.back().c_str());
+    return {};
+}
+
+namespace {
+std::map<std::string, std::string> rows_of(const std::string& toml) {
+    std::map<std::string, std::string> rows;
+    for (size_t at = 0, end; at < toml.size(); at = end + 1) {
+        end = std::min(toml.find('\n', at), toml.size());
+        const std::string row = toml.substr(at, end - at);
+        if (const size_t equals = row.find(" = "); equals != std::string::npos)
+            rows[row.substr(0, equals)] = row.substr(equals + 3);
+    }
+    return rows;
+}
+// "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
+std::vector<std::string> changed_options(const std::string& before, const std::string& now) {
+    const std::map<std::string, std::string> old = rows_of(before);
+    std::vector<std::string> changed;
+    for (const auto& [key, value] : rows_of(now)) {
+        const auto was = old.find(key);
+        if (key == "out" || key == "resume" || was == old.end() || was->second == value) continue;
+        changed.push_back(key + " " + was->second + " -> " + value);
+    }
+    return changed;
+}
+}    // namespace
+
+static std::string shape_text(const Config& c) {
+    char text[96];
+    snprintf(text, sizeof text, "L=%d NH=%d C=%d T=%d", c.L, c.NH, c.C, c.T);
+    return text;
+}
+
+// A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
+Status Trainer::choose_model() {
+    std::error_code error;
+    const bool directory = std::filesystem::is_directory(o.model, error), given = !o.model.empty();
+    if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
+    std::string base = start;
+    Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
+    if (directory && !resuming) {
+        Result<std::string> found = newest(o.model);
+        TRY(found.status);
+        if (base.empty()) base = found.value;
+        named = checkpoint_config(found.value);
+    } else if (!directory && !o.model.empty()) {
+        named = config_named(o.model);
+    }
+    if (!resuming && !o.model.empty()) TRY(named.status);
+    Result<Config> found = base.empty() ? named : checkpoint_config(base);
+    TRY(found.status);
+    config = found.value;
+    Config asked = config;
+    // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared.
+    if (given && !start.empty() && named.ok() && !(resuming && !o.from.empty())) {
+        asked = named.value;
+        asked.V = config.V, asked.norm_eps = config.norm_eps;
+        asked.T = resuming && o.seq_len ? o.seq_len : config.T;
+    }
+    if (o.layers) asked.L = o.layers;
+    if (o.heads) asked.NH = o.heads;
+    if (o.channels) asked.C = o.channels, asked.F = 4 * o.channels;
+    if (!start.empty() && !(asked == config))
+        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model, --layers, --heads and "
+                    "--channels to take it as it is", start.c_str(), shape_text(config).c_str(),
+                    shape_text(asked).c_str());
+    config = asked;
+    TRY(choose_tokenizer(base));
+    if (start.empty()) {
+        if (o.vocab || tokenizer.vocab_size()) config.V = o.vocab ? o.vocab : tokenizer.vocab_size();
+        if (o.seq_len) config.T = o.seq_len;
+    }
+    if (o.vocab && o.vocab != config.V)
+        return fail(Exit::usage, "--vocab %d: %s has %d tokens", o.vocab, start.c_str(), config.V);
+    if (tokenizer.vocab_size() > config.V)
+        return fail(Exit::usage, "the tokenizer has %d tokens, the model %d", tokenizer.vocab_size(), config.V);
+    if (!o.seq_len) o.seq_len = config.T;
+    if (o.seq_len > config.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
+    return config_check(config);
+}
+
+// A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
+// --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
+Status Trainer::choose_tokenizer(const std::string& base) {
+    Result<Tokenizer> own = base.empty() ? Tokenizer() : checkpoint_tokenizer(base);
+    TRY(own.status);
+    tokenizer = own.value;
+    const bool known = tokenizer.vocab_size() > 0;
+    bool gone = false;
+    if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
+        Result<TrainState> before = checkpoint_state(base);
+        TRY(before.status);
+        gone = rows_of(before.value.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
+    }
+    if (!o.tokenizer.empty() && !gone) {
+        Result<Tokenizer> given = Tokenizer::load(o.tokenizer);
+        TRY(given.status);
+        const bool same = known && given.value.fingerprint() == tokenizer.fingerprint();
+        const std::string differ = "--tokenizer " + o.tokenizer + " (" + std::to_string(given.value.vocab_size()) +
+                                   " tokens) is not the one that " + base + " was trained with (" +
+                                   (known ? std::to_string(tokenizer.vocab_size()) + " tokens)" : "it has none)");
+        if (resuming && !same) return fail(Exit::usage, "%s; leave it out", differ.c_str());
+        if (known && !same && !start.empty()) progress.note("warning: " + differ + ": its ids meant other text there");
+        tokenizer = given.value;
+    } else if (!resuming && !known && !o.vocab) {
+        const Tokenizer gpt2 = Tokenizer::gpt2();
+        const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
+        if (base.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
+        if (!base.empty() && tokenizer.vocab_size())
+            progress.note(base + " holds no tokenizer.json; its vocabulary of " + std::to_string(config.V) +
+                          " is taken for GPT-2's");
+    }
+    if (o.sample_every && !tokenizer.vocab_size())
+        return fail(Exit::usage, "--sample-every: the run has no tokenizer to write text with; give --tokenizer");
+    return {};
+}
+
+// ---- weights --------------------------------------------------------------------------------------------------------
+
+// Documents of the shards that begin with end-of-text; -1 where a shard does not say. Shards that older versions made
+// do not say either, and do not begin with it: 0.
+static int64_t documents_in(const std::vector<Shard>& shards, int end_of_text) {
+    int64_t all = 0;
+    for (const Shard& s : shards) {
+        int first = -1;
+        // What is wrong with a shard, the loader will say.
+        if (!s.tokenizer && s.tokens && end_of_text >= 0) (void)shard_read(s, 0, 1, INT_MAX, &first);
+        if (!s.tokenizer) return first >= 0 && first != end_of_text ? 0 : -1;
+        all += s.documents;
+    }
+    return all;
+}
+
+Status Trainer::load() {
+    state.seed = uint64_t(o.seed);
+    state.data = data.fingerprint();
+    state.documents = documents_in(data.shards(), tokenizer.end_of_text());
+    if (resuming) return resume();
+    if (start.empty()) {
+        device.model->init(uint64_t(o.seed));
+        return {};
+    }
+    const bool ours = access((start + "/state.json").c_str(), F_OK) == 0;
+    Result<TrainState> before = ours ? checkpoint_state(start) : TrainState{};
+    TRY(before.status);
+    if (before.value.documents < 0) state.documents = -1;
+    else if (state.documents >= 0) state.documents += before.value.documents;
+    return checkpoint_weights(start, *device.model);
+}
+
+Status Trainer::resume() {
+    Result<TrainState> s = checkpoint_state(start);
+    TRY(s.status);
+    if (s.value.data != state.data)
+        return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
+                    start.c_str(), o.data.c_str());
+    if (s.value.seed != state.seed)
+        return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
+                    (unsigned long long)s.value.seed, (unsigned long long)state.seed);
+    if (s.value.step > o.steps)
+        return fail(Exit::usage, "--steps %lld: the run has done %lld steps already; to go on, ask for more than that",
+                    (long long)o.steps, (long long)s.value.step);
+    device_choose(s.value.algorithms);
+    TRY(checkpoint_weights(start, *device.model));
+    TRY(checkpoint_optimizer(start, *device.model));
+    device.model->set_updates(s.value.updates);
+    const uint64_t validation = state.validation;
+    state = s.value;
+    data.seek({state.epoch, state.index});
+    if (validation && state.validation != validation)    // losses of other data are not to be compared
+        state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
+    if (validation) state.validation = validation;
+    // The shape that is not given again stays in run.toml as it was.
+    for (auto& [key, value] : rows_of(s.value.config))
+        if (key == "model") resolve(key, "\"\"", value);
+        else if (key == "layers" || key == "heads" || key == "channels" || key == "vocab") resolve(key, "0", value);
+    std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
+    const std::string backend = device.model->backend();
+    if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
+    std::string text;
+    for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;
+    progress.note("resumed from " + start + " after step " + std::to_string(state.step) + text);
+    return {};
+}

@@ -1,0 +1,111 @@
+// train.h - the parts of `flatgpt train`: train_command.cpp has the flags, train_setup.cpp all up to the first step,
+// train/start.cpp what it starts from, train/dry_run.cpp what a run would take, train_gpt.cu steps.
+#pragma once
+#include "checkpoint/checkpoint.h"
+#include "comm/comm.h"
+#include "base/command.h"
+#include "base/console.h"
+#include "data/loader.h"
+#include "model/device.h"
+#include "infer/generate.h"
+
+struct TrainOptions {
+    std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
+    int layers = 0, heads = 0, channels = 0, vocab = 0, batch = 8, seq_len = 0, keep = 3, sample_tokens = 64;
+    int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
+            sample_every = 0, save_every = 0, seed = 1;
+    double save_minutes = 15;
+    bool keep_best = true;
+    double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
+    double skip_loss_z = 0, skip_norm_z = 0;
+    bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
+    std::string recompute = "none";
+    DeviceOptions device;
+    CommOptions comm;
+    int zero = 0;
+    std::string reduce_dtype = "fp32";
+    int node_ranks = 0;                  // of a dry run, as the next two: 0 is the device's
+    double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
+    std::string gpu;                     // the GPU that a dry run plans for, here or not
+    std::string resolved;    // run.toml
+};
+
+int64_t resident_bytes();    // of this process, now
+
+struct Trainer {
+    TrainOptions o;
+    Ranks ranks;
+    Device device;
+    Plan plan;
+    Config config;
+    Tokenizer tokenizer;
+    Loader data, val;
+    Schedule schedule;
+    TrainState state;    // of the steps whose outcome is known
+    Progress progress;
+    std::string start;        // a checkpoint's directory; empty: new weights
+    bool resuming = false;    // start is this run's own past
+    bool together = false;    // all ranks end here, each by itself
+    int stop = 0;             // the signal that ends the run, of whichever rank
+    std::vector<Said> said;   // by each rank, in the last step
+    bool save_due = false;    // by --save-minutes, on rank 0's clock
+    int accumulate = 1, lock = -1;
+    FILE* metrics = nullptr;
+    std::vector<int> tokens, targets;
+    std::string extra, val_text;                      // of this step's metrics; the last validation loss
+    std::pair<int64_t, double> best_before = {-1, INFINITY};    // the best step and its loss before the last validation
+    double started = 0, since = 0, saved_at = 0;      // seconds: the loop; the last step's end; the last checkpoint
+    double flops = 0, measured = 0;                   // of one token; the device's FLOP/s, measured
+    int64_t first_step = 0, issued = 0, bytes = 0;    // issued: steps given to the device; bytes: of its memory
+
+    ~Trainer();
+    Status run();
+
+    // train/setup.cpp
+    Status set_up();    // all before the loop
+    Status agreed(const Status& mine);
+    // The same text on every rank, line by line; else exit 7 saying who differs in what.
+    Status same_everywhere(const std::string& text);
+    Status same_configuration();
+    Status same_start();
+    void same_algorithms();    // as rank 0's
+    void share_cores();
+    Status choose_batch();    // plan, and with --batch auto the largest batch that fits the device
+    void settle_batch();
+    void resolve(const std::string& key, const std::string& unset, const std::string& value);
+    Status open_data();       // loaders
+    Status plan_steps();      // what follows from the data's size: steps, warm-up, the schedule
+    void warn_of_repetition();
+    Status open_run();    // the directory, locked
+    Status take_run();
+    Status open_metrics();
+
+    // train/start.cpp
+    Result<std::string> newest(const std::string& path);
+    Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
+    Status look_for_start();
+    Status choose_model();    // config and tokenizer
+    Status choose_tokenizer(const std::string& base);
+    Status load();        // weights: resumed, --from, or new ones
+    Status resume();
+
+    // train/dry_run.cpp
+    Status dry_run();
+
+    // train_gpt.cu
+    Status loop();
+    Status issue();                         // gives the device one more step
+    bool due_after(int64_t steps) const;    // something happens between this many steps and the next
+    bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
+    int word_to_ranks() const;    // what update takes: the signal that stops this rank, and whether to save
+    Step outcome();                         // of the oldest step issued: waits for it, and counts it
+    Status report(const Step& step, double seconds);
+    Status between_steps();    // validation, sample
+    Status validate();
+    Status save();
+    Status finished();
+    Status after_saving(Status why);
+    Status diverged();
+    Status stopped();
+    Status sample_text();
+};
