@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/common.h"
+#include "base/element.h"
 
 // ---- who we are -----------------------------------------------------------------------------------------------------
 
@@ -100,12 +100,6 @@ class Watch {
 };
 
 // ---- collectives on the device --------------------------------------------------------------------------------------
-
-enum class Element { f32, f64, bf16 };
-constexpr int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
-
-template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
-                                                                                               : Element::bf16;
 
 // Each collective begins when the device has done what was handed to it before, and runs beside what comes after, until
 // join(mark()): what is handed to the device after a join comes after the collectives before its mark. On the CPU it is

@@ -48,7 +48,7 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "
 #include <sched.h>
 #include <unistd.h>
 
-#include "layers/bf16.h"
+#include "base/element.h"
 
 namespace {
 // ---- the library ----------------------------------------------------------------------------------------------------

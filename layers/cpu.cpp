@@ -188,6 +188,8 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.gate = gate;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2's: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
+    const char* missing = missing_operation<float, P>(ops);
+    CHECK(!missing, "the operation %s is missing", missing);
     return ops;
 }
 }   // namespace

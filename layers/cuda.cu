@@ -276,11 +276,8 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.logits_bytes = int64_t(512) << 20;
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;
-    CHECK(o.embedding_forward && o.embedding_backward && o.layernorm_forward && o.layernorm_backward &&
-              o.linear_forward && o.linear_backward && o.attention_forward && o.attention_backward &&
-              o.attention_cached && o.gelu_forward && o.gelu_backward && o.cross_entropy && o.add_losses &&
-              o.sum_of_squares && o.gate && o.adamw && o.from_floats && o.to_floats,
-          "an operation is missing");
+    const char* missing = missing_operation(o);
+    CHECK(!missing, "the operation %s is missing", missing);
     return o;
 }
 }    // namespace

@@ -257,25 +257,32 @@ void to_floats(float* to, const T* from, int64_t n) {
 }
 
 int64_t scratch_bytes(int, int, int, int, int, int, Heads) { return 0; }
+void upload(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+void download(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+void upload_ahead(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+void take(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+void download_later(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
+
+Ops<double> make_table() {
+    Ops<double> op;
+    op.name = "reference (double)";
+    op.allocate = op.allocate_host = allocate;
+    op.release = op.release_host = release;
+    op.mark = mark, op.wait = wait;
+    op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
+    // Optional operations stay null: what the model composes is what defines them.
+#define required(name) op.name = name;
+#define optional(name)
+#define OPERATION(name, need, arguments) need(name)
+#include "operations.inc"
+#undef OPERATION
+#undef optional
+#undef required
+    return op;
+}
 }   // namespace
 
 const Ops<double>& reference_ops() {
-    static const Ops<double> ops = {
-        .name = "reference (double)",
-        .allocate = allocate, .release = release, .allocate_host = allocate, .release_host = release,
-        .zero = zero, .copy = copy, .upload = copy, .download = copy, .upload_ahead = copy, .take = copy,
-        .download_later = copy, .mark = mark, .wait = wait,
-        .record = nullptr, .recorded = nullptr, .replay = nullptr, .release_graph = nullptr,
-        .embedding_forward = embedding_forward, .embedding_backward = embedding_backward,
-        .layernorm_forward = layernorm_forward, .layernorm_backward = layernorm_backward,
-        .linear_forward = linear_forward, .linear_backward = linear_backward,
-        .attention_forward = attention_forward, .attention_backward = attention_backward,
-        .attention_cached = attention_cached,
-        .gelu_forward = gelu_forward, .gelu_backward = gelu_backward,
-        .linear_gelu_forward = nullptr, .linear_gelu_backward = nullptr,
-        .cross_entropy = cross_entropy, .add_losses = add_losses,
-        .sum_of_squares = sum_of_squares, .gate = gate, .adamw = adamw,
-        .from_floats = from_floats, .to_floats = to_floats,
-        .logits_bytes = 1 << 20, .scratch_bytes = scratch_bytes, .free_bytes = free_bytes};
-    return ops;
+    static const Ops<double> table = make_table();
+    return table;
 }

@@ -23,7 +23,7 @@
 #include <thread>
 #include <vector>
 
-#include "layers/bf16.h"
+#include "base/element.h"
 
 namespace {
 constexpr int MAX_RANKS = 64;

@@ -7,7 +7,7 @@
 // with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
 // FAST_TF32 inputs are rounded to 10 bits, as in tensor cores.
 #pragma once
-#include "layers/bf16.h"
+#include "base/element.h"
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #include <algorithm>

@@ -1,10 +1,13 @@
-// bf16.h - bfloat16 as a storage type, the same on the host, on the GPU and in the emulator. Arithmetic is done in
-// float.
+// element.h - the types of a buffer's elements, and bfloat16 as a storage type: the same on the host, on the GPU and in
+// the emulator. Arithmetic is done in float.
 #pragma once
 #include <cstdint>
 #include <cstring>
 
-#include "base/common.h"
+#include "common.h"
+
+enum class Element { f32, f64, bf16 };
+constexpr int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
 
 struct bf16 {
     uint16_t bits;
@@ -37,3 +40,6 @@ template <class T> HOST_DEVICE inline T from_float(float x);
 template <> HOST_DEVICE inline double from_float<double>(float x) { return double(x); }
 template <> HOST_DEVICE inline float from_float<float>(float x) { return x; }
 template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x); }
+
+template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
+                                                                                               : Element::bf16;
