@@ -70,8 +70,6 @@ template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
-    int64_t (*scratch_beside_products)(int B, int S, int C, Heads h);    // bytes: of norms and attention
-    int64_t (*gemv_scratch)(int C);                                      // of linear_forward with few rows
 };
 // Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp). Of the
 // floor, GPT-2 124M at equal bandwidth: 8 sequences 45 %, bf16 74; 16, bf16, 52; by products that pack the weights first
