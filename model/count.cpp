@@ -21,8 +21,8 @@ Observer::Observer(const Table& real)
             Work w = o.work.name(a...);                                \
             w.call.operation = Operation::name;                        \
             o.remember<Operation::name>(a...);                         \
-            const auto really = [&] { o.real.name(a...); };            \
-            o.call(w, std::ref(really));                               \
+            const auto run = [&] { o.real.name(a...); };            \
+            o.call(w, std::ref(run));                               \
         };
 #include "layers/operations.inc"
 #undef OPERATION
@@ -72,18 +72,16 @@ static Table silent(const Table& like) {
 }
 Count::Count(const Table& like) : Observer(silent(like)) {}
 
-void Count::call(const Work& work, const std::function<void()>& real) {
+void Count::call(const Work& work, const std::function<void()>& run) {
     Sum& sum = sums[size_t(work.call.operation)];
-    sum.calls++;
-    sum.products += work.products, sum.arithmetic += work.arithmetic, sum.bytes += work.bytes;
+    sum.calls++, sum.work += work;
     if (table.scratch_bytes) scratch = std::max(scratch, table.scratch_bytes(work.call));
     if (each) each(work);
-    if (work.call.operation == Operation::download || work.call.operation == Operation::download_later) real();
+    if (work.call.operation == Operation::download || work.call.operation == Operation::download_later) run();
 }
-Count::Sum Count::all() const {
-    Sum all;
-    for (const Sum& s : sums)
-        all.calls += s.calls, all.products += s.products, all.arithmetic += s.arithmetic, all.bytes += s.bytes;
+Work Count::all() const {
+    Work all;
+    for (const Sum& s : sums) all += s.work;
     return all;
 }
 
@@ -105,13 +103,13 @@ void count_step(Model& model, int batches) {
     model.update({}, {}, 0);
 }
 
-double training_flops(const Table& like, const Config& c, int S) {
+Work training_work(const Table& like, const Config& c, int B, int S) {
     Count count(like);
     Model model(count.table);
-    const Status s = model.allocate(c, {Use::train, 1, S});
+    const Status s = model.allocate(c, {Use::train, B, S});
     CHECK(s.ok(), "%s", s.message.c_str());
     count_step(model);
-    return count.all().flops() / S;
+    return count.all();
 }
 
 Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan) {
@@ -129,4 +127,10 @@ Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, 
     std::vector<MemoryRow> rows = model.memory;
     rows.push_back({"scratch of the operations", count.scratch});
     return rows;
+}
+
+int64_t total_bytes(const std::vector<MemoryRow>& rows) {
+    int64_t bytes = 0;
+    for (const MemoryRow& r : rows) bytes += r.bytes;
+    return bytes;
 }

@@ -17,10 +17,10 @@ class Observer {
     Observer(const Observer&) = delete;
 
   protected:
-    virtual void call(const Work& work, const std::function<void()>& real) = 0;
+    const Table real;
+    virtual void call(const Work& work, const std::function<void()>& run) = 0;    // run: the real operation
 
   private:
-    const Table real;
     const WorkOf work;
     std::unordered_map<const void*, int> first_ints;    // of what was uploaded, by where it lies
     Observer* const outer;
@@ -34,12 +34,11 @@ class Count : public Observer {
   public:
     struct Sum {
         int64_t calls = 0;
-        double products = 0, arithmetic = 0, bytes = 0;
-        double flops() const { return products + arithmetic; }
+        Work work;
     };
     explicit Count(const Table& like);    // has its element types, optional operations, logits_bytes and scratch
     const Sum& of(Operation operation) const { return sums[size_t(operation)]; }
-    Sum all() const;
+    Work all() const;
     void clear() { sums = {}; }    // not what memory is held
 
     int64_t scratch = 0;    // bytes: the most that a call asked for
@@ -48,7 +47,7 @@ class Count : public Observer {
 
   private:
     std::array<Sum, size_t(Operation::count)> sums = {};
-    void call(const Work& work, const std::function<void()>& real) override;
+    void call(const Work& work, const std::function<void()>& run) override;
 };
 
 // A rank's wire to others that are not there.
@@ -83,8 +82,12 @@ struct CountingComm : Comm {
 
 // A step of `batches` batches of the plan's B x S tokens, over a counting table.
 void count_step(Model& model, int batches = 1);
-// FLOPs of one token in a step over sequences of S tokens, forward and backward; nothing is computed again.
-double training_flops(const Table& like, const Config& c, int S);
+// A step of B sequences of S tokens, nothing of which is computed again; and the FLOPs of each of its tokens.
+Work training_work(const Table& like, const Config& c, int B, int S);
+inline double training_flops(const Table& like, const Config& c, int S) {
+    return training_work(like, c, 1, S).flops() / S;
+}
 // What a model takes of a device's memory, by purpose: what it allocates, and the scratch of a step (Use::train) or a
 // forward. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan);
+int64_t total_bytes(const std::vector<MemoryRow>& rows);

@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "count.h"
-
 // ---- one collective -------------------------------------------------------------------------------------------------
 
 // A ring through all ranks carries (ranks - 1) / ranks of the bytes past every rank. As many rings as a machine has

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "gpt.h"
+#include "count.h"
 
 // What each rank computes, and the two kinds of links between ranks. Rates are of one rank, in one direction.
 struct Cluster {

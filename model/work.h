@@ -18,6 +18,7 @@ struct Work {
     double arithmetic = 0;    // FLOPs of other arithmetic: attention in fp32
     double bytes = 0;
     double flops() const { return products + arithmetic; }
+    void operator+=(const Work& w) { products += w.products, arithmetic += w.arithmetic, bytes += w.bytes; }
 };
 
 // A function for each operation, with its name and its arguments.
