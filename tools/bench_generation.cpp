@@ -1,8 +1,8 @@
-// bench_generation.cpp - a token after the other, for some sequences at once.
+// bench_generation.cpp - generation: one token after the other, for several sequences at once.
 //
-// Bound by memory for few sequences: every weight, and the caches so far, are read once a token. On the CPU that
-// bandwidth is measured right before and after each token, as that of a shared machine changes by the second (47 and 90
-// GB/s were seen within one run): a token's floor is what its bytes took just then.
+// Bound by memory for few sequences: every token reads all weights and the caches so far once. A shared machine's
+// bandwidth changes by the second (47 and 90 GB/s were seen within one run), so on the CPU it is measured right before
+// and after each token, and a token's floor is the time of its bytes at that bandwidth.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -26,7 +26,8 @@ template <class Get> std::vector<double> each(const std::vector<Measured>& token
     return x;
 }
 
-// Slow and fast: bandwidths on either side of the geometric mean of two percentiles, where these are far apart.
+// Tokens in slow and in fast phases of the machine, apart: where the 5th and 95th percentile of the bandwidth are far
+// apart, their geometric mean is the border.
 void print_ratios(const std::vector<Measured>& tokens) {
     auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
     std::sort(bandwidths.begin(), bandwidths.end());

@@ -5,8 +5,8 @@
 //     dq_i = sum_j ds_ij k_j         dk_j = sum_i ds_ij q_i         dv_j = sum_i p_ij dy_i
 // over the pairs i, j where query i sees key j.
 //
-// bf16 goes to the tensor cores (layers/attention/sm90.cu, layers/attention/sm80.cu) where they take its head size. The rest, and
-// float always, is done by FMAs (layers/attention/plain.cu). attention_kernels (layers/scratch.h) chooses. Generation: layers/attention/cached.cu.
+// bf16 runs on tensor cores (sm90.cu, sm80.cu) where these take the head size. Other head sizes, and float, run on FMAs
+// (plain.cu). attention_kernels (layers/scratch.h) chooses. Generation is in cached.cu.
 #include "attention.cuh"
 
 namespace {
