@@ -18,6 +18,9 @@ struct Heads {
     int window = 0;     // 0: no limit
     // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
     const int *doc_start = nullptr, *doc_end = nullptr;
+
+    int width() const { return NH * HS; }                   // of a row of attention's output
+    int qkv_width() const { return (NH + 2 * NKV) * HS; }    // of its input: queries, keys and values side by side
 };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
