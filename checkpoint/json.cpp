@@ -50,7 +50,7 @@ std::string config_json(const Config& c, int end_of_text) {
     }
     for (const Family::Fixed& f : family.fixed)
         if (f.written) j[f.key] = json::parse(f.value);
-    j["bos_token_id"] = j["eos_token_id"] = end_of_text >= 0 ? json(end_of_text) : json();
+    for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text >= 0 ? json(end_of_text) : json();
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
 }

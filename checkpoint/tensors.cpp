@@ -223,9 +223,9 @@ struct Loading {
             for (const Piece& p : t.pieces)
                 if (t.transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
-#pragma omp parallel if (g.on_host())
+#pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
-            if (!g.holds(part, t.offset, t.size())) continue;
+            if (!g.shards.holds(part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
                 if (t.transposed) turned(t, p);
                 else plain(t, p);

@@ -16,8 +16,9 @@ struct Peaks {
     }
 };
 // tools/bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
-template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op);
+const Peaks& cpu_peaks(const Table& op);
 const Peaks& cpu_peaks(bool bf16);    // what the table in use for this type can do
+Table cpu_table(bool bf16);           // our own products, of the instruction set in use, where a library's may be used
 void cpu_flush(const void* p, int64_t bytes);      // out of all caches
 double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 
@@ -61,9 +62,9 @@ struct ProfileRow {
     double seconds = 0, floor = 0;
     Work work;    // of all calls
 };
-// `op` with every entry that works noting its time and work. They wait for the device after each call, and nothing is
-// recorded.
-template <class T, class P> const Ops<T, P>& profiled(const Ops<T, P>& op);
+// `op` with every operation noting its time and work; one table at a time. They wait for the device after each call,
+// and nothing is recorded.
+Table profiled(const Table& op);
 void profile_start(const Peaks& peak);
 // Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up
 // to the time since then, but for what the noting took.

@@ -206,7 +206,7 @@ Status Trainer::resume() {
     for (const Flag& flag : config_flags(o.shape))
         if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
     std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
-    const std::string backend = device.model->backend();
+    const std::string backend = device.model->op.name;
     if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
     std::string text;
     for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;
