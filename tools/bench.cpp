@@ -102,11 +102,7 @@ Status run(const BenchOptions& o) {
     TRY(opened.status);
     Result<Config> named = config_named(o.model);
     TRY(named.status);
-    Config c = named.value;
-    if (o.vocab) c.V = o.vocab;
-    if (o.layers) c.L = o.layers;
-    if (o.heads) c.NH = o.heads;
-    if (o.channels) c.C = o.channels, c.F = 4 * c.C;
+    const Config c = config_with(named.value, o.shape);
     TRY(config_check(c));
     Bench bench{o, std::move(opened.value), {}};
     const bool gpu = bench.device.gpu;
@@ -146,20 +142,17 @@ Command bench_command() {
               {},
               {},
               nullptr};
+    std::vector<Flag> sizes = config_flags(o->shape);
+    sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
+    sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
+    sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
          {{"--filter", &o->filter, "only rows whose name has this part"},
           {"--steps-only", &o->steps_only, "no single operations"},
           {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
           {"--json", &o->json, "one JSON object per row on standard output"}}},
-        {"Sizes",
-         {{"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
-          {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
-          {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
-          {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
-          {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
-          {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
-          {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24}}},
+        {"Sizes", sizes},
         {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
     });
     c.run = [o] { return run(*o); };

@@ -24,7 +24,8 @@ double cpu_read();                                 // bytes/s of one reading of 
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
-    int layers = 0, heads = 0, channels = 0, batch = 0, seq_len = 0, vocab = 0;
+    Config shape = config_nothing();    // what the flags ask of the model
+    int batch = 0, seq_len = 0;
     bool json = false, steps_only = false, profile = false;
     DeviceOptions device;
 };

@@ -30,7 +30,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     Result<Device> toy = open_device(t.o.device, true);
     TRY(toy.status);
     Model& g = *toy.value.model;
-    TRY(g.allocate({256, 256, 1, 4, 256, 1024, 1e-5f}, {Use::train, 1, 256}));
+    TRY(g.allocate({256, 256, 1, 4, 256}, {Use::train, 1, 256}));
     g.init(1);
     const std::vector<int> zeros(256);
     g.batch(zeros.data(), zeros.data(), 1, 256);
@@ -136,8 +136,8 @@ void print_ranks(const Trainer& t) {
 }    // namespace
 
 Status Trainer::dry_run() {
-    printf("model         %s parameters: %d layers, %d heads, %d channels, context %d, vocabulary %d\n",
-           human_count(double(config_parameters(config))).c_str(), config.L, config.NH, config.C, config.T, config.V);
+    printf("model         %s parameters: %s\n", human_count(double(config_parameters(config))).c_str(),
+           config_text(config, config_listed(config)).c_str());
     printf("data          %s tokens in %zu shards, %lld windows of %d\n", human_count(double(data.tokens())).c_str(),
            data.shards().size(), (long long)data.samples(), o.seq_len);
     char by_ranks[32] = "";
