@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "files/json.h"
+#include "model/count.h"
 #include "train/train.h"
 
 namespace {
@@ -264,7 +265,7 @@ Status Trainer::stopped() {
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops = config_flops_per_token(config, o.seq_len);
+    flops = training_flops(device.model->op, config, o.seq_len);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;

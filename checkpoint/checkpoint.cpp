@@ -235,8 +235,8 @@ bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json")
 
 static Status verify(const std::string& dir, bool weights) {
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json")) {
-        TRY(checkpoint_config(dir).status);
-        return checkpoint_weight_headers(dir);
+        const Result<Config> c = checkpoint_config(dir);
+        return c.ok() ? checkpoint_weight_headers(dir, *c.value.family) : c.status;
     }
     Result<std::vector<Sum>> sums = manifest_read(dir);
     TRY(sums.status);

@@ -96,7 +96,7 @@ std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);
 
 // Every file of the weights, its header alone; exit 3.
-Status checkpoint_weight_headers(const std::string& dir);
+Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);

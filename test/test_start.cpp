@@ -208,9 +208,9 @@ TEST_CASE("start: sample holds the weights once") {
     for (const Tensor& t : config_tensors(c)) {
         const int64_t begin = bytes, rows = t.file_rows;
         std::vector<int64_t> shape = t.transposed ? std::vector{t.cols, rows} : std::vector{rows, t.cols};
-        if (t.vector) shape = {t.cols};
+        if (t.vector) shape = {t.rows};
         bytes += rows * t.cols * 4;
-        header[t.name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, bytes}}};
+        header[t.pieces[0].name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, bytes}}};
     }
     std::string text = header.dump();
     text.resize(size_t(round_up(int64_t(text.size()), 8)), ' ');

@@ -45,7 +45,7 @@ struct Steps : Trainer {
         if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
         poisoned.cross_entropy = poisoned_cross_entropy;
         o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";
-        o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
+        o.shape.L = 2, o.shape.NH = 2, o.shape.C = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
         device.model = std::make_unique<Model>(poisoned);
         REQUIRE(choose_model().ok());
         REQUIRE(choose_batch().ok());
@@ -211,7 +211,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
         return toy.args("a", {"--steps", "4", "--resume", "auto", flag, value});
     };
     check(2, "--resume auto", with("a", "--steps", "4"));
-    check(2, "C=64", resumed("--channels", "64"));
+    check(2, "64 channels", resumed("--channels", "64"));
     check(2, "--seed", resumed("--seed", "6"));
     check(2, "other shards", resumed("--data", toy.dir + "/val.bin"));
     check(2, "multiple", with("b", "--channels", "33"));

@@ -225,7 +225,7 @@ TEST_CASE("train: no option is passed over in silence") {
         a.insert(a.end(), more.begin(), more.end());
         return a;
     };
-    must_run(with(tune, {"--model", "d6"}), 2, "L=6");
+    must_run(with(tune, {"--model", "d6"}), 2, "6 layers");
     must_run(with(tune, {"--eval-every", "2"}), 2, "--val");
     must_run(with(tune, {"--patience", "2"}), 2, "--eval-every");
     must_run(with(tune, {"--sample-prompt", "x"}), 2, "--sample-every");

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "bench_work.h"
+#include "model/count.h"
 #include "model/device.h"
 
 struct Peaks {
@@ -12,7 +12,7 @@ struct Peaks {
     double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
     bool tiles = false;     // products are a CPU's tiles' (AMX)
     double floor(const Work& w) const {    // seconds
-        return std::max(w.products / products + w.flops / flops, w.bytes / bytes);
+        return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
     }
 };
 // tools/bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
@@ -24,7 +24,8 @@ double cpu_read();                                 // bytes/s of one reading of 
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
-    int layers = 0, heads = 0, channels = 0, batch = 0, seq_len = 0, vocab = 0;
+    Config shape = config_nothing();    // what the flags ask of the model
+    int batch = 0, seq_len = 0;
     bool json = false, steps_only = false, profile = false;
     DeviceOptions device;
 };
@@ -34,7 +35,7 @@ struct Bench {
     Device device;
     Peaks peak;
 
-    // work: of one call. flops, bytes 0 there: not what the row is about.    times in seconds
+    // work: of one call. FLOPs, bytes 0 there: not what the row is about.    times in seconds
     // floor, ratio 0: of the ceilings measured first; of floor and best time
     void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
                double ratio = 0) const;
@@ -61,13 +62,21 @@ struct ProfileRow {
     double seconds = 0, floor = 0;
     Work work;    // of all calls
 };
-// `op` with every operation noting its time and work; one table at a time. They wait for the device after each call,
-// and nothing is recorded.
-Table profiled(const Table& op);
-void profile_start(const Peaks& peak);
-// Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up
-// to the time since then, but for what the noting took.
-std::vector<ProfileRow> profile_rows();
+// The time and work of each call, of which it waits for the end.
+class Profile final : public Observer {
+  public:
+    Profile(const Table& op, const Peaks& peak) : Observer(op), peak(peak) {}
+    void start();
+    // Since start: the rows, longest first, and last what was in no operation (its calls are 0). Their seconds add up
+    // to the time since then, but for what the noting took.
+    std::vector<ProfileRow> rows() const;
+
+  private:
+    const Peaks peak;
+    std::vector<ProfileRow> noted;
+    double started = 0, noting = 0;    // seconds; noting: spent on notes
+    void call(const Work& work, const std::function<void()>& run) override;
+};
 
 // A step of training, a generated token: tables of the fastest of several.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);

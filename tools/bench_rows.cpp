@@ -109,7 +109,10 @@ struct Rows {
     template <auto entry, auto counts, class Args>
     void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
-        const WorkOf work(op);
+        const WorkOf work(op, [this](void* to, const void* from, int64_t bytes) {
+            op.download(to, from, bytes);
+            return true;
+        });
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
         const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
         bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));

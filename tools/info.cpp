@@ -107,19 +107,26 @@ Info tokenizer_info(const std::string& path) {
              {"end_of_text", t.value.end_of_text()}, {"fingerprint", hex(t.value.fingerprint())}}, {}};
 }
 
-std::vector<Row> config_rows(const Config& c) {
-    std::string shape = std::to_string(c.L) + " layers, " + std::to_string(c.NH) + " heads, " + std::to_string(c.C) +
-                        " channels, ffn " + std::to_string(c.F);
-    return {count_row("parameters", config_parameters(c)),
-            {"shape", {{"layers", c.L}, {"heads", c.NH}, {"channels", c.C}, {"ffn", c.F}}, shape},
-            {"context", c.T},
-            {"vocabulary", c.V}};
+std::vector<Row> model_rows(const Config& c) {
+    std::vector<Row> rows = {count_row("parameters", config_parameters(c)), {"shape", {}}};
+    std::vector<const ConfigRow*> shape;
+    for (const ConfigRow* row : config_listed(c)) {
+        const int value = int(config_value(c, *row));
+        if (row->member == ConfigRow::Member(&Config::T) || row->member == ConfigRow::Member(&Config::V)) {
+            rows.push_back({row->name, value});
+        } else {
+            rows[1].value[row->name] = value;
+            shape.push_back(row);
+        }
+    }
+    rows[1].text = config_text(c, shape);
+    return rows;
 }
 Info config_info(const std::string& text, const std::string& path) {
     Result<Config> config = config_parse(text, path);
     Info info{{kind("model configuration")}, config.status};
     if (!config.ok()) return info;
-    std::vector<Row> rows = config_rows(config.value);
+    std::vector<Row> rows = model_rows(config.value);
     info.rows.insert(info.rows.end(), rows.begin(), rows.end());
     return info;
 }
@@ -247,7 +254,7 @@ Info checkpoint_info(const std::string& dir) {
     Result<TrainState> state = ours ? checkpoint_state(dir) : Result<TrainState>(TrainState{});
     for (const Status& s : {config.status, tokenizer.status, state.status})
         if (!s.ok()) return {info.rows, s};
-    std::vector<Row> rows = config_rows(config.value);
+    std::vector<Row> rows = model_rows(config.value);
     if (tokenizer.value.vocab_size()) rows.push_back({"tokenizer", tokenizer.value.vocab_size()});
     if (ours) rows.insert(rows.end(), {count_row("step", state.value.step), count_row("tokens", state.value.tokens)});
     rows.push_back({"checksums", ours ? "verified" : "none"});

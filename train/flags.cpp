@@ -13,8 +13,8 @@ FlagGroup common_flags(TrainOptions& o) {
         {"--val", &o.val, "validation shards, likewise"},
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
-        {"--model", &o.model, "gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN (N layers, 64 N channels), or a directory "
-         "whose config.json to take; none: that of --from, else gpt2"},
+        {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
+         "else gpt2"},
         {"--from", &o.from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; or a "
          "checkpoint's directory; no: start afresh"},
@@ -23,15 +23,6 @@ FlagGroup common_flags(TrainOptions& o) {
          1 << 20},
         {"--steps", &o.steps, "updates in all; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
-    }};
-}
-FlagGroup model_flags(TrainOptions& o) {
-    return {"Model", {
-        {"--layers", &o.layers, "layers; 0: the model's", 0, 1024},
-        {"--heads", &o.heads, "attention heads; 0: the model's", 0, 1024},
-        {"--channels", &o.channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
-        {"--vocab", &o.vocab, "tokens of the vocabulary, for shards without a tokenizer; 0: the tokenizer's", 0,
-         1 << 24},
     }};
 }
 FlagGroup data_flags(TrainOptions& o) {
@@ -141,7 +132,7 @@ Command train_command() {
               {},
               {},
               nullptr};
-    c.flags = flag_groups({common_flags(*o), model_flags(*o), data_flags(*o), schedule_flags(*o), measure_flags(*o),
+    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o), measure_flags(*o),
                            checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o), planning_flags(*o)});
     c.resolved = &o->resolved;
     c.retired = {"eval-batches"};
