@@ -142,6 +142,28 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
             }
 }
 
+// A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
+template <class T, int VECS, int R = Held<T, VECS>::R>
+__device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
+                                         const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS],
+                                         const float (&m)[R], const float (&r)[R]) {
+    typedef Held<T, VECS> H;
+#pragma unroll
+    for (int j = 0; j < R; j++)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
+#pragma unroll
+            for (int i = 0; i < VEC<T>; i++) {
+                const float d = dyn[i], product = d * (xn[i] - m[j]);
+                sums[2 * j] += d * weight[k][i];
+                sums[2 * j + 1] += product * weight[k][i];
+                dw[k][i] += product * r[j];
+                db[k][i] += d;
+            }
+        }
+}
+
 // partial (gridDim.x,2,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
 template <class T, int VECS>
 __global__ void __launch_bounds__(MAX_THREADS)
@@ -168,7 +190,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
     // Two turns of warp_sums, too: a warp may write the next rows' while another reads these.
     for (int turn = 0; first < N; first += step, turn ^= 1) {
         held.fetch(turn ^ 1, first + step, dy, x, dx, N, C);
-        float m[R], r[R], sums[2 * R] = {};    // of each row: w dy, w dy (x - mean)
+        float m[R], r[R], sums[2 * R] = {};    // two for each row: the sums of w dy and of w dy (x - mean)
 #pragma unroll
         for (int j = 0; j < R; j++) {
             m[j] = __shfl_sync(0xffffffff, statistics, 2 * j);
@@ -176,27 +198,14 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
         }
         statistics = statistic(first + step);
         cp_async_wait<1>();
-#pragma unroll
-        for (int j = 0; j < R; j++)
-#pragma unroll
-            for (int k = 0; k < VECS; k++) {
-                const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    const float d = dyn[i], product = d * (xn[i] - m[j]);
-                    sums[2 * j] += d * weight[k][i];
-                    sums[2 * j + 1] += product * weight[k][i];
-                    dw[k][i] += product * r[j];
-                    db[k][i] += d;
-                }
-            }
+        add_rows<T, VECS>(sums, dw, db, held, turn, weight, m, r);
 #pragma unroll
         for (int j = 0; j < 2 * R; j++) {
             const float sum = warp_sum(sums[j]);
             if (lane == 0) warp_sums[turn][warp][j] = sum;
         }
         __syncthreads();
-        float total = 0;    // lane j: of sums[j]
+        float total = 0;    // lane j has the block's sums[j]
         for (int i = 0; i < warps; i++) total += lane < 2 * R ? warp_sums[turn][i][lane] : 0;
         total *= inv_C;
 #pragma unroll

@@ -1,11 +1,11 @@
-// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over
-// memory in huge pages.
-#include <algorithm>
+// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory in
+// huge pages.
+#include "peaks.h"
+
 #include <cstring>
 
-#include "bench.h"
 #include "base/console.h"
-#include "layers/cpu.h"
+#include "cpu.h"
 
 namespace {
 volatile float sink;    // keeps results that nobody wants from being optimised away
