@@ -1,8 +1,5 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
 #include <unistd.h>
-#if __has_include(<malloc.h>)
-#include <malloc.h>
-#endif
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +15,8 @@
 #include "files/json.h"
 #include "model/device.h"
 #include "infer/generate.h"
+
+extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
 namespace {
 struct Opened {
@@ -104,9 +103,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         Status chosen;
         auto choose = [&] {
             chosen = choose_tokenizer(m, source.tokenizer, named.value);
-#ifdef __GLIBC__
-            malloc_trim(0);    // other C libraries do not have it
-#endif
+            if (malloc_trim) malloc_trim(0);
         };
         // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
         std::error_code none;

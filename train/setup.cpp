@@ -271,7 +271,7 @@ Status Trainer::open_data() {
 }
 
 Status Trainer::plan_steps() {
-    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens; all: on all ranks
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",
