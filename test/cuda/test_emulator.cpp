@@ -147,7 +147,7 @@ __global__ void race_between_blocks(int* out) {
 TEST_CASE("emulator: errors say where and what, and the next launch works") {
     Buffer<float> f(64);
     Buffer<int> out(64);
-    each_schedule([&] {
+    each_order([&] {
         std::string s = message([&] { run(divergent_barrier, {1, 64}); });
         expect_part(s, "other threads of the block wait in __syncthreads");
         expect_part(s, ("test_emulator.cpp:" + std::to_string(DIVERGENT_LINE)).c_str());
@@ -208,7 +208,7 @@ TEST_CASE("emulator: a missing barrier shows with some seed") {
 TEST_CASE("emulator: indices, collectives of parts of a warp, threads that leave") {
     Buffer<int> out(64), all(2 * 3 * 2 * 120);
     Buffer<float> f(64);
-    each_schedule([&] {
+    each_order([&] {
         run(indices, {dim3(2, 3, 2), dim3(4, 5, 6)}, all.p);
         const std::vector<int> got = all.read();
         for (int i = 0; i < all.n; i++) REQUIRE(got[size_t(i)] == i / 120 * 1000 + i % 120);
@@ -333,7 +333,7 @@ TEST_CASE("emulator: what is captured is not done but kept") {
     Buffer<int> a(1);
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-    each_schedule([&] {
+    each_order([&] {
         cudaMemset(a, 0, 4);
         REQUIRE(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal) == cudaSuccess);
         launch(add, {1, 1}, a.p, 1);

@@ -41,7 +41,7 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
     const int B = 2, S = 150, heads = 3;
     const Numbers x = whole_numbers(int64_t(B) * S * heads * COLUMNS, 1);
     Array<bf16> x_(memory(), x);
-    each_schedule([&] {
+    each_order([&] {
         Array<bf16> out(memory(), ROWS * COLUMNS);
         launch(tma_kernel<ROWS, COLUMNS>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS>)}, static_cast<bf16*>(out),
                *tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
@@ -115,7 +115,7 @@ template <Along A, Along B, int N, Source SOURCE> void check_product() {
             for (int k = 0; k < K; k++)
                 expected[size_t(m * N + n)] += a[size_t(A == ALONG_K ? m * K + k : k * 64 + m)] *
                                                b[size_t(B == ALONG_K ? n * K + k : k * N + n)];
-    each_schedule([&] {
+    each_order([&] {
         Array<float> d(memory(), 64 * N);
         launch(product_kernel<A, B, N, SOURCE>, {1, 128, sizeof(ProductShared<A, B, N>)}, static_cast<float*>(d),
                *tensor_map(a_, 1, 64, 1, 64, 64), *tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
@@ -159,7 +159,7 @@ template <Ending ENDING> __global__ void bulk_kernel(float* stored, float* added
 template <Ending ENDING> void check_bulk() {
     const Numbers x = whole_numbers(FLOATS, 4), before = whole_numbers(FLOATS, 5);
     Array<float> x_(memory(), x);
-    each_schedule([&] {
+    each_order([&] {
         Array<float> stored(memory(), FLOATS), added(memory(), before);
         launch(bulk_kernel<ENDING>, {1, FLOATS / 4, sizeof(BulkShared)}, static_cast<float*>(stored),
                static_cast<float*>(added), static_cast<float*>(x_));
@@ -185,7 +185,7 @@ __global__ void turn_kernel(int* x, int* turn, int skip) {
     }
 }
 void check_turns(int skip) {
-    each_schedule([&] {
+    each_order([&] {
         Array<int> x(memory(), Numbers{1}), turn(memory(), Numbers{0});
         launch(turn_kernel, {12, 32, 0, true}, static_cast<int*>(x), static_cast<int*>(turn), skip);
         int expected = 1;
@@ -255,7 +255,7 @@ TEST_CASE("hopper: bulk copies, turns, rings") {
     check_bulk<WAIT>();
     check_bulk<WAIT_READ>();    // done when the launch is
     check_turns(0);
-    each_schedule([&] {
+    each_order([&] {
         Array<int> out(memory(), 100);
         launch(ring_kernel, {1, 384}, static_cast<int*>(out), 100);
         for (int i = 0; i < 100; i++) CHECK(out.read()[size_t(i)] == i * i);

@@ -24,7 +24,8 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
 template <class T, class P>
 Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>);
 
-// attention: h without documents; sequences are cut into some of about `document` positions (0: not). scale: of q, k, v
+// attention: h with documents of the host, or sequences are cut into some of about `document` positions (0: not).
+// scale: of q, k, v
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document = 0, double scale = 1);
 template <class T, class P>
