@@ -130,7 +130,7 @@ TEST_CASE("selftest: the command on every kind of CPU that can be pretended here
         options.timeout = 900, options.environment = kind.environment;
         const ProcessResult r =
             run_flatgpt({"selftest", "--device", "cpu", "--filter",
-                         test_long() ? "" : SANITIZED ? "attention_c" : kind.filter}, options);
+                         test_long() ? "" : ASAN ? "attention_c" : kind.filter}, options);
         CAPTURE(kind.environment.empty() ? "" : kind.environment[0]); CAPTURE(r.out); CAPTURE(r.err);
         CHECK(r.exit_code == 0);
         CHECK(r.out.find(" 0 failed") != std::string::npos);

@@ -7,5 +7,7 @@
 
 void cuda_schedule(uint64_t seed);    // of the emulator: 0 is thread order; nothing on a GPU
 bool cuda_emulated();
+#define NEED_SM90() \
+    if (cuda_device().major != 9 || cuda_device().minor) SKIP("not an sm_90")    // emulated: EMU_CC=90
 // This binary again: what it writes, and its exit status as a shell gives it.
 std::string run_again(const std::string& environment, const std::string& arguments, int* status);

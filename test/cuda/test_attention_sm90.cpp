@@ -14,9 +14,6 @@ void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf
 
 namespace {
 
-#define NEED_SM90() \
-    if (cuda_device().major != 9 || cuda_device().minor) SKIP("not an sm_90")    // emulated: EMU_CC=90
-
 // Of a whole: bf16 probabilities cost about 2e-3. The small term is for gradients that are zero (S = 1, window 1).
 double relative_error(const Numbers& got, const Numbers& expected) {
     double error = 0, square = 0;

@@ -6,7 +6,6 @@
 namespace {
 using sm90::tensor_map;
 
-bool runs_here() { return cuda_device().major == 9 && cuda_device().minor == 0; }    // emulated: EMU_CC=90
 Memory memory() { return Memory(cuda_ops<bf16>(Dtype::bf16)); }
 Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     Numbers x;
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
 }    // namespace
 
 TEST_CASE("hopper: tensor maps, swizzled tiles") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_tma<64, 64>(0, 0, 0);
     check_tma<64, 64>(1, 100, 2);     // 14 rows beyond the end of its sequence
     check_tma<128, 128>(0, 128, 1);
@@ -238,7 +237,7 @@ TEST_CASE("hopper: tensor maps, swizzled tiles") {
 }
 
 TEST_CASE("hopper: products of every kind of operand") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_product<ALONG_K, ALONG_K, 64, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 128, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_MN, 128, SHARED_MEMORY>();
@@ -251,7 +250,7 @@ TEST_CASE("hopper: products of every kind of operand") {
 }
 
 TEST_CASE("hopper: bulk copies, turns, rings") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_bulk<WAIT>();
     check_bulk<WAIT_READ>();    // done when the launch is
     check_turns(0);
@@ -263,7 +262,8 @@ TEST_CASE("hopper: bulk copies, turns, rings") {
 }
 
 TEST_CASE("hopper: what the emulator holds against a kernel") {
-    if (!runs_here() || !cuda_emulated()) return;
+    NEED_SM90();
+    if (!cuda_emulated()) SKIP("only the emulator notices");
     CHECK_THROWS((check_product<ALONG_K, ALONG_K, 64, STORED_UNFENCED>()));
     CHECK_THROWS(check_bulk<NO_WAIT>());
     CHECK_THROWS(check_turns(1));

@@ -157,12 +157,6 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     return check;
 }
 
-template Check check_attention_forward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_cached(const Ops<float>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<bf16>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<float, bf16>&, int, int, int, int, Heads, double);
+FOR_EACH_TABLE(check_attention_forward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_backward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)

@@ -3,6 +3,11 @@
 #pragma once
 #include "check.h"
 
+#define FOR_EACH_TABLE(check, ...)                        \
+    template Check check(const Ops<float>&, __VA_ARGS__); \
+    template Check check(const Ops<bf16>&, __VA_ARGS__);  \
+    template Check check(const Ops<float, bf16>&, __VA_ARGS__);
+
 // embedding: pos below 0: a null pointer; hot: the share of positions that hold one and the same token
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
 template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
