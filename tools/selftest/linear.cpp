@@ -113,15 +113,7 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
     return check;
 }
 
-template Check check_linear_forward(const Ops<float>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_forward(const Ops<bf16>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_forward(const Ops<float, bf16>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_backward(const Ops<float>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_backward(const Ops<bf16>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_backward(const Ops<float, bf16>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_gelu_forward(const Ops<float>&, int, int, int, Dtype);
-template Check check_linear_gelu_forward(const Ops<bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_forward(const Ops<float, bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<float>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<float, bf16>&, int, int, int, Dtype);
+FOR_EACH_TABLE(check_linear_forward, int, int, int, bool, Residual, Dtype)
+FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype)
+FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype)
+FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype)
