@@ -36,8 +36,8 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype",
              &o.dtype,
-             std::string("GPU: of parameters, activations and products, tf32 of products alone. CPU: of parameters and "
-                         "the inputs of products, activations stay fp32. auto: ") +
+             std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
+                         "CPU activations stay fp32. auto: ") +
                  auto_dtype,
              0,
              0,
@@ -56,7 +56,7 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     d.dtype = half ? Dtype::bf16 : Dtype::fp32;
     if (half) d.model = std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>());
     else d.model = std::make_unique<Gpt<float>>(cpu_ops<float>());
-    d.text = std::string(d.model->backend()) + ", " + std::to_string(cpu_threads()) + " threads";
+    d.text = std::string(d.model->backend()) + ", " + counted(cpu_threads(), "thread");
     return d;
 }
 
@@ -139,7 +139,7 @@ std::string describe_devices() {
     if (devices.empty()) text = "GPU   none: " + why + "\n";
     for (const CudaDevice& d : devices) {
         char line[256];
-        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free",
+        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors,\n      %s of %s free",
                  d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
                  human_bytes(double(d.memory)).c_str());
         text += line;
@@ -147,6 +147,6 @@ std::string describe_devices() {
             snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
         text += "\n";
     }
-    return text + "CPU   " + cpu_ops<float>().name + ", " + std::to_string(cpu_threads()) + " threads" +
+    return text + "CPU   " + cpu_ops<float>().name + ", " + counted(cpu_threads(), "thread") +
            (cpu_has_bf16() ? ", bf16 products\n" : "\n");
 }
