@@ -18,6 +18,9 @@ struct Heads {
     int window = 0;     // 0: no limit
     // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
     const int *doc_start = nullptr, *doc_end = nullptr;
+
+    int width() const { return NH * HS; }                   // of a row of attention's output
+    int qkv_width() const { return (NH + 2 * NKV) * HS; }    // of its input: queries, keys and values side by side
 };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
@@ -98,15 +101,20 @@ struct Table : Ops<Activation, Parameter> {
 #include "operations.inc"
 #undef OPERATION
     }
-    // The i-th element.
-    Activation* at(Activation* p, int64_t i) const { return offset(p, i * element_bytes(activation)); }
-    Parameter* at(Parameter* p, int64_t i) const { return offset(p, i * element_bytes(parameter)); }
-    Gradient* at(Gradient* p, int64_t i) const { return offset(p, i * element_bytes(gradient)); }
-
-  private:
-    template <class X> static X* offset(X* p, int64_t bytes) {
-        return reinterpret_cast<X*>(reinterpret_cast<char*>(p) + bytes);
+    Element element(const Activation*) const { return activation; }
+    Element element(const Parameter*) const { return parameter; }
+    Element element(const Gradient*) const { return gradient; }
+    static Element element(const float*) { return Element::f32; }
+    // Bytes of n elements, and the i-th element. Plain types are as C++ has them.
+    template <class X> int64_t bytes(const X* p, int64_t n) const {
+        if constexpr (requires { sizeof(X); }) return n * int64_t(sizeof(X));
+        else return n * element_bytes(element(p));
     }
+    template <class X> X* at(X* p, int64_t i) const {
+        return reinterpret_cast<X*>(reinterpret_cast<char*>(p) + bytes(p, i));
+    }
+    // Its memory is this process's, and several threads may write it at once.
+    bool on_host() const { return upload == copy; }
 };
 
 enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas

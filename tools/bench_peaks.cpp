@@ -2,6 +2,7 @@
 // huge pages.
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "bench.h"
 #include "base/console.h"
@@ -168,17 +169,18 @@ Peaks vector_peaks(bool bf16) {
 }
 }    // namespace
 
-template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op) {
-    static const Peaks vectors = vector_peaks(sizeof(P) == 2);
-    const bool own = op.linear_forward == cpu_ops_isa<P>(cpu_isa()).linear_forward;
-    if (own || sizeof(P) == 4 || !cpu_chosen().tiles) return vectors;
-    static const Peaks tiles = [] {
-        Peaks peak = vectors;
-        peak.products = std::max(peak.products, tile_peak()), peak.tiles = true;
-        return peak;
-    }();
-    return tiles;
+Table cpu_table(bool bf16) {
+    return bf16 ? Table(cpu_ops_isa<::bf16>(cpu_isa())) : Table(cpu_ops_isa<float>(cpu_isa()));
 }
-template const Peaks& cpu_peaks(const Ops<float>&);
-template const Peaks& cpu_peaks(const Ops<float, bf16>&);
+const Peaks& cpu_peaks(const Table& op) {
+    static std::optional<Peaks> vectors[2], tiles;
+    const bool half = op.parameter == Element::bf16, own = op.linear_forward == cpu_table(half).linear_forward;
+    if (!vectors[half]) vectors[half] = vector_peaks(half);
+    if (own || !half || !cpu_chosen().tiles) return *vectors[half];
+    if (!tiles) {
+        tiles = vectors[half];
+        tiles->products = std::max(tiles->products, tile_peak()), tiles->tiles = true;
+    }
+    return *tiles;
+}
 const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }
