@@ -1,6 +1,6 @@
 // command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
-// --help (base/help.cpp), shell completion and the manual page (base/completion.cpp) all come from the rows; main.cpp holds the
-// table of commands.
+// --help (base/help.cpp), shell completion and the manual page (base/completion.cpp) all come from the rows; main.cpp
+// holds the table of commands.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,7 +15,7 @@ struct Flag {
     std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
     std::string help;
     double min = -1e18, max = 1e18;         // numbers only
-    std::vector<std::string> choices = {};  // of a string; of a whole number: one word that stands for min
+    std::vector<std::string> choices = {};  // a string's values; for a whole number, one word that stands for min
     bool required = false;
     char letter = 0;           // 'n': -n means the same
     std::string group = {};    // the heading above it in help; rows of a group stand together

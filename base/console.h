@@ -7,7 +7,7 @@
 
 bool stderr_is_terminal();              // and TERM is not dumb
 struct TerminalSize { int columns, rows; };
-TerminalSize terminal_size();           // of stderr or stdout; else COLUMNS and LINES; else 80 by 24
+TerminalSize terminal_size();           // stderr's or stdout's; else COLUMNS and LINES; else 80 by 24
 int text_width(FILE* to);               // for lines of a text: the terminal's columns, at most 100; 80 where it is none
 void note_typed_input();                // where standard input is a terminal: how to end it, on stderr
 double now_seconds();                   // monotonic

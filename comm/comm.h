@@ -23,10 +23,10 @@ struct CommOptions {
 };
 struct Place {
     int rank = 0, ranks = 1, local_rank = 0;
-    int local_ranks = 1;     // of this machine, as far as the launcher says
+    int local_ranks = 1;     // ranks on this machine, as far as the launcher says
     std::string launcher;    // who says so: "--ranks", "torchrun", "Open MPI", "PMI", "Slurm"; "" a process of its own
     bool mpi = false;        // an MPI launcher: MPI tells where rank 0 is
-    std::string host;        // of rank 0, where MPI does not tell it: names or addresses, comma-separated
+    std::string host;        // rank 0's, where MPI does not tell it: names or addresses, comma-separated
     int port = 0;
     std::string job;         // text that is the same on every rank of this job and on no other's: the token's seed
 };
@@ -62,7 +62,7 @@ struct Listener {
     static std::string addresses();
 };
 typedef std::string Token;    // 16 bytes: who does not bring them is a stranger
-Token comm_token(const std::string& job);    // of a job's text
+Token comm_token(const std::string& job);    // made from a job's text
 Token comm_random_token();
 
 class Watch {
@@ -128,8 +128,8 @@ struct Comm {
 bool mpi_available(std::string* why);                            // compiled in, and the library is here
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
-// comm/nccl.cu; without CUDA model/device.cpp says that there is none. After the device was opened; the id travels over the
-// watch.
+// comm/nccl.cu; without CUDA model/device.cpp says that there is none. Comes after the device was opened; the id
+// travels over the watch.
 Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
 // Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.

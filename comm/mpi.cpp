@@ -307,11 +307,11 @@ class Mover {
 
 // ---- the engine -----------------------------------------------------------------------------------------------------
 
-const char ALONE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
+const char HOW_TO_START[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
 
 class Mpi final : public Comm {
   public:
-    Status status;    // of its start
+    Status status;    // whether the start succeeded
 
     explicit Mpi(const Place& place) {
         rank = place.rank, ranks = place.ranks;
@@ -375,7 +375,7 @@ class Mpi final : public Comm {
         mover.must(mpi.Comm_size(mpi.world, &its_ranks), "Comm_size");
         if (its_rank == rank && its_ranks == ranks) return {};
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI says rank %d of %d%s", rank, ranks, its_rank,
-                    its_ranks, its_ranks == 1 ? ALONE : "");
+                    its_ranks, its_ranks == 1 ? HOW_TO_START : "");
     }
     void work() {
         status = begin();
@@ -431,7 +431,7 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
     TRY(library().status);
     if (place.ranks > 1 && !launched())
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
-                    ALONE);
+                    HOW_TO_START);
     auto mpi = std::make_unique<Mpi>(place);
     if (!mpi->status.ok()) return mpi->status;
     return std::unique_ptr<Comm>(std::move(mpi));

@@ -31,14 +31,14 @@ struct Watch::State {
     int rank = 0, ranks = 1;
     double timeout = 60, interval = 1;
     std::vector<std::string> names;
-    uint32_t number = 0;    // of host collectives; the main thread's
+    uint32_t number = 0;    // counts host collectives; the main thread's
 
     std::mutex mutex;       // for what follows
     std::condition_variable news;
     std::vector<Link> links;                  // rank 0: [r] of rank r; others: [0]
     std::vector<std::deque<Frame>> inbox;     // likewise
-    std::vector<Sign> signs;                  // of every rank; others than rank 0 know rank 0's and their own
-    std::vector<char> armed;                  // the link waits for room in the kernel
+    std::vector<Sign> signs;                  // every rank's; other ranks than 0 know rank 0's and their own
+    std::vector<char> write_wanted;           // the link waits for room in the kernel
     std::string trouble;                      // what the main thread found: the verdict
     std::function<void()> before_exit;
     bool parting = false;                     // the main thread waits for the thread to end
@@ -75,7 +75,7 @@ Status Watch::State::start(Met met) {
     links = std::move(met.links);
     names = std::move(met.names);
     inbox.resize(links.size());
-    armed.resize(links.size());
+    write_wanted.resize(links.size());
     signs.resize(size_t(ranks));
     for (Sign& s : signs) s.heard = s.moved = now_seconds();
     epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -210,8 +210,8 @@ void Watch::State::flush(int r) {
     Link& l = links[size_t(r)];
     if (l.fd < 0) return;
     l.write();
-    if (armed[size_t(r)] == !l.out.empty()) return;
-    armed[size_t(r)] = !l.out.empty();
+    if (write_wanted[size_t(r)] == !l.out.empty()) return;
+    write_wanted[size_t(r)] = !l.out.empty();
     epoll_event e{EPOLLIN | (l.out.empty() ? 0u : unsigned(EPOLLOUT)), {.u32 = uint32_t(r)}};
     epoll_ctl(epoll, EPOLL_CTL_MOD, l.fd, &e);
 }

@@ -25,7 +25,7 @@ const char* round_name(Round r);
 struct Frame {
     Message type = Message::beat;
     Round round = Round::none;
-    uint32_t number = 0;    // of the round, the same on every rank
+    uint32_t number = 0;    // the round's, the same on every rank
     std::string text;
 };
 constexpr int64_t FRAME_LIMIT = int64_t(256) << 20;

@@ -19,8 +19,8 @@ struct Segment {
 struct CorpusConfig {
     // .jsonl, .ndjson (also .gz, .zst): a document a line; anything else: one document; "-": stdin
     std::vector<std::string> files;
-    std::string field;                 // of JSON lines; given: stdin is JSON lines, too. Empty: "text", and plain text
-    double val_fraction = 0;           // of JSON lines and of more than 100 files: documents; else each file's tail
+    std::string field;                 // field of JSON lines; if given, stdin is JSON lines, too. Empty: "text"
+    double val_fraction = 0;           // whole documents of JSON lines or more than 100 files; else each file's tail
     // The largest place in (0, limit] where text may be cut, or 0.
     std::function<size_t(std::string_view text, size_t limit)> safe_cut;
 };
@@ -45,7 +45,7 @@ class Corpus {
     size_t file = 0;                       // the next one to open
     TextFile input;
     bool reading = false;                  // input is open
-    std::string name, buffer;              // of the open file; its text from `at` on is to come
+    std::string name, buffer;              // the open file's; its text from `at` on is to come
     size_t at = 0;
     bool ended = false, json = false;
     bool begins = false, tail = false;     // what comes of this text: begins a document; is held out

@@ -1,5 +1,5 @@
 // bench_profile.cpp - where a step's time goes: a table of operations whose entries note time and work, and call the
-// real ones. The model does not know.
+// real ones. The model runs unchanged.
 #include "bench.h"
 #include "base/console.h"
 #include "files/json.h"
@@ -9,7 +9,7 @@ namespace {
 struct Notes {
     Peaks peak;
     std::vector<ProfileRow> rows;
-    double start = 0, noting = 0;    // seconds; noting: spent on notes
+    double start = 0, noting = 0;    // seconds; noting: time spent on the notes themselves
 } notes;
 
 void note(const char* entry, const Work& w, double seconds) {
