@@ -15,10 +15,10 @@ FlagGroup common_flags(TrainOptions& o) {
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
          "else gpt2"},
-        {"--from", &o.from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
-        {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; or a "
-         "checkpoint's directory; no: start afresh"},
-        {"--batch", &o.batch, "sequences per forward pass; auto: as many as the memory holds", 0, 65536, {"auto"}},
+        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face GPT-2"},
+        {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
+         "afresh; or the directory of a checkpoint to go on from"},
+        {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
         {"--seq-len", &o.seq_len, "tokens per sequence, and a new model's context; 0: the model's context", 0,
          1 << 20},
         {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
