@@ -131,7 +131,7 @@ std::string commands_help(const std::vector<Command>& commands, int width) {
     };
     for (auto& c : commands) row(c.name, c.summary);
     out += "\n";
-    row("--help, -h", "this text; after a COMMAND its options, as by `flatgpt help COMMAND`");
+    row("--help, -h", "this text; `flatgpt COMMAND --help`: the command's options");
     row("--version", "version, compiler, devices");
     std::string exits;
     for (auto& [codes, meaning] : EXIT_MEANINGS) exits += (exits.empty() ? "" : "; ") + std::string(codes) + " " + meaning;
@@ -141,7 +141,7 @@ std::string commands_help(const std::vector<Command>& commands, int width) {
 // The row for `help`, which alone prints the commands; main.cpp takes `help COMMAND` for `COMMAND --help`.
 Command help_command(const std::vector<Command>* commands) {
     auto name = std::make_shared<std::string>();
-    Flag row = {.name = "COMMAND", .to = name.get(), .help = "whose options to show; none: the commands"};
+    Flag row = {.name = "COMMAND", .to = name.get(), .help = "the command to explain; none: lists all commands"};
     return {.name = "help",
             .summary = "Show the commands, or the options of one.",
             .example = "flatgpt help train",

@@ -152,8 +152,8 @@ INLINE vf rounded_bf16(vf x) {
     return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
 }
 
-// Elements that one thread is done with before it had woken another: one or two microseconds.
-constexpr int64_t ALONE = 8192;
+// Up to so many elements, one thread is done before it could wake another (one or two microseconds).
+constexpr int64_t ONE_THREAD = 8192;
 
 // This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
 struct Range { int64_t from, to; };

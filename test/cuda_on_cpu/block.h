@@ -51,7 +51,7 @@ struct Meeting {
 struct Barrier {
     const char* what = nullptr;
     Location at;
-    int want = 0, here = 0, votes = 0, result = 0;
+    int want = 0, arrived = 0, votes = 0, result = 0;
     unsigned phase = 0;
     unsigned waiting[32] = {};    // the lanes of each warp
     char sync[2];                 // addresses for ThreadSanitizer, alternating by phase

@@ -109,7 +109,7 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
     check.expect("dpre", dpre_out, dpre, limit<T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
     check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
     check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
-    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // dpre, or the sum itself, may be rounded to T
+    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // dpre or the sum may be rounded
     return check;
 }
 
