@@ -59,9 +59,8 @@ struct Model {
     Model(const Model&) = delete;
     ~Model();
 
-    // What allocate will take, by purpose, the operations' scratch included.
-    std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const;
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
+    std::vector<MemoryRow> memory;    // what allocate took, by purpose; what it will take: model/count.h
     void init(uint64_t seed);                                   // new weights
 
     // Hands over the next batch; may come while the one before is being worked on. tok null: the sizes alone, for a

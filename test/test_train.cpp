@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "files/safetensors.h"
+#include "sanitizers.h"
 #include "toy_run.h"
 #include "toy_model.h"
 
@@ -45,7 +46,7 @@ struct Steps : Trainer {
         if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
         poisoned.cross_entropy = poisoned_cross_entropy;
         o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";
-        o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
+        o.shape.L = 2, o.shape.NH = 2, o.shape.C = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
         device.model = std::make_unique<Model>(poisoned);
         REQUIRE(choose_model().ok());
         REQUIRE(choose_batch().ok());
@@ -211,7 +212,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
         return toy.args("a", {"--steps", "4", "--resume", "auto", flag, value});
     };
     check(2, "--resume auto", with("a", "--steps", "4"));
-    check(2, "C=64", resumed("--channels", "64"));
+    check(2, "64 channels", resumed("--channels", "64"));
     check(2, "--seed", resumed("--seed", "6"));
     check(2, "other shards", resumed("--data", toy.dir + "/val.bin"));
     check(2, "multiple", with("b", "--channels", "33"));
@@ -232,7 +233,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
 TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
     Ops<float> op = cpu_ops<float>();
     op.free_bytes = [] { return free_memory; };
-    for (int rows : {0, 7, 60, 5000, -60}) {    // of a step; 0: --total-batch is not given; -: two CPU ranks share
+    for (int rows : {0, 7, 60, 5000, -60}) {    // rows per step; 0: no --total-batch; negative: two CPU ranks share
         Trainer t;
         t.progress.quiet = true;
         if (rows < 0) t.ranks.place.local_ranks = 2, rows = -rows;
@@ -391,9 +392,7 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
 }
 
 TEST_CASE("train: --dry-run tells the memory within 3 %") {
-#if defined(__SANITIZE_ADDRESS__)
-    SKIP("AddressSanitizer has memory of its own");
-#endif
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
     Toy toy;
     for (const char* dtype : {"fp32", "bf16"}) {
         if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;

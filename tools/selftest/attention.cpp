@@ -5,15 +5,14 @@ namespace {
 // bf16 results: probabilities and their gradients are rounded to bf16 before the products that they are factors of, and
 // the sums are rounded when they are stored.
 template <class T> constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
-// A float table that rounds to bf16 (attention_rounds) is given q, k, v and dy that are bf16 already: the scores, lse
-// and dp are float's then. What is left is one rounding of each probability, for y and dv, or of each ds, for dq and
-// dk. It is off by 2^-8 of itself at most, by 0.42 * 2^-8 in the root mean square (uniform in half a unit of the last
-// place, of numbers of any size). Outputs are sums of random rows of HS, each times such a number, so the 2-norm of the
-// errors is this part of their own: the mean for all rows together; the most for a single one, which may be of two
-// terms, and half as much again, as random rows are not quite orthogonal. Rows differ in size: position 0 sees one key,
-// the last one a thousand.
+// A float table that rounds to bf16 (attention_rounds) gets q, k, v and dy that are bf16 values already, so scores, lse
+// and dp have float's errors. What remains is one rounding of each probability, for y and dv, or of each ds, for dq and
+// dk: at most 2^-8 of the number, 0.42 * 2^-8 in the root mean square. Outputs are sums of random rows of HS, each
+// times such a number, so the 2-norm of the errors is the same part of the outputs' 2-norm. The mean holds for all rows
+// together. A single row may be a sum of two terms only: it gets the largest error, and half as much again, because
+// random rows are not quite orthogonal.
 constexpr double OF_ALL = 0x1p-9 + LIMIT<float>, OF_ROW = 1.5 * 0x1p-8 + LIMIT<float>;
-// The 2-norm of the n errors from `first` on over that of the numbers, of which a root mean square counts as `floor`.
+// The 2-norm of the n errors from `first` on over that of the numbers, whose root mean square counts as >= `floor`.
 double norm_error(const Numbers& got, const Numbers& expected, size_t first, size_t n, double floor) {
     double error = 0, square = 0;
     for (size_t i = first; i < first + n; i++)
@@ -24,8 +23,8 @@ double norm_error(const Numbers& got, const Numbers& expected, size_t first, siz
 template <class T, class P> Numbers inputs(const Ops<T, P>& op, const Numbers& x) {
     return op.attention_rounds ? rounded<bf16>(x) : rounded<T>(x);
 }
-// Error over limit. cancels: rows are differences of terms of size 1, and zero where one key is seen, but for what
-// float leaves of them.
+// Error over limit. cancels: rows are differences of terms of size 1, and zero, except for rounding, where a query sees
+// one key.
 template <class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
     if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<T>, cancels ? 0.1 : 0);
@@ -47,10 +46,15 @@ Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
     return check;
 }
 
-// Each position ends its document with a chance of one in `length`; other sequences, other documents.
+// The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each sequence
+// has documents of its own.
 struct Documents {
     std::vector<int> start, end;
-    Documents(int B, int S, int length) : start(size_t(B) * size_t(S)), end(start) {
+    Documents(int B, int S, Heads h, int length) : start(size_t(B) * size_t(S)), end(start) {
+        if (h.doc_start) {
+            start.assign(h.doc_start, h.doc_start + start.size()), end.assign(h.doc_end, h.doc_end + end.size());
+            return;
+        }
         const std::vector<int> ends = random_tokens(int64_t(B) * S, length ? length : S, 5);
         for (size_t i = 0; i < start.size(); i++)
             start[i] = i % size_t(S) == 0 ? 0 : ends[i - 1] == 0 ? int(i % size_t(S)) : start[i - 1];
@@ -65,12 +69,11 @@ struct BothHeads {
     Array<int> start, end;
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h, int document)
-        : documents(B, S, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
+        : documents(B, S, h, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
           end(m, Numbers(documents.end.begin(), documents.end.end())), host(h), device(h) {
-        host.doc_start = document ? documents.start.data() : nullptr;
-        host.doc_end = document ? documents.end.data() : nullptr;
-        device.doc_start = document ? static_cast<int*>(start) : nullptr;
-        device.doc_end = document ? static_cast<int*>(end) : nullptr;
+        if (!document && !h.doc_start) return;
+        host.doc_start = documents.start.data(), host.doc_end = documents.end.data();
+        device.doc_start = start, device.doc_end = end;
     }
 };
 
@@ -154,12 +157,6 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     return check;
 }
 
-template Check check_attention_forward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_cached(const Ops<float>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<bf16>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<float, bf16>&, int, int, int, int, Heads, double);
+FOR_EACH_TABLE(check_attention_forward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_backward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)

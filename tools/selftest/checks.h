@@ -3,7 +3,12 @@
 #pragma once
 #include "check.h"
 
-// embedding: pos below 0: a null pointer; hot: the share of positions that hold one and the same token
+#define FOR_EACH_TABLE(check, ...)                        \
+    template Check check(const Ops<float>&, __VA_ARGS__); \
+    template Check check(const Ops<bf16>&, __VA_ARGS__);  \
+    template Check check(const Ops<float, bf16>&, __VA_ARGS__);
+
+// embedding: pos below 0: a null pointer; hot: the share of positions that hold the same token
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
 template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
 
@@ -24,7 +29,8 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
 template <class T, class P>
 Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>);
 
-// attention: h without documents; sequences are cut into some of about `document` positions (0: not). scale: of q, k, v
+// attention: h with documents of the host, or sequences are cut into some of about `document` positions (0: not).
+// scale: of q, k, v
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document = 0, double scale = 1);
 template <class T, class P>
@@ -38,7 +44,7 @@ template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, 
 template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64_t n, bool in_place);
 
-// adamw: with a master or, of bf16, rounded stochastically; with the gradient scaled down and not, and skipped
+// adamw: with a master or, for bf16, rounded stochastically; the gradient scaled and not, and the step skipped
 template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master);
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n);
