@@ -1,8 +1,6 @@
 // gpt.h - the model: what it holds and what it does. All computation is a table's operations (layers/ops.h), so the
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
-#include <memory>
-
 #include "model/shards.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
@@ -15,9 +13,9 @@ struct Plan {
     Use use = Use::infer;
     int B = 1, S = 1;    // the largest batch
     Recompute recompute = Recompute::none;
-    bool master = true;    // bf16 parameters have fp32 masters; else they are rounded stochastically
+    bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
-    int zero = 0;    // what the ranks hold once instead of each: 1 AdamW's state, 2 gradients, too (model/shards.h)
+    int zero = 0;    // what ranks divide among them: 1 AdamW's state, 2 gradients, too (model/shards.h)
     Element wire = Element::f32;    // in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
@@ -27,13 +25,12 @@ struct MemoryRow {
 
 // What a block's forward leaves for its backward.
 struct Activations {
-    Activation *x, *ln1;        // (N,C): the block's input; normed
-    Activation* qkv;            // (N,(NH+2*NKV)*HS)
-    Activation* atty;           // (N,NH*HS): attention's output
-    Activation *x2, *ln2;       // (N,C): with the attention's projection added; normed
-    Activation *fch, *fcg;      // (N,F): the ffn's first product; after GELU
+    Activation *x, *ln1;                     // (N,C): the block's input; normed
+    Activation *qkv, *atty;                  // (N,(NH+2*NKV)*HS); (N,NH*HS): attention's output
+    Activation *x2, *ln2;                    // (N,C): with the attention's projection added; normed
+    Activation *fch, *fcg;                   // (N,F): the ffn's first product; after GELU
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float* lse;                 // (B,NH,S)
+    float* lse;                              // (B,NH,S)
 };
 
 // Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
@@ -60,7 +57,8 @@ struct Model {
     ~Model();
 
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
-    std::vector<MemoryRow> memory;    // what allocate took, by purpose; what it will take: model/count.h
+    std::vector<MemoryRow> memory;                              // what it took; model/count.h tells beforehand
+    int64_t arena_bytes = 0;                                    // in all
     void init(uint64_t seed);                                   // new weights
 
     // Hands over the next batch; may come while the one before is being worked on. tok null: the sizes alone, for a
@@ -118,7 +116,6 @@ struct Model {
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
     int64_t step_tokens = 0;       // since begin_step
-    int64_t arena_bytes = 0;       // the device's memory that the model holds, in one piece
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
 
   private:
@@ -129,5 +126,5 @@ struct Model {
     std::vector<int> host_input;
     std::vector<float> host_losses;
     std::vector<char> host_logits;
-    void* arena = nullptr;
+    void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece
 };

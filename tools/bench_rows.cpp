@@ -128,7 +128,7 @@ struct Rows {
 
 // A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
 #define ROW_FROM(table, entry, detail, ...)                                                                    \
-    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
+    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {                     \
         return std::tuple(__VA_ARGS__);                                                                        \
     })
 #define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
