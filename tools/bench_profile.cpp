@@ -70,7 +70,7 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
     const ProfileRow sum = sum_of(rows);
     if (!bench.o.json)
-        printf("\nprofile: %s, the fastest of %d%s\nfloors assume that data come from memory: above 100 %%, a cache held them\n"
+        printf("\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
                "  %-36s %6s %10s %8s %10s %7s %8s\n", what.c_str(), steps,
                bench.device.gpu ? "; every call is waited for, which the row above does not do" : "", "", "calls", "ms",
                "share", "floor ms", "ratio", "above");

@@ -133,8 +133,9 @@ Command train_command() {
               {},
               {},
               nullptr};
-    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o), measure_flags(*o),
-                           checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o), planning_flags(*o)});
+    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o),
+                           measure_flags(*o), checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o),
+                           planning_flags(*o)});
     c.resolved = &o->resolved;
     c.retired = {"eval-batches"};
     c.run = [o] {
