@@ -4,9 +4,9 @@
 #include "model/shards.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
-// What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but
-// its input. Less memory, more work, the same bits; but with cheap on a GPU, whose products apply GELU before they
-// round, the GELU of the backward is that of the rounded input.
+// What the backward pass computes again instead of storing it: nothing; the outputs of norms and GELU; all of a block
+// but its input. Less memory, more work, the same bits. One exception: a GPU's products apply GELU before they round,
+// so with `cheap` the backward pass computes GELU from the rounded input.
 enum class Recompute { none, cheap, blocks };
 
 struct Plan {
@@ -15,8 +15,8 @@ struct Plan {
     Recompute recompute = Recompute::none;
     bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
-    int zero = 0;    // what ranks divide among them: 1 AdamW's state, 2 gradients, too (model/shards.h)
-    Element wire = Element::f32;    // in which gradients travel; bf16 halves the bytes
+    int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
+    Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
     const char* purpose;
@@ -38,16 +38,16 @@ struct Cache {
     Activation *k = nullptr, *v = nullptr;
     int B = 0, maxT = 0, pos = 0;    // pos: positions held
     int64_t bytes = 0;               // k and v together
-    int steps = 0;                   // single tokens since the last longer piece
+    int steps = 0;                   // single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
 };
 
-// The passes hand work to the device and return; what returns numbers waits for them.
+// The passes hand work to the device and return at once. Functions that return numbers wait for them.
 struct Model {
     const Table op;
     Config c;
     Plan plan;
-    std::vector<Tensor> tensors;    // the parameters, a row each
+    std::vector<Tensor> tensors;    // the parameters: one row per tensor
     Shards shards;                  // flat buffers of parameters, gradients and AdamW's state
     Params<Parameter> w;            // named pointers to the parameters
     Params<Gradient> dw;            // and to where their gradients are computed
@@ -61,12 +61,12 @@ struct Model {
     int64_t arena_bytes = 0;                                    // in all
     void init(uint64_t seed);                                   // new weights
 
-    // Hands over the next batch; may come while the one before is being worked on. tok null: the sizes alone, for a
-    // table that only counts.     tok, target (B,S), host; target null: none
+    // Hands over the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for
+    // a table that only counts.     tok, target (B,S), host; target null: none
     void batch(const int* tok, const int* target, int B, int S);
-    void forward();    // up to the final norm, of the batch handed over
+    void forward();    // the batch handed over, up to the final norm
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
-    // step), chunk by chunk: (N,V) logits never exist.
+    // step). Chunk by chunk: the logits of all positions never exist at once.
     void loss(bool train, float scale);
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
@@ -74,18 +74,18 @@ struct Model {
     double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
     double grad_norm();                           // global; one rank's alone
 
-    // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
-    // stochastic rounding; signal: for the other ranks. finish gives the outcome of the oldest update not yet finished,
-    // and what each rank reported in it; at most two may be pending.
+    // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: for
+    // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
+    // finished, and what each rank reported in it; at most two may be pending.
     void begin_step();
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
-    // Generation. extend: S more tokens of each of the cache's sequences.     tok (B,S), host
+    // Generation. extend: S more tokens for each of the cache's sequences.     tok (B,S), host
     Status cache_allocate(Cache& cache, int B, int maxT);
     void cache_free(Cache& cache);
-    void cache_spread(const Cache& from, Cache& to);    // from's only sequence into each one of to
+    void cache_spread(const Cache& from, Cache& to);    // copies from's only sequence to each sequence of to
     void extend(Cache& cache, const int* tok, int S);
     void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
 
@@ -94,7 +94,7 @@ struct Model {
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
 
     // Activations and their gradients.
-    std::vector<Activations> a;    // (L); blocks share what is not kept
+    std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation *dx = nullptr, *dt = nullptr;    // (N,C): gradients of the residual stream; of what is added to it
