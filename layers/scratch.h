@@ -86,7 +86,8 @@ struct CachedPlan {
         E = aligned && h.HS <= 256 ? 8 : 32;
         G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
         while (lanes * E < h.HS) lanes *= 2;
-        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G), rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
+        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G);
+        const int64_t rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
         const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
         items = int(all), splits = int(std::min(fill, rounds));
         bytes = splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0;
