@@ -7,8 +7,8 @@
 #include "gpt.h"
 #include "model/work.h"
 
-// A table like another, each call of whose operations comes here first. Nothing is recorded as a graph. Operations
-// have no context: they find their observer by the thread. Of several the one made last is used, and it ends first.
+// A table like another, but each call of an operation comes to call() instead. Graphs are not recorded. Operations take
+// no context, so a thread's calls come to the observer that it made last, and observers end in the reverse order.
 class Observer {
   public:
     Table table;    // for a Model
@@ -22,38 +22,39 @@ class Observer {
 
   private:
     const WorkOf work;
-    std::unordered_map<const void*, int> first_ints;    // of what was uploaded, by where it lies
+    std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its place on the device
     Observer* const outer;
     bool look(void* to, const void* from, int64_t bytes) const;
-    template <Operation, class... A> void remember(A... a);
+    void remember(Operation operation, void* to, const void* from, int64_t bytes);
+    void remember(Operation, auto...) {}    // other operations
 };
 const char* operation_name(Operation operation);
 
-// A table that computes nothing, and hands out addresses where no memory is. What it downloads is zeros.
+// A table that computes nothing. Its memory is addresses alone; a download gives zeros.
 class Count : public Observer {
   public:
     struct Sum {
         int64_t calls = 0;
         Work work;
     };
-    explicit Count(const Table& like);    // has its element types, optional operations, logits_bytes and scratch
+    explicit Count(const Table& like);    // takes over its element types, optional operations, logits_bytes, scratch
     const Sum& of(Operation operation) const { return sums[size_t(operation)]; }
     Work all() const;
     void clear() { sums = {}; }    // not what memory is held
 
-    int64_t scratch = 0;    // bytes: the most that a call asked for
-    int64_t held = 0;       // bytes of the device's memory that are allocated now
-    std::function<void(const Work&)> each;    // sees every call
+    int64_t scratch = 0;                      // bytes, of the call that asked for most
+    int64_t held = 0;                         // bytes of device memory, allocated and not released
+    std::function<void(const Work&)> each;    // is told of every call
 
   private:
     std::array<Sum, size_t(Operation::count)> sums = {};
     void call(const Work& work, const std::function<void()>& run) override;
 };
 
-// A rank's wire to others that are not there.
+// The messages of one rank among others that do not exist.
 struct CountingComm : Comm {
     int64_t calls = 0;
-    double bytes = 0;    // that this rank sends
+    double bytes = 0;    // sent by this rank
 
     explicit CountingComm(int n) { ranks = n; }
     std::string name() const override { return "counting"; }
@@ -68,7 +69,7 @@ struct CountingComm : Comm {
 
   protected:
     enum class Kind { all_reduce, reduce_scatter, all_gather };
-    // whole: bytes of the buffer as it travels.
+    // whole: bytes of the whole buffer, in the type that travels
     virtual void message(Kind kind, double whole, Element wire);
     void message(Kind kind, int64_t n, Element type, Element wire) {
         message(kind, double(n * element_bytes(type == Element::f32 ? wire : type)), wire);
@@ -80,14 +81,14 @@ struct CountingComm : Comm {
 
 // ---- the model, counted ---------------------------------------------------------------------------------------------
 
-// A step of `batches` batches of the plan's B x S tokens, over a counting table.
+// A step of `batches` batches of plan.B x plan.S tokens. The model's table must be a Count's.
 void count_step(Model& model, int batches = 1);
-// A step of B sequences of S tokens, nothing of which is computed again; and the FLOPs of each of its tokens.
+// The work of a step of B sequences of S tokens without recomputation; its FLOPs per token.
 Work training_work(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_work(like, c, 1, S).flops() / S;
 }
-// What a model takes of a device's memory, by purpose: what it allocates, and the scratch of a step (Use::train) or a
-// forward. exit 2: impossible sizes
+// The device memory that a model needs, by purpose: its own, and the scratch of a step (Use::train) or of a forward.
+// exit 2: impossible sizes
 Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);

@@ -90,7 +90,7 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                 double n = 0;
                 for (int s = p; s < p + S; s++)
                     for (int k = 0; k <= s; k++) n += !window || k > s - window;
-                CAPTURE(p), CAPTURE(S), CAPTURE(window);
+                CAPTURE(p); CAPTURE(S); CAPTURE(window);
                 CHECK(WorkOf::pairs(p, S, window) == n);
             }
 }
@@ -163,7 +163,7 @@ template <class P> static void announced_scratch(const Ops<float, P>& op) {
             run();
             const int64_t told = real.scratch_bytes(work.call), held = cpu_scratch_held();
             CAPTURE(std::string(operation_name(work.call.operation)));
-            CAPTURE(work.call.rows), CAPTURE(work.call.in), CAPTURE(work.call.out), CAPTURE(work.call.p);
+            CAPTURE(work.call.rows); CAPTURE(work.call.in); CAPTURE(work.call.out); CAPTURE(work.call.p);
             const bool few = work.call.out && work.call.rows <= GEMV_ROWS;    // some need none
             CHECK((held == told || (few && held == 0)));
             most = std::max(most, held);

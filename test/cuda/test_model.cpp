@@ -120,7 +120,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
             run();
             const int64_t held = before - real.free_bytes(), told = real.scratch_bytes(work.call);
             CAPTURE(std::string(operation_name(work.call.operation)));
-            CAPTURE(work.call.rows), CAPTURE(work.call.out), CAPTURE(work.call.p);
+            CAPTURE(work.call.rows); CAPTURE(work.call.out); CAPTURE(work.call.p);
             CHECK(told == planned.scratch_bytes(work.call));
             const bool linear = work.call.out > 0;    // asks for less where the library or gemv has what it needs
             if (cuda_emulated()) CHECK((held == told || (linear && held < told && held <= told)));
