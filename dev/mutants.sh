@@ -91,8 +91,16 @@ comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: *
-layers/onednn.cpp ;; s/if (rows <= GEMV_ROWS) most/if (false) most/ ;; cpu: scratch held*
-layers/onednn.cpp ;; s/if (halves) most/if (false) most/ ;; cpu: scratch held*
+layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
+layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
+layers/table.cpp ;; s/case Operation::attention_cached: return/return/ ;; cpu: scratch held*
+layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
+model/work.h ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
+model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
+model/work.h ;; s/w.products \*= products;// ;; count: FLOPs of a step*
+model/count.cpp ;; s/scratch = std::max(scratch, /scratch = std::min(scratch, / ;; count: memory foretold*
+model/count.cpp ;; s/if (take) first_ints.*/if (take) return;/ ;; cpu: scratch held*
+model/forecast.cpp ;; s/wire = std::max(wire, device) + seconds;/wire = device + seconds;/ ;; scale: what a step*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
 layers/table.cpp ;; s/l.attention_rounds = NATIVE_BF16;// ;; selftest: attention in bf16*

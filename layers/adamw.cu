@@ -16,7 +16,7 @@ unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }  
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
-constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats that a block reads at once; most blocks
+constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats of a block at once; most blocks
 
 // partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size is a multiple of PART
 __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {

@@ -168,6 +168,10 @@ void* cuda_scratch(int64_t bytes) {
         CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(std::min<int64_t>(bytes, 1 << 20)), b.stream));
     return b.scratch;
 }
+void cuda_scratch_release() {
+    CUDA_CHECK(cudaFree(b.scratch));
+    b.scratch = nullptr, b.scratch_bytes = 0;
+}
 
 namespace {
 void zero(void* p, int64_t bytes) { CUDA_CHECK(cudaMemsetAsync(p, 0, size_t(bytes), b.stream)); }

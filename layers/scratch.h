@@ -26,12 +26,12 @@ struct EmbeddingScratch {
 constexpr int NORM_PARTS = 512;    // blocks of layernorm_backward: four for each multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
-// A product: cuBLASLt's workspace (as NVIDIA advises for Hopper) and `columns` sums. Where the library computes no
-// sums: those of ranges of rows.
+// A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and a sum of each column. Where the library computes
+// no sums: those of ranges of rows in float, by themselves.
 constexpr int64_t WORKSPACE = 32 << 20;
-inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // in a range
-inline int64_t linear_scratch(int64_t N, int64_t columns) {
-    return std::max(round_up(columns * 4, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // of a range
+inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
+    return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
 
 constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
@@ -86,7 +86,8 @@ struct CachedPlan {
         E = aligned && h.HS <= 256 ? 8 : 32;
         G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
         while (lanes * E < h.HS) lanes *= 2;
-        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G), rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
+        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G);
+        const int64_t rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
         const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
         items = int(all), splits = int(std::min(fill, rounds));
         bytes = splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0;
@@ -100,8 +101,9 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::layernorm_backward: return norm_scratch(c.rows, c.in);
         case Operation::linear_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
-        case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0);
-        case Operation::linear_gelu_backward: return linear_scratch(c.rows, std::max(c.in, c.out));
+        case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0, 4);
+        case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float
+            return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_cached:

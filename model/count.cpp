@@ -14,28 +14,25 @@ Observer::Observer(const Table& real)
       work(real, [this](void* to, const void* from, int64_t bytes) { return look(to, from, bytes); }), outer(current) {
     current = this;
     table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
-#define OPERATION(name, need, arguments)                               \
-    if (real.name)                                                     \
-        table.name = [](auto... a) {                                   \
-            Observer& o = *current;                                    \
-            Work w = o.work.name(a...);                                \
-            w.call.operation = Operation::name;                        \
-            o.remember<Operation::name>(a...);                         \
-            const auto run = [&] { o.real.name(a...); };            \
-            o.call(w, std::ref(run));                               \
+#define OPERATION(name, need, arguments)                 \
+    if (real.name)                                       \
+        table.name = [](auto... a) {                     \
+            Observer& o = *current;                      \
+            Work w = o.work.name(a...);                  \
+            w.call.operation = Operation::name;          \
+            o.remember(Operation::name, a...);           \
+            const auto run = [&] { o.real.name(a...); }; \
+            o.call(w, std::ref(run));                    \
         };
 #include "layers/operations.inc"
 #undef OPERATION
 }
 Observer::~Observer() { current = outer; }
 
-template <Operation operation, class... A> void Observer::remember(A... a) {
-    constexpr bool take = operation == Operation::take;
-    if constexpr (take || operation == Operation::upload || operation == Operation::upload_ahead)
-        [this](void* to, const void* from, int64_t bytes) {
-            if (take) first_ints[to] = first_ints[from];
-            else if (from && bytes >= 4) memcpy(&first_ints[to], from, 4);
-        }(a...);
+void Observer::remember(Operation operation, void* to, const void* from, int64_t bytes) {
+    const bool upload = operation == Operation::upload || operation == Operation::upload_ahead;
+    if (operation == Operation::take) first_ints[to] = first_ints[from];
+    else if (upload && from && bytes >= 4) memcpy(&first_ints[to], from, 4);
 }
 bool Observer::look(void* to, const void* from, int64_t bytes) const {
     const auto found = first_ints.find(from);

@@ -26,7 +26,8 @@ class Observer {
     std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its address
     Observer* const outer;
     bool look(void* to, const void* from, int64_t bytes) const;
-    template <Operation, class... A> void remember(A... a);
+    void remember(Operation operation, void* to, const void* from, int64_t bytes);
+    void remember(Operation, auto...) {}    // other operations
 };
 const char* operation_name(Operation operation);
 
@@ -37,7 +38,7 @@ class Count : public Observer {
         int64_t calls = 0;
         Work work;
     };
-    explicit Count(const Table& like);    // has its element types, optional operations, logits_bytes and scratch
+    explicit Count(const Table& like);    // takes over its element types, optional operations, logits_bytes, scratch
     const Sum& of(Operation operation) const { return sums[size_t(operation)]; }
     Work all() const;
     void clear() { sums = {}; }    // keeps `held` and `scratch`
@@ -69,7 +70,7 @@ struct CountingComm : Comm {
 
   protected:
     enum class Kind { all_reduce, reduce_scatter, all_gather };
-    // whole: bytes of the buffer as it travels.
+    // whole: bytes of the whole buffer, in the type that travels
     virtual void message(Kind kind, double whole, Element wire);
     void message(Kind kind, int64_t n, Element type, Element wire) {
         message(kind, double(n * element_bytes(type == Element::f32 ? wire : type)), wire);
@@ -81,7 +82,7 @@ struct CountingComm : Comm {
 
 // ---- the model, counted ---------------------------------------------------------------------------------------------
 
-// A step of `batches` batches of the plan's B x S tokens, over a counting table.
+// A step of `batches` batches of plan.B x plan.S tokens. The model's table must be a Count's.
 void count_step(Model& model, int batches = 1);
 // The work of a step of B sequences of S tokens without recomputation; and the FLOPs per token.
 Work training_work(const Table& like, const Config& c, int B, int S);

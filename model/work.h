@@ -1,9 +1,9 @@
-// work.h - what a call of each operation costs, from its arguments: FLOPs, bytes and sizes. The only place where that is
-// written: MFU, GFLOP/s, floors, forecasts and the sizes of scratch all come from calls that were counted by these.
+// work.h - what a call of each operation costs, from its arguments: FLOPs, bytes and sizes. No other place says it: MFU,
+// GFLOP/s, floors, forecasts and the memory that a plan needs all come from calls that these functions saw.
 //
-// FLOPs are what the maths needs: 2 for each multiply-add of a product, and of attention for each pair of positions that
-// see each other. What a backward computes again is left out, and so are exponentials and the sums of norms.
-// Bytes: every input read once, every output written once, what is added to read and written.
+// FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention for those pairs of positions alone
+// where one sees the other. A backward's recomputation is left out, and so are exponentials and the sums of norms.
+// Bytes: every input is read once, every output written once; what is added to is read and written.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -107,8 +107,8 @@ class WorkOf {
     }
     Work attention_cached(Activation*, Activation*, Activation*, const Activation*, int B, int S, const int* pos,
                           int maxT, Heads h) const {
-        int first = 0;
-        CHECK(look(&first, pos, sizeof first), "the position of a cached attention is not known");
+        int first = maxT - S;    // the last that can be, where nobody knows
+        (void)look(&first, pos, sizeof first);
         const double keys = h.window ? std::min(first + S, h.window + S - 1) : first + S;
         CallSizes call = heads(B, S, h);
         call.p = first, call.maxT = maxT;
@@ -147,7 +147,8 @@ class WorkOf {
 
     // With bf16 these are products: tensor cores', or the CPU's own where it has them; else plain arithmetic.
     Work attention(double flops, double passes, int B, int S, const Heads& h) const {
-        const double all = flops * h.NH * h.HS * seen(B, S, h), bytes = passes * e * B * S * row(h) + 4.0 * B * h.NH * S;
+        const double all = flops * h.NH * h.HS * seen(B, S, h);
+        const double bytes = passes * e * B * S * row(h) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), halves ? all : 0, halves ? 0 : all, bytes};
     }
     // Pairs of all sequences. Documents that nobody knows count as one.

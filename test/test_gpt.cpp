@@ -1,5 +1,5 @@
 // test_gpt.cpp - the whole model: gradients of every parameter, fast tables against the definition, training.
-#include "gpt.h"
+#include "model/count.h"
 
 #include "checkpoint/checkpoint.h"
 #include "files/safetensors.h"
@@ -110,11 +110,10 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
 }
 
 TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters") {
-    Model g(cpu_ops<bf16>());
     const Config c = config_named("gpt2").value;
     const double P = double(config_flat_size(c));
     auto bytes = [&](const Plan& plan, const char* purpose) {
-        for (const MemoryRow& r : g.memory(c, plan))
+        for (const MemoryRow& r : count_memory(cpu_ops<bf16>(), c, plan).value)
             if (!strcmp(r.purpose, purpose)) return double(r.bytes);
         return 0.0;
     };

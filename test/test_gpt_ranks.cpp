@@ -2,7 +2,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "gpt.h"
+#include "model/count.h"
 #include "test.h"
 #include "thread_ranks.h"
 #include "toy_model.h"
@@ -177,10 +177,10 @@ TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank 
 }
 
 TEST_CASE("gpt ranks: memory of a rank shrinks as ZeRO says") {
-    Model g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero, const char* purpose) {
-        for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))
+        const Plan plan = {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
+        for (const MemoryRow& r : count_memory(cpu_ops<float>(), c, plan).value)
             if (!strcmp(r.purpose, purpose)) return double(r.bytes);
         return 0.0;
     };

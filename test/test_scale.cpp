@@ -1,5 +1,6 @@
 // test_scale.cpp - the forecast of a step among ranks: its bytes are those that the model sends, its limits are known.
 #include "model/forecast.h"
+#include "model/gpu_plan.h"
 
 #include "thread_ranks.h"
 #include "toy_run.h"
@@ -11,8 +12,9 @@ constexpr int S = 7;
 constexpr double INF = INFINITY;
 
 Workload gpt2(int ranks, int zero, int accumulate = 1) {
-    Workload w = {config_named("gpt2").value, {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero}};
-    w.accumulate = accumulate, w.weights = Element::bf16;
+    static const Table h100 = planned_table(gpu_named("h100").value, Dtype::bf16);
+    Workload w = {h100, config_named("gpt2").value, {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero}};
+    w.accumulate = accumulate;
     return w;
 }
 Cluster gpus() {
@@ -66,8 +68,7 @@ TEST_CASE("scale: calls and bytes of a step are those that the model makes") {
             for (int batches : {1, 3}) {
                 INFO("ranks " << ranks << " zero " << zero << " batches " << batches);
                 const Sent sent = send_a_step(ranks, zero, batches);
-                Workload w = {TOY, {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero}, batches};
-                w.weights = w.gradients = Element::f64;
+                Workload w = {reference_ops(), TOY, {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero}, batches};
                 const Forecast f = forecast(w, gpus());
                 CHECK(f.collectives == sent.calls);
                 CHECK(f.sent() == doctest::Approx(sent.bytes).epsilon(1e-12));
@@ -122,8 +123,9 @@ TEST_CASE("scale: links without a limit cost nothing; work without a limit leave
 
 TEST_CASE("scale: work is the FLOPs of the model, and AdamW's bytes") {
     Workload w = gpt2(8, 0, 3);
-    const double flops = config_flops_per_token(w.c, 1024) * 8 * 1024 * 3;
-    const double adamw = double(config_flat_size(w.c, 8)) * 30 / 2.7e12;    // g 4, m and v 16, master 8, weights 2
+    const double flops = training_flops(w.op, w.c, 1024) * 8 * 1024 * 3;
+    // g 4, m and v 16, master 8, weights 2, and of 64 elements together a byte
+    const double adamw = double(config_flat_size(w.c, 8)) * (30 + 1 / 64.0) / 2.7e12;
     CHECK(forecast(w, gpus()).work == doctest::Approx(flops / 400e12 + adamw).epsilon(1e-9));
     w.plan.zero = 1;
     CHECK(forecast(w, gpus()).work == doctest::Approx(flops / 400e12 + adamw / 8).epsilon(1e-9));
@@ -214,13 +216,10 @@ TEST_CASE("scale: advice is what the forecast says, and none where little waits"
 }
 
 TEST_CASE("scale: memory of one of 512 ranks") {
-    Model g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero) {
-        int64_t total = 0;
-        for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))
-            total += r.bytes;
-        return double(total);
+        const Plan plan = {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero};
+        return double(total_bytes(count_memory(cpu_ops<float>(), c, plan).value));
     };
     const double P = double(config_flat_size(c, 512)), one = bytes(1, 0);
     const std::vector<Bucket> b = config_buckets(c, 512);

@@ -1,4 +1,5 @@
 // test_train.cpp - `flatgpt train` as people use and abuse it: stopped, killed, damaged, poisoned, resumed.
+#include "model/count.h"
 #include "train/train.h"
 
 #include <signal.h>
@@ -240,9 +241,7 @@ TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
         t.device.model = std::make_unique<Model>(op);
         t.config = {65, 32, 2, 2, 32, 128, 1e-5f};
         auto needs = [&](int B) {
-            int64_t bytes = 0;
-            for (const MemoryRow& r : t.device.model->memory(t.config, {Use::train, B, 32})) bytes += r.bytes;
-            return bytes * 20 / 19 + 20;
+            return total_bytes(count_memory(op, t.config, {Use::train, B, 32}).value) * 20 / 19 + 20;
         };
         for (int room : {0, 1, 59, 300}) {    // sequences that fit
             free_memory = (room ? needs(room) : needs(1) / 2) * t.ranks.place.local_ranks;

@@ -241,8 +241,8 @@ template <class T, int G, int E, int W>
 void decode(const CachedPlan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
     const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
-    launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E)>, grid, y, k_cache, v_cache, qkv, partial, pos, maxT, x.splits,
-           x.lanes, h);
+    launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E)>, grid, y, k_cache, v_cache, qkv, partial, pos, maxT,
+           x.splits, x.lanes, h);
 }
 
 // Copies the keys and values of S positions to the caches, W elements per thread: read and written once.

@@ -1,0 +1,221 @@
+// test_count.cpp - what is counted is what is done: calls, FLOPs, scratch, memory. Messages: test_scale.cpp.
+#include <map>
+
+#include "tools/bench.h"
+
+#include "ops.h"
+#include "toy_model.h"
+
+namespace {
+Config toy(int window = 0, int NKV = 2) {
+    Config c = {.V = 61, .T = 64, .L = 2, .NH = 4, .C = 96, .F = 384};
+    c.NKV = NKV, c.HS = 20, c.window = window;
+    return c;
+}
+const auto nobody = [](void*, const void*, int64_t) { return false; };
+
+// Of what a model does with a table: training, a prompt, and tokens after it.
+void use(const Table& op, const Config& c, const Plan& plan) {
+    const int N = plan.B * plan.S;
+    const std::vector<int> tok = toy_tokens(N, c.V, 1);
+    Model g(op);
+    REQUIRE(g.allocate(c, plan).ok());
+    g.init(1);
+    g.begin_step();
+    for (bool last : {false, true}) {
+        g.batch(tok.data(), tok.data(), plan.B, plan.S);
+        g.forward();
+        g.loss(true, 1 / float(2 * N));
+        g.backward(last);
+    }
+    g.update({1e-3f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);
+    (void)g.finish();
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, plan.B, c.T).ok());
+    for (int S : {plan.S, 1, 1}) g.extend(cache, tok.data(), S);
+    std::vector<float> logits(size_t(plan.B) * size_t(c.V));
+    g.logits(logits.data());
+    g.cache_free(cache);
+}
+}    // namespace
+
+TEST_CASE("count: the work of a call follows from its arguments") {
+    const Table op = cpu_ops<bf16>(), floats = cpu_ops<float>();
+    const WorkOf work(op, nobody), work_of_floats(floats, nobody);
+    float numbers[64] = {};
+    Activation* x = reinterpret_cast<Activation*>(numbers);
+    Parameter* w = reinterpret_cast<Parameter*>(numbers);
+    Gradient* g = reinterpret_cast<Gradient*>(numbers);
+    // x 8x4 and y 8x2 in fp32, w 2x4 and b in bf16
+    const Work linear = work.linear_forward(x, x, w, w, nullptr, 8, 4, 2);
+    CHECK(linear.products == 2 * 8 * 4 * 2);
+    CHECK(linear.bytes == 4 * (8 * 4 + 8 * 2) + 2 * (2 * 4 + 2));
+    CHECK(work.linear_forward(x, x, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
+    CHECK(work.linear_backward(nullptr, g, g, x, x, w, 8, 4, 2).products == linear.products);
+    CHECK(work.linear_backward(x, g, g, x, x, w, 8, 4, 2).products == 2 * linear.products);
+    // 3 sequences of 5, 2 heads of 4: 15 pairs each; with a window of 2: 9
+    Heads h = {2, 2, 4};
+    CHECK(work.attention_forward(x, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
+    CHECK(work_of_floats.attention_forward(x, numbers, x, 3, 5, h).arithmetic == 4 * 3 * 2 * 15 * 4);
+    h.window = 2;
+    CHECK(work.attention_backward(x, x, x, x, numbers, 3, 5, h).products == 8 * 3 * 2 * 9 * 4);
+    h.window = 0;
+    // documents of 1 and 4, of 2 and 3, of 5: 1 + 10, 3 + 6 and 15 pairs
+    const int start[15] = {0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0};
+    const auto memory = [](void* to, const void* from, int64_t bytes) {
+        memcpy(to, from, size_t(bytes));
+        return true;
+    };
+    h.doc_start = h.doc_end = start;
+    CHECK(WorkOf(op, memory).attention_forward(x, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
+    h.doc_start = h.doc_end = nullptr;
+    const int pos = 6;
+    const Work cached = WorkOf(op, memory).attention_cached(x, x, x, x, 3, 1, &pos, 8, h);
+    CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
+    CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);
+    // of 2 tokens, 4 random ones have 2 (1 - 1/16): rows of dwte read and written, and 2 of dwpe
+    CHECK(work.embedding_backward(g, g, x, nullptr, 2, 2, 4, 2).bytes ==
+          doctest::Approx(4 * 4 * 4 + 4 * 4 + 2 * 4 * (2 * 15 / 16.0 + 2) * 4));
+    CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
+    CHECK(work.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
+    CHECK(work_of_floats.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 28 * 64 + 1);
+    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
+    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
+}
+
+TEST_CASE("count: pairs of positions that see each other, one by one") {
+    for (int p : {0, 1, 5, 20})
+        for (int S : {1, 2, 7, 30})
+            for (int window : {0, 1, 2, 6, 7, 21, 50, 100}) {
+                double n = 0;
+                for (int s = p; s < p + S; s++)
+                    for (int k = 0; k <= s; k++) n += !window || k > s - window;
+                CAPTURE(p); CAPTURE(S); CAPTURE(window);
+                CHECK(WorkOf::pairs(p, S, window) == n);
+            }
+}
+
+TEST_CASE("count: FLOPs of a step by hand, with a window, with fewer key heads, and however much is computed again") {
+    Config c = {.V = 10, .T = 8, .L = 1, .NH = 2, .C = 8, .F = 16};
+    // 192 weights of qkv, 64, 128 and 128, and 16 x 8 of the head, 6 FLOPs each and token. A triangle of 3 positions
+    // has 6 pairs, 12 FLOPs of each for 2 heads of 4.
+    for (const Table& op : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())}) {
+        CHECK(training_work(op, c, 1, 3).flops() == 3 * 6 * 640 + 12 * 6 * 8);
+        CHECK(training_work(op, c, 5, 3).flops() == 5 * (3 * 6 * 640 + 12 * 6 * 8));
+        CHECK(training_flops(op, c, 3) == 6 * 640 + 12 * 2 * 8);
+        Config other = c;
+        other.window = 2;    // 5 pairs
+        CHECK(training_work(op, other, 1, 3).flops() == 3 * 6 * 640 + 12 * 5 * 8);
+        other = c;
+        other.NKV = 1;    // 64 weights less
+        CHECK(training_work(op, other, 1, 3).flops() == 3 * 6 * 576 + 12 * 6 * 8);
+        Count count(op);
+        Model again(count.table);
+        REQUIRE(again.allocate(c, {Use::train, 1, 3, Recompute::blocks}).ok());
+        count_step(again);    // a forward more, without the head and the last product
+        CHECK(count.all().flops() == 3 * 6 * 640 + 12 * 6 * 8 + 3 * 2 * 384 + 4 * 6 * 8);
+    }
+}
+
+TEST_CASE("count: calls, FLOPs and bytes are those of a real step") {
+    struct Real final : Observer {
+        std::map<Operation, Count::Sum> sums;
+        using Observer::Observer;
+        void call(const Work& work, const std::function<void()>& run) override {
+            run();
+            Count::Sum& sum = sums[work.call.operation];
+            sum.calls++, sum.work += work;
+        }
+    };
+    for (const Table& op : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())})
+        for (Recompute again : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+            const Plan plan = {Use::train, 2, 37, again};
+            Real real(op);
+            {
+                Model g(real.table);
+                REQUIRE(g.allocate(toy(5), plan).ok());
+                real.sums.clear();
+                TrainingStep(toy(5), 2, 37).run(g);
+                (void)g.finish();
+            }
+            Count count(op);
+            Model g(count.table);
+            REQUIRE(g.allocate(toy(5), plan).ok());
+            count.clear();
+            count_step(g);
+            (void)g.finish();
+            for (int i = 0; i < int(Operation::count); i++) {
+                CAPTURE(std::string(operation_name(Operation(i))));
+                const Count::Sum &expected = real.sums[Operation(i)], &got = count.of(Operation(i));
+                CHECK(got.calls == expected.calls);
+                CHECK(got.work.flops() == expected.work.flops());
+                CHECK(got.work.bytes == expected.work.bytes);
+            }
+        }
+}
+
+template <class P> static void announced_scratch(const Ops<float, P>& op) {
+    struct Measured final : Observer {
+        int64_t most = 0;
+        using Observer::Observer;
+        void call(const Work& work, const std::function<void()>& run) override {
+            cpu_scratch_release();
+            run();
+            const int64_t told = real.scratch_bytes(work.call), held = cpu_scratch_held();
+            CAPTURE(std::string(operation_name(work.call.operation)));
+            CAPTURE(work.call.rows); CAPTURE(work.call.in); CAPTURE(work.call.out); CAPTURE(work.call.p);
+            const bool few = work.call.out && work.call.rows <= GEMV_ROWS;    // some need none
+            CHECK((held == told || (few && held == 0)));
+            most = std::max(most, held);
+        }
+    };
+    CAPTURE(std::string(op.name));
+    for (auto [B, S] : {std::array{2, 40}, {GEMV_ROWS, 1}, {1, 300}})
+        for (int window : {0, 9}) {
+            Config c = toy(window);
+            c.T = 302;
+            Measured measured(op);
+            use(measured.table, c, {Use::train, B, S, Recompute::cheap});
+            Count count(op);
+            use(count.table, c, {Use::train, B, S, Recompute::cheap});
+            CHECK(count.scratch == measured.most);
+        }
+    cpu_scratch_release();
+}
+TEST_CASE("cpu: scratch held is the scratch announced") {
+    each_table<float>(announced_scratch<float>);
+    each_table<bf16>(announced_scratch<bf16>);
+}
+
+static int64_t held = 0;
+TEST_CASE("count: memory foretold is memory held") {
+    auto counted = [](Table op) {
+        static void* (*allocate)(int64_t);
+        static void (*release)(void*, int64_t);
+        allocate = op.allocate, release = op.release;
+        op.allocate = [](int64_t bytes) { return held += bytes, allocate(bytes); };
+        op.release = [](void* p, int64_t bytes) { held -= bytes, release(p, bytes); };
+        return op;
+    };
+    for (const Table& op : {Table(cpu_ops<float>()), Table(cpu_ops<bf16>())})
+        for (const Plan& plan : {Plan{Use::train, 2, 40}, Plan{Use::train, 3, 64, Recompute::blocks},
+                                 Plan{Use::train, 1, 50, Recompute::cheap, false}, Plan{Use::infer, 4, 33}}) {
+            const std::vector<MemoryRow> rows = count_memory(op, toy(), plan).value;
+            CHECK(std::string(rows.back().purpose) == "scratch of the operations");
+            cpu_scratch_release();
+            held = 0;
+            Model g(counted(op));
+            REQUIRE(g.allocate(toy(), plan).ok());
+            CHECK(held == total_bytes(rows) - rows.back().bytes);
+            const std::vector<int> tok = toy_tokens(plan.B * plan.S, toy().V, 1);
+            if (plan.use == Use::train) (void)train_pass(g, tok, tok, plan.B, plan.S);
+            else losses_of(g, tok, tok, plan.B, plan.S, std::vector<float>(tok.size()).data());
+            CHECK(cpu_scratch_held() == rows.back().bytes);
+        }
+    cpu_scratch_release();
+    // Nothing is computed and nothing is allocated: 268 million tokens of a large model at once.
+    Config large = config_named("gpt2-xl").value;
+    large.T = 1 << 16;
+    CHECK(total_bytes(count_memory(cpu_ops<float>(), large, {Use::train, 4096, 1 << 16}).value) > int64_t(1) << 40);
+    CHECK(count_memory(cpu_ops<float>(), large, {Use::train, 1 << 14, 1 << 16}).status.code == Exit::usage);
+}
