@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "files/json.h"
+#include "model/count.h"
 #include "train/train.h"
 
 namespace {
@@ -39,7 +40,7 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // of one rank, wherever it runs; under a launcher said by its first
+    if (o.dry_run) {    // predicts one rank, wherever it runs; under a launcher rank 0 prints it
         const Result<Place> here = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.place.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -92,8 +93,8 @@ Status Trainer::issue() {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish(&said);
-    for (const Said& rank : said) {
+    const Step s = device.model->finish(&reports);
+    for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
@@ -119,11 +120,11 @@ Status Trainer::report(const Step& s, double seconds) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
-        bytes = device.gpu ? device.total_bytes - device.model->free_bytes() : 0;
+        bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
     char speed[96], line[320];
-    if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
+    if (device.gpu)    // shares of the peak by the device's properties, and of a large product measured at the start
         snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
                  100 * work / measured);
     if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
@@ -155,7 +156,7 @@ Status Trainer::save() {
         ranks.watch->pulse.at("writing a checkpoint");
         char hash[64];
         snprintf(hash, sizeof hash, "parameters after step %lld: %016llx\n", (long long)state.step,
-                 (unsigned long long)g.hash());
+                 (unsigned long long)g.shards.hash());
         TRY(same_everywhere(hash));
     }
     state.algorithms = device_choices();
@@ -165,9 +166,9 @@ Status Trainer::save() {
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     written = ranks.agree(written);
     if (written.ok()) {
-        g.collect();
+        g.shards.collect();
         written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get());
-        g.forget();
+        g.shards.forget();
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
@@ -235,11 +236,11 @@ Status Trainer::after_saving(Status why) {
 }
 
 Status Trainer::diverged() {
-    std::string who;    // of several ranks those whose own loss it was, if it was not everyone's
+    std::string who;    // the ranks whose own loss it was, if it was not everyone's
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
-        if (!std::isfinite(said[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
-    if (bad > 0 && bad < ranks.count() && std::isfinite(said[size_t(ranks.rank())].loss))
+        if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
+    if (bad > 0 && bad < ranks.count() && std::isfinite(reports[size_t(ranks.rank())].loss))
         return fail(Exit::peer, "the loss of %s was not finite three times in a row (step %lld), that of this rank was",
                     who.c_str(), (long long)state.step);
     return fail(Exit::diverged,
@@ -251,7 +252,7 @@ Status Trainer::diverged() {
 Status Trainer::stopped() {
     std::string who;    // several, as launchers signal all: the first
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
-        if (int(said[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
+        if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +
@@ -264,7 +265,7 @@ Status Trainer::stopped() {
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops = config_flops_per_token(config, o.seq_len);
+    flops = training_flops(device.model->op, config, o.seq_len);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;

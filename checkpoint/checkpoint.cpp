@@ -179,7 +179,7 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
     TRY(at_first([&] {
-        TRY(remove_directory(temporary, disk));    // of a write that was interrupted
+        TRY(remove_directory(temporary, disk));    // left by a write that was interrupted
         return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
     }));
     std::vector<Sum> sums;
@@ -235,8 +235,8 @@ bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json")
 
 static Status verify(const std::string& dir, bool weights) {
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json")) {
-        TRY(checkpoint_config(dir).status);
-        return checkpoint_weight_headers(dir);
+        const Result<Config> c = checkpoint_config(dir);
+        return c.ok() ? checkpoint_weight_headers(dir, *c.value.family) : c.status;
     }
     Result<std::vector<Sum>> sums = manifest_read(dir);
     TRY(sums.status);

@@ -7,6 +7,7 @@
 #include "checkpoint.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "model/families.h"
 
 namespace {
 using nlohmann::json;
@@ -30,77 +31,85 @@ double shortest(float x) {
 
 // ---- config.json ----------------------------------------------------------------------------------------------------
 
+// The model_type of what no class of transformers can run: it then refuses the file instead of running it wrongly.
+static const char* const OWN_TYPE = "flatgpt";
+
+static json field_json(const Config& c, const ConfigRow& row) {
+    if (auto number = std::get_if<float Config::*>(&row.member)) return shortest(c.**number);
+    const int value = int(config_value(c, row));
+    return row.choices.empty() ? json(value) : json(row.choices[size_t(value)][0]);
+}
+
 std::string config_json(const Config& c, int end_of_text) {
-    json eot = end_of_text >= 0 ? json(end_of_text) : json();
-    // n_ctx for llama.cpp's converter, architectures for AutoModelForCausalLM.
-    ordered_json j = {
-        {"architectures", {"GPT2LMHeadModel"}},
-        {"model_type", "gpt2"},
-        {"vocab_size", c.V},
-        {"n_positions", c.T},
-        {"n_ctx", c.T},
-        {"n_embd", c.C},
-        {"n_layer", c.L},
-        {"n_head", c.NH},
-        {"n_inner", c.F},
-        {"activation_function", "gelu_new"},
-        {"layer_norm_epsilon", shortest(c.norm_eps)},
-        {"attn_pdrop", 0.0},
-        {"embd_pdrop", 0.0},
-        {"resid_pdrop", 0.0},
-        {"initializer_range", 0.02},
-        {"tie_word_embeddings", true},
-        {"bos_token_id", eot},
-        {"eos_token_id", eot},
-        {"torch_dtype", "float32"},
-    };
+    const Family& family = *c.family;
+    ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
+    for (const ConfigRow& row : config_rows()) {
+        if (row.presence == ConfigRow::rare && config_value(c, row) == config_value(c.plain(), row)) continue;
+        if (row.presence == ConfigRow::rare) j["model_type"] = OWN_TYPE, j["architectures"] = json::array();
+        for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
+    }
+    for (const Family::Fixed& f : family.fixed)
+        if (f.written) j[f.key] = json::parse(f.value);
+    for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text >= 0 ? json(end_of_text) : json();
+    j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
 }
 
-// Fields that have one value which flatgpt can run.
-static Status config_only(const JsonFields& f) {
-    struct {
-        const char* key;
-        bool only;
-    } flags[] = {{"tie_word_embeddings", true},
-                 {"scale_attn_weights", true},
-                 {"scale_attn_by_inverse_layer_idx", false},
-                 {"reorder_and_upcast_attn", false},
-                 {"add_cross_attention", false}};
-    std::string kind, activation = "gelu_new";
-    TRY(f.get("model_type", &kind));
-    if (kind != "gpt2")
-        return fail(Exit::input, "%s: model_type: expected gpt2, found \"%s\"", f.name.c_str(), kind.c_str());
-    if (f.has("activation_function")) TRY(f.get("activation_function", &activation));
-    if (activation != "gelu_new" && activation != "gelu_pytorch_tanh")
-        return fail(Exit::input, "%s: activation_function: expected gelu_new or gelu_pytorch_tanh, found \"%s\"",
-                    f.name.c_str(), activation.c_str());
-    for (auto& [key, only] : flags) {
-        bool value = only;
-        if (f.has(key)) TRY(f.get(key, &value));
-        if (value != only)
-            return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %s", f.name.c_str(), key,
-                        only ? "true" : "false");
+namespace {
+Result<const Family*> family_parse(const JsonFields& f) {
+    std::string type, known;
+    TRY(f.get("model_type", &type));
+    if (type == OWN_TYPE) return &GPT2;
+    for (const Family* family : families()) {
+        if (type == family->type) return family;
+        known += (known.empty() ? "" : ", ") + std::string(family->type);
     }
+    return fail(Exit::input, "%s: model_type: expected %s, found \"%s\"", f.name.c_str(), known.c_str(), type.c_str());
+}
+
+Status fixed_check(const JsonFields& f, const Family& family) {
+    for (const Family::Fixed& fixed : family.fixed)
+        if (fixed.checked && f.has(fixed.key) && f.object[fixed.key] != json::parse(fixed.value))
+            return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %s", f.name.c_str(), fixed.key,
+                        fixed.value);
     return {};
 }
+
+Status field_parse(const JsonFields& f, const ConfigRow& row, Config* c) {
+    const char* key = row.keys[c->family->spelling][0];
+    if (!f.has(key) && row.presence != ConfigRow::required) {
+        config_set(*c, row, config_value(c->plain(), row));
+        return {};
+    }
+    if (auto number = std::get_if<float Config::*>(&row.member)) {
+        double value = 0;
+        TRY(f.get(key, &value, row.min, row.max));
+        c->**number = float(value);
+        return {};
+    }
+    int& value = c->*std::get<int Config::*>(row.member);
+    if (row.choices.empty()) return f.get(key, &value, int(row.min), int(row.max));
+    std::string name, known;
+    TRY(f.get(key, &name));
+    for (size_t i = 0; i < row.choices.size(); i++)
+        for (const std::string& choice : row.choices[i]) {
+            if (name == choice) return value = int(i), Status{};
+            known += (known.empty() ? "" : " or ") + choice;
+        }
+    return fail(Exit::input, "%s: %s: expected %s, found \"%s\"", f.name.c_str(), key, known.c_str(), name.c_str());
+}
+}    // namespace
 
 Result<Config> config_parse(std::string_view text, const std::string& name) {
     Result<json> j = object_parse(text, name, 16);
     TRY(j.status);
     JsonFields f{j.value, name};
-    TRY(config_only(f));
+    Result<const Family*> family = family_parse(f);
+    TRY(family.status);
+    TRY(fixed_check(f, *family.value));
     Config c;
-    TRY(f.get("vocab_size", &c.V, 1, INT_MAX));
-    TRY(f.get("n_positions", &c.T, 1, INT_MAX));
-    TRY(f.get("n_embd", &c.C, 1, INT_MAX / 4));
-    TRY(f.get("n_layer", &c.L, 1, INT_MAX));
-    TRY(f.get("n_head", &c.NH, 1, INT_MAX));
-    c.F = 4 * c.C;
-    if (f.has("n_inner")) TRY(f.get("n_inner", &c.F, 1, INT_MAX));
-    double eps = 1e-5;
-    if (f.has("layer_norm_epsilon")) TRY(f.get("layer_norm_epsilon", &eps, 1e-12, 0.1));
-    c.norm_eps = float(eps);
+    c.family = family.value;
+    for (const ConfigRow& row : config_rows()) TRY(field_parse(f, row, &c));
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", name.c_str(), s.message.c_str());
     return c;
 }

@@ -1,7 +1,7 @@
 // tensors.cpp - weights and moments between the model's memory and safetensors files.
 //
-// Hugging Face's GPT-2 keeps matrices as (in, out), we as (out, in): those are transposed on the way. Rows that pad the
-// vocabulary exist in memory only, as zeros.
+// A tensor in memory is one or more tensors of a file, its pieces (model/families.h), which some families transpose:
+// GPT-2 keeps matrices as (in, out), we as (out, in). Rows that pad the vocabulary exist in memory only, as zeros.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -14,13 +14,12 @@
 #include "manifest.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "model/families.h"
 
 namespace {
-int64_t file_elements(const Tensor& t) { return t.file_rows * t.cols; }
-
-std::vector<int64_t> file_shape(const Tensor& t) {
-    if (t.vector) return {t.cols};
-    return t.transposed ? std::vector{t.cols, t.file_rows} : std::vector{t.file_rows, t.cols};
+std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
+    if (t.vector) return {p.rows};
+    return t.transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -53,8 +52,9 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
     int64_t bytes = 0;
     for (const std::string& prefix : prefixes)
         for (const Tensor& t : g.tensors) {
-            files[prefix + t.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
-            bytes += file_elements(t) * int64_t(sizeof(float));
+            for (const Piece& p : t.pieces)
+                files[prefix + p.name] = checkpoint_file(stem, owners[size_t(t.bucket)], g.plan.ranks);
+            bytes += t.file_rows * t.cols * int64_t(sizeof(float));
         }
     return nlohmann::ordered_json{{"metadata", {{"total_size", bytes}}}, {"weight_map", files}}.dump(1) + "\n";
 }
@@ -63,23 +63,26 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
     const std::vector<int> owners = config_owners(g.c, g.plan.ranks);
     for (const Tensor& t : g.tensors) {
         if (owners[size_t(t.bucket)] != g.plan.rank) continue;
-        auto plain = [&g, part, at = t.offset](int64_t first, int64_t count, float* out) {
-            g.read(part, at + first, count, out);
-        };
-        // Asked for in order: the first piece brings the whole tensor, the last one lets it go.
-        auto turned = [&g, part, t, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
-            if (first == 0) {
-                std::vector<float> rows(size_t(t.size()));
-                g.read(part, t.offset, t.size(), rows.data());
-                host.resize(rows.size());
-                transpose(host.data(), rows.data(), t.rows, t.cols);
-            }
-            std::copy_n(host.data() + first, count, out);
-            if (first + count == t.size()) std::vector<float>().swap(host);    // = {} would keep the memory
-        };
-        TensorSource source{prefix + t.name, TensorType::f32, file_shape(t), plain};
-        if (t.transposed) source.fill = turned;
-        sources->push_back(std::move(source));
+        for (const Piece& p : t.pieces) {
+            const int64_t at = t.offset + p.first * t.cols, rows = p.rows, cols = t.cols;
+            auto plain = [&g, part, at](int64_t first, int64_t count, float* out) {
+                g.read(part, at + first, count, out);
+            };
+            // Asked for in order: the first call brings all of it, the last one lets it go.
+            auto turned = [=, &g, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
+                if (first == 0) {
+                    std::vector<float> straight(size_t(rows * cols));
+                    g.read(part, at, rows * cols, straight.data());
+                    host.resize(straight.size());
+                    transpose(host.data(), straight.data(), rows, cols);
+                }
+                std::copy_n(host.data() + first, count, out);
+                if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
+            };
+            TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
+            if (t.transposed) source.fill = turned;
+            sources->push_back(std::move(source));
+        }
     }
 }
 
@@ -89,11 +92,12 @@ namespace {
 struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
 struct Weights {
     std::vector<SafetensorsFile> files;
-    std::map<std::string, Found> tensors;    // names without "transformer.", which the Hub's own gpt2 leaves out, too
+    std::map<std::string, Found> tensors;    // by bare names
 };
 
-std::string bare_name(const std::string& name) {
-    return name.starts_with("transformer.") ? name.substr(strlen("transformer.")) : name;
+// The family's prefix is left out: the Hub's own gpt2 has none.
+std::string bare_name(const std::string& name, const Family& family) {
+    return name.starts_with(family.prefix) ? name.substr(strlen(family.prefix)) : name;
 }
 
 // The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
@@ -118,7 +122,7 @@ Result<std::vector<std::string>> tensor_files(const std::string& dir, const std:
     return files;
 }
 
-Result<Weights> weights_open(const std::vector<std::string>& paths) {
+Result<Weights> weights_open(const std::vector<std::string>& paths, const Family& family) {
     Weights w;
     for (const std::string& path : paths) {
         Result<SafetensorsFile> file = SafetensorsFile::open(path);
@@ -127,15 +131,15 @@ Result<Weights> weights_open(const std::vector<std::string>& paths) {
     }
     for (size_t i = 0; i < paths.size(); i++)
         for (const TensorEntry& e : w.files[i].entries())
-            if (!w.tensors.emplace(bare_name(e.name), Found{&w.files[i], &e}).second)
+            if (!w.tensors.emplace(bare_name(e.name, family), Found{&w.files[i], &e}).second)
                 return fail(Exit::input, "%s: tensor \"%s\" occurs twice", paths[i].c_str(), e.name.c_str());
     return w;
 }
 
-// Tensors of other exporters that say nothing new: the causal mask, and the head that is wte.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
-    if (name == "lm_head.weight") return e.shape == std::vector<int64_t>{c.V, c.C};
-    return name.starts_with("h.") && (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias"));
+    if (name == c.family->head) return e.shape == std::vector<int64_t>{c.V, c.C};
+    const std::vector<const char*>& endings = c.family->redundant;
+    return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return name.ends_with(ending); });
 }
 
 // Every tensor of the model is there in its shape, and nothing else; before any of them is touched.
@@ -143,17 +147,18 @@ Status weights_match(const Weights& w, const Model& g, const std::vector<std::st
                      const std::string& place) {
     std::set<std::string> known;
     for (const std::string& prefix : prefixes)
-        for (const Tensor& t : g.tensors) {
-            std::string name = prefix + t.name, expected = shape_text(file_shape(t));
-            auto it = w.tensors.find(bare_name(name));
-            if (it == w.tensors.end())
-                return fail(Exit::input, "%s: tensor \"%s\" %s: not found (as F32, BF16 or F16)", place.c_str(),
-                            name.c_str(), expected.c_str());
-            if (it->second.entry->shape != file_shape(t))
-                return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(), name.c_str(),
-                            expected.c_str(), shape_text(it->second.entry->shape).c_str());
-            known.insert(it->first);
-        }
+        for (const Tensor& t : g.tensors)
+            for (const Piece& p : t.pieces) {
+                const std::string name = prefix + p.name, expected = shape_text(file_shape(t, p));
+                auto it = w.tensors.find(bare_name(name, *g.c.family));
+                if (it == w.tensors.end())
+                    return fail(Exit::input, "%s: tensor \"%s\" %s: not found (as F32, BF16 or F16)", place.c_str(),
+                                name.c_str(), expected.c_str());
+                if (it->second.entry->shape != file_shape(t, p))
+                    return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(),
+                                name.c_str(), expected.c_str(), shape_text(it->second.entry->shape).c_str());
+                known.insert(it->first);
+            }
     for (auto& [name, found] : w.tensors)
         if (!known.contains(name) && !redundant(name, *found.entry, g.c))
             return fail(Exit::input, "%s: tensor \"%s\" %s is no part of this model", place.c_str(), name.c_str(),
@@ -215,13 +220,15 @@ struct Loading {
     Status run() {
         int64_t most = 0;
         for (const Tensor& t : g.tensors)
-            if (t.transposed) most = std::max(most, found(t).entry->end - found(t).entry->begin);
+            for (const Piece& p : t.pieces)
+                if (t.transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
-#pragma omp parallel if (g.on_host())
+#pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
-            if (!g.holds(part, t.offset, t.size())) continue;
-            if (t.transposed) turned(t);
-            else plain(t);
+            if (!g.shards.holds(part, t.offset, t.size())) continue;
+            for (const Piece& p : t.pieces)
+                if (t.transposed) turned(t, p);
+                else plain(t, p);
         }
         return status;
     }
@@ -229,7 +236,7 @@ struct Loading {
   private:
     static constexpr int64_t PIECE = 1 << 16;    // elements: stay in a core's cache from the read to the write
 
-    const Found& found(const Tensor& t) const { return w.tensors.at(bare_name(prefix + t.name)); }
+    const Found& found(const Piece& p) const { return w.tensors.at(bare_name(prefix + p.name, *g.c.family)); }
     void read(const Found& f, int64_t first, int64_t count, char* to) {
         const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
         const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
@@ -241,57 +248,59 @@ struct Loading {
         if (status.ok() || place < failed_at) status = s, failed_at = place;
     }
     // Each of these is called by every thread of the team.
-    void plain(const Tensor& t) {
-        const Found& f = found(t);
-        const int64_t held = file_elements(t);
+    void plain(const Tensor& t, const Piece& p) {
+        const Found& f = found(p);
+        // Rows that pad the vocabulary follow the last piece.
+        const int64_t held = p.rows * t.cols, end = p.first + p.rows == t.file_rows ? t.rows : p.first + p.rows;
+        const int64_t all = (end - p.first) * t.cols, at = t.offset + p.first * t.cols;
         std::vector<char> bytes(size_t(4 * PIECE));
         std::vector<float> floats(static_cast<size_t>(PIECE));
 #pragma omp for schedule(dynamic) nowait
-        for (int64_t first = 0; first < t.size(); first += PIECE) {
-            const int64_t count = std::min(PIECE, t.size() - first), there = std::min(count, held - first);
-            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);    // rows that pad the vocabulary
+        for (int64_t first = 0; first < all; first += PIECE) {
+            const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
+            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);
             if (there > 0) {
                 const bool ready = f.entry->type == TensorType::f32;
                 read(f, first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
                 if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
             }
-            g.write(part, t.offset + first, count, floats.data());
+            g.write(part, at + first, count, floats.data());
         }
     }
-    void turned(const Tensor& t) {
+    void turned(const Tensor& t, const Piece& p) {
         constexpr int64_t ROWS = 32;    // a block of the model's rows: two cache lines of each row of the file
-        const Found& f = found(t);
-        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+        const Found& f = found(p);
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type), all = p.rows * t.cols;
 #pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < t.size(); first += PIECE)
-            read(f, first, std::min(PIECE, t.size() - first), raw.get() + first * element);
+        for (int64_t first = 0; first < all; first += PIECE)
+            read(f, first, std::min(PIECE, all - first), raw.get() + first * element);
         std::vector<float> from(static_cast<size_t>(ROWS * ROWS)), to(size_t(ROWS * t.cols));
 #pragma omp for schedule(dynamic)
-        for (int64_t r0 = 0; r0 < t.rows; r0 += ROWS) {
-            const int64_t rows = std::min(ROWS, t.rows - r0);
+        for (int64_t r0 = 0; r0 < p.rows; r0 += ROWS) {
+            const int64_t rows = std::min(ROWS, p.rows - r0);
             for (int64_t c0 = 0; c0 < t.cols; c0 += ROWS) {
                 const int64_t cols = std::min(ROWS, t.cols - c0);
                 for (int64_t c = 0; c < cols; c++)
-                    SafetensorsFile::convert(f.entry->type, raw.get() + ((c0 + c) * t.rows + r0) * element, rows,
+                    SafetensorsFile::convert(f.entry->type, raw.get() + ((c0 + c) * p.rows + r0) * element, rows,
                                              from.data() + c * ROWS);
                 for (int64_t r = 0; r < rows; r++)
                     for (int64_t c = 0; c < cols; c++) to[size_t(r * t.cols + c0 + c)] = from[size_t(c * ROWS + r)];
             }
-            g.write(part, t.offset + r0 * t.cols, rows * t.cols, to.data());
+            g.write(part, t.offset + (p.first + r0) * t.cols, rows * t.cols, to.data());
         }
     }
 };
 }   // namespace
 
-Status checkpoint_weight_headers(const std::string& dir) {
+Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
     Result<std::vector<std::string>> paths = tensor_files(dir, "model");
-    return paths.ok() ? weights_open(paths.value).status : paths.status;
+    return paths.ok() ? weights_open(paths.value, family).status : paths.status;
 }
 
 Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
     Result<std::vector<std::string>> paths = tensor_files(dir, "model");
     TRY(paths.status);
-    Result<Weights> w = weights_open(paths.value);
+    Result<Weights> w = weights_open(paths.value, *g.c.family);
     TRY(w.status);
     TRY(weights_match(w.value, g, {""}, paths.value.size() == 1 ? paths.value[0] : dir));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
@@ -314,7 +323,7 @@ Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     Result<std::vector<std::string>> paths = tensor_files(dir, "optimizer");
     TRY(paths.status);
-    Result<Weights> w = weights_open(paths.value);
+    Result<Weights> w = weights_open(paths.value, *g.c.family);
     TRY(w.status);
     TRY(weights_match(w.value, g, {"m.", "v."}, paths.value.size() == 1 ? paths.value[0] : dir));
     TRY((Loading{w.value, g, "m.", Part::m, nullptr}.run()));

@@ -106,7 +106,7 @@ infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text wi
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
-checkpoint/tensors.cpp ;; s/(c0 + c) \* t.rows + r0/(c0 + c) * t.rows/ ;; start: weights loaded*
+checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start: weights loaded*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1

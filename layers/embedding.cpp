@@ -1,15 +1,15 @@
-// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: 12 bytes an element forward, 8
-// where the rows are bf16.
+// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: forward moves 12 bytes per
+// element, 8 where the tables are bf16.
 //
-// Two positions may hold the same token: in the backward each thread owns a range of columns and walks all rows in
-// order, so that nothing is summed twice at once and the order is always the same.
+// Two positions may hold the same token. So in the backward each thread owns a range of columns and walks all rows in
+// order: no two threads add to the same element, and the order of the sum is always the same.
 #include "layers/simd/vec.h"
 
 namespace ISA {
 template <class P> static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S,
                                                  int C, const int* pos) {
     const int first = pos ? *pos : 0;
-#pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ALONE)
+#pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
         const P *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
         float* out = x + int64_t(n) * C;    // x[b,s,:]

@@ -1,15 +1,15 @@
 // gemv.cpp - linear_forward for the few rows of generation, N <= GEMV_ROWS, with GELU where the ffn has it.
 //
-// Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 meet
-// one row of w after the other; others meet BLOCK rows of w, 4 at a time. Bound by memory: 4 bytes a weight, 2 of bf16.
-// There x is rounded to bf16, as the large products round it, once and beforehand; where the CPU multiplies pairs of
-// bf16, w is not widened.
+// Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 are
+// multiplied by one row of w at a time. More rows of x are taken 4 at a time and multiplied by BLOCK rows of w.
+// Bound by memory: 4 bytes per weight, 2 in bf16. With bf16 weights x is rounded to bf16 once, beforehand; where the
+// CPU multiplies pairs of bf16, w is not widened.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 
 namespace ISA {
-// Lines of w that are asked for beforehand: with several rows of x the CPU by itself does not look far enough ahead.
-// 1 and 2 rows against GPT-2's head in bf16: 74 and 70 GB/s without, 86 and 80 with (2 cores of Zen 5, 2026-11-21).
+// Cache lines of w that are prefetched: the hardware alone does not look far enough ahead. 1 and 2 rows times GPT-2's
+// head in bf16: 74 and 70 GB/s without, 86 and 80 with (2 cores of Zen 5, 2026-11-21).
 constexpr int LINES = 64;
 
 template <class P> struct Few {
@@ -22,26 +22,21 @@ template <class P> struct Few {
     int N, C, OC;
 };
 
-// How w meets x: E elements of both at once
+// How w and x are multiplied: E elements of both at once.
 struct AsFloats {
     static constexpr int E = VW;
     template <class P> static INLINE_MEMBER vf get(const P* p) { return load(p); }
     template <class P> static INLINE_MEMBER vf some(const P* p, int n) { return load_some(p, n); }
     static INLINE_MEMBER vf add(vf s, vf a, vf b) { return s + a * b; }
 };
-#if defined(__AVX512BF16__)
 struct AsPairs {
     static constexpr int E = 2 * VW;
     static INLINE_MEMBER vf get(const bf16* p) { return load_pairs(p); }
     static INLINE_MEMBER vf some(const bf16* p, int n) { return pairs_along(p, n); }
-    static INLINE_MEMBER vf add(vf s, vf a, vf b) {
-        return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),
-                                                     reinterpret_cast<__m512bh>(b)));
-    }
+    static INLINE_MEMBER vf add(vf s, vf a, vf b) { return add_pairs(s, a, b); }
 };
-#endif
 
-// n rows of x at a time against one row of w: U x n sums hide the latency of the FMAs.
+// n rows of x times one row of w. U x n sums hide the latency of the FMAs.
 template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_t o) {
     constexpr int U = n == 1 ? 8 * VW / As::E : n == 2 ? 4 : 2, E = As::E, LINE = 64 / sizeof(P);
     const P* row = g.w + o * g.C;
@@ -71,7 +66,7 @@ template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_
     }
 }
 
-// n rows of x from i0 on against R rows of w. ask: for the R rows after them, in address order.
+// n rows of x from i0 on times R rows of w. ask: prefetch the next R rows, in address order.
 template <int R, int n, class As, class P> INLINE void dot_block(const Few<P>& g, int64_t o, int i0, bool ask) {
     constexpr int E = As::E, LINE = 64 / sizeof(P);
     const P *w = g.w + o * g.C, *next = w + int64_t(R) * g.C;
@@ -117,10 +112,10 @@ template <int R, class As, class P> INLINE void dot_blocks(const Few<P>& g, int6
     }
 }
 
-constexpr int BLOCK = VW == 16 ? 4 : 2;    // with 4 rows of x as many sums as there are registers for
+constexpr int BLOCK = VW == 16 ? 4 : 2;    // with 4 rows of x, as many sums as registers can hold
 INLINE bool stays_in_L1(int N, int row) { return N <= 4 && int64_t(sizeof(float)) * N * row <= 32 << 10; }
 
-// n 0: rows of any number
+// n = 0: any number of rows.
 template <int n, class As, class P> static void all_rows(const Few<P>& g) {
 #pragma omp parallel
     {
@@ -148,7 +143,7 @@ template <class As, class P> static void multiply(const Few<P>& g) {
 }
 
 int64_t gemv_scratch(int C) { return int64_t(sizeof(float)) * GEMV_ROWS * (C + 2 * VW); }
-// Rows a multiple of a page apart would share cache sets.
+// The distance between rows in scratch: rows a multiple of a page apart would share cache sets.
 INLINE int apart(int row) { return row % 512 ? row : row + VW; }
 
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
@@ -163,18 +158,16 @@ void gemv(float* y, float* gelu, const float* x, const float* w, const float* b,
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
           int OC) {
     float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
-#if defined(__AVX512BF16__)
-    typedef AsPairs As;
-    const int words = padded((C + 1) / 2), row = apart(words);
-    for (int i = 0; i < N; i++) {
-        store(room + i * row + words - VW, vf{});
-        pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
+    if constexpr (NATIVE_BF16) {
+        const int words = padded((C + 1) / 2), row = apart(words);
+        for (int i = 0; i < N; i++) {
+            store(room + i * row + words - VW, vf{});
+            pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
+        }
+        multiply<AsPairs>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC});
+    } else {
+        each_vector(int64_t(N) * C, [&](int64_t i, auto at) { at.put(room + i, rounded_bf16(at.get(x + i))); });
+        multiply<AsFloats>(Few<bf16>{y, room, C, w, b, residual, gelu, N, C, OC});
     }
-#else
-    typedef AsFloats As;
-    const int row = C;
-    each_vector(int64_t(N) * C, [&](int64_t i, auto at) { at.put(room + i, rounded_bf16(at.get(x + i))); });
-#endif
-    multiply<As>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC});
 }
 }   // namespace ISA

@@ -1,6 +1,7 @@
-// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it. Bound by FMAs: 2 N C OC of
-// them forward, 4 N C OC backward. With bf16 parameters the inputs of every product are rounded to bf16; sums and
-// results are float. Up to GEMV_ROWS rows, those of generation, go to gemv.
+// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it.
+//
+// Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters the inputs of every product are
+// rounded to bf16; sums and results are float. Up to GEMV_ROWS rows, as in generation, go to gemv.
 #include "layers/simd/vec.h"
 
 namespace ISA {
@@ -8,7 +9,7 @@ void matmul(const Matmul<float>& m);
 void matmul(const Matmul<bf16>& m);
 int64_t matmul_scratch(const Matmul<float>& m);
 int64_t matmul_scratch(const Matmul<bf16>& m);
-// gelu: null, or also gelu(y)
+// gelu: if not null, gets gelu(y).
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC);
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
@@ -17,7 +18,7 @@ int64_t gemv_scratch(int C);
 
 template <class P> constexpr bool halves = sizeof(P) == 2;
 
-// The products, by what they are for. y = x w^T
+// The three products. y = x w^T
 template <class P> static Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
     return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
 }
@@ -85,18 +86,17 @@ template <class P> static void linear_gelu_backward(float* dpre, float* dw, floa
     column_sums(dpre_sum, dpre, N, C);
 }
 
-template <class P> static int64_t scratch_of(int N, int C, int OC) {
+template <class P> static int64_t scratch_of(const CallSizes& call) {
+    const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
-    int64_t most = 0;
-    auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
-    if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
-    else needs(gemv_scratch(C));
-    needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
-    needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
-    return most;
+    if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
+        return N <= GEMV_ROWS ? gemv_scratch(C) : matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dx = matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
+    return dx > dw ? dx : dw;
 }
-int64_t linear_scratch(int N, int C, int OC, bool bf16_weights) {
-    return bf16_weights ? scratch_of<bf16>(N, C, OC) : scratch_of<float>(N, C, OC);
+int64_t linear_scratch(const CallSizes& call, bool bf16_weights) {
+    return bf16_weights ? scratch_of<bf16>(call) : scratch_of<float>(call);
 }
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {

@@ -1,8 +1,8 @@
-// norm.cpp - LayerNorm over rows of C. A row stays in L1 for all its passes, so memory is the bound: 8 bytes an element
-// forward, 16 backward.
+// norm.cpp - LayerNorm over rows of C. A row stays in L1 for all its passes, so memory is the bound: 8 bytes per
+// element forward, 16 backward.
 //
-// dw and db sum over rows: the rows are cut into at most PARTS ranges (by N alone, never by the number of threads),
-// each range sums into a row of its own, and these are added in order.
+// dw and db sum over rows. The rows are cut into at most PARTS ranges, by N alone and never by the number of threads.
+// Each range has sums of its own, and these are added in order.
 #include "layers/simd/vec.h"
 
 namespace ISA {
@@ -10,7 +10,7 @@ constexpr int PARTS = 32;
 
 template <class P> static void layernorm_forward(float* y, float* mean, float* rstd, const float* x, const P* w,
                                                  const P* b, float eps, int N, int C) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * C > ALONE)
+#pragma omp parallel for schedule(static) if (int64_t(N) * C > ONE_THREAD)
     for (int n = 0; n < N; n++) {
         const float* xn = x + int64_t(n) * C;
         float* yn = y + int64_t(n) * C;

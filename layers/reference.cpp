@@ -256,7 +256,7 @@ void to_floats(float* to, const T* from, int64_t n) {
     for (int64_t i = 0; i < n; i++) to[i] = float(from[i]);
 }
 
-int64_t scratch_bytes(int, int, int, int, int, int, Heads) { return 0; }
+int64_t scratch_bytes(const CallSizes&) { return 0; }
 void upload(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
 void download(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }
 void upload_ahead(void* to, const void* from, int64_t bytes) { copy(to, from, bytes); }

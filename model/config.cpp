@@ -1,45 +1,116 @@
-// config.cpp - what a model is: its sizes, and the presets by name.
+// config.cpp - the rows of a configuration, and what is done with all of them alike.
 #include "config.h"
 
 #include <algorithm>
-#include <cstdlib>
 
-// ---- configuration --------------------------------------------------------------------------------------------------
+const std::vector<ConfigRow>& config_rows() {
+    using C = Config;
+    using enum ConfigRow::Presence;
+    // clang-format off
+    static const std::vector<ConfigRow> rows = {
+        {&C::V, "vocabulary", false, "--vocab", {{"vocab_size"}, {"vocab_size"}}, "vocab_size", 2, 1 << 24, required,
+         "tokens of the vocabulary; 0: the tokenizer's, else the model's"},
+        {&C::T, "context", false, nullptr, {{"n_positions", "n_ctx"}, {"max_position_embeddings"}}, "context_length",
+         1, 1 << 20, required, ""},    // n_ctx: llama.cpp's converter asks for it
+        {&C::C, "channels", true, "--channels", {{"n_embd"}, {"hidden_size"}}, "embedding_length", 1, 1 << 16, required,
+         "channels, without --head-size a multiple of the heads; 0: the model's"},
+        {&C::L, "layers", true, "--layers", {{"n_layer"}, {"num_hidden_layers"}}, "block_count", 1, 1024, required,
+         "layers; 0: the model's"},
+        {&C::NH, "heads", true, "--heads", {{"n_head"}, {"num_attention_heads"}}, "attention.head_count", 1, 1024,
+         required, "attention heads; 0: the model's"},
+        {&C::F, "ffn", false, nullptr, {{"n_inner"}, {"intermediate_size"}}, "feed_forward_length", 1, 1 << 18, usual,
+         ""},
+        {&C::activation, nullptr, false, nullptr, {{"activation_function"}, {"hidden_act"}}, nullptr, 0, 0, usual, "",
+         {{"gelu_new", "gelu_pytorch_tanh"}}},
+        {&C::norm_eps, nullptr, false, nullptr, {{"layer_norm_epsilon"}, {"rms_norm_eps"}},
+         "attention.layer_norm_epsilon", 1e-12, 0.1, usual, ""},
+        {&C::NKV, "kv_heads", true, "--kv-heads", {{"num_key_value_heads"}, {"num_key_value_heads"}},
+         "attention.head_count_kv", 1, 1024, rare,
+         "key/value heads, each shared by as many heads; 0: the model's, as many as heads in a new one"},
+        {&C::HS, "head_size", false, "--head-size", {{"head_dim"}, {"head_dim"}}, "attention.key_length", 1, 1 << 16,
+         rare, "channels of a head; 0: the model's, channels / heads in a new one"},
+        {&C::window, "window", false, "--window", {{"sliding_window"}, {"sliding_window"}}, "attention.sliding_window",
+         0, 1 << 20, rare, "positions that attention looks back, the token's own included; 0: the model's, all in a "
+         "new one"},
+    };
+    // clang-format on
+    return rows;
+}
+
+double config_value(const Config& c, const ConfigRow& row) {
+    return std::visit([&](auto member) { return double(c.*member); }, row.member);
+}
+void config_set(Config& c, const ConfigRow& row, double value) {
+    std::visit([&](auto member) { c.*member = std::decay_t<decltype(c.*member)>(value); }, row.member);
+}
+
+namespace {
+std::string words(const ConfigRow& row) {    // "kv heads"
+    std::string text = row.name ? row.name : row.keys[0][0];
+    std::replace(text.begin(), text.end(), '_', ' ');
+    return text;
+}
+}    // namespace
 
 Status config_check(const Config& c) {
-    struct {
-        const char* name;
-        int64_t value, min, max;
-    } sizes[] = {{"vocabulary", c.V, 2, 1 << 24}, {"context", c.T, 1, 1 << 20},  {"layers", c.L, 1, 1024},
-                 {"heads", c.NH, 1, 1024},        {"channels", c.C, 1, 1 << 16}, {"ffn width", c.F, 1, 1 << 18}};
-    for (auto& s : sizes)
-        if (s.value < s.min || s.value > s.max)
-            return fail(Exit::usage, "%s: expected %lld to %lld, found %lld", s.name, (long long)s.min,
-                        (long long)s.max, (long long)s.value);
-    if (c.C % c.NH) return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d)", c.C, c.NH);
-    if (!(c.norm_eps > 0 && c.norm_eps < 1))
-        return fail(Exit::usage, "norm epsilon: expected 0 to 1, found %g", double(c.norm_eps));
+    if (c.NH > 0 && c.HS == 0)
+        return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C, c.NH);
+    for (const ConfigRow& row : config_rows()) {
+        const double value = config_value(c, row);
+        if (!(value >= row.min && value <= row.max))
+            return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
+                        value);
+    }
+    if (c.NH % c.NKV) return fail(Exit::usage, "heads (%d) are not a multiple of kv heads (%d)", c.NH, c.NKV);
+    if (const int most = 1 << 18, width = c.heads().qkv_width(); width > most)
+        return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
+                    width, most);
     return {};
 }
 
-Result<Config> config_named(const std::string& name) {
-    struct {
-        const char* name;
-        int L, NH, C;
-    } known[] = {
-        {"gpt2", 12, 12, 768}, {"gpt2-medium", 24, 16, 1024}, {"gpt2-large", 36, 20, 1280}, {"gpt2-xl", 48, 25, 1600}};
-    Config c;
-    for (auto& k : known)
-        if (name == k.name) {
-            c.L = k.L, c.NH = k.NH, c.C = k.C, c.F = 4 * k.C;
-            return c;
-        }
-    char* end = nullptr;
-    long depth = name.size() > 1 && name[0] == 'd' ? strtol(name.c_str() + 1, &end, 10) : 0;
-    if (depth < 1 || depth > 1024 || *end || name[1] < '0' || name[1] > '9')
-        return fail(Exit::usage,
-                    "model '%s': expected gpt2, gpt2-medium, gpt2-large, gpt2-xl, or d and a depth such as d6",
-                    name.c_str());
-    c.L = c.NH = int(depth), c.C = 64 * c.L, c.F = 4 * c.C;
+// ---- what flags ask for ---------------------------------------------------------------------------------------------
+
+Config config_nothing() {
+    Config none;
+    for (const ConfigRow& row : config_rows()) config_set(none, row, 0);
+    return none;
+}
+
+std::vector<Flag> config_flags(Config& asked) {
+    std::vector<Flag> flags;
+    for (const ConfigRow& row : config_rows())
+        if (row.flag)
+            flags.push_back({row.flag, &(asked.*std::get<int Config::*>(row.member)), row.help, 0, row.max});
+    return flags;
+}
+
+Config config_with(const Config& base, const Config& asked) {
+    Config c = base;
+    for (const ConfigRow& row : config_rows())
+        if (const double value = config_value(asked, row); value != 0) config_set(c, row, value);
+    const Config before = base.plain(), now = c.plain();
+    for (const ConfigRow& row : config_rows())
+        if (config_value(asked, row) == 0 && config_value(before, row) != config_value(now, row))
+            config_set(c, row, config_value(now, row));
     return c;
+}
+
+// ---- listings -------------------------------------------------------------------------------------------------------
+
+std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other) {
+    std::vector<const ConfigRow*> rows;
+    for (const ConfigRow& row : config_rows()) {
+        const bool differs = config_value(c, row) != config_value(other ? *other : c.plain(), row);
+        if (row.name && (differs || (!other && row.presence != ConfigRow::rare))) rows.push_back(&row);
+    }
+    return rows;
+}
+
+std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows) {
+    std::string text;
+    for (const ConfigRow* row : rows) {
+        const std::string number = std::to_string(int(config_value(c, *row))), name = words(*row);
+        text += (text.empty() ? "" : ", ") + (row->counted ? number + " " + name : name + " " + number);
+    }
+    return text;
 }

@@ -2,61 +2,80 @@
 #include "tensors.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "families.h"
 
 namespace {
 template <class S, class T> struct Row {
     T* S::*field;
-    Tensor tensor;
+    const char* name;
+    std::vector<int64_t> parts;    // rows that a family may hold as tensors of their own
+    int64_t cols;                  // 0: a vector
+    Init init;
+    int64_t padding = 0;           // further rows, in memory only
 };
-
-Tensor matrix(const char* name, int64_t rows, int64_t cols, int64_t file_rows, Init init, bool transposed) {
-    return {name, 0, rows, cols, file_rows, init, true, transposed, 0, false};
-}
-Tensor vector_of(const char* name, int64_t n, Init init) { return {name, 0, 1, n, 1, init, false, false, 0, true}; }
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     using P = Params<T>;
-    return {{&P::wte, matrix("wte.weight", c.Vp(), c.C, c.V, Init::normal, false)},
-            {&P::wpe, matrix("wpe.weight", c.T, c.C, c.T, Init::normal, false)}};
+    return {{&P::wte, "wte", {c.V}, c.C, Init::normal, c.Vp() - c.V}, {&P::wpe, "wpe", {c.T}, c.C, Init::normal}};
 }
 template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
     using B = Block<T>;
-    const int C = c.C, F = c.F;
-    return {{&B::ln1w, vector_of("ln_1.weight", C, Init::one)},
-            {&B::ln1b, vector_of("ln_1.bias", C, Init::zero)},
-            {&B::qkvw, matrix("attn.c_attn.weight", 3 * C, C, 3 * C, Init::normal, true)},
-            {&B::qkvb, vector_of("attn.c_attn.bias", 3 * C, Init::zero)},
-            {&B::projw, matrix("attn.c_proj.weight", C, C, C, Init::normal_residual, true)},
-            {&B::projb, vector_of("attn.c_proj.bias", C, Init::zero)},
-            {&B::ln2w, vector_of("ln_2.weight", C, Init::one)},
-            {&B::ln2b, vector_of("ln_2.bias", C, Init::zero)},
-            {&B::fcw, matrix("mlp.c_fc.weight", F, C, F, Init::normal, true)},
-            {&B::fcb, vector_of("mlp.c_fc.bias", F, Init::zero)},
-            {&B::fc2w, matrix("mlp.c_proj.weight", C, F, C, Init::normal_residual, true)},
-            {&B::fc2b, vector_of("mlp.c_proj.bias", C, Init::zero)}};
+    const int C = c.C, F = c.F, q = c.heads().width(), kv = c.NKV * c.HS;
+    return {{&B::ln1w, "ln1w", {C}, 0, Init::one},
+            {&B::ln1b, "ln1b", {C}, 0, Init::zero},
+            {&B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
+            {&B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
+            {&B::projw, "projw", {C}, q, Init::normal_residual},
+            {&B::projb, "projb", {C}, 0, Init::zero},
+            {&B::ln2w, "ln2w", {C}, 0, Init::one},
+            {&B::ln2b, "ln2b", {C}, 0, Init::zero},
+            {&B::fcw, "fcw", {F}, C, Init::normal},
+            {&B::fcb, "fcb", {F}, 0, Init::zero},
+            {&B::fc2w, "fc2w", {C}, F, Init::normal_residual},
+            {&B::fc2b, "fc2b", {C}, 0, Init::zero}};
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
-    return {{&P::lnfw, vector_of("ln_f.weight", c.C, Init::one)}, {&P::lnfb, vector_of("ln_f.bias", c.C, Init::zero)}};
+    return {{&P::lnfw, "lnfw", {c.C}, 0, Init::one}, {&P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
-// Visits every row in memory order: visit(tensor with its full name, bucket and offset; pointer-to-member; its struct).
+// The tensor of a row as the family has it; of size 0 where the family has none. block: -1 outside of blocks.
+template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
+    const std::string number = std::to_string(block);
+    Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
+                .decay = row.cols > 0, .vector = row.cols == 0};
+    const std::vector<Family::Name>& names = c.family->names;
+    const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return !strcmp(n.ours, row.name); });
+    if (name == names.end()) return t;
+    for (int64_t rows : row.parts) t.file_rows += rows;
+    t.rows = t.file_rows + row.padding, t.transposed = name->transposed;
+    const bool whole = name->file.size() == 1;
+    CHECK(whole || name->file.size() == row.parts.size(), "%s: %zu names", row.name, name->file.size());
+    for (size_t i = 0, first = 0; i < name->file.size(); i++, first += size_t(row.parts[i - 1])) {
+        std::string file = name->file[i];
+        if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
+        t.pieces.push_back({file, int64_t(first), whole ? t.file_rows : row.parts[i]});
+    }
+    return t;
+}
+
+// Visits every row in memory order: visit(tensor with its bucket and offset; pointer-to-member; its struct).
 template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<T>* p, Visit visit) {
     int64_t offset = 0;
-    auto step = [&](auto& row, auto* owner, const std::string& prefix, int bucket) {
-        row.tensor.name = prefix + row.tensor.name;
-        row.tensor.bucket = bucket;
-        row.tensor.offset = offset;
-        offset += round_up(row.tensor.size(), 64);
-        visit(row.tensor, row.field, owner);
+    auto step = [&](const auto& row, auto* owner, int block, int bucket) {
+        Tensor t = tensor_of(c, row, block);
+        t.bucket = bucket, t.offset = offset;
+        offset += round_up(t.size(), 64);
+        visit(t, row.field, owner);
     };
-    for (auto& row : first_rows<T>(c)) step(row, p, "transformer.", 0);
+    for (auto& row : first_rows<T>(c)) step(row, p, -1, 0);
     for (int l = 0; l < c.L; l++) {
         offset = round_up(offset, 64 * int64_t(ranks));
-        for (auto& row : block_rows<T>(c))
-            step(row, p ? &p->block[size_t(l)] : nullptr, "transformer.h." + std::to_string(l) + ".", 1 + l);
+        for (auto& row : block_rows<T>(c)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
     }
-    for (auto& row : last_rows<T>(c)) step(row, p, "transformer.", c.L);
+    for (auto& row : last_rows<T>(c)) step(row, p, -1, c.L);
     return round_up(offset, 64 * int64_t(ranks));
 }
 
@@ -65,24 +84,27 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place) {
     Params<T> p;
     p.block.resize(size_t(c.L));
-    walk<T>(c, ranks, &p, [&](const Tensor& t, auto field, auto* owner) { owner->*field = place(t); });
+    walk<T>(c, ranks, &p, [&](const Tensor& t, auto field, auto* owner) {
+        owner->*field = t.size() ? place(t) : nullptr;
+    });
     return p;
 }
-template Params<float> bind(const Config&, int, const std::function<float*(const Tensor&)>&);
-template Params<double> bind(const Config&, int, const std::function<double*(const Tensor&)>&);
-template Params<bf16> bind(const Config&, int, const std::function<bf16*(const Tensor&)>&);
+template Params<Parameter> bind(const Config&, int, const std::function<Parameter*(const Tensor&)>&);
+template Params<Gradient> bind(const Config&, int, const std::function<Gradient*(const Tensor&)>&);
 
 std::vector<Tensor> config_tensors(const Config& c, int ranks) {
     std::vector<Tensor> all;
-    walk<float>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) { all.push_back(t); });
+    walk<Parameter>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
+        if (t.size()) all.push_back(t);
+    });
     return all;
 }
 int64_t config_flat_size(const Config& c, int ranks) {
-    return walk<float>(c, ranks, nullptr, [](const Tensor&, auto, auto*) {});
+    return walk<Parameter>(c, ranks, nullptr, [](const Tensor&, auto, auto*) {});
 }
 std::vector<Bucket> config_buckets(const Config& c, int ranks) {
     std::vector<Bucket> all;
-    int64_t end = walk<float>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
+    int64_t end = walk<Parameter>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
         if (t.bucket == int(all.size())) all.push_back({t.offset, 0});
     });
     for (size_t k = all.size(); k-- > 0; end = all[k].offset) all[k].size = end - all[k].offset;
@@ -102,7 +124,4 @@ int64_t config_parameters(const Config& c) {
     int64_t n = 0;
     for (const Tensor& t : config_tensors(c)) n += t.file_rows * t.cols;
     return n;
-}
-double config_flops_per_token(const Config& c, int S) {
-    return 6.0 * double(config_parameters(c)) + 12.0 * c.L * double(c.C) * S;
 }

@@ -89,7 +89,7 @@ TEST_CASE("checkpoint: a model saved by transformers") {
                            "h.0.mlp.c_proj.bias", "ln_f.weight", "ln_f.bias"};
     REQUIRE(toy.g.tensors.size() == std::size(order));
     for (const Tensor& t : toy.g.tensors) {
-        auto is_it = [&](const char* name) { return t.name == std::string("transformer.") + name; };
+        auto is_it = [&](const char* name) { return t.pieces[0].name == std::string("transformer.") + name; };
         auto k = std::find_if(std::begin(order), std::end(order), is_it);
         REQUIRE(k != std::end(order));
         bool right = true;

@@ -53,7 +53,7 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
 
 TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged last one included") {
     Toy toy;
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     toy_model(g, {257, 32, 2, 2, 32, 128, 1e-5f}, {Use::infer, 16, 32});
     const Result<Tokenizer> tokenizer = Tokenizer::load(toy.dir + "/tok.json");
     REQUIRE(tokenizer.ok());
@@ -152,7 +152,7 @@ TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
     ProcessResult r = must_run(a, 0, "no checkpoint of step 5");
     CHECK(contains(r.err, "the best by validation is step 10"));
     must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
-    // Of an older step, the newest one says which is the best.
+    // The newest checkpoint says which one is the best, also if that is an older one.
     must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0,
              "the best by validation is step 10");
 }
@@ -225,7 +225,7 @@ TEST_CASE("train: no option is passed over in silence") {
         a.insert(a.end(), more.begin(), more.end());
         return a;
     };
-    must_run(with(tune, {"--model", "d6"}), 2, "L=6");
+    must_run(with(tune, {"--model", "d6"}), 2, "6 layers");
     must_run(with(tune, {"--eval-every", "2"}), 2, "--val");
     must_run(with(tune, {"--patience", "2"}), 2, "--eval-every");
     must_run(with(tune, {"--sample-prompt", "x"}), 2, "--sample-every");

@@ -1,8 +1,8 @@
 // bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
 //
-// The floor of a row is what its FLOPs and bytes (tools/bench_work.h) cost at the ceilings measured first, in this run. Best
-// and median are both shown: on a machine with other work the best is the figure, and the distance says how much to
-// trust it.
+// The floor of a row is the time its FLOPs and bytes (model/work.h) take at the peaks, which are measured first.
+// Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
+// them says how far to trust it.
 #include "bench.h"
 
 #include <memory>
@@ -17,7 +17,7 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
     const double best = times[0], median = times[times.size() / 2];
     if (floor == 0) floor = peak.floor(work);
     if (ratio == 0) ratio = floor / best;
-    const double flops = work.products + work.flops, gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
+    const double flops = work.flops(), gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
     if (o.json) {
         printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
                json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
@@ -81,18 +81,17 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     for (double spent = 0; times.size() < 4 || (spent < 3 && times.size() < 50);) {
         const double start = now_seconds();
         step.run(g);
-        if (ahead) (void)g.finish();    // of the step before, as the trainer does
+        if (ahead) (void)g.finish();    // finishes the step before, as the trainer does
         ahead = bench.device.gpu;
         if (!ahead) (void)g.finish();
         times.push_back(now_seconds() - start);
         spent += times.back();
     }
     if (ahead) (void)g.finish();
-    times.erase(times.begin());    // allocates, and chooses algorithms
-    // Products: 6 FLOPs a weight; causal attention: 2 C S forward, 5 C S backward, a layer. Its bytes, which a small
-    // model's caches may hold, are left to the profile.
-    const double flops = N * (6.0 * (12.0 * c.L * c.C * c.C + double(c.V) * c.C) + 7.0 * c.L * c.C * S);
-    bench.print(training(B, S), times, {.products = flops});
+    times.erase(times.begin());    // the first step allocates, and chooses algorithms
+    Work work = training_work(g.op, c, B, S);
+    work.bytes = 0;    // a small model's caches may hold them; see the profile
+    bench.print(training(B, S), times, work);
     const double best = *std::min_element(times.begin(), times.end());
     if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / best);
     return {};
@@ -103,11 +102,7 @@ Status run(const BenchOptions& o) {
     TRY(opened.status);
     Result<Config> named = config_named(o.model);
     TRY(named.status);
-    Config c = named.value;
-    if (o.vocab) c.V = o.vocab;
-    if (o.layers) c.L = o.layers;
-    if (o.heads) c.NH = o.heads;
-    if (o.channels) c.C = o.channels, c.F = 4 * c.C;
+    const Config c = config_with(named.value, o.shape);
     TRY(config_check(c));
     Bench bench{o, std::move(opened.value), {}};
     const bool gpu = bench.device.gpu;
@@ -115,7 +110,7 @@ Status run(const BenchOptions& o) {
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
     TRY(bench_operations(bench, c, B, S));
-    const auto reopen = [&](bool train) -> Status {    // an empty model: the one before gives its memory back
+    const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
         opened = open_device(o.device, train);
         TRY(opened.status);
@@ -147,20 +142,17 @@ Command bench_command() {
               {},
               {},
               nullptr};
+    std::vector<Flag> sizes = config_flags(o->shape);
+    sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
+    sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
+    sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
          {{"--filter", &o->filter, "only rows whose name has this part"},
           {"--steps-only", &o->steps_only, "no single operations"},
-          {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
-          {"--json", &o->json, "one JSON object a row on standard output"}}},
-        {"Sizes",
-         {{"--model", &o->model, "sizes: gpt2, gpt2-medium, gpt2-large, gpt2-xl, dN"},
-          {"--layers", &o->layers, "layers; 0: the model's", 0, 1024},
-          {"--heads", &o->heads, "attention heads; 0: the model's", 0, 1024},
-          {"--channels", &o->channels, "channels, a multiple of the heads; 0: the model's", 0, 65536},
-          {"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536},
-          {"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20},
-          {"--vocab", &o->vocab, "vocabulary; 0: GPT-2's", 0, 1 << 24}}},
+          {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
+          {"--json", &o->json, "one JSON object per row on standard output"}}},
+        {"Sizes", sizes},
         {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
     });
     c.run = [o] { return run(*o); };

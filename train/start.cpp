@@ -64,12 +64,6 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
-static std::string shape_text(const Config& c) {
-    char text[96];
-    snprintf(text, sizeof text, "L=%d NH=%d C=%d T=%d", c.L, c.NH, c.C, c.T);
-    return text;
-}
-
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
     std::error_code error;
@@ -96,21 +90,17 @@ Status Trainer::choose_model() {
         asked.V = config.V, asked.norm_eps = config.norm_eps;
         asked.T = resuming && o.seq_len ? o.seq_len : config.T;
     }
-    if (o.layers) asked.L = o.layers;
-    if (o.heads) asked.NH = o.heads;
-    if (o.channels) asked.C = o.channels, asked.F = 4 * o.channels;
-    if (!start.empty() && !(asked == config))
-        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model, --layers, --heads and "
-                    "--channels to take it as it is", start.c_str(), shape_text(config).c_str(),
-                    shape_text(asked).c_str());
+    asked = config_with(asked, o.shape);
+    if (const auto other = config_listed(config, &asked); !start.empty() && !other.empty())
+        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model and the options of the "
+                    "shape to take it as it is", start.c_str(), config_text(config, other).c_str(),
+                    config_text(asked, other).c_str());
     config = asked;
     TRY(choose_tokenizer(base));
     if (start.empty()) {
-        if (o.vocab || tokenizer.vocab_size()) config.V = o.vocab ? o.vocab : tokenizer.vocab_size();
+        if (!o.shape.V && tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
         if (o.seq_len) config.T = o.seq_len;
     }
-    if (o.vocab && o.vocab != config.V)
-        return fail(Exit::usage, "--vocab %d: %s has %d tokens", o.vocab, start.c_str(), config.V);
     if (tokenizer.vocab_size() > config.V)
         return fail(Exit::usage, "the tokenizer has %d tokens, the model %d", tokenizer.vocab_size(), config.V);
     if (!o.seq_len) o.seq_len = config.T;
@@ -142,7 +132,7 @@ Status Trainer::choose_tokenizer(const std::string& base) {
         if (resuming && !same) return fail(Exit::usage, "%s; leave it out", differ.c_str());
         if (known && !same && !start.empty()) progress.note("warning: " + differ + ": its ids meant other text there");
         tokenizer = given.value;
-    } else if (!resuming && !known && !o.vocab) {
+    } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
         if (base.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
@@ -198,8 +188,8 @@ Status Trainer::resume() {
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.value.seed, (unsigned long long)state.seed);
     if (s.value.step > o.steps)
-        return fail(Exit::usage, "--steps %lld: the run has done %lld steps already; to go on, ask for more than that",
-                    (long long)o.steps, (long long)s.value.step);
+        return fail(Exit::usage, "--steps %lld: the run has done %s already; to go on, ask for more than that",
+                    (long long)o.steps, counted(s.value.step, "step").c_str());
     device_choose(s.value.algorithms);
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));
@@ -211,11 +201,12 @@ Status Trainer::resume() {
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
     // The shape that is not given again stays in run.toml as it was.
-    for (auto& [key, value] : rows_of(s.value.config))
-        if (key == "model") resolve(key, "\"\"", value);
-        else if (key == "layers" || key == "heads" || key == "channels" || key == "vocab") resolve(key, "0", value);
+    std::map<std::string, std::string> before = rows_of(s.value.config);
+    if (before.contains("model")) resolve("model", "\"\"", before["model"]);
+    for (const Flag& flag : config_flags(o.shape))
+        if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
     std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
-    const std::string backend = device.model->backend();
+    const std::string backend = device.model->op.name;
     if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
     std::string text;
     for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;

@@ -1,24 +1,17 @@
-// tile.h - the inner loops of the matrix products in matmul.cpp and attention.cpp: products of small tiles that lie in
-// L1, and transposes. MR x NV vectors of C stay in registers: 24 of AVX-512's 32, 12 of 16 elsewhere.
+// tile.h - the inner loops of the matrix products in matmul.cpp and attention/: products of small tiles that lie in L1,
+// and transposes. MR x NV vectors of C stay in registers: 24 of AVX-512's 32, 12 of 16 elsewhere.
 //
 // half: the words of A and B are pairs of bf16, the elements 2k and 2k+1 of the sum, and products cost half as much.
-// Where the instruction set has none (NATIVE_BF16), nobody may ask for it.
+// Allowed only where the instruction set multiplies bf16 (NATIVE_BF16).
 #pragma once
 #include "vec.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
-namespace ISA {
-constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
-
 // ---- pairs of bf16 --------------------------------------------------------------------------------------------------
 
-// Words that hold n elements of a sum.
-template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
-
 #if defined(__AVX512BF16__)
+#include <immintrin.h>
+
+namespace ISA {
 constexpr bool NATIVE_BF16 = true;
 // Rounded to nearest, in memory order: 16 words of first, then of second.
 INLINE vf to_pairs(vf first, vf second) {
@@ -32,22 +25,33 @@ INLINE vf interleaved(vf even, vf odd) {
                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return reinterpret_cast<vf>(__builtin_shuffle(both, order));
 }
+// s += the two products of each pair of a and x.
+INLINE vf add_pairs(vf s, vf a, vf x) {
+    return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),
+                                                 reinterpret_cast<__m512bh>(x)));
+}
+}   // namespace ISA
 #else
-constexpr bool NATIVE_BF16 = false;
+namespace ISA {
+constexpr bool NATIVE_BF16 = false;    // nobody calls these
 INLINE vf to_pairs(vf first, vf) { return first; }
 INLINE vf interleaved(vf even, vf) { return even; }
+INLINE vf add_pairs(vf s, vf, vf) { return s; }
+}   // namespace ISA
 #endif
 
-// s += a x, a being one word for all lanes
+namespace ISA {
+constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
+
+// The number of words that hold n elements of a sum.
+template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
+
+// s += a x, where *a is one word for all lanes.
 template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
-#if defined(__AVX512BF16__)
     if constexpr (half) {
         typedef int32_t word __attribute__((may_alias));
-        const __m512i pair = _mm512_set1_epi32(*reinterpret_cast<const word*>(a));
-        return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(pair),
-                                                     reinterpret_cast<__m512bh>(x)));
+        return add_pairs(s, reinterpret_cast<vf>(*reinterpret_cast<const word*>(a) + vi{}), x);
     }
-#endif
     return s + *a * x;
 }
 
@@ -116,7 +120,7 @@ template <bool b> struct Flag { static constexpr bool is = b; };
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
-// Words w.. of a row of D elements, zero beyond them. whole: there are VW words.
+// VW words of a row of D elements, from word w on; zero beyond the row. whole: all VW words exist.
 template <bool half, bool whole> INLINE vf row_words(const float* row, int w, int D) {
     auto piece = [&](int d) {
         return whole || d + VW <= D ? load(row + d) : d < D ? load_some(row + d, D - d) : vf{};
@@ -124,14 +128,14 @@ template <bool half, bool whole> INLINE vf row_words(const float* row, int w, in
     if constexpr (half) return to_pairs(piece(2 * w), piece(2 * w + VW));
     return piece(w);
 }
-// f(w, whole) for the vectors of words of a row of D elements.
+// Calls f(w, whole) for each vector of words of a row of D elements.
 template <bool half, class F> INLINE void each_words(int D, F f) {
     int w = 0;
     for (; (half ? 2 : 1) * (w + VW) <= D; w += VW) f(w, Flag<true>());
     for (; w < words<half>(D); w += VW) f(w, Flag<false>());
 }
 
-// Word d of row j to to[d*ldt + j] for j < n, and 0 for the other j < columns and d < padded(words of D).
+// to[d*ldt + j] = word d of row j for j < n, and 0 for the other j < columns and d < padded(words of D).
 // columns: a multiple of VW.
 template <bool half = false>
 static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {
@@ -153,7 +157,7 @@ static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t l
         });
 }
 
-// The words of n rows of D elements to to (rows, padded(words of D)), the rest zero.
+// to (rows, padded(words of D)) = the words of n rows of D elements, the rest zero.
 template <bool half> static void pack_rows(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     const int P = padded(words<half>(D));
     for (int i = 0; i < n; i++, to += P, from += ldf)
@@ -164,7 +168,7 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// The same rows as B of a sum over rows: to (words of rows, padded(D)).
+// to (words of rows, padded(D)): the same rows, as B of a sum over rows.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);

@@ -5,7 +5,7 @@
 
 #include "test/ops/ops.h"
 
-void cuda_schedule(uint64_t seed);    // of the emulator: 0 is thread order; nothing on a GPU
+void cuda_schedule(uint64_t seed);    // sets the emulator's schedule, 0 for thread order; does nothing on a GPU
 bool cuda_emulated();
 #define NEED_SM90() \
     if (cuda_device().major != 9 || cuda_device().minor) SKIP("not an sm_90")    // emulated: EMU_CC=90

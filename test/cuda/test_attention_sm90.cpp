@@ -4,7 +4,7 @@
 
 #include "cuda_test.h"
 
-bool attention_fits_sm90(Heads h);
+bool attention_has_sm90();
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
@@ -30,7 +30,7 @@ double largest_error(const Numbers& got, const Numbers& expected) {
 
 struct Case {
     int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents of about so many positions; 0: none
-    double scale = 1;                                    // of qkv
+    double scale = 1;                                    // factor on qkv
 };
 
 struct Documents {
@@ -78,7 +78,7 @@ void check(const Case& c, bool in_turns = true) {
     Array<float> lse_(memory, saved_lse);
     Array<int> start_(memory, documents.start), end_(memory, documents.end);
     if (c.documents) h.doc_start = start_, h.doc_end = end_;
-    REQUIRE(attention_fits_sm90(h));
+    REQUIRE(attention_has_sm90());
     std::vector<unsigned char> y_bits, lse_bits, dqkv_bits;
     for (int again = 0; again < (cuda_emulated() ? 1 : 4); again++)
         each_order([&] {

@@ -8,7 +8,7 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-const bool REUSE = !TSAN;    // of stacks: another thread's traces there would look like a race
+const bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
 
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -241,7 +241,7 @@ Fiber* Block::leave() {
         Meeting& m = w.meetings[__builtin_ctz(open)];
         if ((m.mask & w.alive) == m.arrived) conclude(m, false);
     }
-    if (barriers[0].here && barriers[0].here == alive) conclude(barriers[0]);
+    if (barriers[0].arrived && barriers[0].arrived == alive) conclude(barriers[0]);
     return alive ? pick() : &host;
 }
 
@@ -310,21 +310,21 @@ void Block::conclude(Meeting& m, bool fence) {
 int Block::sync(int id, int want, int vote, const char* what, Location at, bool arrive_only) {
     Hidden hidden;
     Barrier& b = barriers[id];
-    if (b.here == 0) b.what = what, b.at = at, b.want = want, b.votes = 0;
+    if (b.arrived == 0) b.what = what, b.at = at, b.want = want, b.votes = 0;
     if (b.want != want || (id == 0 && !(b.at == at)))
         fail(what, at, std::string("other threads of the block wait in ") + b.what + " at " + b.at.text());
-    b.here++, b.votes += vote;
+    b.arrived++, b.votes += vote;
     void* sync = &b.sync[b.phase & 1];
     publish(sync);
     if (!arrive_only) b.waiting[self->warp()] |= 1u << self->lane();
-    if (b.here == (want ? want : alive)) conclude(b);
+    if (b.arrived == (want ? want : alive)) conclude(b);
     else if (!arrive_only) wait(what, at);
     if (!arrive_only) observe(sync);
     return b.result;
 }
 
 void Block::conclude(Barrier& b) {
-    b.result = b.votes, b.here = 0, b.phase++;
+    b.result = b.votes, b.arrived = 0, b.phase++;
     const unsigned me = 1u << self->lane();
     unsigned& mine = b.waiting[self->warp()];
     const bool waited = mine & me;

@@ -29,7 +29,7 @@ struct Fiber {
     bool started = false, exited = false;
     const char* waits_for = nullptr;    // last
     Location at;
-    bool (*ready)(void*) = nullptr;     // of a polling wait
+    bool (*ready)(void*) = nullptr;     // for a polling wait
     void* ready_arg = nullptr;
     std::vector<Copy> copies;
     std::vector<size_t> copy_groups;    // where each committed group of them ends
@@ -51,7 +51,7 @@ struct Meeting {
 struct Barrier {
     const char* what = nullptr;
     Location at;
-    int want = 0, here = 0, votes = 0, result = 0;
+    int want = 0, arrived = 0, votes = 0, result = 0;
     unsigned phase = 0;
     unsigned waiting[32] = {};    // the lanes of each warp
     char sync[2];                 // addresses for ThreadSanitizer, alternating by phase
@@ -132,7 +132,7 @@ class Block {
     std::vector<Warp> warps;
     dim3 fibers_dim{0, 0, 0};
     Barrier barriers[16];
-    unsigned ready[32];          // of each warp, the lanes that can run
+    unsigned ready[32];          // for each warp, the lanes that can run
     unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all

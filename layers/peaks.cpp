@@ -1,17 +1,26 @@
-// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over
-// memory in huge pages.
-#include <algorithm>
+// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory in
+// huge pages.
+#include "peaks.h"
+
 #include <cstring>
+#include <optional>
 
-#include "bench.h"
 #include "base/console.h"
-#include "layers/cpu.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "cpu.h"
 
 namespace {
+volatile float sink;    // keeps results that nobody wants from being optimised away
+double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
+    double best = 1e9;
+    for (int r = 0; r < 30; r++) {
+        const double start = now_seconds();
+#pragma omp parallel
+        sink = loop(rounds);
+        best = std::min(best, now_seconds() - start);
+    }
+    return flops_per_round * double(rounds) * cpu_threads() / best;
+}
+
 // n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
 // something that depends on all of them.
 #define FMA_LOOP(name, target_name, width, chains)                                                        \
@@ -25,7 +34,12 @@ namespace {
         for (int i = 1; i < chains; i++) a[0] += a[i];                                                    \
         return a[0][0];                                                                                   \
     }
+}    // namespace
+
 #if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace {
 FMA_LOOP(fma_base, "sse2", 4, 12)
 FMA_LOOP(fma_avx2, "avx2,fma", 8, 12)
 FMA_LOOP(fma_avx512, "avx512f", 16, 16)
@@ -39,9 +53,16 @@ __attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
     for (int i = 1; i < 16; i++) a[0] += a[i];
     return a[0][0];
 }
-#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-
-// ---- tiles ----------------------------------------------------------------------------------------------------------
+double fma_peak(Isa isa) {
+    switch (isa) {
+        case Isa::avx512bf16:
+        case Isa::avx512: return loop_peak(fma_avx512, 2 * 16 * 16);
+        case Isa::avx2: return loop_peak(fma_avx2, 2 * 12 * 8);
+        default: return loop_peak(fma_base, 2 * 12 * 4);
+    }
+}
+// 0 where there are no such instructions
+double bf16_peak(Isa isa) { return isa == Isa::avx512bf16 ? loop_peak(bf16_loop, 4 * 16 * 16) : 0; }
 
 constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // each of the 8 tiles: 16x16 sums, or 16 x 32 bf16
 constexpr double TILE_FLOPS = 2.0 * 16 * 16 * 32;
@@ -70,10 +91,39 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
+// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+double tile_peak() {
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
+            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
+    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
+}
+}    // namespace
+
+// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
+// cores of Zen 5, 32 MB of L3, 2026-11-21).
+void cpu_flush(const void* p, int64_t bytes) {
+    const char* from = static_cast<const char*>(p);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
+    _mm_mfence();
+}
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
+namespace {
 FMA_LOOP(fma_base, "default", 4, 12)
+double fma_peak(Isa) { return loop_peak(fma_base, 2 * 12 * 4); }
+double bf16_peak(Isa) { return 0; }
+double tile_peak() { return 0; }
+}    // namespace
+void cpu_flush(const void*, int64_t) {
+    for (int64_t i = 0; i < 4; i++) (void)cpu_read();    // no instruction: other memory in its place
+}
 #define WIDE
 #endif
+
+namespace {
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
 
 // The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
@@ -88,33 +138,17 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     a += b;
     return int64_t(a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]);
 }
-
-volatile float sink;
-double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
-    double best = 1e9;
-    for (int r = 0; r < 30; r++) {
-        const double start = now_seconds();
-#pragma omp parallel
-        sink = loop(rounds);
-        best = std::min(best, now_seconds() - start);
-    }
-    return flops_per_round * double(rounds) * cpu_threads() / best;
-}
-
-constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
-const int64_t* far_memory = nullptr;
 }    // namespace
 
 // One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
 // between some of them.
 double cpu_read() {
     static int next = 0;
-    if (!far_memory) {
+    static const int64_t* far_memory = [] {
         void* memory = cpu_ops<float>().allocate(PART * PARTS);
         CHECK(memory, "no memory");
-        memset(memory, 1, PART * PARTS);
-        far_memory = static_cast<int64_t*>(memory);
-    }
+        return static_cast<int64_t*>(memset(memory, 1, PART * PARTS));
+    }();
     const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
     int64_t total = 0;
     const double start = now_seconds();
@@ -124,62 +158,29 @@ double cpu_read() {
     return double(PART) / (now_seconds() - start);
 }
 
-// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
-// cores of Zen 5, 32 MB of L3, 2026-11-21).
-void cpu_flush(const void* p, int64_t bytes) {
-#if defined(__x86_64__)
-    const char* from = static_cast<const char*>(p);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
-    _mm_mfence();
-#else
-    (void)p, (void)bytes;
-    for (int64_t i = 0; i < PARTS; i++) (void)cpu_read();
-#endif
-}
-
 namespace {
-// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
-double tile_peak() {
-#if defined(__x86_64__)
-    for (int t = 0; t < 4; t++)
-        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
-            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
-    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
-#else
-    return 0;
-#endif
-}
 Peaks vector_peaks(bool bf16) {
     Peaks peak;
-    switch (cpu_isa()) {
-#if defined(__x86_64__)
-        case Isa::avx512bf16:
-            if (bf16) peak.products = loop_peak(bf16_loop, 4 * 16 * 16);
-            [[fallthrough]];
-        case Isa::avx512: peak.flops = loop_peak(fma_avx512, 2 * 16 * 16); break;
-        case Isa::avx2: peak.flops = loop_peak(fma_avx2, 2 * 12 * 8); break;
-#endif
-        default: peak.flops = loop_peak(fma_base, 2 * 12 * 4);
-    }
-    (void)bf16;
-    peak.products = std::max(peak.products, peak.flops);    // Intel's bf16 dots are half as fast as its FMAs
+    peak.flops = fma_peak(cpu_isa());
+    // The larger one, as bf16 dots of Intel are half as fast as its FMAs.
+    peak.products = std::max(bf16 ? bf16_peak(cpu_isa()) : 0, peak.flops);
     for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
     return peak;
 }
 }    // namespace
 
-template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op) {
-    static const Peaks vectors = vector_peaks(sizeof(P) == 2);
-    const bool own = op.linear_forward == cpu_ops_isa<P>(cpu_isa()).linear_forward;
-    if (own || sizeof(P) == 4 || !cpu_chosen().tiles) return vectors;
-    static const Peaks tiles = [] {
-        Peaks peak = vectors;
-        peak.products = std::max(peak.products, tile_peak()), peak.tiles = true;
-        return peak;
-    }();
-    return tiles;
+Table cpu_table(bool bf16) {
+    return bf16 ? Table(cpu_ops_isa<::bf16>(cpu_isa())) : Table(cpu_ops_isa<float>(cpu_isa()));
 }
-template const Peaks& cpu_peaks(const Ops<float>&);
-template const Peaks& cpu_peaks(const Ops<float, bf16>&);
+const Peaks& cpu_peaks(const Table& op) {
+    static std::optional<Peaks> vectors[2], tiles;
+    const bool half = op.parameter == Element::bf16, own = op.linear_forward == cpu_table(half).linear_forward;
+    if (!vectors[half]) vectors[half] = vector_peaks(half);
+    if (own || !half || !cpu_chosen().tiles) return *vectors[half];
+    if (!tiles) {
+        tiles = vectors[half];
+        tiles->products = std::max(tiles->products, tile_peak()), tiles->tiles = true;
+    }
+    return *tiles;
+}
 const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }
