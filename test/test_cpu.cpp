@@ -1,5 +1,5 @@
 // test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken,
-// scratch, memory. Its operations are tested in test/ops/.
+// memory. Its operations are tested in test/ops/.
 #include "layers/cpu.h"
 
 #include "ops/ops.h"
@@ -212,35 +212,6 @@ TEST_CASE("cpu: losses are added in order, whatever the pieces") {
 }
 
 // ---- the backend around the operations ------------------------------------------------------------------------------
-
-template <class P> static void announced_scratch(const Ops<float, P>& op) {
-    CAPTURE(std::string(op.name));
-    for (auto [B, S, C, F, Vp, rows, NH] : {std::array{2, 128, 96, 384, 512, 128, 3}, {1, 300, 64, 256, 80, 300, 4},
-                                            {6, 64, 384, 1536, 1024, 96, 6}, {1, 2, 384, 1536, 1024, 2, 6},
-                                            {GEMV_ROWS, 1, 64, 16384, 80, GEMV_ROWS, 4}}) {
-        const int N = B * S;
-        const Heads h = {NH, NH, C / NH};
-        cpu_scratch_release();
-        const size_t most = size_t(std::max({N * F, N * 3 * C, rows * Vp, Vp * C, F * C}));
-        std::vector<float> a(most, 0.01f), b(most, 0.01f), d(most), e(most), f(most);
-        std::vector<P> c(most, from_float<P>(0.01f));
-        std::vector<float> mean(N), rstd(N, 1.0f), lse(size_t(N) * NH);
-        op.layernorm_backward(d.data(), e.data(), f.data(), a.data(), b.data(), c.data(), mean.data(), rstd.data(),
-                              N, C);
-        op.attention_forward(d.data(), lse.data(), a.data(), B, S, h);
-        op.attention_backward(e.data(), b.data(), d.data(), a.data(), lse.data(), B, S, h);
-        for (auto [n, in, out] : {std::array{N, C, 3 * C}, {N, C, C}, {N, C, F}, {N, F, C}, {rows, C, Vp}}) {
-            op.linear_forward(d.data(), a.data(), c.data(), nullptr, nullptr, n, in, out);
-            op.linear_backward(e.data(), f.data(), nullptr, a.data(), b.data(), c.data(), n, in, out);
-        }
-        CHECK(op.scratch_bytes(B, S, C, F, Vp, rows, h) == cpu_scratch_held());
-    }
-}
-TEST_CASE("cpu: scratch held is the scratch announced") {
-    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
-        if constexpr (std::is_same_v<T, float>) announced_scratch(op);
-    });
-}
 
 TEST_CASE("cpu: whose products a CPU with AMX, without and in disguise takes") {
     auto chosen = [](const char* isa, const char* gemm, const char* amx, bool has_amx) {
