@@ -64,7 +64,8 @@ $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] |
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
-EMU_FLAGS := -Wno-attributes=clang:: -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
+EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang:: -Itest/cuda_on_cpu/include \
+             -DHAVE_CUDA -DEMULATED_GPU
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
@@ -100,7 +101,8 @@ $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
-$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) $(CUDA_OBJ)
+$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) \
+                    $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
 # The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer

@@ -1,4 +1,4 @@
-// test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken, scratch,
+// test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken,
 // memory. Its operations are tested in test/ops/.
 #include "layers/cpu.h"
 
@@ -33,7 +33,7 @@ template <class P = float, class F> void each_isa(F f) {
 }
 }   // namespace
 
-// ---- one instruction set ---------------------------------------------------------------------------------------------
+// ---- one instruction set --------------------------------------------------------------------------------------------
 
 // Distance in units of the last place of a double result rounded to float, denormals included.
 static double ulps(float got, double want) {

@@ -2,8 +2,8 @@
 // and runs over every table that its binary has: test_all the CPU's, test_cuda the GPU's or the emulated one's.
 //
 // A table is held to the reference by the checks of tools/selftest/, here at awkward sizes; the reference by central
-// differences. What only one device has (a library's choices, kernels of one architecture) is tested in test/test_cpu.cpp
-// and test/cuda/.
+// differences. What only one device has (a library's choices, kernels of one architecture) is tested in test_cpu.cpp
+// and cuda/.
 #pragma once
 #include <variant>
 

@@ -29,18 +29,19 @@ Numbers some_decays(int64_t n) {    // one for 64 elements
 
 TEST_CASE("adamw: against the reference") {
     each_order([] {
-        each_table([](auto& op) {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
             for (int64_t n : SIZES) {
                 EXPECT(check_adamw(op, n, false));
-                EXPECT(check_adamw(op, n, true));
+                if (sizeof(P) == 2) EXPECT(check_adamw(op, n, true));    // a float parameter needs no master
             }
         });
     });
 }
 
 TEST_CASE("adamw: many elements; stochastic rounding is unbiased, and adds the bits that are promised") {
-    each_table([](auto& op) {
-        for (bool with_master : {false, true}) EXPECT(check_adamw(op, 100003, with_master));
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        EXPECT(check_adamw(op, 100003, false));
+        if (sizeof(P) == 2) EXPECT(check_adamw(op, 100003, true));
     });
 }
 
@@ -63,10 +64,12 @@ TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
                                       RATES, 0);
                 Array<Grad<P>> dw(m, g);
                 for (step.skipped = 0; step.skipped < 2; step.skipped++)
-                    op.adamw(aw, master, amean, asquare, dw, adecays, n, TableStep(m, step), RATES, 0);
+                    op.adamw(aw, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, amean, asquare, dw, adecays, n,
+                             TableStep(m, step), RATES, 0);
             }
             Check check;
-            check.expect("master", master, w, 1e-6);
+            if constexpr (sizeof(P) == 2) check.expect("master", master, w, 1e-6);
+            else check.expect("w", aw, w, 1e-6);
             check.expect("m", amean, Numbers(mean.begin(), mean.end()), 1e-6);
             check.expect("v", asquare, Numbers(square.begin(), square.end()), 1e-6);
             EXPECT(check);
@@ -83,8 +86,9 @@ TEST_CASE("adamw: rows that decay and rows that do not") {
         Array<float> master(m, Numbers(n, 2)), mean(m, zeros), square(m, zeros);
         Array<Grad<P>> dw(m, zeros);
         Array<uint8_t> decays(m, some_decays(n));
-        op.adamw(w, master, mean, square, dw, decays, n, TableStep(m, step_of(1)), RATES, 0);
-        const Numbers got = master.read();
+        op.adamw(w, sizeof(P) == 2 ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+                 TableStep(m, step_of(1)), RATES, 0);
+        const Numbers got = sizeof(P) == 2 ? master.read() : w.read();
         for (size_t i = 0; i < n; i++) CHECK((got[i] < 2) == (i / 64 % 3 != 1));
     });
 }

@@ -38,7 +38,9 @@ TEST_CASE("embedding: backward of many positions") {
             if (sizeof(T) == 2) EXPECT(check_embedding_backward(op, 66, 1000, 34, 256, 0.2));
         });
     });
-    each_table([](auto& op) { EXPECT(check_embedding_backward(op, 300, 256, 1, 300, 1)); });
+    each_table([]<class T, class P>(const Ops<T, P>& op) {    // a CPU adds so many one after the other
+        if (sizeof(T) == 2) EXPECT(check_embedding_backward(op, 300, 256, 1, 300, 1));
+    });
 }
 
 TEST_CASE("embedding: the same bits in any order") {

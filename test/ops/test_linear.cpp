@@ -22,9 +22,9 @@ void each_shape(std::vector<Shape> shapes) {
 
 TEST_CASE("linear: against the reference, small") {
     std::vector<Shape> shapes;
-    for (int N : {1, 2, 3, 4, 5, 7, 31, 33, 65, 70})
-        for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {1, 18}, {3, 20}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {31, 48},
-                             {32, 257}, {33, 50}, {96, 24}, {96, 100}, {96, 113}, {100, 96}})
+    for (int N : {1, 2, 3, 4, 5, 7, 31, 65})
+        for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {3, 20}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {31, 48},
+                             {32, 257}, {33, 50}, {96, 24}, {96, 113}, {100, 96}})
             shapes.push_back({N, C, OC});
     each_shape(shapes);
 }
