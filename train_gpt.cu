@@ -307,8 +307,8 @@ Status Trainer::finished() {
     const bool nothing = first_step == state.step;
     if (out_of_patience()) {
         char text[160];
-        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %lld validations (--patience "
-                 "%lld)", (long long)state.step, (long long)state.bad_validations, (long long)o.patience);
+        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %s (--patience %lld)",
+                 (long long)state.step, counted(state.bad_validations, "validation").c_str(), (long long)o.patience);
         progress.note(text);
     }
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole

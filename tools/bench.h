@@ -1,4 +1,4 @@
-// bench.h - what the files of `flatgpt bench` share: ceilings, which are measured first, rows, and the profile.
+// bench.h - what the files of `flatgpt bench` share: peaks, which are measured first, rows, and the profile.
 #pragma once
 #include <string>
 #include <vector>
@@ -35,7 +35,7 @@ struct Bench {
 // tools/bench_rows.cpp: each operation by itself, at a model's sizes.
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
-// tools/bench_generation.cpp: a token after the other.
+// tools/bench_generation.cpp: one token after the other.
 std::string generation(int rows);    // the row's name
 Status bench_generation(Bench& bench, const Config& c, int rows);
 
@@ -63,11 +63,11 @@ class Profile final : public Observer {
     void call(const Work& work, const std::function<void()>& run) override;
 };
 
-// A step of training, a generated token: tables of the fastest of several.
+// Print tables for a training step and for a generated token: the fastest of several.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);
 Status profile_generation(const Bench& bench, const Config& c, int rows);
 
-// What the rows time and the profile takes apart. ahead: the device works while the next step is handed over.
+// The training step that rows time and the profile takes apart.
 struct TrainingStep {
     TrainingStep(const Config& c, int B, int S);
     void run(Model& g);
