@@ -92,8 +92,8 @@ Status Trainer::issue() {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish(&said);
-    for (const Said& rank : said) {
+    const Step s = device.model->finish(&reports);
+    for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
     }
@@ -119,7 +119,7 @@ Status Trainer::report(const Step& s, double seconds) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
     if (state.step == first_step + 1)    // measured: all that a step takes is held now
-        bytes = device.gpu ? device.total_bytes - device.model->free_bytes() : 0;
+        bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
     char speed[96], line[320];
@@ -155,7 +155,7 @@ Status Trainer::save() {
         ranks.watch->pulse.at("writing a checkpoint");
         char hash[64];
         snprintf(hash, sizeof hash, "parameters after step %lld: %016llx\n", (long long)state.step,
-                 (unsigned long long)g.hash());
+                 (unsigned long long)g.shards.hash());
         TRY(same_everywhere(hash));
     }
     state.algorithms = device_choices();
@@ -165,9 +165,9 @@ Status Trainer::save() {
         written = fail(Exit::io, "%s/metrics.jsonl: fsync: %s", o.out.c_str(), strerror(errno));
     written = ranks.agree(written);
     if (written.ok()) {
-        g.collect();
+        g.shards.collect();
         written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get());
-        g.forget();
+        g.shards.forget();
     }
     if (!written.ok()) {
         progress.note("warning: no checkpoint of step " + std::to_string(state.step) + ": " + written.message);
@@ -238,8 +238,8 @@ Status Trainer::diverged() {
     std::string who;    // the ranks whose own loss it was, if it was not everyone's
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
-        if (!std::isfinite(said[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
-    if (bad > 0 && bad < ranks.count() && std::isfinite(said[size_t(ranks.rank())].loss))
+        if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
+    if (bad > 0 && bad < ranks.count() && std::isfinite(reports[size_t(ranks.rank())].loss))
         return fail(Exit::peer, "the loss of %s was not finite three times in a row (step %lld), that of this rank was",
                     who.c_str(), (long long)state.step);
     return fail(Exit::diverged,
@@ -251,7 +251,7 @@ Status Trainer::diverged() {
 Status Trainer::stopped() {
     std::string who;    // several, as launchers signal all: the first
     for (int r = 0; r < ranks.count() && ranks.count() > 1 && who.empty(); r++)
-        if (int(said[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
+        if (int(reports[size_t(r)].signal) % SAVE_DUE != 0) who = " of " + ranks.watch->name(r);
     return {stop == SIGINT ? Exit::sigint : Exit::sigterm,
             "stopped by a signal" + who + " after step " + std::to_string(state.step) + "; to go on" +
                 (ranks.count() > 1 ? " (under its launcher)" : "") + ":\n  " + program_invocation_name +

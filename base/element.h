@@ -43,3 +43,21 @@ template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x
 
 template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
                                                                                                : Element::bf16;
+
+// n elements of any type as floats, and floats as such elements, rounded to nearest. On the host.
+inline void to_floats(float* to, const void* from, Element type, int64_t n) {
+    auto convert = [&](auto* x) {
+        for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);
+    };
+    if (type == Element::f32) convert(static_cast<const float*>(from));
+    else if (type == Element::f64) convert(static_cast<const double*>(from));
+    else convert(static_cast<const bf16*>(from));
+}
+inline void from_floats(void* to, Element type, const float* from, int64_t n) {
+    auto convert = [&]<class X>(X* x) {
+        for (int64_t i = 0; i < n; i++) x[i] = from_float<X>(from[i]);
+    };
+    if (type == Element::f32) convert(static_cast<float*>(to));
+    else if (type == Element::f64) convert(static_cast<double*>(to));
+    else convert(static_cast<bf16*>(to));
+}

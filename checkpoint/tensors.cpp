@@ -217,9 +217,9 @@ struct Loading {
         for (const Tensor& t : g.tensors)
             if (t.transposed) most = std::max(most, found(t).entry->end - found(t).entry->begin);
         raw.reset(new char[size_t(most)]);
-#pragma omp parallel if (g.on_host())
+#pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
-            if (!g.holds(part, t.offset, t.size())) continue;
+            if (!g.shards.holds(part, t.offset, t.size())) continue;
             if (t.transposed) turned(t);
             else plain(t);
         }

@@ -1,14 +1,15 @@
-// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory in
-// huge pages.
+// peaks.cpp - the CPU's peaks: a loop of FMAs, of bf16 dot products, of tile products, and a sum over memory in huge
+// pages.
 #include "peaks.h"
 
 #include <cstring>
+#include <optional>
 
 #include "base/console.h"
 #include "cpu.h"
 
 namespace {
-volatile float sink;    // keeps results that nobody wants from being optimised away
+volatile float sink;    // keeps results that nobody reads from being optimised away
 double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
@@ -20,8 +21,8 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     return flops_per_round * double(rounds) * cpu_threads() / best;
 }
 
-// n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
-// something that depends on all of them.
+// n rounds of `chains` independent vector multiply-adds, which fit the registers with two more vectors. Returns a sum
+// of all, so that the compiler keeps them.
 #define FMA_LOOP(name, target_name, width, chains)                                                        \
     __attribute__((target(target_name))) float name(int64_t n) {                                          \
         typedef float vec __attribute__((vector_size(4 * width)));                                        \
@@ -72,8 +73,8 @@ struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
 };
 alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
 
-// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
-// round: the form of every real product.
+// n rounds of four products: two tiles of A (tmm4, tmm5) times two of B (tmm6, tmm7), loaded from L1 in each round, as
+// in every real product.
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
@@ -90,7 +91,7 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
-// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
 double tile_peak() {
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
@@ -99,8 +100,8 @@ double tile_peak() {
 }
 }    // namespace
 
-// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
-// cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes line by line. Reading 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its
+// floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
 #pragma omp parallel for schedule(static)
@@ -124,7 +125,7 @@ void cpu_flush(const void*, int64_t) {
 namespace {
 constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
 
-// The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
+// The sum of n 64-byte lines, n even. Prefetching makes it 8 % faster (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
     line a = {}, b = {};
@@ -139,8 +140,7 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
 }
 }    // namespace
 
-// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
-// between some of them.
+// Takes one of several parts in turn, so that none is in a cache.
 double cpu_read() {
     static int next = 0;
     static const int64_t* far_memory = [] {
@@ -168,17 +168,18 @@ Peaks vector_peaks(bool bf16) {
 }
 }    // namespace
 
-template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op) {
-    static const Peaks vectors = vector_peaks(sizeof(P) == 2);
-    const bool own = op.linear_forward == cpu_ops_isa<P>(cpu_isa()).linear_forward;
-    if (own || sizeof(P) == 4 || !cpu_chosen().tiles) return vectors;
-    static const Peaks tiles = [] {
-        Peaks peak = vectors;
-        peak.products = std::max(peak.products, tile_peak()), peak.tiles = true;
-        return peak;
-    }();
-    return tiles;
+Table cpu_table(bool bf16) {
+    return bf16 ? Table(cpu_ops_isa<::bf16>(cpu_isa())) : Table(cpu_ops_isa<float>(cpu_isa()));
 }
-template const Peaks& cpu_peaks(const Ops<float>&);
-template const Peaks& cpu_peaks(const Ops<float, bf16>&);
+const Peaks& cpu_peaks(const Table& op) {
+    static std::optional<Peaks> vectors[2], tiles;
+    const bool half = op.parameter == Element::bf16, own = op.linear_forward == cpu_table(half).linear_forward;
+    if (!vectors[half]) vectors[half] = vector_peaks(half);
+    if (own || !half || !cpu_chosen().tiles) return *vectors[half];
+    if (!tiles) {
+        tiles = vectors[half];
+        tiles->products = std::max(tiles->products, tile_peak()), tiles->tiles = true;
+    }
+    return *tiles;
+}
 const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }

@@ -15,8 +15,9 @@ struct Peaks {
     }
 };
 // The peaks of the instruction set in use, with tiles where this table's products are multiplied by them. Measured at
-// the first call, about a second.
-template <class P> const Peaks& cpu_peaks(const Ops<float, P>& op);
-const Peaks& cpu_peaks(bool bf16);               // what the table in use for this type can do
+// the first call, which takes seconds.
+const Peaks& cpu_peaks(const Table& op);
+const Peaks& cpu_peaks(bool bf16);               // those of the table in use for this type
+Table cpu_table(bool bf16);                      // our own products of the instruction set in use, no library's
 void cpu_flush(const void* p, int64_t bytes);    // out of all caches
 double cpu_read();                               // bytes/s of one reading of 64 MiB that no cache holds

@@ -22,6 +22,8 @@ template <class T> const Ops<T>& cuda_ops(Dtype) {
     static const Ops<T> none = {};
     return none;
 }
+template const Ops<float>& cuda_ops(Dtype);
+template const Ops<bf16>& cuda_ops(Dtype);
 std::string cuda_choices() { return ""; }
 void cuda_choose(const std::string&) {}
 Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
@@ -54,9 +56,8 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     const bool half = o.dtype == "bf16" || (o.dtype == "auto" && train && cpu_has_bf16());
     Device d;
     d.dtype = half ? Dtype::bf16 : Dtype::fp32;
-    if (half) d.model = std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>());
-    else d.model = std::make_unique<Gpt<float>>(cpu_ops<float>());
-    d.text = std::string(d.model->backend()) + ", " + std::to_string(cpu_threads()) + " threads";
+    d.model = std::make_unique<Model>(half ? Table(cpu_ops<bf16>()) : Table(cpu_ops<float>()));
+    d.text = std::string(d.model->op.name) + ", " + std::to_string(cpu_threads()) + " threads";
     return d;
 }
 
@@ -65,34 +66,40 @@ Result<Device> open_cuda(const DeviceOptions& o, int index) {
     Device d;
     d.gpu = true;
     d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
-    if (d.dtype == Dtype::bf16) d.model = std::make_unique<Gpt<bf16>>(cuda_ops<bf16>(d.dtype));
-    else d.model = std::make_unique<Gpt<float>>(cuda_ops<float>(d.dtype));
-    d.text = d.model->backend();
+    const bool half = d.dtype == Dtype::bf16;
+    d.model = std::make_unique<Model>(half ? Table(cuda_ops<bf16>(d.dtype)) : Table(cuda_ops<float>(d.dtype)));
+    d.text = d.model->op.name;
     d.peak = cuda_device().peak_bf16;
     d.context_bytes = cuda_context_bytes();
     d.total_bytes = cuda_device().memory;
     return d;
 }
 
-template <class T, class P> double product_speed(const Ops<T, P>& op) {
+// Random numbers, piece by piece the same: a product of zeros draws less power and is faster.
+void fill(const Table& op, void* to, Element type, int64_t n) {
+    const int64_t PIECE = 1 << 16, bytes = PIECE * element_bytes(type);
+    std::vector<float> numbers(size_t{PIECE});
+    for (int64_t i = 0; i < PIECE; i++) numbers[size_t(i)] = philox_normal(1, 2, uint64_t(i));
+    std::vector<char> host(static_cast<size_t>(bytes));
+    from_floats(host.data(), type, numbers.data(), PIECE);
+    for (int64_t i = 0; i < n; i += PIECE) op.upload(static_cast<char*>(to) + i / PIECE * bytes, host.data(), bytes);
+}
+
+double product_speed(const Table& op) {
     double best = 0;
     for (int n = 512; n <= 8192; n *= 2) {
-        const int64_t count = int64_t(n) * n, PIECE = 1 << 16;
-        auto random = [&](auto* p) {    // a product of zeros draws less power and is faster
-            using X = std::remove_pointer_t<decltype(p)>;
-            std::vector<X> host(size_t{PIECE});
-            for (int64_t i = 0; i < PIECE; i++) host[size_t(i)] = from_float<X>(philox_normal(1, 2, uint64_t(i)));
-            for (int64_t i = 0; i < count; i += PIECE) op.upload(p + i, host.data(), PIECE * int64_t(sizeof(X)));
-        };
-        const int64_t x_bytes = 2 * count * int64_t(sizeof(T)), w_bytes = count * int64_t(sizeof(P));
-        T* x = static_cast<T*>(op.allocate(x_bytes));    // and y
-        P* w = static_cast<P*>(op.allocate(w_bytes));
+        const int64_t count = int64_t(n) * n;
+        const int64_t x_bytes = 2 * count * element_bytes(op.activation), w_bytes = count * element_bytes(op.parameter);
+        Activation* x = static_cast<Activation*>(op.allocate(x_bytes));    // and y
+        Parameter* w = static_cast<Parameter*>(op.allocate(w_bytes));
         if (x && w) {
-            random(x), random(w);
-            op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
+            fill(op, x, op.activation, count);
+            fill(op, w, op.parameter, count);
+            auto product = [&] { op.linear_forward(op.at(x, count), x, w, nullptr, nullptr, n, n, n); };
+            product();
             op.wait(op.mark());
             const double start = now_seconds();
-            for (int r = 0; r < 5; r++) op.linear_forward(x + count, x, w, nullptr, nullptr, n, n, n);
+            for (int r = 0; r < 5; r++) product();
             op.wait(op.mark());
             const double seconds = now_seconds() - start;
             best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
@@ -125,9 +132,7 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
 const char* dtype_name(Dtype dtype) {
     return dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::tf32 ? "tf32" : "fp32";
 }
-double measure_peak(const Device& d) {
-    return d.gpu ? with_ops(*d.model, [](auto& op) { return product_speed(op); }) : 0;
-}
+double measure_peak(const Device& d) { return d.gpu ? product_speed(d.model->op) : 0; }
 std::string device_choices() { return cuda_device().multiprocessors ? cuda_choices() : ""; }
 void device_choose(const std::string& choices) {
     if (cuda_device().multiprocessors) cuda_choose(choices);

@@ -27,15 +27,6 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 
 const char* dtype_name(Dtype dtype);     // as --dtype has it
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 
-// f(the model's operations), whose type is one of a device's: Ops<bf16>, Ops<float, bf16> or Ops<float>.
-template <class F> auto with_ops(const Model& model, F f) {
-    if (auto* half = dynamic_cast<const Gpt<bf16>*>(&model)) return f(half->op);
-    if (auto* mixed = dynamic_cast<const Gpt<float, bf16>*>(&model)) return f(mixed->op);
-    auto* full = dynamic_cast<const Gpt<float>*>(&model);
-    CHECK(full, "%s is no device's", model.backend());
-    return f(full->op);
-}
-
 // The algorithms that a GPU's library was found fastest with: a resumed run must use the same. "" on the CPU.
 std::string device_choices();
 void device_choose(const std::string& choices);

@@ -107,7 +107,7 @@ class Simulation {
         const double bytes = double(buckets[size_t(b)].size) * wire_bytes(w);
         work_mark[work_of(b)] = collective(w.plan.zero ? 1 : 2, bytes, f.gradients);
     }
-    static int work_of(int b) { return b == 0 ? 0 : 1 + b % 2; }
+    static int work_of(int b) { return Shards::work_buffer(b); }
 
     void work(double seconds) {
         now += seconds;

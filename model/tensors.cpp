@@ -65,24 +65,23 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place) {
     Params<T> p;
     p.block.resize(size_t(c.L));
-    walk<T>(c, ranks, &p, [&](const Tensor& t, auto field, auto* owner) { owner->*field = place(t); });
+    walk<T>(c, ranks, &p, [&](const Tensor& t, auto field, auto* owner) { owner->*field = t.size() ? place(t) : nullptr; });
     return p;
 }
-template Params<float> bind(const Config&, int, const std::function<float*(const Tensor&)>&);
-template Params<double> bind(const Config&, int, const std::function<double*(const Tensor&)>&);
-template Params<bf16> bind(const Config&, int, const std::function<bf16*(const Tensor&)>&);
+template Params<Parameter> bind(const Config&, int, const std::function<Parameter*(const Tensor&)>&);
+template Params<Gradient> bind(const Config&, int, const std::function<Gradient*(const Tensor&)>&);
 
 std::vector<Tensor> config_tensors(const Config& c, int ranks) {
     std::vector<Tensor> all;
-    walk<float>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) { all.push_back(t); });
+    walk<Parameter>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) { all.push_back(t); });
     return all;
 }
 int64_t config_flat_size(const Config& c, int ranks) {
-    return walk<float>(c, ranks, nullptr, [](const Tensor&, auto, auto*) {});
+    return walk<Parameter>(c, ranks, nullptr, [](const Tensor&, auto, auto*) {});
 }
 std::vector<Bucket> config_buckets(const Config& c, int ranks) {
     std::vector<Bucket> all;
-    int64_t end = walk<float>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
+    int64_t end = walk<Parameter>(c, ranks, nullptr, [&](const Tensor& t, auto, auto*) {
         if (t.bucket == int(all.size())) all.push_back({t.offset, 0});
     });
     for (size_t k = all.size(); k-- > 0; end = all[k].offset) all[k].size = end - all[k].offset;

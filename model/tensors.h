@@ -30,7 +30,7 @@ struct Tensor {
     bool vector;        // files hold shape [cols], not [rows, cols]
     int64_t size() const { return rows * cols; }
 };
-// Where each lies, in named pointers: place(tensor).
+// Named pointers to them: place(tensor); null to one of size 0.    T: Parameter or Gradient
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
 // What is reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with ln_f. A
 // bucket divides into one part for each rank; with one rank the padding for that is none.

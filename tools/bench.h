@@ -46,9 +46,9 @@ struct ProfileRow {
     double seconds = 0, floor = 0;
     Work work;    // the sum over all calls
 };
-// `op` with every entry that works noting its time and work. They wait for the device after each call, and nothing is
-// recorded.
-template <class T, class P> const Ops<T, P>& profiled(const Ops<T, P>& op);
+// `op` with every operation noting its time and work; one table at a time. They wait for the device after each call,
+// and nothing is recorded.
+Table profiled(const Table& op);
 void profile_start(const Peaks& peak);
 // Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up
 // to the time since then, but for what the noting took.

@@ -1,7 +1,5 @@
 // bench_profile.cpp - where a step's time goes: a table of operations whose entries note time and work, and call the
 // real ones. The model does not know.
-#include <utility>
-
 #include "bench.h"
 #include "base/console.h"
 #include "files/json.h"
@@ -25,50 +23,33 @@ void note(const char* entry, const Work& w, double seconds) {
     row->work.products += w.products, row->work.flops += w.flops, row->work.bytes += w.bytes;
 }
 
-template <class T, class P> struct Profiled {
-    static inline Ops<T, P> real, table;
+Table real;    // global, as operations take no context argument
 
-    template <auto entry, auto work, class F> struct Entry;
-    template <auto entry, auto work, class... A> struct Entry<entry, work, void (*)(A...)> {
-        static inline const char* name;
-        static void call(A... a) {
-            const double called = now_seconds();
-            const Work w = (WorkOf<T, P>{real}.*work)(a...);
-            const double start = now_seconds();
-            (real.*entry)(a...);
-            real.wait(real.mark());
-            const double end = now_seconds();
-            note(name, w, end - start);
-            notes.noting += start - called + now_seconds() - end;
-        }
-    };
-};
+template <class Count, class Call> void timed(const char* entry, Count count, Call call) {
+    const double called = now_seconds();
+    const Work w = count();
+    const double start = now_seconds();
+    call();
+    real.wait(real.mark());
+    const double end = now_seconds();
+    note(entry, w, end - start);
+    notes.noting += start - called + now_seconds() - end;
+}
 }    // namespace
 
-#define ENTRIES(X)                                                                                                  \
-    X(zero) X(copy) X(upload) X(download) X(upload_ahead) X(take) X(download_later) X(embedding_forward)            \
-    X(embedding_backward) X(layernorm_forward) X(layernorm_backward) X(linear_forward) X(linear_backward)           \
-    X(linear_gelu_forward) X(linear_gelu_backward) X(attention_forward) X(attention_backward) X(attention_cached)   \
-    X(gelu_forward) X(gelu_backward) X(cross_entropy) X(add_losses) X(sum_of_squares) X(gate) X(adamw)
-
-template <class T, class P> const Ops<T, P>& profiled(const Ops<T, P>& op) {
-    using O = Ops<T, P>;
-    using W = WorkOf<T, P>;
-    O& table = Profiled<T, P>::table;
-    table = Profiled<T, P>::real = op;
+Table profiled(const Table& op) {
+    real = op;
+    Table table = op;
     table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
-#define WRAP(f)                                                                              \
-    if (op.f) {                                                                              \
-        using E = typename Profiled<T, P>::template Entry<&O::f, &W::f, decltype(O::f)>;     \
-        E::name = #f;                                                                        \
-        table.f = E::call;                                                                   \
-    }
-    ENTRIES(WRAP)
+#define OPERATION(entry, need, arguments)                                                         \
+    if (op.entry)                                                                                 \
+        table.entry = [](auto... a) {                                                             \
+            timed(#entry, [&] { return WorkOf(real).entry(a...); }, [&] { real.entry(a...); });   \
+        };
+#include "layers/operations.inc"
+#undef OPERATION
     return table;
 }
-template const Ops<float>& profiled(const Ops<float>&);
-template const Ops<bf16>& profiled(const Ops<bf16>&);
-template const Ops<float, bf16>& profiled(const Ops<float, bf16>&);
 
 void profile_start(const Peaks& peak) { notes = {peak, {}, now_seconds(), 0}; }
 std::vector<ProfileRow> profile_rows() {
@@ -146,33 +127,29 @@ template <class Step> void profile(const Bench& bench, const std::string& what, 
 }    // namespace
 
 Status profile_training(const Bench& bench, const Config& c, int B, int S) {
-    return with_ops(*bench.device.model, [&]<class T, class P>(const Ops<T, P>& op) -> Status {
-        Gpt<T, P> g(profiled(op));
-        TRY(g.allocate(c, {Use::train, B, S}));
-        g.init(1);
-        TrainingStep step(c, B, S);
-        profile(bench, "training step B=" + std::to_string(B) + " T=" + std::to_string(S), 50, [&] {
-            step.run(g);
-            (void)g.finish();
-        });
-        return {};
+    Model g(profiled(bench.device.model->op));
+    TRY(g.allocate(c, {Use::train, B, S}));
+    g.init(1);
+    TrainingStep step(c, B, S);
+    profile(bench, "training step B=" + std::to_string(B) + " T=" + std::to_string(S), 50, [&] {
+        step.run(g);
+        (void)g.finish();
     });
+    return {};
 }
 
 Status profile_generation(const Bench& bench, const Config& c, int rows) {
-    return with_ops(*bench.device.model, [&]<class T, class P>(const Ops<T, P>& op) -> Status {
-        Gpt<T, P> g(profiled(op));
-        TRY(g.allocate(c, {Use::infer, rows, 1}));
-        g.init(1);
-        Cache cache;
-        TRY(g.cache_allocate(cache, rows, c.T));
-        std::vector<int> tok(size_t(rows), 1);
-        std::vector<float> logits(size_t(rows) * size_t(c.V));
-        profile(bench, "generation, a token of " + std::to_string(rows) + " sequences", std::min(c.T, 64), [&] {
-            g.extend(cache, tok.data(), 1);
-            g.logits(logits.data());
-        });
-        g.cache_free(cache);
-        return {};
+    Model g(profiled(bench.device.model->op));
+    TRY(g.allocate(c, {Use::infer, rows, 1}));
+    g.init(1);
+    Cache cache;
+    TRY(g.cache_allocate(cache, rows, c.T));
+    std::vector<int> tok(size_t(rows), 1);
+    std::vector<float> logits(size_t(rows) * size_t(c.V));
+    profile(bench, "generation, a token of " + std::to_string(rows) + " sequences", std::min(c.T, 64), [&] {
+        g.extend(cache, tok.data(), 1);
+        g.logits(logits.data());
     });
+    g.cache_free(cache);
+    return {};
 }

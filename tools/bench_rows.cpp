@@ -4,6 +4,7 @@
 // the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a
 // recorded graph of calls goes round several sets of buffers, more than its L2 holds.
 #include <array>
+#include <optional>
 #include <tuple>
 
 #include "bench.h"
@@ -14,15 +15,20 @@
 namespace {
 constexpr int SETS = 4;    // of buffers
 
-template <class T, class P> struct Rows {
+template <class P> std::optional<Table> library_table() {
+    const Ops<float, P>* op = onednn_ops<P>(cpu_isa());
+    return op ? std::optional<Table>(*op) : std::nullopt;
+}
+
+struct Rows {
     Bench& bench;
-    const Ops<T, P>& op;
+    const Table& op;
     const Config c;
     const int B, S, N;
     const Heads h;
     std::vector<std::pair<void*, int64_t>> held;
 
-    Rows(Bench& bench, const Ops<T, P>& op, const Config& c, int B, int S)
+    Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads()) {}
     ~Rows() {
         for (auto [p, bytes] : held) op.release(p, bytes);
@@ -39,14 +45,14 @@ template <class T, class P> struct Rows {
                 p = sets[0];
                 continue;
             }
-            const int64_t bytes = n * int64_t(sizeof(X));
+            const int64_t bytes = op.bytes(p, n);
             p = static_cast<X*>(op.allocate(bytes));
             if (!p) return {};
             held.push_back({p, bytes});
-            std::vector<X> some(CHUNK);
-            for (int64_t i = 0; i < CHUNK; i++) some[size_t(i)] = from_float<X>(host[size_t(i)]);
+            std::vector<char> some(size_t(op.bytes(p, CHUNK)));
+            from_floats(some.data(), op.element(p), host.data(), CHUNK);
             for (int64_t i = 0; i < n; i += CHUNK)
-                op.upload(p + i, some.data(), int64_t(sizeof(X)) * std::min(CHUNK, n - i));
+                op.upload(op.at(p, i), some.data(), op.bytes(p, std::min(CHUNK, n - i)));
         }
         return sets;
     }
@@ -61,6 +67,9 @@ template <class T, class P> struct Rows {
             op.upload(p, host.data(), n * 4);
         }
         return sets;
+    }
+    int head_rows() const {
+        return int(std::min<int64_t>(N, op.logits_bytes / (element_bytes(op.activation) * c.Vp())));
     }
     void free_all() {
         for (auto [p, bytes] : held) op.release(p, bytes);
@@ -96,16 +105,14 @@ template <class T, class P> struct Rows {
         op.release_graph(graph);
         return times;
     }
-    // args(i): the arguments of a call with the i-th set of buffers
+    // entry: of a table. args(i): the arguments of a call with the i-th set of buffers
     template <auto entry, auto counts, class Args>
-    void row(const std::string& name, const Ops<T, P>& from, Args args) {
+    void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
-        const WorkOf<T, P> work{op};
+        const WorkOf work(op);
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
-        double floor = bench.peak.floor(w);
-        if constexpr (std::is_same_v<T, float>)
-            if (&from != &op) floor = cpu_peaks(from).floor(w);    // it may multiply by other instructions
-        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, floor);
+        const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
+        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
     }
 
     void memory_bound();
@@ -113,25 +120,25 @@ template <class T, class P> struct Rows {
     void attention();
     void linear();
     void linear(const std::string& name, int rows, int in, int out, bool ffn);
-    void linear_calls(const std::string& name, const Ops<T, P>& from, int rows, int in, int out, bool ffn);
+    void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
 };
 
 // A row by the entry's name, what its own name says of it, its table and, for the i-th set, its arguments.
 #define ROW_FROM(table, entry, detail, ...)                                                                    \
-    row<&Ops<T, P>::entry, &WorkOf<T, P>::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
+    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
         return std::tuple(__VA_ARGS__);                                                                        \
     })
 #define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
 
-template <class T, class P> void Rows<T, P>::memory_bound() {
+void Rows::memory_bound() {
     const int C = c.C;
     const int64_t wide = int64_t(N) * c.F;
-    auto x = arrays<T>(wide), y = arrays<T>(wide), z = arrays<T>(wide);
-    auto w = arrays<P>(C), b = arrays<P>(C);
-    auto dw = arrays<Grad<P>>(C), db = arrays<Grad<P>>(C);
+    auto x = arrays<Activation>(wide), y = arrays<Activation>(wide), z = arrays<Activation>(wide);
+    auto w = arrays<Parameter>(C), b = arrays<Parameter>(C);
+    auto dw = arrays<Gradient>(C), db = arrays<Gradient>(C);
     auto mean = arrays<float>(N), rstd = arrays<float>(N);
-    auto wte = arrays<P>(int64_t(c.Vp()) * C), wpe = arrays<P>(int64_t(c.T) * C);
-    auto dwte = arrays<Grad<P>>(int64_t(c.Vp()) * C), dwpe = arrays<Grad<P>>(int64_t(c.T) * C);
+    auto wte = arrays<Parameter>(int64_t(c.Vp()) * C), wpe = arrays<Parameter>(int64_t(c.T) * C);
+    auto dwte = arrays<Gradient>(int64_t(c.Vp()) * C), dwpe = arrays<Gradient>(int64_t(c.T) * C);
     auto tok = ids(N, c.V);
     if (!z[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
     const int* from_0 = nullptr;
@@ -141,15 +148,15 @@ template <class T, class P> void Rows<T, P>::memory_bound() {
     ROW(layernorm_backward, "", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], N, C);
     ROW(gelu_forward, "", y[i], x[i], wide);
     ROW(gelu_backward, "", y[i], z[i], x[i], wide);
-    ROW(copy, "", y[i], x[i], int64_t(sizeof(T)) * wide);
+    ROW(copy, "", y[i], x[i], op.bytes(x[i], wide));
     free_all();
 }
 
-template <class T, class P> void Rows<T, P>::head_and_update() {
-    const int rows = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
+void Rows::head_and_update() {
+    const int rows = head_rows();
     const int64_t n = int64_t(32) << 20;
     {
-        auto logits = arrays<T>(int64_t(rows) * c.Vp()), other = arrays<T>(int64_t(rows) * c.Vp());
+        auto logits = arrays<Activation>(int64_t(rows) * c.Vp()), other = arrays<Activation>(int64_t(rows) * c.Vp());
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
@@ -159,9 +166,9 @@ template <class T, class P> void Rows<T, P>::head_and_update() {
     }
     const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");
     if (!norm && !update) return;    // their buffers are large
-    auto w = arrays<P>(n);
-    auto master = arrays<float>(sizeof(P) == 2 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
-    auto g = arrays<Grad<P>>(n);
+    auto w = arrays<Parameter>(n);
+    auto master = arrays<float>(op.parameter == Element::bf16 ? n : 1), m = arrays<float>(n), v = arrays<float>(n, 0);
+    auto g = arrays<Gradient>(n);
     auto decays = arrays<float>(n / 64 / 4);
     auto square = arrays<float>(2), step = arrays<float>(int64_t(sizeof(Step)) / 4);
     if (!g[0] || !step[0]) return bench.short_of_memory("adamw");
@@ -169,14 +176,15 @@ template <class T, class P> void Rows<T, P>::head_and_update() {
     for (float* s : step) op.upload(s, &one, int64_t(sizeof one));
     const AdamW a = {1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f};
     ROW(sum_of_squares, ", 32M", reinterpret_cast<double*>(square[i]), g[i], n);
-    ROW(adamw, ", 32M", w[i], sizeof(P) == 2 ? master[i] : nullptr, m[i], v[i], g[i],
+    ROW(adamw, ", 32M", w[i], op.parameter == Element::bf16 ? master[i] : nullptr, m[i], v[i], g[i],
         reinterpret_cast<uint8_t*>(decays[i]), n, reinterpret_cast<Step*>(step[i]), a, 1);
     free_all();
 }
 
-template <class T, class P> void Rows<T, P>::attention() {
-    const int64_t NC = int64_t(N) * c.C;
-    auto qkv = arrays<T>(3 * NC), y = arrays<T>(NC), dy = arrays<T>(NC), dqkv = arrays<T>(3 * NC);
+void Rows::attention() {
+    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
+    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
+    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, h);
@@ -185,8 +193,8 @@ template <class T, class P> void Rows<T, P>::attention() {
     free_all();
     for (int rows : {1, 8, 64}) {
         const int64_t cache = int64_t(rows) * h.NKV * c.T * h.HS;
-        auto k = arrays<T>(cache), v = arrays<T>(cache), q = arrays<T>(int64_t(rows) * 3 * c.C),
-             o = arrays<T>(int64_t(rows) * c.C);
+        auto k = arrays<Activation>(cache), v = arrays<Activation>(cache);
+        auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
         auto pos = ids(1, 1);
         if (!v[0] || !pos[0]) return bench.short_of_memory("attention_cached");
         const int last = c.T - 1;
@@ -198,14 +206,14 @@ template <class T, class P> void Rows<T, P>::attention() {
 }
 
 // The entries of one table; ffn: those that have GELU in them, too.
-template <class T, class P>
-void Rows<T, P>::linear_calls(const std::string& name, const Ops<T, P>& from, int rows, int in, int out, bool ffn) {
+void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
-    auto x = arrays<T>(most), y = arrays<T>(most), dx = arrays<T>(most), pre = arrays<T>(ffn ? most : 1);
-    auto w = arrays<P>(weights, 0.05f), b = arrays<P>(out);
-    auto dw = arrays<Grad<P>>(weights), db = arrays<Grad<P>>(out), pre_sum = arrays<Grad<P>>(in);
-    const P* bias = nullptr;
-    const T* residual = nullptr;
+    auto x = arrays<Activation>(most), y = arrays<Activation>(most), dx = arrays<Activation>(most);
+    auto pre = arrays<Activation>(ffn ? most : 1);
+    auto w = arrays<Parameter>(weights, 0.05f), b = arrays<Parameter>(out);
+    auto dw = arrays<Gradient>(weights), db = arrays<Gradient>(out), pre_sum = arrays<Gradient>(in);
+    const Parameter* bias = nullptr;
+    const Activation* residual = nullptr;
     if (!x[0] || !w[0] || !dw[0] || !pre_sum[0]) {
         bench.short_of_memory("linear " + name);
     } else {
@@ -225,25 +233,24 @@ void Rows<T, P>::linear_calls(const std::string& name, const Ops<T, P>& from, in
 
 // On the CPU a library's products follow, where there is one, or ours, where the library's are in use. The library
 // chooses its own instruction set, whatever FLATGPT_ISA says.
-template <class T, class P> void Rows<T, P>::linear(const std::string& name, int rows, int in, int out, bool ffn) {
+void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
-    if constexpr (std::is_same_v<T, float>) {
-        if (bench.device.gpu || rows <= GEMV_ROWS) return;
-        const Ops<T, P>& own = cpu_ops_isa<P>(cpu_isa());
-        const Ops<T, P>* library = onednn_ops<P>(cpu_isa());
-        if (op.linear_forward != own.linear_forward) linear_calls(name + ", our own", own, rows, in, out, ffn);
-        else if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
-    }
+    if (bench.device.gpu || rows <= GEMV_ROWS) return;
+    const bool half = op.parameter == Element::bf16;
+    const Table own = cpu_table(half);
+    if (op.linear_forward != own.linear_forward) return linear_calls(name + ", our own", own, rows, in, out, ffn);
+    const std::optional<Table> library = half ? library_table<bf16>() : library_table<float>();
+    if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
 }
 
-template <class T, class P> void Rows<T, P>::linear() {
-    const int C = c.C, F = c.F, head = int(std::min<int64_t>(N, op.logits_bytes / (int64_t(sizeof(T)) * c.Vp())));
-    linear("qkv", N, C, 3 * C, false);
-    linear("proj", N, C, C, false);
+void Rows::linear() {
+    const int C = c.C, F = c.F, head = head_rows();
+    linear("qkv", N, C, h.qkv_width(), false);
+    linear("proj", N, h.width(), C, false);
     linear("fc", N, C, F, true);
     linear("fc2", N, F, C, true);
     linear("head", head, C, c.Vp(), false);
-    linear("qkv, 1 row", 1, C, 3 * C, false);
+    linear("qkv, 1 row", 1, C, h.qkv_width(), false);
     linear("fc, 1 row", 1, C, F, true);
     linear("head, 1 row", 1, C, c.Vp(), false);
 }
@@ -261,23 +268,20 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
 }    // namespace
 
 Status bench_operations(Bench& bench, const Config& c, int B, int S) {
-    return with_ops(*bench.device.model, [&]<class T, class P>(const Ops<T, P>& op) -> Status {
-        Rows<T, P> rows(bench, op, c, B, S);
-        if (bench.device.gpu) {    // the ceiling: a copy of 1 GiB (less where memory is short), read and written
-            const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, op.free_bytes() / 16);
-            auto from = rows.template arrays<T>(bytes / int64_t(sizeof(T))),
-                 to = rows.template arrays<T>(bytes / int64_t(sizeof(T)));
-            if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");
-            auto times = rows.time([&](int i) { op.copy(to[i], from[i], bytes); });
-            bench.peak.bytes = 2 * double(bytes) / *std::min_element(times.begin(), times.end());
-            rows.free_all();
-        }
-        if (!bench.o.json) print_head(bench, c, B, S);
-        if (bench.o.steps_only) return {};
-        rows.memory_bound();
-        rows.head_and_update();
-        rows.attention();
-        rows.linear();
-        return {};
-    });
+    Rows rows(bench, bench.device.model->op, c, B, S);
+    if (bench.device.gpu) {    // the ceiling: a copy of 1 GiB (less where memory is short), read and written
+        const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, rows.op.free_bytes() / 16);
+        auto from = rows.arrays<float>(bytes / 4), to = rows.arrays<float>(bytes / 4);
+        if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");
+        auto times = rows.time([&](int i) { rows.op.copy(to[i], from[i], bytes); });
+        bench.peak.bytes = 2 * double(bytes) / *std::min_element(times.begin(), times.end());
+        rows.free_all();
+    }
+    if (!bench.o.json) print_head(bench, c, B, S);
+    if (bench.o.steps_only) return {};
+    rows.memory_bound();
+    rows.head_and_update();
+    rows.attention();
+    rows.linear();
+    return {};
 }

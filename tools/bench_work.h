@@ -1,8 +1,9 @@
-// bench_work.h - what a call of each operation takes at least: FLOPs and bytes, from its arguments. The floors of
+// bench_work.h - the least work of a call of each operation, FLOPs and bytes, from its arguments. The floors of
 // `flatgpt bench`'s rows and of its profile follow from these.
 //
-// FLOPs: of products and attention alone; an exp or a norm's sums are not counted. Bytes: every input read once, every
-// output written once, what is added to read and written. A floor in bytes binds where that memory is not in a cache.
+// FLOPs: those of products and attention; an exp or a norm's sums are not counted. Bytes: every input is read once,
+// every output written once, sums that are added to are read and written. Bytes bound a call if caches do not hold
+// them.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,13 +14,20 @@ struct Work {
     double products = 0;    // FLOPs at the products' ceiling
     double flops = 0;       // FLOPs at that of other arithmetic
     double bytes = 0;
-    int in = 0, out = 0;    // of a linear operation: its channels
+    int in = 0, out = 0;    // a linear operation's channels
 };
 
-// A function for each entry of Ops that does work, with its name and its arguments.
-template <class T, class P> struct WorkOf {
-    const Ops<T, P>& op;    // to read what lies on the device
-    static constexpr double e = sizeof(T), p = sizeof(P), g = sizeof(Grad<P>);
+// A function for each operation, with its name and its arguments.
+struct WorkOf {
+    using T = Activation;
+    using P = Parameter;
+    using G = Gradient;
+    const Table& op;    // to read what lies on the device
+    double e, p, g;     // bytes of an element of each type
+
+    explicit WorkOf(const Table& op)
+        : op(op), e(double(element_bytes(op.activation))), p(double(element_bytes(op.parameter))),
+          g(double(element_bytes(op.gradient))) {}
 
     Work moved(int64_t bytes) const { return {.bytes = 2 * double(bytes)}; }
     Work zero(void*, int64_t bytes) const { return {.bytes = double(bytes)}; }
@@ -40,14 +48,14 @@ template <class T, class P> struct WorkOf {
         const double N = double(B) * S;
         return {.bytes = e * N * C + 4 * N + p * (different(tok, int64_t(B) * S) + S) * C};
     }
-    Work embedding_backward(Grad<P>*, Grad<P>*, const T*, const int* tok, int B, int S, int C, int) const {
+    Work embedding_backward(G*, G*, const T*, const int* tok, int B, int S, int C, int) const {
         const double N = double(B) * S;
         return {.bytes = e * N * C + 4 * N + 2 * g * (different(tok, int64_t(B) * S) + S) * C};
     }
     Work layernorm_forward(T*, float*, float*, const T*, const P*, const P*, float, int N, int C) const {
         return {.bytes = 2 * e * N * C + 8.0 * N + 2 * p * C};
     }
-    Work layernorm_backward(T*, Grad<P>*, Grad<P>*, const T*, const T*, const P*, const float*, const float*, int N,
+    Work layernorm_backward(T*, G*, G*, const T*, const T*, const P*, const float*, const float*, int N,
                             int C) const {
         return {.bytes = 4 * e * N * C + 8.0 * N + (p + 4 * g) * C};
     }
@@ -57,7 +65,7 @@ template <class T, class P> struct WorkOf {
         const double weights = double(C) * OC + (b ? OC : 0);
         return {product(N, C, OC), 0, e * N * (C + (residual ? 2.0 : 1.0) * OC) + p * weights, C, OC};
     }
-    Work linear_backward(T* dx, Grad<P>*, Grad<P>* db, const T*, const T*, const P*, int N, int C, int OC) const {
+    Work linear_backward(T* dx, G*, G* db, const T*, const T*, const P*, int N, int C, int OC) const {
         const double weights = double(C) * OC, n = dx ? 2 : 1;
         return {n * product(N, C, OC), 0,
                 e * N * (OC + n * C) + (n - 1) * p * weights + 2 * g * (weights + (db ? OC : 0)), C, OC};
@@ -67,7 +75,7 @@ template <class T, class P> struct WorkOf {
         work.bytes += e * N * OC;
         return work;
     }
-    Work linear_gelu_backward(T* dpre, Grad<P>* dw, Grad<P>* db, Grad<P>*, const T* dy, const T* x, const P* w,
+    Work linear_gelu_backward(T* dpre, G* dw, G* db, G*, const T* dy, const T* x, const P* w,
                               const T*, int N, int C, int OC) const {
         Work work = linear_backward(dpre, dw, db, dy, x, w, N, C, OC);
         work.bytes += e * N * C + 2 * g * C;
@@ -83,8 +91,8 @@ template <class T, class P> struct WorkOf {
         return n;
     }
     // With bf16 these are tensor cores' products on a GPU, and the CPU's own where it has them; else plain arithmetic.
-    static Work attention(double flops, double bytes) {
-        return sizeof(P) == 2 ? Work{.products = flops, .bytes = bytes} : Work{.flops = flops, .bytes = bytes};
+    Work attention(double flops, double bytes) const {
+        return p == 2 ? Work{.products = flops, .bytes = bytes} : Work{.flops = flops, .bytes = bytes};
     }
     static double qkv(const Heads& h) { return double(h.NH + 2 * h.NKV) * h.HS; }
     Work attention_forward(T*, float*, const T*, int B, int S, Heads h) const {
@@ -107,12 +115,14 @@ template <class T, class P> struct WorkOf {
         return {.bytes = e * N * (double(V) + (dlogits ? Vp : 0)) + 8.0 * N};
     }
     Work add_losses(double*, const float*, int64_t n) const { return {.bytes = 4 * double(n)}; }
-    Work sum_of_squares(double*, const Grad<P>*, int64_t n) const { return {.bytes = g * double(n)}; }
+    Work sum_of_squares(double*, const G*, int64_t n) const { return {.bytes = g * double(n)}; }
     Work gate(Step*, const double*, double, const double*, int n, AdamW, Limits) const {
         return {.bytes = 8.0 * (n + 1) + sizeof(Step)};
     }
+    Work from_floats(P*, const float*, int64_t n) const { return {.bytes = (4 + p) * double(n)}; }
+    Work to_floats(float*, const P*, int64_t n) const { return {.bytes = (4 + p) * double(n)}; }
     // m, v and the weights are read and written; with masters the narrow weights are written alone.
-    Work adamw(P*, float* master, float*, float*, const Grad<P>*, const uint8_t*, int64_t n, const Step*, AdamW,
+    Work adamw(P*, float* master, float*, float*, const G*, const uint8_t*, int64_t n, const Step*, AdamW,
                uint64_t) const {
         return {.bytes = (16 + g + (master ? 8 + p : 2 * p) + 1.0 / 64) * double(n)};
     }

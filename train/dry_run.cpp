@@ -9,7 +9,7 @@
 namespace {
 Workload workload(const Trainer& t) {
     Workload w = {t.config, t.plan, t.accumulate};
-    w.weights = with_ops(*t.device.model, []<class T, class P>(const Ops<T, P>&) { return element_of<P>; });
+    w.weights = t.device.model->op.parameter;
     return w;
 }
 

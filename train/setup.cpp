@@ -95,7 +95,7 @@ Status Trainer::same_start() {
     };
     return same_everywhere("step = " + std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
                            hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
-                           hash("weights", device.model->hash()));
+                           hash("weights", device.model->shards.hash()));
 }
 
 // A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
@@ -103,14 +103,14 @@ void Trainer::same_algorithms() {
     if (!ranks.watch || !device.gpu || ranks.count() == 1) return;
     Model& g = *device.model;
     if (ranks.first()) {
-        g.comm = nullptr;
+        g.shards.comm = nullptr;
         g.begin_step();
         g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
         g.forward();
         g.loss(true, 1);
         g.backward();
         (void)g.mean_loss();
-        g.comm = ranks.comm.get();
+        g.shards.comm = ranks.comm.get();
     }
     device_choose(ranks.watch->broadcast(device_choices()));
 }
@@ -148,10 +148,10 @@ Status Trainer::set_up() {
                                       : open_device(o.device, true, ranks.place.local_rank);
     TRY(agreed(opened.status));
     device = std::move(opened.value);
-    TRY(same_everywhere(std::string("operations = ") + device.model->backend()));    // GPUs here, CPUs there
+    TRY(same_everywhere(std::string("operations = ") + device.model->op.name));    // GPUs here, CPUs there
     // A rank that does not come through NCCL's beginnings has left already.
     if (!o.dry_run) TRY(device.gpu ? ranks.start(true) : agreed(ranks.start(false)));
-    device.model->comm = ranks.comm.get();
+    device.model->shards.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     settle_batch();
     TRY(agreed(open_data()));
@@ -165,7 +165,7 @@ Status Trainer::set_up() {
     TRY(same_start());
     same_algorithms();
     state.config = o.resolved;
-    state.dtype = dtype_name(device.dtype), state.backend = device.model->backend();
+    state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
@@ -206,7 +206,7 @@ Status Trainer::choose_batch() {
                     o.seq_len);
     // What is free now, less a twentieth: the allocator rounds up, and other processes live here, too. On CPUs the
     // ranks of a machine share it.
-    const int64_t free = device.model->free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.place.local_ranks);
+    const int64_t free = device.model->op.free_bytes() / 20 * 19 / (device.gpu ? 1 : ranks.place.local_ranks);
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
         plan.B = B;

@@ -215,7 +215,7 @@ Status Trainer::resume() {
         if (key == "model") resolve(key, "\"\"", value);
         else if (key == "layers" || key == "heads" || key == "channels" || key == "vocab") resolve(key, "0", value);
     std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
-    const std::string backend = device.model->backend();
+    const std::string backend = device.model->op.name;
     if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
     std::string text;
     for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;

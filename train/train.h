@@ -47,7 +47,7 @@ struct Trainer {
     bool resuming = false;    // start is this run's own past
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
-    std::vector<Said> said;   // by each rank, in the last step
+    std::vector<RankReport> reports;    // in the last step
     bool save_due = false;    // by --save-minutes, on rank 0's clock
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;

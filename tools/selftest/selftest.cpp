@@ -8,6 +8,7 @@
 
 #include "base/console.h"
 #include "files/json.h"
+#include "layers/cuda.h"
 #include "model/device.h"
 
 namespace {
@@ -125,7 +126,10 @@ Status run_type(Options& o, const std::string& type) {
     Result<Device> opened = open_device(device, true);
     TRY(opened.status);
     if (!o.test.json) fprintf(o.test.out, "%s\n", opened.value.text.c_str());
-    with_ops(*opened.value.model, [&](auto& op) { o.test.run(op, opened.value.dtype); });
+    const Dtype dtype = opened.value.dtype;
+    const bool half = dtype == Dtype::bf16;
+    if (opened.value.gpu) half ? o.test.run(cuda_ops<bf16>(dtype), dtype) : o.test.run(cuda_ops<float>(dtype), dtype);
+    else half ? o.test.run(cpu_ops<bf16>(), dtype) : o.test.run(cpu_ops<float>(), dtype);
     return {};
 }
 

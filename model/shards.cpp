@@ -1,0 +1,166 @@
+// shards.cpp - what each rank has of the flat buffers, and how it changes hands.
+#include "shards.h"
+
+#include <algorithm>
+
+// ---- who has what ---------------------------------------------------------------------------------------------------
+
+void Shards::divide(const Config& c, int its_rank, int its_ranks, int its_zero, Element its_wire) {
+    rank = its_rank, ranks = its_ranks, zero = its_zero, wire = its_wire;
+    buckets = config_buckets(c, ranks), owners = config_owners(c, ranks);
+    flat = config_flat_size(c, ranks);
+    params_ready.assign(buckets.size(), 0);
+}
+
+Share Shards::share(int k) const {
+    const Bucket& b = buckets[size_t(k)];
+    const int64_t size = b.size / ranks;
+    return {k, b.offset + rank * size, size, b.offset / ranks};
+}
+std::vector<Share> Shards::updates() const {
+    if (!zero) return {{-1, 0, flat, 0}};
+    std::vector<Share> all;
+    for (int k = 0; k < int(buckets.size()); k++) all.push_back(share(k));
+    return all;
+}
+Gradient* Shards::gradients(int k) const {
+    return zero < 2 ? op.at(grads, buckets[size_t(k)].offset) : work[work_buffer(k)];
+}
+Gradient* Shards::share_gradients(const Share& s) const { return op.at(grads, zero < 2 ? s.first : s.held); }
+
+// ---- a step ---------------------------------------------------------------------------------------------------------
+
+void Shards::clear_gradients() { op.zero(grads, op.bytes(grads, zero == 2 ? flat / ranks : flat)); }
+
+// Zero 2 computes in a cleared work buffer. This rank puts the sum so far there, as its share, and so gets it back with
+// the next sum over the ranks.
+void Shards::gradients_begin(int k) {
+    if (zero < 2) return;
+    if (comm) comm->join(work_mark[work_buffer(k)]);
+    const Share s = share(k);
+    op.zero(gradients(k), op.bytes(grads, buckets[size_t(k)].size));
+    op.copy(op.at(gradients(k), rank * s.size), share_gradients(s), op.bytes(grads, s.size));
+}
+
+void Shards::gradients_done(int k, bool last) {
+    if (!comm || !(last || zero == 2)) return;
+    const Share s = share(k);
+    if (zero) comm->reduce_scatter(share_gradients(s), gradients(k), s.size, op.gradient, wire);
+    else comm->all_reduce(gradients(k), buckets[size_t(k)].size, op.gradient, wire);
+    work_mark[work_buffer(k)] = comm->mark();
+}
+
+// Every rank squares its own shares, also where it has the others' gradients: the same sum with and without ZeRO. All
+// ranks get the same totals, so they come to the same verdict.
+int Shards::sum(const StepTotals& totals, int signal) {
+    if (!comm) {
+        op.sum_of_squares(totals.squares, grads, flat);
+        return 1;
+    }
+    const int n = int(buckets.size());
+    await();
+    for (int k = 0; k < n; k++) op.sum_of_squares(totals.squares + k, share_gradients(share(k)), share(k).size);
+    const double value = signal;
+    op.zero(totals.reports, ranks * int64_t(sizeof(RankReport)));
+    op.copy(&totals.reports[rank].loss, totals.loss, int64_t(sizeof(double)));
+    op.upload(&totals.reports[rank].signal, &value, int64_t(sizeof(double)));
+    comm->all_reduce(totals.loss, 1 + n + 2 * ranks, Element::f64, Element::f64);
+    await();
+    return n;
+}
+
+void Shards::update_done(const Share& s) {
+    if (!zero) return;
+    comm->all_gather(op.at(params, buckets[size_t(s.bucket)].offset), s.size, op.parameter);
+    params_ready[size_t(s.bucket)] = comm->mark();
+}
+void Shards::await_parameters(int k) {
+    if (comm && zero) comm->join(params_ready[size_t(k)]);
+}
+
+// ---- for files ------------------------------------------------------------------------------------------------------
+
+bool Shards::sharded(Part part) const {
+    return part == Part::gradients ? zero == 2 : zero && (part != Part::weights || master);
+}
+bool Shards::holds(Part part, int64_t offset, int64_t n) const {
+    if (!sharded(part) || part == Part::weights) return true;
+    for (const Share& s : updates())
+        if (std::max(offset, s.first) < std::min(offset + n, s.first + s.size)) return true;
+    return false;
+}
+Shards::Buffer Shards::buffer(Part part) const {
+    if (part == Part::gradients) return {grads, op.gradient};
+    if (part == Part::weights && !master) return {params, op.parameter};
+    return {part == Part::m ? m : part == Part::v ? v : master, Element::f32};
+}
+
+void Shards::read(Part part, int64_t offset, int64_t n, float* to) const {
+    heartbeat();
+    if (sharded(part)) {
+        int k = int(buckets.size());
+        while (buckets[size_t(--k)].offset > offset) {}
+        auto bucket = collected.find({part, k});
+        CHECK(bucket != collected.end(), "bucket %d was not collected", k);
+        std::copy_n(bucket->second.begin() + (offset - buckets[size_t(k)].offset), n, to);
+        return;
+    }
+    const Buffer from = buffer(part);
+    const int64_t bytes = n * element_bytes(from.type);
+    if (from.type == Element::f32) return op.download(to, from.at(offset), bytes);
+    std::vector<char> host(static_cast<size_t>(bytes));
+    op.download(host.data(), from.at(offset), bytes);
+    to_floats(to, host.data(), from.type, n);
+}
+
+void Shards::put(const Buffer& to, int64_t at, const float* from, int64_t n) {
+    const int64_t bytes = n * element_bytes(to.type);
+    if (to.type == Element::f32) return op.upload(to.at(at), from, bytes);
+    if (op.on_host()) return from_floats(to.at(at), to.type, from, n);
+    std::vector<char> host(static_cast<size_t>(bytes));
+    from_floats(host.data(), to.type, from, n);
+    op.upload(to.at(at), host.data(), bytes);
+}
+void Shards::write(Part part, int64_t offset, int64_t n, const float* from) {
+    heartbeat();
+    if (part == Part::weights) put({params, op.parameter}, offset, from, n);
+    if (part == Part::weights && !master) return;
+    if (!sharded(part)) return put(buffer(part), offset, from, n);
+    CHECK(part != Part::gradients, "nobody writes gradients that are sharded");
+    for (const Share& s : updates()) {
+        const int64_t begin = std::max(offset, s.first), end = std::min(offset + n, s.first + s.size);
+        if (begin < end) put(buffer(part), s.held + begin - s.first, from + (begin - offset), end - begin);
+    }
+}
+
+// One bucket after the other: its shares meet where its gradients are computed.
+void Shards::collect() {
+    for (Part part : {Part::weights, Part::m, Part::v}) {
+        if (!sharded(part)) continue;
+        await();
+        for (const Share& s : updates()) {
+            float* whole = reinterpret_cast<float*>(gradients(s.bucket));
+            op.copy(whole + rank * s.size, buffer(part).at(s.held), s.size * int64_t(sizeof(float)));
+            comm->all_gather(whole, s.size, Element::f32);
+            await();
+            if (owners[size_t(s.bucket)] != rank) continue;
+            std::vector<float>& to = collected[{part, s.bucket}];
+            to.resize(size_t(s.size * ranks));
+            op.download(to.data(), whole, int64_t(to.size() * sizeof(float)));
+        }
+    }
+}
+
+uint64_t Shards::hash() const {
+    await();
+    std::vector<char> host(size_t(op.bytes(params, std::min<int64_t>(flat, 1 << 20))));
+    const int64_t size = op.bytes(params, flat);
+    uint64_t h = HASH_START;
+    for (int64_t at = 0; at < size; at += int64_t(host.size())) {
+        const int64_t bytes = std::min(int64_t(host.size()), size - at);
+        op.download(host.data(), reinterpret_cast<char*>(params) + at, bytes);
+        h = hash_words(h, host.data(), bytes);
+        heartbeat();
+    }
+    return h;
+}

@@ -1,0 +1,98 @@
+// shards.h - the model's flat buffers: parameters, gradients and AdamW's state; and what of them each rank has.
+//
+// Every rank computes gradients of all parameters from its own sequences. They are summed over the ranks bucket by
+// bucket (tensors.h), beside the computation. With ZeRO (Rajbhandari et al. 2020) a bucket is divided into one share
+// for each rank:
+//   zero 0  Each rank gets the whole sum and updates all parameters.                    all-reduce
+//   zero 1  Each rank gets the sum of its share, keeps AdamW's state for its share alone, updates it, and gathers the
+//           others' parameters.                                                         reduce-scatter, all-gather
+//   zero 2  Each rank keeps the gradients, too, of its share alone. A bucket's gradients are computed in a work buffer,
+//           and summed after every batch of a step, not after the last one alone.
+#pragma once
+#include <map>
+
+#include "comm/comm.h"
+#include "tensors.h"
+
+// The flat buffers, as float, whatever type they have: what files and tests see. weights: the masters, if there are.
+enum class Part { weights, gradients, m, v };
+
+// What each rank tells all others in a step's update, so that all decide alike.
+struct RankReport {
+    double loss;      // its own, summed over its tokens
+    double signal;    // as given to Model::update
+};
+// Summed over the ranks in one message: contiguous on the device.
+struct StepTotals {
+    double *loss = nullptr, *squares = nullptr;    // (1)  (buckets): of the gradients
+    RankReport* reports = nullptr;                 // (ranks)
+};
+
+// What this rank updates of a bucket.
+struct Share {
+    int bucket;             // -1: all of them
+    int64_t first, size;    // elements; first: in a buffer of all parameters
+    int64_t held;           // its first element in a buffer of this rank's shares alone
+};
+
+struct Shards {
+    const Table& op;
+    Comm* comm = nullptr;    // null: a process of its own. Set before the first step
+    int rank = 0, ranks = 1, zero = 0;
+    Element wire = Element::f32;    // in which gradients travel
+    std::vector<Bucket> buckets;
+    std::vector<int> owners;    // the rank that saves each bucket
+    int64_t flat = 0;    // elements of a buffer of all parameters
+
+    Parameter* params = nullptr;                            // (flat): what the passes read
+    Gradient* grads = nullptr;                              // (flat), with zero 2 (flat / ranks)
+    Gradient* work[3] = {};                                 // zero 2: a bucket each; see work_buffer
+    float *master = nullptr, *m = nullptr, *v = nullptr;    // (flat), with zero (flat / ranks). master null: none
+    uint8_t* decays = nullptr;                              // (flat / 64): AdamW's weight decay applies
+
+    explicit Shards(const Table& op) : op(op) {}
+    Shards(const Shards&) = delete;
+    void divide(const Config& c, int rank, int ranks, int zero, Element wire);
+    Share share(int bucket) const;
+    std::vector<Share> updates() const;    // what this rank updates: all in one piece, with zero a share of each bucket
+    Gradient* gradients(int bucket) const;          // where they are computed
+    Gradient* share_gradients(const Share& s) const;    // where this rank's sum is kept
+    // Zero 2's work buffers: one for the embeddings, two that the blocks use in turns.
+    static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
+
+    // ---- a step: clear, then for each batch and bucket begin and done, then sum and, of each update, done
+
+    void clear_gradients();
+    void gradients_begin(int bucket);              // about to be computed
+    void gradients_done(int bucket, bool last);    // computed; last: in the step's last batch
+    // After all gradients: waits for them, fills the squares and this rank's report, sums. Returns how many squares.
+    int sum(const StepTotals& totals, int signal);
+    void update_done(const Share& s);        // its parameters are updated: the others get them
+    void await_parameters(int bucket);       // they are complete
+    void await() const { if (comm) comm->join(comm->mark()); }    // for everything
+
+    // ---- for files
+
+    bool sharded(Part part) const;                              // this rank has its shares alone
+    bool holds(Part part, int64_t offset, int64_t n) const;     // write would keep any of it
+    // Of sharded parts only what collect has brought, until forget: the buckets that this rank owns. collect:
+    // all ranks together, between steps; it takes the gradients' place.
+    void read(Part part, int64_t offset, int64_t n, float* to) const;
+    void write(Part part, int64_t offset, int64_t n, const float* from);
+    void collect();
+    void forget() { collected.clear(); }
+    uint64_t hash() const;    // of the parameters that the passes read: the same on all ranks
+
+  private:
+    struct Buffer {
+        void* data;
+        Element type;
+        void* at(int64_t i) const { return static_cast<char*>(data) + i * element_bytes(type); }
+    };
+    Buffer buffer(Part part) const;
+    void put(const Buffer& to, int64_t at, const float* from, int64_t n);
+
+    int64_t work_mark[3] = {};                                       // what was last sent from there
+    std::vector<int64_t> params_ready;                               // marks, by bucket
+    std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
+};
