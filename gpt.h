@@ -74,8 +74,8 @@ struct Model {
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
     void backward(bool last = true);
-    double mean_loss(float* losses = nullptr);    // of the batch, summed in double and in order.   losses (N), host
-    double grad_norm();                           // global
+    double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
+    double grad_norm();                           // global; one rank's alone
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
     // stochastic rounding; signal: for the other ranks. finish gives the outcome of the oldest update not yet finished,
@@ -90,7 +90,7 @@ struct Model {
     void cache_free(Cache& cache);
     void cache_spread(const Cache& from, Cache& to);    // from's only sequence into each one of to
     void extend(Cache& cache, const int* tok, int S);
-    void logits(float* out);    // of each sequence's last position, after forward or extend.   (B,V), host
+    void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }

@@ -16,13 +16,13 @@ int64_t calls(const std::vector<ProfileRow>& rows, const std::string& entry) {
         if (r.name.substr(0, r.name.find(' ')) == entry) n += r.calls;
     return n;
 }
-template <class T, class P> void check_profile(const Ops<T, P>& op, bool fused) {
+void check_profile(const Table& op, bool fused) {
     const int B = 2, S = 16, L = TOY.L;
-    Gpt<T, P> plain(op), noted(profiled(op));
+    Model plain(op), noted(profiled(op));
     std::vector<ProfileRow> rows;
     double whole = 0;
     uint64_t hashes[2];
-    for (Gpt<T, P>* g : {&plain, &noted}) {
+    for (Model* g : {&plain, &noted}) {
         REQUIRE(g->allocate(TOY, {Use::train, B, S}).ok());
         g->init(1);
         TrainingStep step(TOY, B, S);
@@ -34,7 +34,7 @@ template <class T, class P> void check_profile(const Ops<T, P>& op, bool fused) 
             rows = profile_rows();
             whole = now_seconds() - start;
         }
-        hashes[g == &noted] = g->hash();
+        hashes[g == &noted] = g->shards.hash();
         if (g == &plain) CHECK(rows.size() == 1);
     }
     CHECK(hashes[0] == hashes[1]);
@@ -112,31 +112,33 @@ TEST_CASE("bench: the ceiling of products is the tiles' where the table multipli
 }
 
 TEST_CASE("bench: the work of a call follows from its arguments") {
-    const Ops<float, bf16>& op = cpu_ops<bf16>();
-    const WorkOf<float, bf16> work{op};
-    float x[64] = {};
-    bf16 w[4] = {};
+    const Table op = cpu_ops<bf16>(), floats = cpu_ops<float>();
+    const WorkOf work(op), work_of_floats(floats);
+    float numbers[64] = {};
+    Activation* x = reinterpret_cast<Activation*>(numbers);
+    Parameter* w = reinterpret_cast<Parameter*>(numbers);
+    Gradient* g = reinterpret_cast<Gradient*>(numbers);
     // x 8x4 and y 8x2 in fp32, w 2x4 and b in bf16
     const Work linear = work.linear_forward(x, x, w, w, nullptr, 8, 4, 2);
     CHECK(linear.products == 2 * 8 * 4 * 2);
     CHECK(linear.bytes == 4 * (8 * 4 + 8 * 2) + 2 * (2 * 4 + 2));
     CHECK(work.linear_forward(x, x, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
-    CHECK(work.linear_backward(nullptr, x, x, x, x, w, 8, 4, 2).products == linear.products);
-    CHECK(work.linear_backward(x, x, x, x, x, w, 8, 4, 2).products == 2 * linear.products);
+    CHECK(work.linear_backward(nullptr, g, g, x, x, w, 8, 4, 2).products == linear.products);
+    CHECK(work.linear_backward(x, g, g, x, x, w, 8, 4, 2).products == 2 * linear.products);
     // 3 sequences of 5, 2 heads of 4: 15 pairs each; of a window of 2: 9
     Heads h = {2, 2, 4};
-    CHECK(work.attention_forward(x, x, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
-    CHECK(WorkOf<float, float>{cpu_ops<float>()}.attention_forward(x, x, x, 3, 5, h).flops == 4 * 3 * 2 * 15 * 4);
+    CHECK(work.attention_forward(x, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
+    CHECK(work_of_floats.attention_forward(x, numbers, x, 3, 5, h).flops == 4 * 3 * 2 * 15 * 4);
     h.window = 2;
-    CHECK(work.attention_backward(x, x, x, x, x, 3, 5, h).products == 10 * 3 * 2 * 9 * 4);
+    CHECK(work.attention_backward(x, x, x, x, numbers, 3, 5, h).products == 10 * 3 * 2 * 9 * 4);
     const int pos = 6, tok[4] = {7, 3, 7, 7};
     h.window = 0;
     CHECK(work.attention_cached(x, x, x, x, 3, 1, &pos, 8, h).bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
     // rows 7 and 3 of wte once each, 2 of wpe
     CHECK(work.embedding_forward(x, tok, w, w, 2, 2, 4, nullptr).bytes == 4 * 4 * 4 + 4 * 4 + 2 * (2 + 2) * 4);
-    CHECK(work.adamw(w, x, x, x, x, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
-    CHECK(work.adamw(w, nullptr, x, x, x, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
-    CHECK(WorkOf<float, float>{cpu_ops<float>()}.adamw(x, nullptr, x, x, x, nullptr, 64, nullptr, {}, 0).bytes ==
+    CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
+    CHECK(work.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
+    CHECK(work_of_floats.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes ==
           28 * 64 + 1);
     CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .flops = 2, .bytes = 2.5}) == 3);
     CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .flops = 2, .bytes = 5}) == 5);

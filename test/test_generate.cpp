@@ -4,6 +4,7 @@
 #include <set>
 
 #include "test.h"
+#include "toy_model.h"
 
 namespace {
 const Sampling PLAIN = {.temperature = 1, .top_k = 0};
@@ -22,7 +23,7 @@ Tokenizer byte_tokenizer() { return Tokenizer::from_merges({}, Pattern::gpt2, {"
 
 // A model that can hold few activations at a time: prompts are fed in pieces.
 struct Small {
-    Gpt<float> g{cpu_ops<float>()};
+    Model g{cpu_ops<float>()};
     Small(int V, int T) {
         REQUIRE(g.allocate({V, T, 2, 2, 32, 64, 1e-5f}, {Use::infer, 1, 8}).ok());
         g.init(1);
@@ -32,19 +33,21 @@ struct Small {
 // text shows which tokens they are.
 struct Talker : Small {
     explicit Talker(int T) : Small(94, T) {
+        float* params = typed<float>(g, g.shards.params);
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)
-                g.params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
+                params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
     }
 };
 // At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is ten
 // times the embedding of the token to say.
 struct Actor : Small {
     explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Small(V, T) {
-        for (int64_t i = 0; i < V * 32; i++) g.w.wte[i] = philox_normal(5, 0, uint64_t(i)) / std::sqrt(32.f);
+        float *wte = typed<float>(g, g.w.wte), *wpe = typed<float>(g, g.w.wpe);
+        for (int64_t i = 0; i < V * 32; i++) wte[i] = philox_normal(5, 0, uint64_t(i)) / std::sqrt(32.f);
         for (size_t p = 0; p < size_t(T); p++)
             for (int i = 0; i < 32; i++)
-                g.w.wpe[int(p) * 32 + i] = p + 1 < script.size() ? 10 * g.w.wte[script[p + 1] * 32 + i] : 0;
+                wpe[int(p) * 32 + i] = p + 1 < script.size() ? 10 * wte[script[p + 1] * 32 + i] : 0;
     }
 };
 

@@ -10,11 +10,11 @@ namespace {
 const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
-double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+double loss_in_double(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
     losses_of(g, in, out, B, S, nullptr);
     double sum = 0;
     for (int n = 0; n < B * S; n++) {
-        const double* l = g.head + n * g.c.Vp();
+        const double* l = typed<double>(g, g.head) + n * g.c.Vp();
         double z = 0;
         for (int v = 0; v < g.c.V; v++) z += std::exp(l[v]);
         sum += std::log(z) - l[out[size_t(n)]];
@@ -24,8 +24,8 @@ double loss_in_double(Gpt<double>& g, const std::vector<int>& in, const std::vec
 
 // f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.
 template <class F> void each_cpu_model(F f) {
-    f([] { return std::make_unique<Gpt<float>>(cpu_ops<float>()); }, 1e-5);
-    if (cpu_has_bf16()) f([] { return std::make_unique<Gpt<float, bf16>>(cpu_ops<bf16>()); }, 1e-2);
+    f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
+    if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
 }
 }    // namespace
 
@@ -42,17 +42,18 @@ TEST_CASE("gpt: known sizes") {
 
 TEST_CASE("gpt: gradients of all parameters equal central differences") {
     const int B = 2, S = 7;
-    Gpt<double> g(reference_ops());
+    Model g(reference_ops());
     toy_model(g, TOY, {Use::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     train_pass(g, in, out, B, S);
-    std::vector<double> grad(g.grads, g.grads + config_flat_size(TOY));
+    const double* gradients = typed<double>(g, g.shards.grads);
+    const std::vector<double> grad(gradients, gradients + config_flat_size(TOY));
     double size = 0, worst = 0;
     for (double d : grad) size = std::max(size, std::fabs(d));
     int64_t checked = 0;
     for (const Tensor& t : g.tensors)
         for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
-            double &w = g.params[t.offset + k], saved = w, h = 1e-4;
+            double &w = typed<double>(g, g.shards.params)[t.offset + k], saved = w, h = 1e-4;
             w = saved + h;
             double up = loss_in_double(g, in, out, B, S);
             w = saved - h;
@@ -68,12 +69,12 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
 
 TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
     const int B = 2, S = 8;
-    Gpt<double> g(reference_ops());
+    Model g(reference_ops());
     toy_model(g, TOY, {Use::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     double loss = train_pass(g, in, out, B, S);
     auto once = flat_grads(g);
-    Gpt<double> wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
+    Model wide(reference_ops());    // more rows than a chunk: (N,V) logits never exist
     REQUIRE(wide.allocate({65, 256, 1, 1, 4, 4, 1e-5f}, {Use::train, 12, 256}).ok());
     CHECK(wide.head_rows <= 12 * 256 / 2);
     g.head_rows = 5;    // 16 rows in chunks of 5, 5, 5, 1
@@ -89,18 +90,18 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
     const int B = 3, S = 33;
     const Config c = {101, 40, 2, 3, 48, 192, 1e-5f};
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    Gpt<double> r(reference_ops());
+    Model r(reference_ops());
     toy_model(r, c, {Use::train, B, S});
     std::vector<float> weights = flat_part(r, Part::weights);
     for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
-    r.write(Part::weights, 0, r.flat, weights.data());
+    r.write(Part::weights, 0, r.shards.flat, weights.data());
     double loss = train_pass(r, in, out, B, S);
     auto expected = flat_grads(r);
     each_cpu_model([&](auto model, double tolerance) {
         for (bool master : {true, false}) {
             auto g = model();
             toy_model(*g, c, {Use::train, B, S, Recompute::none, master});
-            g->write(Part::weights, 0, g->flat, weights.data());
+            g->write(Part::weights, 0, g->shards.flat, weights.data());
             CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(tolerance / 5));
             CHECK(relative_error(flat_grads(*g).data(), expected.data(), int64_t(expected.size())) < tolerance);
             CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(tolerance));
@@ -109,7 +110,7 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
 }
 
 TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters") {
-    Gpt<float, bf16> g(cpu_ops<bf16>());
+    Model g(cpu_ops<bf16>());
     const Config c = config_named("gpt2").value;
     const double P = double(config_flat_size(c));
     auto bytes = [&](const Plan& plan, const char* purpose) {
@@ -130,20 +131,21 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
     const Config c = {101, 48, 2, 2, 64, 256, 1e-5f};
     const int B = 2, S = 16;
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    Gpt<float, bf16> g(cpu_ops<bf16>());
+    Model g(cpu_ops<bf16>());
     toy_model(g, c, {Use::train, B, S});
     for (int step = 0; step < 3; step++) {
         train_pass(g, in, out, B, S);
         update(g, 1e-3f, 0.95f, 0.1f);
         int64_t apart = 0;
+        const bf16* params = typed<bf16>(g, g.shards.params);
         const std::vector<float> masters = flat_part(g, Part::weights);
-        for (int64_t i = 0; i < g.flat; i++) {
-            REQUIRE(g.params[i].bits == to_bf16(masters[size_t(i)]).bits);
-            apart += to_float(g.params[i]) != masters[size_t(i)];
+        for (int64_t i = 0; i < g.shards.flat; i++) {
+            REQUIRE(params[i].bits == to_bf16(masters[size_t(i)]).bits);
+            apart += to_float(params[i]) != masters[size_t(i)];
         }
-        CHECK(apart > g.flat / 2);
+        CHECK(apart > g.shards.flat / 2);
     }
-    Gpt<float, bf16> alone(cpu_ops<bf16>());
+    Model alone(cpu_ops<bf16>());
     train_stochastically(alone, c);
 }
 
@@ -154,7 +156,7 @@ TEST_CASE("gpt: what the backward computes again has the same bits as what is ke
     std::vector<float> kept;
     int64_t bytes = INT64_MAX;
     for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
-        Gpt<float> g(cpu_ops<float>());
+        Model g(cpu_ops<float>());
         toy_model(g, c, {Use::train, B, S, r});
         train_pass(g, in, out, B, S);
         auto grads = flat_grads(g);
@@ -167,7 +169,7 @@ TEST_CASE("gpt: what the backward computes again has the same bits as what is ke
 
 TEST_CASE("gpt: a step over its limits changes nothing; outcomes come in order") {
     const int B = 2, S = 8;
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     toy_model(g, TOY, {Use::train, B, S});
     auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
     auto weights = [&] { return flat_part(g, Part::weights); };
@@ -239,7 +241,7 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
 TEST_CASE("gpt: one batch is learnt by heart") {
     const int B = 2, S = 16;
     const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     g.init(1);
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
@@ -272,7 +274,7 @@ TEST_CASE("gpt: an order-2 Markov chain is learnt to within 2 % of its entropy")
         text[size_t(i)] = v;
     }
     const Config c = {V, S, 2, 2, 32, 128, 1e-5f};
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     g.init(1);
     auto batch = [&](int at, std::vector<int>& in, std::vector<int>& out) {
@@ -355,7 +357,7 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     Result<Config> config = checkpoint_config("test/golden/gpt_tiny");
     REQUIRE_MESSAGE(config.ok(), config.status.message);
     const Config c = config.value;
-    Gpt<T> g(op);
+    Model g(op);
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
     REQUIRE(checkpoint_weights("test/golden/gpt_tiny", g).ok());
     auto in = golden.ids("input"), out = golden.ids("target");

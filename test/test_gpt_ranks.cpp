@@ -13,7 +13,7 @@ constexpr int B = 4, S = 7, STEPS = 4;    // B of a step, over all ranks and bat
 
 struct Run {
     std::vector<Step> steps;
-    std::vector<std::vector<Said>> said;
+    std::vector<std::vector<RankReport>> reports;
     std::vector<double> params;    // by tensors, without padding
     std::vector<float> m, v;       // likewise, each as its owner collects it
     uint64_t hash = 0;
@@ -24,9 +24,9 @@ struct Run {
 
 // One rank's training: `batches` a step, of B / ranks / batches sequences each. wrong: what is broken on purpose.
 Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison = 0) {
-    Gpt<double> g(reference_ops());
+    Model g(reference_ops());
     const int rows = B / ranks / batches;
-    g.comm = comm;
+    g.shards.comm = comm;
     toy_model(g, TOY, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero});
     Run run;
     for (int step = 0; step < STEPS; step++) {
@@ -37,19 +37,20 @@ Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison 
             g.batch(in.data() + first, out.data() + first, rows, S);
             g.forward();
             g.loss(true, 1.0f / (B * S));
-            if (poison != 0 && step == 2 && rank == 1) g.dt[3] = poison;
+            if (poison != 0 && step == 2 && rank == 1) typed<double>(g, g.dt)[3] = poison;
             g.backward(i + 1 == batches);
         }
         g.update({3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
-        run.said.emplace_back();
-        run.steps.push_back(g.finish(&run.said.back()));
+        run.reports.emplace_back();
+        run.steps.push_back(g.finish(&run.reports.back()));
     }
-    run.hash = g.hash();
+    run.hash = g.shards.hash();
     if (comm) run.calls = static_cast<ThreadComm*>(comm)->calls, run.bytes = static_cast<ThreadComm*>(comm)->bytes;
+    const double* params = typed<double>(g, g.shards.params);
     for (const Tensor& t : g.tensors)
-        run.params.insert(run.params.end(), g.params + t.offset, g.params + t.offset + t.size());
+        run.params.insert(run.params.end(), params + t.offset, params + t.offset + t.size());
     const std::vector<int> owners = config_owners(TOY, ranks);
-    g.collect();
+    g.shards.collect();
     for (Part part : {Part::m, Part::v}) {
         std::vector<float>& all = part == Part::m ? run.m : run.v;
         for (const Tensor& t : g.tensors) {
@@ -156,7 +157,7 @@ TEST_CASE("gpt ranks: gradients are sent once a step, bucket by bucket; ZeRO-2's
     CHECK(train_ranks(4, 1, 1)[0].bytes == train_ranks(4, 0, 1)[0].bytes);
 }
 
-TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank hears what the others said") {
+TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank gets the others' reports") {
     for (int zero : {0, 1, 2}) {
         const std::vector<Run> runs = train_ranks(2, zero, 1, NAN);
         for (const Run& r : runs) {
@@ -166,17 +167,17 @@ TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank 
             CHECK(r.steps[3].skipped == 0);
             CHECK(r.hash == runs[0].hash);
             for (double p : r.params) REQUIRE(std::isfinite(p));
-            CHECK(r.said[0][0].signal == 0);
-            CHECK(r.said[1][0].signal == 0);
-            CHECK(r.said[1][1].signal == 15);
-            CHECK(r.said[1][0].loss != r.said[1][1].loss);
-            CHECK((r.said[1][0].loss + r.said[1][1].loss) / (B * S) == doctest::Approx(r.steps[1].loss).epsilon(1e-12));
+            CHECK(r.reports[0][0].signal == 0);
+            CHECK(r.reports[1][0].signal == 0);
+            CHECK(r.reports[1][1].signal == 15);
+            CHECK(r.reports[1][0].loss != r.reports[1][1].loss);
+            CHECK((r.reports[1][0].loss + r.reports[1][1].loss) / (B * S) == doctest::Approx(r.steps[1].loss).epsilon(1e-12));
         }
     }
 }
 
 TEST_CASE("gpt ranks: memory of a rank shrinks as ZeRO says") {
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero, const char* purpose) {
         for (const MemoryRow& r : g.memory(c, {.use = Use::train, .B = 1, .S = 64, .ranks = ranks, .zero = zero}))

@@ -28,7 +28,7 @@ void endless_part(float* dx, float*, float*, const float*, const float*, const f
         while (i == 1 && turns >= 0) turns = (turns + 1) % 1000, dx[i * C] = 0;
 }
 void step(const Ops<float>& op) {
-    Gpt<float> g(op);
+    Model g(op);
     const int B = 2, S = 16;
     std::vector<int> tok(size_t(B) * S, 1);
     REQUIRE(g.allocate({61, 32, 3, 2, 16, 64, 1e-5f}, {Use::train, B, S}).ok());

@@ -38,8 +38,8 @@ Sent send_a_step(int ranks, int zero, int batches) {
     for (int r = 0; r < ranks; r++)
         threads.emplace_back([&, r] {
             ThreadComm comm(meeting, r, ranks);
-            Gpt<double> g(reference_ops());
-            g.comm = &comm;
+            Model g(reference_ops());
+            g.shards.comm = &comm;
             toy_model(g, TOY, {.use = Use::train, .B = 1, .S = S, .rank = r, .ranks = ranks, .zero = zero});
             const std::vector<int> tokens = toy_tokens(S, TOY.V, 1);
             g.begin_step();
@@ -214,7 +214,7 @@ TEST_CASE("scale: advice is what the forecast says, and none where little waits"
 }
 
 TEST_CASE("scale: memory of one of 512 ranks") {
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     const Config c = config_named("gpt2").value;
     auto bytes = [&](int ranks, int zero) {
         int64_t total = 0;

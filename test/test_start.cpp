@@ -127,7 +127,7 @@ TEST_CASE("start: sample and eval take the checkpoint asked for, and say which o
 TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of every type") {
     const Config c = {.V = 700, .T = 40, .L = 2, .NH = 2, .C = 160, .F = 640};    // tensors of more than one piece
     const std::string run = temporary_directory();
-    Gpt<float> wrote(cpu_ops<float>());
+    Model wrote(cpu_ops<float>());
     REQUIRE(wrote.allocate(c, {Use::infer, 1, 1}).ok());
     wrote.init(5);
     for (TensorType type : {TensorType::f32, TensorType::bf16}) {
@@ -141,7 +141,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
                 }).ok());
         write_file(run + "/model.safetensors", file);
         // What the file holds, by the definition.
-        std::vector<float> expected(static_cast<size_t>(wrote.flat));
+        std::vector<float> expected(static_cast<size_t>(wrote.shards.flat));
         for (const Tensor& t : wrote.tensors) {
             wrote.read(Part::weights, t.offset, t.size(), expected.data() + t.offset);
             for (int64_t i = t.offset; type == TensorType::bf16 && i < t.offset + t.size(); i++)
@@ -149,7 +149,7 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
         }
         auto loads = [&](Model& g, auto round) {
             REQUIRE(g.allocate(c, {Use::infer, 1, 1}).ok());
-            CHECK(g.on_host());
+            CHECK(g.op.on_host());
             g.init(6);    // other numbers, in the padded rows zeros
             REQUIRE(checkpoint_weights(run, g).ok());
             int64_t wrong = 0;
@@ -161,11 +161,11 @@ TEST_CASE("start: weights loaded by many threads are the file's, bit for bit, of
             }
             CHECK(wrong == 0);
         };
-        Gpt<float> floats(cpu_ops<float>());
+        Model floats(cpu_ops<float>());
         loads(floats, [](float x) { return x; });
-        Gpt<float, bf16> halves(cpu_ops<bf16>());
+        Model halves(cpu_ops<bf16>());
         loads(halves, [](float x) { return to_float(to_bf16(x)); });
-        Gpt<double> reference(reference_ops());
+        Model reference(reference_ops());
         loads(reference, [](float x) { return x; });
     }
 }

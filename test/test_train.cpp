@@ -10,6 +10,7 @@
 #include "files/safetensors.h"
 #include "limit.h"
 #include "toy_run.h"
+#include "toy_model.h"
 
 namespace {
 int poison_call = -1, backward_calls = 0;
@@ -37,14 +38,16 @@ struct Steps : Trainer {
     double last_loss = 0, norm = 0;
     bool skipped = false;
     Step last;
-    Gpt<float>& gpt() const { return static_cast<Gpt<float>&>(*device.model); }
+    Model& gpt() const { return *device.model; }
+    float* params() const { return typed<float>(gpt(), gpt().shards.params); }
+    float* grads() const { return typed<float>(gpt(), gpt().shards.grads); }
     void prepare(const Toy& toy) {
         poisoned.linear_backward = poisoned_linear_backward;
         if (poisoned.linear_gelu_backward) poisoned.linear_gelu_backward = poisoned_linear_gelu_backward;
         poisoned.cross_entropy = poisoned_cross_entropy;
         o.data = toy.dir + "/train.bin", o.tokenizer = toy.dir + "/tok.json", o.model = "d2";
         o.layers = 2, o.heads = 2, o.channels = 32, o.batch = 2, o.seq_len = 32, o.total_batch = 128, o.steps = 100;
-        device.model = std::make_unique<Gpt<float>>(poisoned);
+        device.model = std::make_unique<Model>(poisoned);
         REQUIRE(choose_model().ok());
         REQUIRE(choose_batch().ok());
         REQUIRE(open_data().ok());
@@ -52,21 +55,19 @@ struct Steps : Trainer {
         REQUIRE(device.model->allocate(config, plan).ok());
         REQUIRE(load().ok());
     }
-    ~Steps() { device.model.reset(); }    // before its operations
     void step() {
         REQUIRE(issue().ok());
         last = outcome();
         last_loss = last.loss, norm = last.norm, skipped = last.skipped;
     }
     void remember() {
-        const int64_t n = gpt().flat;
-        weights.assign(gpt().params, gpt().params + n), m.assign(gpt().m, gpt().m + n);
-        v.assign(gpt().v, gpt().v + n);
+        const Shards& s = gpt().shards;
+        weights.assign(params(), params() + s.flat), m.assign(s.m, s.m + s.flat), v.assign(s.v, s.v + s.flat);
     }
     bool unchanged() const {
         const size_t n = weights.size() * sizeof(float);
-        return !memcmp(weights.data(), gpt().params, n) && !memcmp(m.data(), gpt().m, n) &&
-               !memcmp(v.data(), gpt().v, n);
+        return !memcmp(weights.data(), params(), n) && !memcmp(m.data(), gpt().shards.m, n) &&
+               !memcmp(v.data(), gpt().shards.v, n);
     }
 };
 }    // namespace
@@ -236,7 +237,7 @@ TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
         Trainer t;
         t.progress.quiet = true;
         if (rows < 0) t.ranks.place.local_ranks = 2, rows = -rows;
-        t.device.model = std::make_unique<Gpt<float>>(op);
+        t.device.model = std::make_unique<Model>(op);
         t.config = {65, 32, 2, 2, 32, 128, 1e-5f};
         auto needs = [&](int B) {
             int64_t bytes = 0;
@@ -346,10 +347,10 @@ TEST_CASE("train: the first update moves each weight by the rate that is reporte
     CHECK(lr == doctest::Approx(0.02 / 4));
     int64_t moved = 0;
     for (size_t i = 0; i < t.weights.size(); i++) {
-        if (std::fabs(t.gpt().grads[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
+        if (std::fabs(t.grads()[i]) < 1e-4f) continue;    // AdamW's eps is 1e-8
         moved++;
-        const double by = (double(t.weights[i]) - double(t.gpt().params[i])) /
-                          std::copysign(lr, double(t.gpt().grads[i]));
+        const double by = (double(t.weights[i]) - double(t.params()[i])) /
+                          std::copysign(lr, double(t.grads()[i]));
         CHECK(std::fabs(by - 1) < 1e-3);
     }
     CHECK(moved > 1000);

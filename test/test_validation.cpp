@@ -53,7 +53,7 @@ TEST_CASE("validation: the same figure whatever the batch, and from eval") {
 
 TEST_CASE("evaluate: the loss of a model does not depend on the batch, a ragged last one included") {
     Toy toy;
-    Gpt<float> g(cpu_ops<float>());
+    Model g(cpu_ops<float>());
     toy_model(g, {257, 32, 2, 2, 32, 128, 1e-5f}, {Use::infer, 16, 32});
     const Result<Tokenizer> tokenizer = Tokenizer::load(toy.dir + "/tok.json");
     REQUIRE(tokenizer.ok());

@@ -9,9 +9,10 @@
 
 #include "test.h"
 
+// Memory moves without threads, which a forked child does not have.
 inline const Ops<float>& host_ops() {
     static const Ops<float> ops = [] {
-        Ops<float> o{};
+        Ops<float> o = cpu_ops<float>();
         o.zero = [](void* p, int64_t bytes) { memset(p, 0, size_t(bytes)); };
         o.upload = o.download = [](void* to, const void* from, int64_t bytes) { memcpy(to, from, size_t(bytes)); };
         return o;
@@ -21,19 +22,20 @@ inline const Ops<float>& host_ops() {
 
 // Weights and moments are functions of the seed; the rows that pad the vocabulary are zero.
 struct Toy {
-    Gpt<float> g{host_ops()};
+    Model g{host_ops()};
     std::vector<float> params, m, v;
 
     static Config config() { return {.V = 20, .T = 4, .L = 1, .NH = 2, .C = 8, .F = 16}; }
     explicit Toy(uint64_t seed, const Config& c = config()) {
         g.c = c;
         g.tensors = config_tensors(c);
-        g.flat = config_flat_size(c);
-        params.resize(size_t(g.flat));
+        g.shards.flat = config_flat_size(c);
+        params.resize(size_t(g.shards.flat));
         m = v = params;
-        g.params = params.data(), g.m = m.data(), g.v = v.data();
+        g.shards.params = reinterpret_cast<Parameter*>(params.data());
+        g.shards.m = m.data(), g.shards.v = v.data();
         uint64_t stream = seed * 3;
-        for (float* flat : {g.params, g.m, g.v}) {
+        for (float* flat : {params.data(), m.data(), v.data()}) {
             stream++;
             for (const Tensor& t : g.tensors)
                 fill_normal(flat + t.offset, t.file_rows * t.cols, stream << 32 | uint64_t(t.offset));

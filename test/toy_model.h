@@ -3,6 +3,12 @@
 #pragma once
 #include "gpt.h"
 
+// An array of a model's by its type, which the test must know; in memory of this process.
+template <class T, class X> T* typed(const Model& g, X* p) {
+    REQUIRE((g.op.element(p) == element_of<T> && g.op.on_host()));
+    return reinterpret_cast<T*>(p);
+}
+
 // Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {
     const Status allocated = g.allocate(c, plan);
@@ -43,8 +49,8 @@ inline Step update(Model& g, float lr, float beta2, float decay, double clip = 0
     return g.finish();
 }
 inline std::vector<float> flat_part(const Model& g, Part part) {
-    std::vector<float> all(size_t(g.flat));
-    g.read(part, 0, g.flat, all.data());
+    std::vector<float> all(size_t(g.shards.flat));
+    g.read(part, 0, g.shards.flat, all.data());
     return all;
 }
 inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, Part::gradients); }

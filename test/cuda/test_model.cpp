@@ -8,7 +8,7 @@ namespace {
 const Config SMALL = {101, 48, 2, 2, 64, 256, 1e-5f};    // heads of 32
 
 template <class T> std::unique_ptr<Model> cuda_model(Dtype dtype = sizeof(T) == 2 ? Dtype::bf16 : Dtype::fp32) {
-    return std::make_unique<Gpt<T>>(cuda_ops<T>(dtype));
+    return std::make_unique<Model>(cuda_ops<T>(dtype));
 }
 std::unique_ptr<Model> cuda_model_of(bool half) { return half ? cuda_model<bf16>() : cuda_model<float>(); }
 
@@ -24,7 +24,7 @@ std::vector<float> weights_of(const Model& g) { return flat_part(g, Part::weight
 TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
     const int B = 2, S = 37;
     auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
-    Gpt<double> r(reference_ops());
+    Model r(reference_ops());
     toy_model(r, SMALL, {Use::train, B, S});
     std::vector<double> losses;
     std::vector<float> first;

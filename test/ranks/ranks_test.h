@@ -8,7 +8,7 @@
 
 struct Engine {
     Comm* comm = nullptr;
-    const Ops<float>* device = nullptr;    // its memory
+    const Table* device = nullptr;    // its memory
     bool ordered = false;                  // sums are taken in the order of ranks: their bits are known
 };
 
