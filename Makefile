@@ -17,29 +17,29 @@ WARN ?= -Wall -Wextra -Wno-restrict
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
-# `make clean` and more in one call: goals are made side by side, and build/version and the like are written while make
-# reads this file. So clean is done here, before anything else.
+# `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
+# clean is done here, before anything else.
 CLEAN_FIRST := $(and $(filter clean,$(MAKECMDGOALS)),$(filter-out clean,$(MAKECMDGOALS)))
 ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
-# on CPUs.
+# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN the CPU's
+# AMX is not used, without MPI there are no CPU ranks.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
-# Headers alone: who wants the library loads it.
+# Only MPI's headers: the library is loaded at run time, when it is needed.
 MPI := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -show 2>/dev/null)))
 MPI := $(if $(wildcard $(addsuffix /mpi.h,$(MPI))),-DHAVE_MPI -DOMPI_SKIP_MPICXX $(MPI))
-# Others than the last time: what knows of them is compiled again.
+# If these have changed since the last time, the files that use them are compiled again.
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/optional 2>/dev/null)" = "$(strip $(DNNL) $(MPI))" ] || \
         echo "$(strip $(DNNL) $(MPI))" >$(BUILD)/optional)
 ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
 endif
 
-# The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
-# first, so that an inline function which several objects hold is the one that every CPU can run.
+# The loops of layers/ are compiled once for each instruction set and chosen at run time. The base objects are linked
+# first: of an inline function that several objects hold, the linker then keeps the one that every CPU can run.
 LOOPS := embedding norm matmul linear gemv attention/forward attention/backward ffn lm_head adamw table
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
@@ -58,23 +58,26 @@ endif
 KERNELS := $(wildcard layers/*.cu layers/attention/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
-# Another ARCH than the last time: the kernels are compiled again.
+# If ARCH has changed since the last time, the kernels are compiled again.
 ifneq ($(NVCC),)
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] || echo "$(ARCH)" >$(BUILD)/arch)
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
-EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
+EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang:: -Itest/cuda_on_cpu/include \
+             -DHAVE_CUDA -DEMULATED_GPU
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       layers/reference.cpp layers/cpu.cpp layers/onednn.cpp
+       layers/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)
 EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,model/device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
 LADDERS := $(patsubst dev/%.cu,ladder_%,$(wildcard dev/*.cu))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
+# A test per operation, for both: test_all and test_cuda.
+OPS_TEST := $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.cpp))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp test/cpu_tables.cpp) $(OPS_TEST)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 
@@ -91,14 +94,15 @@ $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
-$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OBJ) $(EMU_OBJ)
+$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
-$(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
+$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) \
+                    $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
 # The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer
@@ -173,7 +177,7 @@ asan-cuda:    # the emulated kernels
 KERNEL_TEST := $(filter-out %/test_model.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
                $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
                $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
-$(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o)
+$(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST)
 	$(LINK) -o $@
 tsan:
 	$(MAKE) BUILD=build/tsan NVCC= CXX=clang++ LIBS=-fsanitize=thread build/tsan/emu/test_kernels \

@@ -40,7 +40,7 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // of one rank, wherever it runs; under a launcher said by its first
+    if (o.dry_run) {    // predicts one rank, wherever it runs; under a launcher rank 0 prints it
         const Result<Place> here = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.place.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -124,7 +124,7 @@ Status Trainer::report(const Step& s, double seconds) {
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
     char speed[96], line[320];
-    if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
+    if (device.gpu)    // shares of the peak by the device's properties, and of a large product measured at the start
         snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
                  100 * work / measured);
     if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
@@ -236,7 +236,7 @@ Status Trainer::after_saving(Status why) {
 }
 
 Status Trainer::diverged() {
-    std::string who;    // of several ranks those whose own loss it was, if it was not everyone's
+    std::string who;    // the ranks whose own loss it was, if it was not everyone's
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
         if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
@@ -307,8 +307,8 @@ Status Trainer::finished() {
     const bool nothing = first_step == state.step;
     if (out_of_patience()) {
         char text[160];
-        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %lld validations (--patience "
-                 "%lld)", (long long)state.step, (long long)state.bad_validations, (long long)o.patience);
+        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %s (--patience %lld)",
+                 (long long)state.step, counted(state.bad_validations, "validation").c_str(), (long long)o.patience);
         progress.note(text);
     }
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole

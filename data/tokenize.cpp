@@ -15,8 +15,9 @@
 namespace {
 namespace fs = std::filesystem;
 constexpr int64_t BATCH = 16 << 20;    // bytes of text encoded at a time, on all cores
-constexpr const char* FIELD_HELP = "of JSON lines (text when empty); given, stdin is JSON lines, too";
-constexpr const char* SKIP_HELP = "JSON lines that cannot be read are left out and counted";
+constexpr const char* FIELD_HELP = "the field of JSON lines that holds the text (empty: text); if given, stdin is JSON "
+                                   "lines, too";
+constexpr const char* SKIP_HELP = "leave out JSON lines that cannot be read, and count them";
 
 // "tokenize: 12.3 of 100.0 MB, 61.2 MB/s, 0:01 left"
 class Meter {
@@ -320,7 +321,7 @@ Status tokenize(const TokenizeOptions& o) {
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());
-    for (auto& path : old)    // of a larger run before: they would be read together with the new ones
+    for (auto& path : old)    // left by a larger run before: they would be read together with the new ones
         if (std::find(written.begin(), written.end(), path) == written.end()) remove(path.c_str());
 
     char text[256];
@@ -336,17 +337,17 @@ Status tokenize(const TokenizeOptions& o) {
 
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
-    return {"tokenize", "Write text as token shards.",
+    return {"tokenize", "Turn text into token shards.",
             "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
-            {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl, .ndjson: one a line; "
-              "also .gz and .zst of them; -: stdin", .required = true},
+            {{.name = "FILE", .to = &o->files, .help = "text: each file is a document; .jsonl, .ndjson: each line is; "
+              "also .gz and .zst of these; -: stdin", .required = true},
              {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
               "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
              {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json"},
-             {.name = "--val-fraction", .to = &o->val_fraction, .help = "held out for validation: of JSON lines and of "
-              "more than 100 files every so many documents, otherwise the tail of each file (compressed text is then "
+             {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole documents "
+              "of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text is then "
               "unpacked twice)", .min = 0, .max = 0.5},
-             {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "tokens of a shard", .min = 1, .max = 1e9},
+             {.name = "--shard-tokens", .to = &o->shard_tokens, .help = "most tokens per shard", .min = 1, .max = 1e9},
              {.name = "--field", .to = &o->field, .help = FIELD_HELP},
              {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
              {.name = "--overwrite", .to = &o->overwrite, .help = "replace the shards of that name"}},

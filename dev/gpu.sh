@@ -1,7 +1,7 @@
 #!/bin/bash
-# Everything that only a GPU can tell, the most telling first: whether the machine has what the build needs (seconds),
-# tests on the device in groups, ten training steps; then benches, 50 steps of GPT-2 124M, generation, PyTorch beside
-# them, the ladders, compute-sanitizer. Goes on after a failed part. After every part $OUT (default
+# Runs everything that only a GPU can show, most important first: whether the machine has what the build needs
+# (seconds), tests on the device in groups, ten training steps; then benches, 50 steps of GPT-2 124M, generation,
+# PyTorch for comparison, the ladders, compute-sanitizer. Goes on after a failed part. After every part $OUT (default
 # dev/results/DATE_DEVICE_COMMIT) has summary.txt, parts/*.txt and results.tar.gz, so a session may be cut off.
 #   dev/gpu.sh              all parts; GPU_PARTS names some of them
 #   dev/gpu.sh preflight    only whether everything is there
@@ -29,7 +29,8 @@ groups=(
     "hopper-products  60 hopper: products*"
     "hopper-bulk      60 hopper: bulk*"
     "attention-sm90   60 attention sm90*"
-    "linear           60 cuda linear*"
+    "attention        60 attention:*,attention cached*,cuda attention*"
+    "linear           60 linear*,cuda linear*"
     "nccl             60 nccl*"
     "rest             60"
 )
@@ -245,7 +246,7 @@ done
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck; do
         check=("$sanitizer" --error-exitcode 9 --tool "$tool" build/test_cuda)
-        part sanitizer-$tool-kernels 250 "${check[@]}" -tc='cuda*,hopper*' -tce='cuda attention*'
+        part sanitizer-$tool-kernels 250 "${check[@]}" -tce='*attention*,model*,nccl*,ptx*'
         part sanitizer-$tool-attention 250 "${check[@]}" -tc='*attention*'
     done
 fi

@@ -1,5 +1,5 @@
-// count.h - tables that see each call: one that only counts, so that the real model run over it says what it costs
-// (FLOPs, bytes, scratch, memory, messages); and what the profile is made of.
+// count.h - tables that see each call. Count only counts: the real model run over it says what it costs (FLOPs, bytes,
+// scratch, memory, messages). The profile is another one.
 #pragma once
 #include <array>
 #include <unordered_map>
@@ -7,8 +7,9 @@
 #include "gpt.h"
 #include "model/work.h"
 
-// A table like another, but each call of an operation comes to call() instead. Graphs are not recorded. Operations take
-// no context, so a thread's calls come to the observer that it made last, and observers end in the reverse order.
+// A table like `real`, but each call of an operation comes here first. No graphs are recorded. Operations have no
+// context: they find their observer through the thread. If there are several, the one made last is used and must end
+// first.
 class Observer {
   public:
     Table table;    // for a Model
@@ -22,7 +23,7 @@ class Observer {
 
   private:
     const WorkOf work;
-    std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its place on the device
+    std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its address
     Observer* const outer;
     bool look(void* to, const void* from, int64_t bytes) const;
     void remember(Operation operation, void* to, const void* from, int64_t bytes);
@@ -30,7 +31,7 @@ class Observer {
 };
 const char* operation_name(Operation operation);
 
-// A table that computes nothing. Its memory is addresses alone; a download gives zeros.
+// A table that computes nothing. Its addresses have no memory behind them, its downloads are zeros.
 class Count : public Observer {
   public:
     struct Sum {
@@ -40,18 +41,18 @@ class Count : public Observer {
     explicit Count(const Table& like);    // takes over its element types, optional operations, logits_bytes, scratch
     const Sum& of(Operation operation) const { return sums[size_t(operation)]; }
     Work all() const;
-    void clear() { sums = {}; }    // not what memory is held
+    void clear() { sums = {}; }    // keeps `held` and `scratch`
 
-    int64_t scratch = 0;                      // bytes, of the call that asked for most
-    int64_t held = 0;                         // bytes of device memory, allocated and not released
-    std::function<void(const Work&)> each;    // is told of every call
+    int64_t scratch = 0;    // bytes: the largest scratch of a call
+    int64_t held = 0;       // bytes of the device's memory that are allocated now
+    std::function<void(const Work&)> each;    // sees every call
 
   private:
     std::array<Sum, size_t(Operation::count)> sums = {};
     void call(const Work& work, const std::function<void()>& run) override;
 };
 
-// The messages of one rank among others that do not exist.
+// A rank's connection to other ranks that do not exist: counts what the rank would send.
 struct CountingComm : Comm {
     int64_t calls = 0;
     double bytes = 0;    // sent by this rank
@@ -83,12 +84,12 @@ struct CountingComm : Comm {
 
 // A step of `batches` batches of plan.B x plan.S tokens. The model's table must be a Count's.
 void count_step(Model& model, int batches = 1);
-// The work of a step of B sequences of S tokens without recomputation; its FLOPs per token.
+// The work of a step of B sequences of S tokens without recomputation; and the FLOPs per token.
 Work training_work(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_work(like, c, 1, S).flops() / S;
 }
-// The device memory that a model needs, by purpose: its own, and the scratch of a step (Use::train) or of a forward.
-// exit 2: impossible sizes
+// The device memory that a model takes, by purpose: its allocations, and the scratch of a step (Use::train) or of a
+// forward pass. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);

@@ -27,7 +27,7 @@ struct Workload {
     Plan plan;
     int accumulate = 1;
 };
-struct Forecast {    // of a step of one rank: bytes, seconds
+struct Forecast {    // for a step of one rank: bytes, seconds
     double gradients = 0, parameters = 0, verdict = 0;               // sent
     double work = 0;                                                 // that no link changes; infinite: impossible sizes
     double sending = 0;                                              // hidden or not

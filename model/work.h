@@ -1,9 +1,10 @@
-// work.h - what a call of each operation costs, from its arguments: FLOPs, bytes and sizes. No other place says it: MFU,
-// GFLOP/s, floors, forecasts and the memory that a plan needs all come from calls that these functions saw.
+// work.h - what a call of each operation costs, from its arguments: FLOPs, bytes and sizes. This is written nowhere
+// else: MFU, GFLOP/s, floors, forecasts and the sizes of scratch all come from calls that were counted with these
+// functions.
 //
-// FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention for those pairs of positions alone
-// where one sees the other. A backward's recomputation is left out, and so are exponentials and the sums of norms.
-// Bytes: every input is read once, every output written once; what is added to is read and written.
+// FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention, only pairs of positions that see
+// each other count. Recomputation is left out, and so are exponentials and the sums of norms.
+// Bytes: every input is read once, every output written once, sums that are added to are read and written.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -13,7 +14,7 @@
 #include "layers/ops.h"
 
 struct Work {
-    CallSizes call = {};      // its operation is set by who made the call
+    CallSizes call = {};      // its operation is set by the caller
     double products = 0;      // FLOPs of matrix products, by what the device has for them
     double arithmetic = 0;    // FLOPs of other arithmetic: attention in fp32
     double bytes = 0;
@@ -24,7 +25,7 @@ struct Work {
 // A function for each operation, with its name and its arguments.
 class WorkOf {
   public:
-    // Numbers that lie on the device; false: nobody knows them.
+    // Reads numbers that lie on the device; false: their values are not known.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> Look;
     WorkOf(const Table& op, Look look)
         : e(double(element_bytes(op.activation))), p(double(element_bytes(op.parameter))),
@@ -151,7 +152,7 @@ class WorkOf {
         const double bytes = passes * e * B * S * row(h) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), halves ? all : 0, halves ? 0 : all, bytes};
     }
-    // Pairs of all sequences. Documents that nobody knows count as one.
+    // Pairs in all sequences. If documents are not known, a sequence counts as one document.
     double seen(int B, int S, const Heads& h) const {
         std::vector<int> start(h.doc_start ? size_t(B) * size_t(S) : 0);
         if (start.empty() || !look(start.data(), h.doc_start, 4 * int64_t(start.size())))

@@ -1,26 +1,11 @@
-// bench.h - what the files of `flatgpt bench` share: ceilings, which are measured first, rows, and the profile.
+// bench.h - what the files of `flatgpt bench` share: peaks, which are measured first, rows, and the profile.
 #pragma once
 #include <string>
 #include <vector>
 
+#include "layers/peaks.h"
 #include "model/count.h"
 #include "model/device.h"
-
-struct Peaks {
-    double products = 0;    // FLOP/s of matrix products in the chosen type
-    double flops = 0;       // FLOP/s of the other arithmetic: fp32
-    double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
-    bool tiles = false;     // products are a CPU's tiles' (AMX)
-    double floor(const Work& w) const {    // seconds
-        return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
-    }
-};
-// tools/bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
-const Peaks& cpu_peaks(const Table& op);
-const Peaks& cpu_peaks(bool bf16);    // what the table in use for this type can do
-Table cpu_table(bool bf16);           // our own products, of the instruction set in use, where a library's may be used
-void cpu_flush(const void* p, int64_t bytes);      // out of all caches
-double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
@@ -35,8 +20,8 @@ struct Bench {
     Device device;
     Peaks peak;
 
-    // work: of one call. FLOPs, bytes 0 there: not what the row is about.    times in seconds
-    // floor, ratio 0: of the ceilings measured first; of floor and best time
+    // work: what one call does; where its flops or bytes are 0 that column stays empty. times: seconds.
+    // floor 0: what the peaks give for this work. ratio 0: the floor over the best time
     void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
                double ratio = 0) const;
     void short_of_memory(const std::string& what) const;
@@ -50,7 +35,7 @@ struct Bench {
 // tools/bench_rows.cpp: each operation by itself, at a model's sizes.
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
-// tools/bench_generation.cpp: a token after the other.
+// tools/bench_generation.cpp: one token after the other.
 std::string generation(int rows);    // the row's name
 Status bench_generation(Bench& bench, const Config& c, int rows);
 
@@ -60,7 +45,7 @@ struct ProfileRow {
     std::string name;
     int64_t calls = 0;
     double seconds = 0, floor = 0;
-    Work work;    // of all calls
+    Work work;    // the sum over all calls
 };
 // The time and work of each call, of which it waits for the end.
 class Profile final : public Observer {
@@ -78,11 +63,11 @@ class Profile final : public Observer {
     void call(const Work& work, const std::function<void()>& run) override;
 };
 
-// A step of training, a generated token: tables of the fastest of several.
+// Print tables for a training step and for a generated token: the fastest of several.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);
 Status profile_generation(const Bench& bench, const Config& c, int rows);
 
-// What the rows time and the profile takes apart. ahead: the device works while the next step is handed over.
+// The training step that rows time and the profile takes apart.
 struct TrainingStep {
     TrainingStep(const Config& c, int B, int S);
     void run(Model& g);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/bench.h"
+#include "layers/peaks.h"
 #include "model/forecast.h"
 #include "train.h"
 

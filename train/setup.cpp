@@ -157,6 +157,8 @@ Status Trainer::set_up() {
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
     warn_of_repetition();
+    if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
+    if (plan.ranks == 1 && plan.wire != Element::f32) progress.note("note: --reduce-dtype changes nothing on one rank");
     if (o.dry_run) return dry_run();
     TRY(open_run());
     measured = measure_peak(device);
@@ -169,7 +171,7 @@ Status Trainer::set_up() {
     TRY(agreed(open_metrics()));
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
-                  std::to_string(o.steps) + " steps of " + std::to_string(o.total_batch) + " tokens, " +
+                  counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +
                   (ranks.count() > 1 ? std::to_string(ranks.count()) + " ranks by " + ranks.place.launcher + " and " +
                                            ranks.comm->name() + ", each "
                                      : "") +
@@ -243,7 +245,7 @@ void Trainer::settle_batch() {
     while (o.total_batch && o.total_batch / o.seq_len / plan.ranks % plan.B) plan.B--;
     o.batch = plan.B;
     resolve("batch", "0", std::to_string(o.batch));
-    progress.note("--batch auto: " + std::to_string(o.batch) + " sequences of " + std::to_string(o.seq_len));
+    progress.note("--batch auto: " + counted(o.batch, "sequence") + " of " + counted(o.seq_len, "token"));
 }
 
 Status Trainer::open_data() {
@@ -271,7 +273,7 @@ Status Trainer::open_data() {
 }
 
 Status Trainer::plan_steps() {
-    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens; all: on all ranks
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",

@@ -319,7 +319,7 @@ static void decode(const Call& c, float* k, float* v) {
         const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
         return b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
     };
-#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ALONE)
+#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ONE_THREAD)
     {
         const Range mine = my_share(items, 1), rows = my_share(c.B * NH, 1);
         for (int item = int(mine.from); item < mine.to; item++) {
