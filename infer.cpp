@@ -68,9 +68,9 @@ struct Source {
 };
 struct Room { int B, S; };
 
-// Opens a run's checkpoint or a model directory; room(context, on a GPU) says for how many sequences and positions.
-// Reads what a forward pass needs, once, the tokenizer beside the weights, and nothing of the optimizer. as_trained:
-// --dtype auto is what the run was trained in, where this device has it.
+// Opens a run's checkpoint or a model directory. room(context, on a GPU) says for how many sequences and positions.
+// Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
+// means the run's own type, if this device has it.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(int context, bool gpu)>& room) {
     Result<Device> opened = open_device(device, false);
@@ -90,7 +90,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
             state = read.value;
             m.documents = state.documents;
         }
-        if (!opened.value.model) {    // an earlier attempt used this model up: open the device again
+        if (!opened.value.model) {    // an earlier attempt has used the model: open the device again
             m.g.reset();
             opened = open_device(device, false);
             TRY(opened.status);
@@ -151,7 +151,7 @@ Result<std::string> read_prompt(const SampleOptions& o) {
     if (o.prompt_file == "-") {
         note_typed_input();
         std::string typed(std::istreambuf_iterator<char>(std::cin), {});
-        if (typed.ends_with('\n')) typed.pop_back();    // which ends a command's output, not the prompt
+        if (typed.ends_with('\n')) typed.pop_back();    // the end of a command's output, not of the prompt
         return typed;
     }
     return read_file(o.prompt_file, 1 << 30);
@@ -185,7 +185,7 @@ Status sample(const SampleOptions& o) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
     };
-    // Notes never break into the text: what is known before it goes first, the rest waits for its end.
+    // Notes never interrupt the text: early ones come before it, the others wait for its end.
     std::vector<std::string> notes;
     bool begun = false;
     const std::string echo = o.no_echo ? "" : prompt.value;

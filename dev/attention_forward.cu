@@ -9,7 +9,7 @@ namespace {
 constexpr int THREADS = 256;
 
 struct Place { int b, head, i, j; };
-__device__ inline Place place(int64_t n, int S, Heads h) {    // of scores (B,NH,S,S)
+__device__ inline Place place(int64_t n, int S, Heads h) {    // the n-th of scores (B,NH,S,S)
     const int64_t row = n / S;
     return {int(row / S / h.NH), int(row / S % h.NH), int(row % S), int(n % S)};
 }
@@ -30,7 +30,7 @@ __global__ void score_kernel(float* scores, const bf16* qkv, int64_t n, int S, H
     for (int d = 0; d < h.HS; d++) sum += to_float(q[d]) * to_float(k[d]);
     scores[at] = first <= x.j && x.j <= x.i ? sum / sqrtf(float(h.HS)) : -INFINITY;
 }
-// A block a row: scores become probabilities.
+// One block per row: scores become probabilities.
 __global__ void softmax_kernel(float* lse, float* scores, int S) {
     float* row = scores + int64_t(blockIdx.x) * S;
     float top = -INFINITY, sum = 0;
@@ -64,7 +64,7 @@ void climb(int B, int S, Heads h) {
     const Ops<bf16>& op = cuda_ops<bf16>(Dtype::bf16);
     const int64_t in = int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS, out = int64_t(B) * S * h.NH * h.HS;
     const int64_t statistics = int64_t(B) * h.NH * S;
-    const double flops = 4.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // of the pairs that see each other
+    const double flops = 4.0 * B * h.NH * h.HS * S * (S + 1) / 2;    // pairs that see each other
     Ladder ladder("attention_forward bf16 B=" + std::to_string(B) + " S=" + std::to_string(S) + " NH=" +
                   std::to_string(h.NH) + " NKV=" + std::to_string(h.NKV) + " HS=" + std::to_string(h.HS),
                   2.0 * double(in + out) + 4.0 * double(statistics), flops);

@@ -1,9 +1,9 @@
-// ladder.h - the frame of the kernel ladders in dev/. A ladder shows one operation from the plainest kernel that is
-// right (or the library's: version 0) to the one in production, one idea a rung, and what each idea is worth.
+// ladder.h - the frame of the kernel ladders in dev/. A ladder shows one operation, from the plainest kernel (or
+// the library's: version 0) to the one in production, with one idea per rung and what that idea gains.
 //
 // A rung is a function with the signature of the operation's entry in Ops<T>. Put into a copy of the table (`with`), it
-// passes the same check of selftest/ as the production kernel: NaN-filled outputs against the reference in double. Then
-// it is timed. The last rung is the table's own entry.
+// must pass the check in tools/selftest/ that the production kernel passes. Then it is timed. The last rung is the
+// table's own entry.
 //
 //     int main() {
 //         if (!ladder_open()) return int(Exit::device);
@@ -17,8 +17,8 @@
 //         return ladder_result();
 //     }
 //
-// The emulator has no clock worth reading: there a ladder checks its rungs at small sizes and that is all, so that
-// `make test` runs every ladder.
+// The emulator has no useful clock. There a ladder only checks its rungs, at small sizes, so that `make test` runs
+// every ladder.
 #pragma once
 #include <algorithm>
 #include <cstdio>
@@ -33,7 +33,7 @@
 template <class F> struct Rung { const char* name; F function; };
 template <class F> Rung(const char*, F) -> Rung<F>;
 
-// A copy of the table with one entry exchanged.
+// A copy of the table with one entry replaced.
 template <class T, class F> Ops<T> with(Ops<T> table, F Ops<T>::*entry, F function) {
     table.*entry = function;
     return table;
@@ -43,8 +43,8 @@ template <class X> X ladder_size(X gpu, X emulated) { return EMULATED ? emulated
 
 // ---- inputs ---------------------------------------------------------------------------------------------------------
 
-// n random elements (normal times scale) for each of several sets: what the L2 cache kept of one is gone when its turn
-// comes again.
+// n random elements (normal times scale) for each of several sets: when a set's turn comes again, L2 no longer holds
+// it.
 template <class X> class Sets {
 public:
     template <class T> Sets(const Ops<T>& op, int sets, int64_t n, double scale = 1)
@@ -115,7 +115,7 @@ inline int ladder_failures = 0;
 
 class Ladder {
 public:
-    const int sets;    // of inputs and outputs: together half a GB, over four times the largest L2 cache (126 MB)
+    const int sets;    // sets of inputs and outputs: together half a GB, over four times the largest L2 (126 MB)
 
     // bytes: what one run must at least move to and from memory; flops: what it must at least calculate, 0: no column.
     Ladder(const std::string& title, double bytes, double flops = 0)

@@ -1,4 +1,4 @@
-// layernorm.cu - the ladder of LayerNorm, from one thread a row to layers/norm.cu; and where to add the residual.
+// layernorm.cu - the ladder of LayerNorm, from one thread per row to layers/norm.cu; and where to add the residual.
 //
 // Forward must move 2 N C elements, backward 4 N C; nothing else matters once enough loads are in flight.
 #include "ladder.h"
@@ -9,7 +9,7 @@ constexpr int W = VEC<T>;
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// 0: neighbouring threads read addresses that are a row apart: each 2 bytes cost a sector of 32, and thrice.
+// 0: neighbouring threads read addresses a row apart: each 2 bytes cost a sector of 32 bytes, three times.
 __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
                                       int N, int C) {
     const int64_t n = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
@@ -41,7 +41,7 @@ __device__ float tree_sum(float x) {
     return sum;
 }
 
-// 1: whole sectors, but 2 bytes a thread and access, and most of the time at a barrier.
+// 1: whole sectors, but 2 bytes per thread and access, and most time is spent at barriers.
 __global__ void forward_block_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps,
                                      int C) {
     const int64_t n = blockIdx.x;
@@ -59,13 +59,13 @@ void forward_block(T* y, float* mean, float* rstd, const T* x, const T* w, const
     launch(forward_block_kernel, {unsigned(N), 256}, y, mean, rstd, x, w, b, eps, C);
 }
 
-// f(c, vector) for each vector of a warp's row.
+// Calls f(c, vector) for each vector of a warp's row.
 template <class F> __device__ void each_vector(const T* row, int C, F f) {
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) f(c, load<W>(row + c));
 }
 
-// 2: 16 bytes a thread and access, shuffles in place of barriers. x is read three times, twice from L1. The residual,
-// where there is one, is added on the way: x2 = x + residual.
+// 2: 16 bytes per thread and access, shuffles in place of barriers. x is read three times, twice from L1. A residual,
+// if there is one, is added on the way: x2 = x + residual.
 __global__ void forward_warp_kernel(T* y, T* x2, float* mean, float* rstd, const T* x, const T* residual, const T* w,
                                     const T* b, float eps, int N, int C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;
@@ -128,7 +128,7 @@ __global__ void backward_thread_kernel(T* dx, const T* dy, const T* x, const T* 
         dx[n * C + c] = to_bf16(to_float(dx[n * C + c]) + r * (g - g_sum / float(C) - xhat * gx_sum / float(C)));
     }
 }
-// A thread a column, over all rows.
+// One thread per column, over all rows.
 __global__ void parameters_kernel(float* dw, float* db, const T* dy, const T* x, const float* mean, const float* rstd,
                                   int N, int C) {
     const int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -140,7 +140,7 @@ __global__ void parameters_kernel(float* dw, float* db, const T* dy, const T* x,
     }
     dw[c] += w, db[c] += b;
 }
-// 0: reads x and dy twice, and a column's sum is one thread's.
+// 0: reads x and dy twice, and one thread adds up a whole column.
 void backward_thread(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, const float* mean,
                      const float* rstd, int N, int C) {
     launch(backward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, dx, dy, x, w, mean, rstd, N, C);
@@ -170,7 +170,7 @@ void backward_atomic(T* dx, float* dw, float* db, const T* dy, const T* x, const
     launch(backward_atomic_kernel, {unsigned(N), 256}, dx, dw, db, dy, x, w, mean, rstd, C);
 }
 
-// 2: dx by a warp a row in vectors, dw and db by a second pass over 64 ranges of rows: 5 N C read in place of 3.
+// 2: dx by one warp per row, in vectors; dw and db by a second pass over 64 ranges of rows: 5 N C read instead of 3.
 __global__ void backward_warp_kernel(T* dx, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
                                      int N, int C, float inv_C) {
     const int64_t n = blockIdx.x * int64_t(4) + threadIdx.x / 32;
@@ -233,7 +233,7 @@ void backward_ladder(const Ops<T>& op, int N, int C) {
 
 // ---- the residual ---------------------------------------------------------------------------------------------------
 
-// x2 = x + p, y = LayerNorm(x2), where p is what a product gave.
+// x2 = x + p, y = LayerNorm(x2), where p is a product's output.
 typedef void (*Residual)(const Ops<T>&, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w,
                           const T* b, int N, int C);
 

@@ -1,9 +1,9 @@
-// linear.cu - `make ladders`: y = gelu(x w^T + b) from a thread an output to cuBLASLt with everything in its epilogue;
-// what the fused forms of the backward pass are worth; and products of few rows, where only reading w counts.
+// linear.cu - `make ladders`: y = gelu(x w^T + b), from one thread per output to cuBLASLt with everything in its
+// epilogue; the gain of the fused forms in the backward pass; products of few rows, where only reading w counts.
 //
-// The hand-written products show where a library's speed comes from: each output needs C elements of x and of w. A
-// thread that fetches its own asks the caches for all of them; in shared memory a load serves 64 outputs; tensor cores
-// do 4096 FLOPs an instruction and warp, and are fed by copies that run ahead.
+// The hand-written products show where a library's speed comes from: each output needs C elements of x and of w. One
+// thread per output loads all of them from the caches; in shared memory a load serves 64 outputs; tensor cores do 4096
+// FLOPs per instruction and warp, and are fed by copies that run ahead.
 #include "layers/linear_kernels.cuh"
 #include "layers/ptx.cuh"
 #include "ladder.h"
@@ -33,7 +33,7 @@ void a_thread(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, in
     launch(thread_kernel, {unsigned(ceil_div(int64_t(N) * OC, 256)), 256}, y, pre, x, w, b, N, C, OC);
 }
 
-// 1: 64 x 64 outputs a block, 4 x 4 a thread: 8 loads from shared memory for 16 multiply-adds.
+// 1: 64 x 64 outputs per block, 4 x 4 per thread: 8 loads from shared memory for 16 multiply-adds.
 __global__ void tile_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
     constexpr int K = 16;
     SHARED(float[K][65], xs);    // one more: a column is written at once
@@ -62,8 +62,9 @@ void a_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int 
     launch(tile_kernel, {{unsigned(ceil_div(N, 64)), unsigned(ceil_div(OC, 64))}, 256}, y, pre, x, w, b, N, C, OC);
 }
 
-// 2: 128 x 128 outputs a block, 64 x 32 a warp; tiles of 32 columns of x and w in three stages, two of them on their
-// way. Rows of 64 bytes, whose 16-byte chunks change places: ldmatrix reads eight rows of a chunk from all 32 banks.
+// 2: 128 x 128 outputs per block, 64 x 32 per warp; tiles of 32 columns of x and w in three stages, two of them being
+// loaded. Rows have 64 bytes, with their 16-byte chunks permuted: ldmatrix reads eight rows of a chunk from all 32
+// banks.
 constexpr int STAGES = 3, KT = 32;
 struct Tiles { T x[STAGES][128][KT], w[STAGES][128][KT]; };
 __device__ int chunk_at(int row, int chunk) { return (chunk ^ (row / 2 % 4)) * 8; }
@@ -92,7 +93,7 @@ mma_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int O
     for (int tile = 0; tile < tiles; tile++) {
         cp_async_wait<STAGES - 2>();
         __syncthreads();
-        fetch(tile + STAGES - 1);    // behind the last: zeros
+        fetch(tile + STAGES - 1);    // past the last: zeros
         for (int k = 0; k < KT / 8; k += 2) {
             uint32_t a[4][4], bs[2][4];
 #pragma unroll
@@ -130,7 +131,7 @@ void an_mma_tile(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C,
     launch(mma_kernel, {grid, 256, sizeof(Tiles)}, y, pre, x, w, b, N, C, OC);
 }
 
-// 3: the library's product, and bias and GELU on the way through memory once more.
+// 3: the library's product, then bias and GELU in one more pass over memory.
 __global__ void bias_gelu_kernel(T* y, T* pre, const T* b, int64_t n, int OC) {
     const int64_t i = (blockIdx.x * int64_t(256) + threadIdx.x) * 8;
     if (i >= n) return;
@@ -172,7 +173,7 @@ void forward_ladder(int N, int C, int OC) {
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// A thread a column, over all rows.
+// One thread per column, over all rows.
 __global__ void column_kernel(float* out, const T* x, int N, int C) {
     const int c = blockIdx.x * 32 + threadIdx.x;
     if (c >= C) return;
@@ -225,7 +226,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
 
 // ---- few rows -------------------------------------------------------------------------------------------------------
 
-// A thread an output: neighbours read w a row apart.
+// One thread per output: neighbours read w a row apart.
 __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     const int i = blockIdx.x * 256 + threadIdx.x, n = i / OC, o = i % OC;
     if (n >= N) return;
@@ -236,7 +237,7 @@ __global__ void row_thread_kernel(T* y, const T* x, const T* w, const T* b, cons
 void row_thread(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     launch(row_thread_kernel, {unsigned(ceil_div(int64_t(N) * OC, 256)), 256}, y, x, w, b, residual, N, C, OC);
 }
-// A warp an output, 2 bytes a lane and load.
+// One warp per output, 2 bytes per lane and load.
 __global__ void row_warp_kernel(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     const int i = blockIdx.x * 8 + threadIdx.x / 32, n = i / OC, o = i % OC, lane = threadIdx.x % 32;
     if (n >= N) return;
@@ -252,7 +253,8 @@ void up_to_eight(T* y, const T* x, const T* w, const T* b, const T* residual, in
     gemv<T, 8>(y, nullptr, x, w, b, residual, N, C, OC);
 }
 
-// GEMV_ROWS is where cuBLASLt begins to win. It is asked from GEMV_ROWS + 1 rows on; its time hardly depends on N here.
+// GEMV_ROWS should be where cuBLASLt begins to win. From GEMV_ROWS + 1 rows on it is called; its time hardly depends on
+// N here.
 void rows_ladder(int C, int OC) {
     const Ops<T>& op = *table;
     const int ROWS = 8;

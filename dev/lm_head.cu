@@ -4,7 +4,7 @@
 namespace {
 // ---- cross entropy --------------------------------------------------------------------------------------------------
 
-// A thread a row, three passes. The lanes of a warp read rows Vp elements apart: 32 bytes are moved for each 2 used.
+// One thread per row, three passes. A warp's lanes read rows Vp elements apart: 32 bytes are moved for each 2 used.
 __global__ void thread_a_row(float* loss, bf16* d, const bf16* logits, const int* target, float scale, int N, int V,
                              int Vp) {
     const int n = blockIdx.x * blockDim.x + threadIdx.x;
@@ -24,9 +24,9 @@ void cross_entropy_0(float* loss, bf16* d, const bf16* x, const int* target, flo
     launch(thread_a_row, {unsigned(ceil_div(N, 32)), 32}, loss, d, x, target, scale, N, V, Vp);
 }
 
-// A block a row, W elements a thread and access, the row's end one by one. Passes over the row: for the maximum, the
-// sum, the gradient; or the first two at once, as the sum is kept in units of the maximum so far: rescaled at each
-// element, or once for W of them.
+// One block per row, W elements per thread and access, the end of the row element by element. Passes over the row: for
+// the maximum, the sum, the gradient; or the first two in one pass, with the sum relative to the maximum so far and
+// rescaled at each element, or once for W of them.
 enum class Sum { apart, by_element, by_vector };
 template <Sum SUM, class L> __device__ inline void add(float& top, float& sum, const L& l) {
     float was = top;

@@ -16,7 +16,7 @@ struct Candidate {
 };
 bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
 
-// f(score, id) of all, in order; NaN is the least likely.
+// Calls f(score, id) for all tokens, in order. NaN becomes the least likely score.
 template <class F> void each_score(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, F f) {
     std::vector<int> once;
     if (s.repetition_penalty != 1) once = seen;
@@ -32,8 +32,8 @@ template <class F> void each_score(const float* logits, int V, const Sampling& s
     }
 }
 
-// The k likeliest, likeliest first. A heap of them, its root the least likely, is passed by nearly all: a fifth of what
-// nth_element takes for 50 of 50,257.
+// The k likeliest, likeliest first, by a heap whose root is the least likely of them: nearly every token fails its one
+// comparison. Takes a fifth of nth_element's time for 50 of 50,257.
 std::vector<Candidate> likeliest(int k, const float* logits, int V, const Sampling& s, const std::vector<int>& seen) {
     std::vector<Candidate> best;
     best.reserve(size_t(k));
@@ -85,7 +85,7 @@ int sample_token(const float* logits, int V, const Sampling& s, const std::vecto
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
 namespace {
-// One sequence's tokens and the text that has been given out, held back while it may yet become a stop string.
+// One sequence's tokens and its text. Text is held back while it may still become a stop string.
 struct Sequence {
     std::vector<int> tokens;
     std::string text;
@@ -93,13 +93,13 @@ struct Sequence {
     bool done = false;
     StreamDecoder decoder;
 
-    // Takes up to `end` of text as final and gives out what is new.
+    // Takes the text up to `end` as final and hands out its new part.
     bool give(size_t end, int index, const Generation& what) {
         std::string_view fresh = std::string_view(text).substr(given, end - given);
         given = end;
         return fresh.empty() || !what.text || what.text(index, fresh);
     }
-    // Appends; ends at a stop string; holds back a tail that one could begin with.
+    // Appends text; ends at a stop string; holds back a tail that a stop string could begin with.
     bool append(const std::string& piece, int index, const Generation& what) {
         text += piece;
         size_t end = std::string::npos, hold = 0;
@@ -160,7 +160,7 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
                       std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
     }
     CacheOwner one(g), all(g);
-    const int room = int(std::min<int64_t>(maxT, int64_t(prompt.size()) + what.tokens));    // that will be written
+    const int room = int(std::min<int64_t>(maxT, int64_t(prompt.size()) + what.tokens));    // positions of the cache
     TRY(g.cache_allocate(one.cache, 1, room));
     std::vector<float> logits(size_t(num) * size_t(V));
     feed(g, one.cache, prompt, int(prompt.size()), logits.data());
@@ -218,14 +218,14 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
 // ---- loss over shards -----------------------------------------------------------------------------------------------
 
 namespace {
-struct Window { double loss = 0, bytes = 0; };    // sums over its targets
+struct Window { double loss = 0, bytes = 0; };    // sums over the window's targets
 
-// Each rank's windows, in batches of B by turns, put together in the loader's order; on every rank.
+// All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
 std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t windows, int B, Watch& watch) {
     const std::vector<std::string> parts =
         watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
     std::string all;
-    std::vector<size_t> taken(parts.size());    // bytes; empty but on rank 0
+    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
     for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
         const size_t rank = size_t(first / B) % parts.size();
         const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);

@@ -1,12 +1,13 @@
-// adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the gradient norm. Bound by
-// memory: 28 bytes a parameter (4 arrays read, 3 written), 30 of bf16 with masters, 24 of bf16 alone; and 4. Square
-// root and division are IEEE's, not estimates.
+// adamw.cpp - the optimizer's step in one pass over all tensors, and the sum of squares for the gradient norm.
+//
+// Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with masters, 24 in bf16
+// alone; the sum of squares reads 4. Square root and division are IEEE's, not estimates.
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Blocks start at multiples of BLOCK from element 0, whatever the number of threads: an element that is in a loop's
-// scalar tail is there always.
-constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that decay or do not
+// Blocks start at multiples of BLOCK, whatever the number of threads: an element in a loop's scalar tail is always in
+// one, so its bits do not change.
+constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
 void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
@@ -25,8 +26,8 @@ void sum_of_squares(double* out, const float* x, int64_t n) {
     *out = total;
 }
 
-// One row of elements that decay or do not: w, m and v step. a is a copy: through a reference the loop reads it again
-// after each store, and takes twice as long.
+// Steps w, m and v of one row. a is a copy: through a reference the loop reads it again after each store, and takes
+// twice as long.
 INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const Step& step, AdamW a,
                      float decay) {
     const float scale = step.scale, rm = step.m_scale, rv = step.v_scale, d1 = 1 - a.beta1, d2 = 1 - a.beta2;
@@ -54,14 +55,14 @@ INLINE void random_row(uint32_t* upper, uint64_t seed, uint64_t stream, uint64_t
         upper[4 * i] = c0 >> 16, upper[4 * i + 1] = c1 >> 16, upper[4 * i + 2] = c2 >> 16, upper[4 * i + 3] = c3 >> 16;
     }
 }
-// x or one of the two bf16 next to it, the nearer the likelier: random, 16 bits, is compared to the lower half of x by
-// a carry. What is not finite stays.
+// One of the two bf16 next to x, the nearer one more likely: adding 16 random bits to the lower half of x carries into
+// the upper half with the right probability. Infinities and NaN stay.
 INLINE vf rounded_at_random(vf x, vu random) {
     const vu u = reinterpret_cast<vu>(x);
     return (u & 0x7f800000) == 0x7f800000 ? x : reinterpret_cast<vf>((u + random) & 0xffff0000);
 }
 
-// master: a float w is its own.
+// master: unused for a float w, which is its own master.
 template <class P> static void adamw(P* w, float* master, float* m, float* v, const float* dw, const uint8_t* decays,
                                      int64_t n, const Step* step, AdamW a, uint64_t seed) {
     if (step->skipped) return;

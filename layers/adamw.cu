@@ -1,12 +1,12 @@
 // adamw.cu - the end of a step: sums of losses, the norm of the gradient, the verdict, the optimizer, and conversions.
 //
-// All bound by memory, with 16 bytes of each fp32 array a thread and access. Bytes:
-//   sum_of_squares   4 an element
-//   adamw            28 a parameter for fp32 (w, m, v, dw read; w, m, v written), 30 for bf16 with an fp32 master (read
-//                    instead of w, and written beside it), 24 for bf16 alone. The square root and the division are
-//                    IEEE's: memory leaves time for about 180 instructions a parameter on an H200
-//   from_floats, to_floats   6 an element for bf16
-// Sums are in double, in an order of n alone.
+// All are bound by memory. A thread moves 16 bytes of an fp32 array per access. Bytes:
+//   sum_of_squares   4 per element
+//   adamw            28 per parameter for fp32 (w, m, v, dw read; w, m, v written), 30 for bf16 with an fp32 master
+//                    (read instead of w, and written beside it), 24 for bf16 alone. The square root and the division
+//                    are IEEE's: memory leaves time for about 180 instructions per parameter on an H200
+//   from_floats, to_floats   6 per element for bf16
+// Sums are in double, in an order that depends on n alone.
 #include "convert.cuh"
 #include "gate.h"
 
@@ -16,7 +16,7 @@ unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }  
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
-constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = 1024;    // floats that a block takes at once; blocks
+constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = 1024;    // floats that a block reads at once; most blocks
 
 // partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size is a multiple of PART
 __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
@@ -37,7 +37,7 @@ __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-// *out = (ADD: +=) sum x, by one block, each thread with 8 numbers in flight
+// *out = (ADD: +=) sum x, by one block; each thread has 8 loads in flight.
 template <bool ADD, class X> __global__ void sum_kernel(double* out, const X* x, int64_t n) {
     const int64_t threads = blockDim.x;
     int64_t i = threadIdx.x;
@@ -89,8 +89,8 @@ template <class T> struct Parameters {
     const uint8_t* decays;
 };
 
-// x or one of the two bf16 next to it, the nearer the likelier: unbiased. bits: 16 random ones, to which the lower half
-// of x is compared by a carry.
+// One of the two bf16 next to x, the nearer one more likely: unbiased. Adding 16 random bits to the lower half of x
+// carries into the upper half with the right probability.
 __device__ inline bf16 round_stochastically(float x, uint32_t bits) {
     if (!(fabsf(x) < INFINITY)) return to_bf16(x);
     return {uint16_t((__float_as_uint(x) + bits) >> 16)};
@@ -98,13 +98,13 @@ __device__ inline bf16 round_stochastically(float x, uint32_t bits) {
 template <class T> __device__ inline T round_weight(float x, uint32_t) { return from_float<T>(x); }
 template <> __device__ inline bf16 round_weight<bf16>(float x, uint32_t bits) { return round_stochastically(x, bits); }
 
-__device__ inline uint32_t word(const Philox4& p, int64_t i) {    // i % 4, without an address in local memory
+__device__ inline uint32_t word(const Philox4& p, int64_t i) {    // word i % 4; an index would need local memory
     const uint32_t low = i & 1 ? p.v[1] : p.v[0], high = i & 1 ? p.v[3] : p.v[2];
     return i & 2 ? high : low;
 }
 
-// Elements i to i + W - 1. A bf16 w without a master takes for element i the upper half of word i % 4 of
-// philox(seed, updates, i / 4): whoever repeats the step gets the same bits.
+// Elements i to i + W - 1. A bf16 w without a master is rounded with the upper half of word i % 4 of
+// philox(seed, updates, i / 4): a repeated step gives the same bits.
 template <int W, bool MASTER, class T>
 __device__ inline void adamw_elements(const Parameters<T>& p, int64_t i, const Step& step, const AdamW& a,
                                       uint64_t seed) {

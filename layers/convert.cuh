@@ -1,4 +1,4 @@
-// convert.cuh - floats to a storage type and back, element by element: bound by memory, 6 bytes an element for bf16.
+// convert.cuh - floats to a storage type and back, element by element. Bound by memory: 6 bytes per element for bf16.
 #pragma once
 #include "cuda.cuh"
 

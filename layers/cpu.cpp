@@ -37,7 +37,7 @@ void* allocate(int64_t bytes) {
     char *start = static_cast<char*>(p), *aligned = start + (-reinterpret_cast<uintptr_t>(p) & (HUGE_PAGE - 1));
     if (aligned > start) munmap(start, size_t(aligned - start));
     if (char *end = aligned + size, *last = start + size + slack; end < last) munmap(end, size_t(last - end));
-    madvise(aligned, size_t(size), MADV_HUGEPAGE);    // refused where there are none: no harm
+    madvise(aligned, size_t(size), MADV_HUGEPAGE);    // may be refused: a hint, no error
     return aligned;
 }
 void release(void* p, int64_t bytes) {
@@ -54,7 +54,7 @@ void copy(void* to, const void* from, int64_t bytes) {
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
 
-// Nothing works behind the caller's back here.
+// Every operation is done when it returns: nothing to wait for.
 int64_t mark() { return 0; }
 void wait(int64_t) {}
 
@@ -106,7 +106,7 @@ int usable_cores() {
     return std::max(1, limit > 0 ? std::min(cores, int(std::ceil(limit))) : cores);
 }
 
-// The number after `key` in a file of "key number" lines, the first one without a key; -1: none ("max", no such file).
+// The number after `key` in a file of "key number" lines; with no key, the first number. -1: none ("max", no file).
 int64_t number_in(const std::string& path, const std::string& key = "") {
     std::ifstream file(path);
     std::string word;
@@ -114,7 +114,8 @@ int64_t number_in(const std::string& path, const std::string& key = "") {
     int64_t n;
     return file >> n ? n : -1;
 }
-// What a cgroup (v2 or v1) leaves of its limit. Files that nobody reads any more count as used, yet give way.
+// Bytes that a cgroup (v2 or v1) has left. Inactive cached files count as used, but the kernel drops them when memory
+// is asked for: they are added back.
 int64_t cgroup_room(const std::string& directory) {
     const int64_t limit = std::max(number_in(directory + "/memory.max"),
                                    number_in(directory + "/memory.limit_in_bytes"));
@@ -186,7 +187,7 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.wait = wait;
     ops.add_losses = add_losses;
     ops.gate = gate;
-    ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2's: each chunk reads wte three times and adds to dwte
+    ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);
     CHECK(!missing, "the operation %s is missing", missing);
@@ -270,7 +271,7 @@ template const Ops<float, bf16>& cpu_ops_isa(Isa);
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
     setenv("GOMP_SPINCOUNT", "20000", 1);
-    execv("/proc/self/exe", argv);    // goes on where that fails
+    execv("/proc/self/exe", argv);    // if this fails, the program goes on as it is
 }
 
 Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx) {

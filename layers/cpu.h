@@ -1,8 +1,8 @@
 // cpu.h - what the CPU backend's files share: instruction sets, scratch memory, the loops of one instruction set.
 //
 // The loops (LOOPS in the Makefile) are compiled once per instruction set, into a namespace of its name, and chosen at
-// run time. They use nothing inline of the standard library: of an inline function that several objects hold the linker
-// keeps one, for all CPUs (the Makefile rejects such an object).
+// run time. They use no inline function of the standard library: the linker would keep one copy of it for all CPUs, and
+// that copy may need AVX-512 (the Makefile rejects such an object).
 #pragma once
 #include <stdint.h>
 
@@ -12,27 +12,28 @@
 enum class Isa { base, avx2, avx512, avx512bf16 };
 constexpr int ISA_COUNT = 4;
 
-// First thing in main: starts the program again with GOMP_SPINCOUNT set, unless the user has set a policy. libgomp
-// reads it before main; its own choice is to spin for milliseconds in every barrier. 40 steps of a small model beside
-// four other busy processes on 2 cores took 25 s so, 5 to 8 s with 20000; far less costs small models dear on an idle
-// machine (0.4 s -> 4 s with 2000). 2026-11-21.
+// Called first in main: restarts the program with GOMP_SPINCOUNT set, unless the user has set a policy. libgomp reads
+// the variable before main; by default its threads spin for milliseconds at every barrier. 40 steps of a small model
+// beside four other busy processes on 2 cores took 25 s that way, 5 to 8 s with 20000. A much smaller count slows small
+// models on an idle machine (0.4 s -> 4 s with 2000). 2026-11-21.
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 
-// The instruction set, and for each type of parameters whose matrix products. The environment chooses:
-//   FLATGPT_ISA   base, avx2, avx512, avx512bf16. As on a CPU with no more than that: all but the last without AMX.
-//   FLATGPT_GEMM  own, onednn. Otherwise bf16's products are oneDNN's where there is AMX, and all others our own.
-//   FLATGPT_AMX   pretend: chooses as if there were AMX, on any CPU; refuse: as if there were none.
+// The instruction set, and whose matrix products: our own or oneDNN's. Environment variables choose:
+//   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the program uses no more than that. Only the last allows AMX.
+//   FLATGPT_GEMM  own, onednn. By default bf16 products are oneDNN's where there is AMX; all others are our own.
+//   FLATGPT_AMX   pretend: choose as if there were AMX, on any CPU; refuse: as if there were none.
 struct CpuChoice {
     Isa isa;
-    bool tiles;                         // oneDNN may multiply tiles: a pretended AMX has none
+    bool tiles;                         // oneDNN may use AMX tiles; false where AMX is only pretended
     bool library_fp32, library_bf16;    // oneDNN's products are wanted
 };
-// For these values of the three (null or empty: not set). Exit 2: no such value, no such instruction set here.
+// The choice for these values of the variables (null or empty: not set). Exit 2: an unknown value, or an instruction
+// set that this CPU lacks.
 Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx);
-Status cpu_check();    // the environment's values are known ones; exit 2 as above. To be asked before the two below
+Status cpu_check();    // checks the environment's values; exit 2 as above. Must come before the two below
 const CpuChoice& cpu_chosen();
 Isa cpu_isa();         // cpu_chosen()'s
 // The table of a choice: with oneDNN's products, if wanted and if this build and CPU have them. cpu_ops() is this for
@@ -41,15 +42,15 @@ template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& choice);
 // The table of one instruction set with our own products. The CPU must have the instruction set.
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
 
-// One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. Its
-// content does not survive the call.
+// One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
+// never shrinks. Its content does not survive the operation.
 void* cpu_scratch(int64_t bytes);
 int64_t cpu_scratch_held();
-int64_t cpu_scratch_size(int64_t bytes);    // what a request for so many will hold
+int64_t cpu_scratch_size(int64_t bytes);    // bytes held after a request for `bytes`
 void cpu_scratch_release();
 
-// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then, in this order, what
-// is not null:
+// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then the fields below that
+// are not null, in this order.
 template <class P> struct Matmul {
     int M, N, K;
     const float* a; int64_t ra, ca;
@@ -64,18 +65,19 @@ template <class P> struct Matmul {
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
 };
 
-// What one instruction set provides, with parameters of type P: the entries of Ops, but for memory and the step's
-// verdict; and what the tests look at.
+// What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
+// and functions that tests and oneDNN's table call.
 template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
-    int64_t (*scratch_beside_products)(int B, int S, int C, Heads h);    // bytes: of norms and attention
-    int64_t (*gemv_scratch)(int C);                                      // of linear_forward with few rows
+    int64_t (*scratch_beside_products)(int B, int S, int C, Heads h);    // bytes, for norms and attention
+    int64_t (*gemv_scratch)(int C);                                      // bytes, for linear_forward with few rows
 };
-// Rows up to which linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp). Of the
-// floor, GPT-2 124M at equal bandwidth: 8 sequences 45 %, bf16 74; 16, bf16, 52; by products that pack the weights first
-// 31, 47 and 43 (2 cores of Zen 5, 2026-11-21). fp32 from 9 to 16: not compared at equal bandwidth.
+// Up to so many rows, linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
+// GPT-2 124M at equal bandwidth reaches 45 % of the floor with 8 sequences in fp32, 74 % in bf16, and 52 % with 16 in
+// bf16. Products that pack the weights first reach 31, 47 and 43 % (2 cores of Zen 5, 2026-11-21; fp32 with 9 to 16
+// sequences was not compared at equal bandwidth).
 constexpr int GEMV_ROWS = 16;
 
 namespace base { template <class P> const Loops<P>& loops(); }

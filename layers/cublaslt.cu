@@ -16,7 +16,7 @@ Status cublaslt_load() {
 #else
     if (cublaslt.Create) return {};
     const std::string name = "libcublasLt.so." + std::to_string(CUDART_VERSION / 1000);
-    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);    // by the binary's own rpath, too
+    void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);    // searches the binary's rpath, too
     if (!library)
         return fail(Exit::device, "products on GPUs need cuBLASLt: %s; install it, or name its folder in "
                     "LD_LIBRARY_PATH", dlerror());

@@ -1,9 +1,9 @@
 // cuda.cu - the device: memory, streams, graphs, scratch, and the table of operations put together.
 //
-// Who waits for what. All operations go to one stream, in order; the host runs ahead and waits in download and wait
-// alone. A second stream brings the next batch: upload_ahead waits (on the device) until the batch before has been
-// taken, take makes the first stream wait until the upload is there. Host memory of copies to the device is staged in a
-// pinned ring, so that a caller may change it at once: half of the ring is reused when the copies from it are done.
+// Who waits for what. All operations go to one stream, in order. The host runs ahead, and waits only in download and
+// wait. A second stream brings the next batch: on the device, upload_ahead waits until the batch before has been taken,
+// and take makes the first stream wait until the upload is there. Copies to the device are staged in a pinned ring, so
+// that a caller may change its memory at once. Half of the ring is reused when the copies from it are done.
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 #include "cuda.h"
 
 namespace {
-constexpr int64_t HALF = 4 << 20;    // bytes of a half ring: large copies go in pieces of it
-constexpr int MARKS = 64;            // events; who asks for an older mark waits for everything
+constexpr int64_t HALF = 4 << 20;    // bytes of half a ring; larger copies are cut into pieces of this size
+constexpr int MARKS = 64;            // the last marks; a wait for an older one waits for everything
 
 struct Ring {
     cudaStream_t stream = nullptr;
@@ -65,7 +65,7 @@ void cuda_failed(const char* file, int line, const char* what, cudaError_t error
     if (error == cudaErrorMemoryAllocation)
         fputs("its memory is full: a smaller --batch, or --recompute blocks, needs less\n", stderr);
     fflush(nullptr);
-    _exit(int(Exit::device));    // nothing on it can be trusted, or saved
+    _exit(int(Exit::device));    // nothing on the device can be trusted or saved
 }
 
 // ---- devices --------------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why) {
         }
         cudaDeviceGetAttribute(&clock, cudaDevAttrClockRate, i);    // kHz
         d.peak_bf16 = peak_bf16(d, 1e3 * clock);
-        size_t free = 0, total = 0;    // of the open one: to ask the others would make contexts on them
+        size_t free = 0, total = 0;    // asked of the open device alone: others would get a context by it
         const bool known = b.open && b.device.index == i && cudaMemGetInfo(&free, &total) == cudaSuccess;
         d.free = known ? int64_t(free) : d.memory;
         found.push_back(d);
@@ -142,7 +142,7 @@ Status cuda_open(int index) {
     b.ring.open(b.stream);
     b.ahead.open(b.side);
     CUDA_CHECK(cudaMemGetInfo(&free, &total));
-    b.context_bytes = int64_t(total - free);    // with what other processes hold
+    b.context_bytes = int64_t(total - free);    // includes what other processes hold
     b.device.memory = int64_t(total), b.device.free = int64_t(free);
     return {};
 }
@@ -159,12 +159,12 @@ void* cuda_scratch(int64_t bytes) {
         CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
               (long long)b.scratch_bytes);
         if (b.graphs) b.outgrown.push_back(b.scratch);
-        else CUDA_CHECK(cudaFree(b.scratch));    // waits for who uses it
+        else CUDA_CHECK(cudaFree(b.scratch));    // waits for the kernels that use it
         b.scratch = nullptr, b.scratch_bytes = 0;
         CUDA_CHECK(cudaMalloc(&b.scratch, size_t(bytes)));
         b.scratch_bytes = bytes;
     }
-    if (EMULATED)    // NaN, not what was left; of a workspace for a library the beginning
+    if (EMULATED)    // NaN instead of what was left; only the beginning of a large workspace
         CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(std::min<int64_t>(bytes, 1 << 20)), b.stream));
     return b.scratch;
 }
@@ -272,7 +272,7 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
     embedding_entries(o), norm_entries(o), linear_entries(o, dtype), attention_entries(o), ffn_entries(o);
     lm_head_entries(o), adamw_entries(o);
-    // 5,300 rows of GPT-2's in bf16: the products of the head are as fast as with all rows at once.
+    // 5,300 rows of GPT-2 in bf16: enough for the head's products to fill a GPU.
     o.logits_bytes = int64_t(512) << 20;
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;

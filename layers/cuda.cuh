@@ -12,7 +12,7 @@
 
 // ---- errors ---------------------------------------------------------------------------------------------------------
 
-// A device that fails takes its memory's content with it: says what failed and ends the process with Exit::device.
+// After an error the device's memory cannot be trusted: says what failed and ends the process with Exit::device.
 [[noreturn]] void cuda_failed(const char* file, int line, const char* what, cudaError_t error);
 #define CUDA_CHECK(call)                                                \
     do {                                                                \
@@ -23,17 +23,16 @@
 // ---- the device (cuda.cu) -------------------------------------------------------------------------------------------
 
 cudaStream_t cuda_stream();    // all operations go here, in order
-int cuda_multiprocessors();    // of the chosen device
-int cuda_capability();         // 80, 89, 90, 100
+int cuda_multiprocessors();    // the chosen device's
+int cuda_capability();         // the chosen device's: 80, 89, 90, 100
 Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
-// One buffer for all operations, as they run one after the other: grown to the largest request, never shrunk. 256-byte
-// aligned; its content does not survive the call.
+// One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
+// never shrinks. 256-byte aligned; its content does not survive the operation.
 void* cuda_scratch(int64_t bytes);
 
-// ---- the table's parts: each file fills in its entries
-// ----------------------------------------------------------------
+// ---- the table's parts ----------------------------------------------------------------------------------------------
 
-// What a backend says of the scratch that its entries ask for, at these sizes.
+// Each file fills in its entries of the table, and says how many bytes of scratch they need at these sizes.
 struct ScratchSizes {
     int B, S, C, F, Vp, head_rows;
     Heads h;
@@ -59,7 +58,7 @@ struct Launch {
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
     cudaStream_t stream = nullptr;          // null: cuda_stream()
-    const char* file = __builtin_FILE();    // of the launch, for messages
+    const char* file = __builtin_FILE();    // where the launch is written, for messages
     int line = __builtin_LINE();
 };
 
@@ -117,7 +116,7 @@ template <class T, int W = 16 / int(sizeof(T))> struct alignas(W * sizeof(T)) Ve
     static constexpr int width = W;
     T v[W];
     __device__ float operator[](int i) const {
-        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: one instruction and half a register an element
+        if constexpr (sizeof(T) == 2 && W % 2 == 0) {    // by words: an element costs one instruction, half a register
             uint32_t pair;
             memcpy(&pair, v + i / 2 * 2, 4);
             pair = i % 2 ? pair & 0xffff0000 : pair << 16;
@@ -134,13 +133,13 @@ template <int W, class T> __device__ inline Vec<T, W> load(const T* from) {
 template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x) {
     *reinterpret_cast<Vec<T, W>*>(to) = x;
 }
-// The widest W for rows of C elements that all start at row 0's alignment (16 bytes): full, or 1.
+// Rows of C elements, the first at 16 bytes, are read VEC<T> elements at a time if all of them then start at 16 bytes.
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
 // ---- reductions -----------------------------------------------------------------------------------------------------
 
-// In an order that does not depend on anything: the same bits always. All lanes get the result.
+// All lanes get the sum, always added in the same order: the same bits.
 template <class X> __device__ inline X warp_sum(X x) {
 #pragma unroll
     for (int bit = 16; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);

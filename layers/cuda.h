@@ -12,12 +12,12 @@ struct CudaDevice {
     int64_t memory, free;        // bytes
     double peak_bf16;            // dense FLOP/s of bf16 products, by clock; 0: unknown
 };
-// None, and why in *why: no driver, no device, one too old (compute capability below 8.0).
+// The usable GPUs. Where there is none, *why says so: no driver, no device, compute capability below 8.0.
 std::vector<CudaDevice> cuda_devices(std::string* why);
-// Chooses the device of this process; before the first operation.   exit 5
+// Chooses the device of this process. Comes before the first operation.   exit 5
 Status cuda_open(int index);
 const CudaDevice& cuda_device();    // the chosen one
-int64_t cuda_context_bytes();         // of its memory, taken when it was opened: the driver's, and other processes'
+int64_t cuda_context_bytes();         // its memory in use when it was opened: by the driver and by other processes
 
 // T float: fp32 or tf32; T bf16: bf16. After cuda_open.
 template <class T> const Ops<T>& cuda_ops(Dtype dtype);
@@ -25,4 +25,4 @@ template <class T> const Ops<T>& cuda_ops(Dtype dtype);
 // linear.cu chooses the fastest of cuBLASLt's algorithms for each shape by trying them. Two choices may round
 // differently, so a checkpoint records them and a resumed run begins with them.
 std::string cuda_choices();
-void cuda_choose(const std::string& choices);    // what cuda_choices gave; unknown text is ignored
+void cuda_choose(const std::string& choices);    // takes what cuda_choices gave; unknown text is ignored

@@ -1,8 +1,8 @@
-// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: 12 bytes an element forward, 8
-// where the rows are bf16.
+// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: forward moves 12 bytes per
+// element, 8 where the tables are bf16.
 //
-// Two positions may hold the same token: in the backward each thread owns a range of columns and walks all rows in
-// order, so that nothing is summed twice at once and the order is always the same.
+// Two positions may hold the same token. So in the backward each thread owns a range of columns and walks all rows in
+// order: no two threads add to the same element, and the order of the sum is always the same.
 #include "layers/simd/vec.h"
 
 namespace ISA {

@@ -1,22 +1,23 @@
 // embedding.cu - rows of wte and wpe, added; backward: rows of dx, summed by token and by position.
 //
-// Forward: a warp a row, 16 bytes a lane. Bound by memory: 2 C elements read (of wpe from L2) and C written a position.
+// Forward: one warp per row, 16 bytes per lane. Bound by memory: a position reads 2 C elements (those of wpe from L2)
+// and writes C.
 //
-// Backward: dwte and dwpe are the same sum, of rows of dx that share a key: the token, the position. Atomics would add
-// them in any order, so the positions are first sorted by key: for wpe that is a division, for wte a radix sort. The
-// sorted list is cut into at most PIECES pieces of equal length, whatever the keys: a token that is everywhere costs no
-// more than one that is rare. A piece adds each run of equal keys that lies within it straight to the gradient; of a
-// run that crosses its ends it writes the partial sum, and the piece where such a run begins adds these up in order.
+// Backward: dwte and dwpe are the same sum, over rows of dx that share a key: the token or the position. Atomics
+// would add them in any order, so the positions are first sorted by key: for wpe that is a division, for wte a radix
+// sort. The sorted list is cut into at most PIECES pieces of equal length, so a frequent token costs no more than a
+// rare one. Rows of equal keys form a run. A piece adds a run that lies within it straight to the gradient. For a run
+// that crosses its ends it writes a partial sum, and the piece where the run begins adds the partial sums in order.
 // The order of every sum depends on the tokens and N alone: the same bits always.
 //
-// dx is read once for each table, in two different orders, 2 C elements a position; the gradients' rows are read and
-// written once, 8 C bytes for each token and position that occurs. The sort moves 20 bytes a position and pass.
+// Bound by memory: dx is read once for each table, 2 C elements per position; the gradients' rows are read and written
+// once, 8 C bytes for each token and position that occurs. The sort moves 20 bytes per position and pass.
 #include "cuda.cuh"
 
 namespace {
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-constexpr int ROWS = 4;    // of a block, a warp each
+constexpr int ROWS = 4;    // rows of a block, one for each warp
 
 template <class T, int W>
 __global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ wte, const T* __restrict__ wpe, int N,
@@ -45,11 +46,11 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
 
 // ---- positions sorted by token --------------------------------------------------------------------------------------
 
-// A least significant digit first radix sort of the positions, 8 bits of their tokens a pass. A block sorts a tile:
-// each of its warps an eighth, in order. place(digit, tile): where the first position of the tile with that digit goes.
+// A radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A block sorts a tile,
+// each of its warps an eighth of it. place(digit, tile): where the tile's first position with that digit goes.
 constexpr int BITS = 8, DIGITS = 1 << BITS, WARPS = DIGITS / 32, ROUNDS = 8, TILE = WARPS * 32 * ROUNDS;
 
-// The i-th position in the order so far; null: as they come.
+// The i-th position in the order so far; a null order is 0, 1, 2, ...
 __device__ inline int position(const int* order, int i) { return order ? order[i] : i; }
 __device__ inline int digit_of(const int* tok, int n, int shift) { return tok[n] >> shift & (DIGITS - 1); }
 
@@ -66,7 +67,7 @@ __global__ void count_digits(int* place, const int* order, const int* tok, int s
     place[int64_t(threadIdx.x) * gridDim.x + blockIdx.x] = count[threadIdx.x];
 }
 
-// x[i] = sum of x[:i], by one block: each thread a range.
+// x[i] = sum of x[:i], by one block; each thread sums a range.
 constexpr int SCAN_THREADS = 1024;
 __global__ void __launch_bounds__(SCAN_THREADS) exclusive_sum(int* x, int n) {
     SHARED(int[SCAN_THREADS / 32], totals);
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(SCAN_THREADS) exclusive_sum(int* x, int n) {
     const int from = min(n, int(threadIdx.x) * each), to = min(n, from + each);
     int own = 0;
     for (int i = from; i < to; i++) own += x[i];
-    int sum = own;    // of the warp's lanes up to this one
+    int sum = own;    // will be the sum over the warp's lanes up to this one
     for (int by = 1; by < 32; by *= 2) {
         const int left = __shfl_up_sync(0xffffffff, sum, by);
         if (lane >= by) sum += left;
@@ -104,7 +105,7 @@ __device__ inline unsigned peers_of(int digit, bool used) {
 // Puts each position of the tile behind the earlier ones with its digit.
 __global__ void __launch_bounds__(DIGITS) scatter(int* to, const int* place, const int* order, const int* tok,
                                                   int shift, int N) {
-    SHARED(int[WARPS][DIGITS], at);    // of each warp and digit: how many so far, then where they go
+    SHARED(int[WARPS][DIGITS], at);    // for each warp and digit: first the count so far, then where they go
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int first = blockIdx.x * TILE + warp * 32 * ROUNDS + lane;
     for (int d = lane; d < DIGITS; d += 32) at[warp][d] = 0;
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(DIGITS) scatter(int* to, const int* place, con
         __syncwarp();
     }
     __syncthreads();
-    int next = place[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // a thread a digit
+    int next = place[int64_t(threadIdx.x) * gridDim.x + blockIdx.x];    // one digit for each thread
     for (int w = 0; w < WARPS; w++) {
         const int count = at[w][threadIdx.x];
         at[w][threadIdx.x] = next;
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(DIGITS) scatter(int* to, const int* place, con
         if (first + 32 * r < N) to[at[warp][digit[r]] + rank[r]] = n[r];
 }
 
-// The positions in the order of their tokens; of equal tokens in their own order. a, b (N)  place (DIGITS, tiles)
+// The positions sorted by token, equal tokens by position. a, b (N)  place (DIGITS, tiles)
 const int* sort_positions(int* a, int* b, int* place, const int* tok, int N, int V) {
     const unsigned tiles = unsigned(ceil_div(N, TILE));
     const int* order = nullptr;
@@ -171,7 +172,7 @@ struct ByPosition {
 constexpr int PIECES = 1024, SHORTEST = 16;
 int piece_length(int N) { return int(ceil_div(N, PIECES) > SHORTEST ? ceil_div(N, PIECES) : SHORTEST); }
 int piece_count(int N) { return int(ceil_div(N, piece_length(N))); }
-constexpr int STAGED = 64, AHEAD = 4;    // rows whose numbers lie in shared memory; rows being loaded
+constexpr int STAGED = 64, AHEAD = 4;    // rows whose numbers are in shared memory; rows being loaded
 
 template <int W, bool ADD> __device__ inline void put(float* to, const float (&x)[W]) {
     constexpr int G = W < 4 ? W : 4;    // floats in 16 bytes
@@ -183,8 +184,8 @@ template <int W, bool ADD> __device__ inline void put(float* to, const float (&x
     }
 }
 
-// One piece of `length` sorted rows, W columns a thread. heads, tails (pieces,C): the sum of a run that began in an
-// earlier piece; of one that begins in this and goes on in the next.
+// One piece of `length` sorted rows, W columns per thread. heads (pieces,C): the sum of a run that began in an earlier
+// piece. tails (pieces,C): the sum of a run that begins in this piece and goes on in the next.
 template <class T, int W, class Rows>
 __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, Rows rows, int length, int N, int C) {
     SHARED(int[STAGED], row);
@@ -197,7 +198,7 @@ __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, R
     float sum[W] = {};
     for (int i = begin; i < end; i += STAGED) {
         const int count = min(STAGED, end - i);
-        __syncthreads();    // all are done with the rows before
+        __syncthreads();    // all threads are done with the previous rows
         for (int j = threadIdx.x; j < count; j += blockDim.x) row[j] = rows.row(i + j), key[j] = rows.key(i + j);
         __syncthreads();
         if (c >= C) continue;
@@ -225,7 +226,7 @@ __global__ void sum_pieces(float* dw, float* heads, float* tails, const T* dx, R
     else put<W, true>(dw + int64_t(run) * C + c, sum);
 }
 
-// The run that begins in piece p and goes on behind it: its tail and the heads that follow.
+// Adds up the run that begins in piece p and goes on after it: its tail and the heads that follow.
 template <int W, class Rows>
 __global__ void join_pieces(float* dw, const float* heads, const float* tails, Rows rows, int length, int N, int C) {
     const int p = blockIdx.x, pieces = gridDim.x, begin = p * length, end = begin + length;
@@ -262,7 +263,7 @@ template <class T, int W, class Rows> void add_rows(float* dw, float* partial, c
 
 // The backward's scratch.
 struct Parts {
-    int64_t order, place, partial;    // bytes: of one of two orders, of the digits' places, of heads and tails
+    int64_t order, place, partial;    // bytes for one of two orders, for the digits' places, for heads and tails
     Parts(int N, int C)
         : order(round_up(4 * int64_t(N), 256)), place(round_up(4 * DIGITS * ceil_div(N, TILE), 256)),
           partial(8 * int64_t(piece_count(N)) * C) {}

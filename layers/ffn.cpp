@@ -1,4 +1,4 @@
-// ffn.cpp - GELU by itself; bound by memory beyond L2 (8 bytes an element forward, 12 backward).
+// ffn.cpp - GELU by itself. Bound by memory beyond L2: 8 bytes per element forward, 12 backward.
 #include "layers/simd/gelu.h"
 
 namespace ISA {

@@ -1,8 +1,8 @@
 // ffn.cu - GELU of what is in memory; the formula is in gelu.cuh.
 //
-// A thread takes two 16-byte vectors a block apart; both are in flight at once. Bound by memory: forward reads n and
-// writes n elements, backward reads 2 n and writes n. At two operations of the special function unit an element, 16 a
-// clock and multiprocessor, that is 8 elements a clock, where an H200's memory feeds 5 of bf16.
+// A thread takes two 16-byte vectors, a block's width apart; both are in flight at once. Bound by memory: forward reads
+// n and writes n elements, backward reads 2 n and writes n. A multiprocessor's special function unit does 16 operations
+// per clock, two per element: 8 elements per clock, where an H200's memory feeds 5 of bf16.
 #include "gelu.cuh"
 
 namespace {

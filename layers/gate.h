@@ -4,7 +4,7 @@
 
 HOST_DEVICE inline void gate_step(Step* step, double loss, double square_sum, AdamW a, Limits limits) {
     const double norm = sqrt(square_sum);
-    // Written so that NaN is over every limit.
+    // x - x is 0 for finite x alone, and NaN fails every comparison: such a step is never good.
     const bool good = loss - loss == 0 && norm - norm == 0 && loss <= limits.loss && norm <= limits.norm;
     step->loss = loss;
     step->norm = norm;

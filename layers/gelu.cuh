@@ -1,6 +1,6 @@
 // gelu.cuh - GELU, the tanh form, as y = x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3), and its slope.
 //
-// Two operations of the special function unit an element: exp2, reciprocal.
+// An element takes two operations of the special function unit: exp2 and the reciprocal.
 #pragma once
 #include "ptx.cuh"
 

@@ -1,15 +1,15 @@
 // gemv.cpp - linear_forward for the few rows of generation, N <= GEMV_ROWS, with GELU where the ffn has it.
 //
-// Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 meet
-// one row of w after the other; others meet BLOCK rows of w, 4 at a time. Bound by memory: 4 bytes a weight, 2 of bf16.
-// There x is rounded to bf16, as the large products round it, once and beforehand; where the CPU multiplies pairs of
-// bf16, w is not widened.
+// Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 are
+// multiplied by one row of w at a time. More rows of x are taken 4 at a time and multiplied by BLOCK rows of w.
+// Bound by memory: 4 bytes per weight, 2 in bf16. With bf16 weights x is rounded to bf16 once, beforehand; where the
+// CPU multiplies pairs of bf16, w is not widened.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 
 namespace ISA {
-// Lines of w that are asked for beforehand: with several rows of x the CPU by itself does not look far enough ahead.
-// 1 and 2 rows against GPT-2's head in bf16: 74 and 70 GB/s without, 86 and 80 with (2 cores of Zen 5, 2026-11-21).
+// Cache lines of w that are prefetched: the hardware alone does not look far enough ahead. 1 and 2 rows times GPT-2's
+// head in bf16: 74 and 70 GB/s without, 86 and 80 with (2 cores of Zen 5, 2026-11-21).
 constexpr int LINES = 64;
 
 template <class P> struct Few {
@@ -22,7 +22,7 @@ template <class P> struct Few {
     int N, C, OC;
 };
 
-// How w meets x: E elements of both at once
+// How w and x are multiplied: E elements of both at once.
 struct AsFloats {
     static constexpr int E = VW;
     template <class P> static INLINE_MEMBER vf get(const P* p) { return load(p); }
@@ -41,7 +41,7 @@ struct AsPairs {
 };
 #endif
 
-// n rows of x at a time against one row of w: U x n sums hide the latency of the FMAs.
+// n rows of x times one row of w. U x n sums hide the latency of the FMAs.
 template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_t o) {
     constexpr int U = n == 1 ? 8 * VW / As::E : n == 2 ? 4 : 2, E = As::E, LINE = 64 / sizeof(P);
     const P* row = g.w + o * g.C;
@@ -71,7 +71,7 @@ template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_
     }
 }
 
-// n rows of x from i0 on against R rows of w. ask: for the R rows after them, in address order.
+// n rows of x from i0 on times R rows of w. ask: prefetch the next R rows, in address order.
 template <int R, int n, class As, class P> INLINE void dot_block(const Few<P>& g, int64_t o, int i0, bool ask) {
     constexpr int E = As::E, LINE = 64 / sizeof(P);
     const P *w = g.w + o * g.C, *next = w + int64_t(R) * g.C;
@@ -117,10 +117,10 @@ template <int R, class As, class P> INLINE void dot_blocks(const Few<P>& g, int6
     }
 }
 
-constexpr int BLOCK = VW == 16 ? 4 : 2;    // with 4 rows of x as many sums as there are registers for
+constexpr int BLOCK = VW == 16 ? 4 : 2;    // with 4 rows of x, as many sums as registers can hold
 INLINE bool stays_in_L1(int N, int row) { return N <= 4 && int64_t(sizeof(float)) * N * row <= 32 << 10; }
 
-// n 0: rows of any number
+// n = 0: any number of rows.
 template <int n, class As, class P> static void all_rows(const Few<P>& g) {
 #pragma omp parallel
     {
@@ -148,7 +148,7 @@ template <class As, class P> static void multiply(const Few<P>& g) {
 }
 
 int64_t gemv_scratch(int C) { return int64_t(sizeof(float)) * GEMV_ROWS * (C + 2 * VW); }
-// Rows a multiple of a page apart would share cache sets.
+// The distance between rows in scratch: rows a multiple of a page apart would share cache sets.
 INLINE int apart(int row) { return row % 512 ? row : row + VW; }
 
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,

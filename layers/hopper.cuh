@@ -1,33 +1,33 @@
 // hopper.cuh - what only sm_90a has, as functions: mbarriers, the bulk copy engine (TMA), and products by warpgroups of
 // 128 threads (wgmma). test/cuda_on_cpu/include/hopper_on_cpu.h has the same functions in plain C++.
 //
-// All of these work behind the program's back, in what PTX calls the async proxy. Four rules keep order:
-//   - what a copy brings is there when the wait on its mbarrier returns;
-//   - the registers of a wgmma, and the shared memory that it reads, are its own until wgmma_wait;
+// All of these run beside the program, in what PTX calls the async proxy. Four rules keep order:
+//   - copied data are there when the wait on the copy's mbarrier returns;
+//   - the registers of a wgmma, and the shared memory that it reads, belong to it until wgmma_wait;
 //   - shared memory written by a thread (store_shared, stmatrix_x4) is seen by wgmma and bulk copies only after that
 //     thread's fence_async, and a barrier behind it;
 //   - a bulk copy to global memory has read its source after bulk_wait_read, and is done after bulk_wait.
 #pragma once
-#include <cuda.h>    // types alone: the driver is reached through the runtime, never linked
+#include <cuda.h>    // for its types: the driver is called through the runtime, never linked
 
 #include "ptx.cuh"
 
 // ---- tiles of bf16 as TMA lays them down and wgmma reads them -------------------------------------------------------
 
-// Which way an operand of a product lies in shared memory: 64 values side by side run along k, or along its rows or
-// columns of the result (PTX: K-major, MN-major).
+// How an operand of a product lies in shared memory: 64 neighbouring values run along k, or along the result's rows or
+// columns (PTX: K-major, MN-major).
 enum Along { ALONG_K = 0, ALONG_MN = 1 };
 
-// The descriptor of an operand that starts at p, in rows of 128 bytes swizzled by 128 bytes. `groups`: bytes from 8
-// such rows to the next 8 (PTX: stride); `chunks`: from 64 values to the next 64 of a row (PTX: leading dimension; read
+// The descriptor of an operand that starts at p, in rows of 128 bytes with 128-byte swizzle. groups: bytes from 8 such
+// rows to the next 8 (PTX: stride). chunks: bytes from 64 values of a row to its next 64 (PTX: leading dimension; read
 // only ALONG_MN).
 __device__ inline uint64_t wgmma_operand(const void* p, int chunks, int groups) {
     const uint64_t start = (shared_address(p) & 0x3ffff) >> 4;
     return start | uint64_t(chunks >> 4) << 16 | uint64_t(groups >> 4) << 32 | uint64_t(1) << 62;
 }
 
-// ROWS x COLUMNS in chunks of 64 columns. Within each 8 rows of a chunk, row r has its 16-byte pieces exchanged: piece
-// i lies where i ^ r would.
+// ROWS x COLUMNS in chunks of 64 columns. Within each 8 rows of a chunk the 16-byte pieces of row r are permuted: piece
+// i lies at i ^ r.
 template <int ROWS, int COLUMNS> struct alignas(1024) Tile {
     static_assert(ROWS % 8 == 0 && COLUMNS % 64 == 0);
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
@@ -52,21 +52,21 @@ constexpr bool SM90A = true;
 #include <hopper_on_cpu.h>
 #else
 
-// The body of a kernel that calls any of the below stands within `if constexpr (SM90A)`: empty for other architectures.
+// A kernel that calls any of these has its body in `if constexpr (SM90A)`: it is empty for other architectures.
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 constexpr bool SM90A = true;
 #else
 constexpr bool SM90A = false;
-#pragma nv_diag_suppress 177    // functions that nobody calls then
+#pragma nv_diag_suppress 177    // no warning for the functions that are then unused
 #endif
 
 // ---- mbarriers ------------------------------------------------------------------------------------------------------
 
-// A phase ends when `arrivals` have come and all the bytes that were announced.
+// A phase ends after `arrivals` arrivals, when all announced bytes have come.
 __device__ inline void mbarrier_init(uint64_t* b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
 }
-// Behind the inits, before the barrier that lets the others (and TMA) use them.
+// Called after the inits, before the barrier after which other threads and TMA use them.
 __device__ inline void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void mbarrier_arrive(uint64_t* b) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
@@ -85,13 +85,13 @@ __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
 
-// Starts copying the map's box at these coordinates to shared memory, zeros where it leaves the tensor.
+// Starts copying the map's box at these coordinates to shared memory, with zeros outside the tensor.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2,%3,%4,%5}], [%6];"
         ::"r"(shared_address(to)), "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(shared_address(full)) : "memory");
 }
-// The next three: 16-byte aligned, a multiple of 16 bytes.
+// For the next three, addresses and sizes are multiples of 16 bytes.
 __device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t* full) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(full)) : "memory");
@@ -105,7 +105,7 @@ __device__ inline void bulk_add(float* to, const float* from, int bytes) {
                  ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Of the calling thread's stores and adds, all of them committed.
+// Wait for all committed stores and adds of the calling thread: until their source is read, until they are done.
 __device__ inline void bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
@@ -121,15 +121,15 @@ __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::c
 
 // ---- blocks that take turns -----------------------------------------------------------------------------------------
 
-// Waits until *turn is mine. Who passes it on must be a block of lower index: blocks start in the order of their index
-// (as GPUs have it; no manual promises it), so that it runs or has ended.
+// Waits until *turn is mine. Only a block of lower index may pass it on: blocks start in the order of their index (GPUs
+// do so; no manual promises it), so that block runs or has ended.
 __device__ inline void turn_wait(const int* turn, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
     while (now != mine);
     asm volatile("fence.proxy.async.global;" ::: "memory");    // what follows is a bulk copy
 }
-// After bulk_wait: what the calling thread has copied is done for the one whose turn is next.
+// Called after bulk_wait: the calling thread's copies are then visible to the block whose turn is next.
 __device__ inline void turn_pass(int* turn, int next) {
     __threadfence();
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
@@ -137,7 +137,7 @@ __device__ inline void turn_pass(int* turn, int next) {
 
 // ---- registers ------------------------------------------------------------------------------------------------------
 
-// By all warps of a warpgroup: gives registers back, or takes them (waits until there are enough).
+// Called by all warps of a warpgroup: gives registers back, or takes more (waits until there are enough).
 template <int count> __device__ inline void registers_give() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(count));
 }
@@ -147,7 +147,7 @@ template <int count> __device__ inline void registers_take() {
 
 // ---- products by warpgroup ------------------------------------------------------------------------------------------
 
-// Keeps the compiler from moving what it does with d across this point.
+// Keeps the compiler from moving its uses of d across this point.
 template <int n> __device__ inline void wgmma_pin(float (&d)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+f"(d[i])::"memory");
@@ -156,21 +156,21 @@ template <int n> __device__ inline void wgmma_pin(uint32_t (&a)[n]) {
 #pragma unroll
     for (int i = 0; i < n; i++) asm volatile("" : "+r"(a[i])::"memory");
 }
-// Before products that read or write these registers, if anything else has written them.
+// Comes before products that read or write these registers, if other code has written them.
 template <class... R> __device__ inline void wgmma_fence(R&... registers) {
     (wgmma_pin(registers), ...);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
 __device__ inline void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all but the last `but` committed groups; these registers were theirs.
+// Waits for all but the last `but` committed groups, which have used these registers.
 template <int but, class... R> __device__ inline void wgmma_wait(R&... registers) {
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(but) : "memory");
     (wgmma_pin(registers), ...);
 }
 
 // d (64 x N, float) = a b, or d + a b, with a (64 x 16) and b (16 x N) bf16 and N twice the size of d.
-// Warp w has rows 16 w and on: d[4 j + e] is there what d[e] of mma_m16n8k16 is for columns 8 j and on. Four registers
-// of a are as in mma_m16n8k16, too: pairs of a d from 8 k on are the a of columns 16 k and on.
+// Warp w has rows 16 w to 16 w + 15: d[4 j + e] is d[e] of mma_m16n8k16 for the columns from 8 j on. An a in registers
+// is that of mma_m16n8k16, too: elements of a d from 8 k on, in pairs, are the a of columns from 16 k on.
 #define R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define R16(d, i) R4(d, i), R4(d, i + 4), R4(d, i + 8), R4(d, i + 12)
 #define D32                                                                                                        \
@@ -192,7 +192,7 @@ template <Along A, Along B> __device__ inline void wgmma(float (&d)[64], uint64_
                  : R16(d, 0), R16(d, 16), R16(d, 32), R16(d, 48)
                  : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));
 }
-// a in registers, added always.
+// d += a b, with a in registers.
 template <Along B> __device__ inline void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
     asm volatile(WGMMA(64) "{" D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
                  : R16(d, 0), R16(d, 16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));

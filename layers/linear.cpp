@@ -1,6 +1,7 @@
-// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it. Bound by FMAs: 2 N C OC of
-// them forward, 4 N C OC backward. With bf16 parameters the inputs of every product are rounded to bf16; sums and
-// results are float. Up to GEMV_ROWS rows, those of generation, go to gemv.
+// linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it.
+//
+// Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters the inputs of every product are
+// rounded to bf16; sums and results are float. Up to GEMV_ROWS rows, as in generation, go to gemv.
 #include "layers/simd/vec.h"
 
 namespace ISA {
@@ -8,7 +9,7 @@ void matmul(const Matmul<float>& m);
 void matmul(const Matmul<bf16>& m);
 int64_t matmul_scratch(const Matmul<float>& m);
 int64_t matmul_scratch(const Matmul<bf16>& m);
-// gelu: null, or also gelu(y)
+// gelu: if not null, gets gelu(y).
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC);
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
@@ -17,7 +18,7 @@ int64_t gemv_scratch(int C);
 
 template <class P> constexpr bool halves = sizeof(P) == 2;
 
-// The products, by what they are for. y = x w^T
+// The three products. y = x w^T
 template <class P> static Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
     return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
 }

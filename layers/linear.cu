@@ -1,17 +1,16 @@
 // linear.cu - y = x w^T + b + residual and its gradients: cuBLASLt's matrix products, and only here. Up to GEMV_ROWS
 // rows go to a kernel of our own (linear_kernels.cuh).
 //
-// cuBLASLt counts columns first: a row-major (N,OC) is its (OC,N), with leading dimension OC. So the factors change
-// places, and D (m,n) = op(A) (m,k) op(B) (k,n) is
+// cuBLASLt's matrices are column-major: a row-major (N,OC) is its (OC,N), with leading dimension OC. So the factors
+// change places, and D (m,n) = op(A) (m,k) op(B) (k,n) is
 //     y  (OC,N) = w (C,OC)^T x  (C,N)     2 N C OC FLOPs each. At least N C + C OC + N OC elements move: with C=768,
 //     dx (C,N)  = w (C,OC)   dy (OC,N)    OC=2304, bf16 and many rows that is 576 FLOPs a byte, where an H200 does 206
 //     dw (C,OC) = x (C,N)    dy (OC,N)^T  in the time that a byte takes (989 TFLOP/s, 4.8 TB/s): bound by tensor cores.
-// An epilogue's vector runs along m (bias, the sums of dpre), but that of BGRADB, the sums of dy, along n.
+// An epilogue's vector (bias, the sums of dpre) runs along m; that of BGRADB, the sums of dy, along n.
 //
-// Some epilogues are free, some slow the product down by more than a kernel of their own costs, some do not exist, and
-// which is which depends on GPU, type and version. So at the first call of a form all algorithms are tried, on the
-// call's operands, and the same in steps against them; the fastest stays. Each gives the same bits every time (cuBLAS
-// guide, results reproducibility), two of them need not.
+// An epilogue may be free, cost more than a kernel of its own, or not exist, depending on GPU, type and version.
+// So the first call of a form tries all algorithms on the call's operands, and the same work in separate steps, and
+// keeps the fastest. An algorithm gives the same bits every time (cuBLAS guide, results reproducibility), two need not.
 #include <algorithm>
 #include <cinttypes>
 #include <compare>
@@ -40,7 +39,7 @@ namespace {
 
 constexpr int64_t WORKSPACE = 32 << 20;     // what NVIDIA advises for Hopper; the algorithms get no more
 constexpr int CANDIDATES = 8, RUNS = 3;
-constexpr float CLEARLY = 0.97f;            // a time below this share of another is no accident
+constexpr float CLEARLY = 0.97f;            // a time below this share of another counts as faster
 
 // D = op(A) op(B) (+ C), through an epilogue; all matrices dense. C and D, bias, sums and aux are of one type.
 struct Form {
@@ -50,12 +49,12 @@ struct Form {
     int m, n, k;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     bool add = false;
-    int alignment = 16;    // of all pointers, in bytes; vector loads and TMA want 16, nothing wants more
+    int alignment = 16;    // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
     auto operator<=>(const Form&) const = default;
 
     bool has_bias() const { return epilogue & CUBLASLT_EPILOGUE_BIAS; }
     bool has_aux() const { return epilogue & 128; }
-    int sums() const {    // how many the epilogue makes
+    int sums() const {    // how many sums the epilogue computes
         return epilogue == CUBLASLT_EPILOGUE_BGRADB ? n : epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m : 0;
     }
     int64_t out_size() const { return out == CUDA_R_32F ? 4 : 2; }
@@ -72,11 +71,11 @@ struct Operands {
     const void *a, *b, *c;    // c: null, d or what d shares no element with
     void* d;
     const void *bias = nullptr, *aux = nullptr;    // GELU_AUX_BIAS writes aux
-    float* sums = nullptr;                         // += the epilogue's
+    float* sums = nullptr;                         // += the epilogue's sums
 };
 
 struct Plan {
-    bool usable = false;    // or else: done in steps
+    bool usable = false;    // false: done in steps
     cublasLtMatmulDesc_t operation{};
     cublasLtMatrixLayout_t a{}, b{}, d{};
     cublasLtMatmulAlgo_t algorithm{};
@@ -85,7 +84,7 @@ struct Plan {
 typedef std::function<void(const Operands&)> Steps;
 
 std::map<Form, Plan> plans;
-// By Form::text: the algorithm in hex, or "-" for steps. What cuda_choices tells and cuda_choose was told.
+// By Form::text: the algorithm in hex, or "-" for steps. cuda_choices writes it out, cuda_choose fills it.
 std::map<std::string, std::string> chosen;
 
 cublasLtHandle_t handle() {
@@ -112,7 +111,7 @@ Plan describe(const Form& f) {
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, f.ta);
     set(p.operation, CUBLASLT_MATMUL_DESC_TRANSB, f.tb);
     set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE, f.epilogue);
-    // Any pointers of this alignment, as it is all that is read of them until the call.
+    // Any pointers of this alignment will do: until the call nothing else of them is read.
     void* const aligned = reinterpret_cast<void*>(uintptr_t(f.alignment));
     if (f.has_bias() || f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, aligned);
     if (f.has_aux()) {
@@ -132,7 +131,7 @@ void forget(Plan& p) {
 
 cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256);
-    char* scratch = static_cast<char*>(cuda_scratch(sums_bytes + WORKSPACE));    // held whatever the algorithm takes
+    char* scratch = static_cast<char*>(cuda_scratch(sums_bytes + WORKSPACE));    // whatever the algorithm needs
     if (f.has_bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
     if (f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(scratch));
     if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
@@ -158,7 +157,7 @@ std::vector<Candidate> candidates(const Form& f, const Plan& p) {
         CUBLAS_CHECK(cublaslt.MatmulPreferenceSetAttribute(preference, what, &value, sizeof value));
     };
     prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t(WORKSPACE));
-    // Sums over k that are split are put together in order and in float; never in place or in the output's type.
+    // A split sum over k is joined in order and in float; never in place or in the output's type.
     prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
     for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
@@ -199,13 +198,13 @@ float time_of(const std::function<void()>& f) {
     return ms / RUNS;
 }
 
-// The call's operands, with memory of its own for what a trial must not write: what is added to. False: none left.
+// Gives a trial its own memory for outputs that it would add to. False: no memory is left.
 bool trial_operands(const Form& f, Operands& x, char** memory) {
     const int64_t d = f.add && x.c == x.d ? round_up(int64_t(f.m) * f.n * f.out_size(), 256) : 0, sums = f.sums() * 4;
     *memory = nullptr;
     if (d + sums == 0) return true;
     if (cudaMalloc(memory, size_t(d + sums)) != cudaSuccess) {
-        (void)cudaGetLastError();    // not an error that stays
+        (void)cudaGetLastError();    // clears the error
         return false;
     }
     if (d) x.d = *memory;
@@ -213,11 +212,11 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
     return true;
 }
 
-// The known algorithm, if it is one of those offered (bytes from a file are compared, never used). Else the fastest,
-// tried on the call's own operands; or none, where the steps are faster. A bias alone is no reason for steps.
+// Takes the known algorithm, if cuBLASLt offers it (bytes from a file are compared, never used). Else the fastest on
+// the call's own operands; or none, where the steps are faster. For a bias alone the steps are not tried.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known) {
     if (steps && known == "-") return;
-    if (f.has_aux() && f.m % 8) return;    // what cuBLASLt asks of aux' leading dimension
+    if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
     const std::vector<Candidate> found = candidates(f, plan);
     if (found.empty()) return;
     auto use = [&](const Candidate& c) {
@@ -256,7 +255,7 @@ Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
     return plan;
 }
 
-// steps(operands) does the same in several calls: for where cuBLASLt has no such epilogue, or a slow one.
+// steps(operands) does the same in several calls, where cuBLASLt has no such epilogue or a slow one.
 template <class F> void multiply(Form f, const Operands& x, F steps) {
     uintptr_t all = 16;
     for (const void* p : {x.a, x.b, x.c, static_cast<const void*>(x.d), x.bias, x.aux}) all |= uintptr_t(p);
@@ -268,7 +267,7 @@ template <class F> void multiply(Form f, const Operands& x, F steps) {
 }
 void multiply(const Form& f, const Operands& x) { multiply(f, x, Steps()); }
 
-// Before the choices of another library or device.
+// Choices hold for one version of the library on one kind of device, which this names.
 std::string header() {
     char s[80];
     snprintf(s, sizeof s, "cuBLASLt %zu sm_%d %d", cublaslt.GetVersion(), cuda_capability(), cuda_multiprocessors());
@@ -381,7 +380,7 @@ template <> void linear_entries(Ops<float>& o, Dtype dtype) {
 }
 template <> void linear_entries(Ops<bf16>& o, Dtype) { Linear<bf16, Dtype::bf16>::entries(o); }
 
-// The workspace and, beside it or by itself, a column's sums.
+// The larger of two: a workspace with an epilogue's sums beside it, and the partial sums of columns.
 template <class T> int64_t linear_scratch(const ScratchSizes& s) {
     const int64_t N = int64_t(s.B) * s.S, columns = std::max({s.C, s.F, (s.h.NH + 2 * s.h.NKV) * s.h.HS});
     return std::max(WORKSPACE + round_up(columns * 4, 256), ceil_div(N, sum_rows(N)) * columns * 4);

@@ -9,10 +9,10 @@ namespace {
 
 // y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = that, y = gelu(pre)
 //
-// Generation's products. Bound by reading w once: OC C elements; x comes from L1. A warp takes R rows of w, and `split`
-// warps share them where C is long: then a lane has about four 16-byte loads of w, all in flight. A weight costs N
-// multiply-adds and its conversion: with N = 8 an H200, which reads 10 weights of bf16 a clock and multiprocessor and
-// does 128 operations, would be bound by these.
+// Generation's products. Bound by reading w once: OC C elements; x comes from L1. A warp takes R rows of w; where C is
+// long, `split` warps share them, so that a lane has about four 16-byte loads of w, all in flight. A weight costs N
+// multiply-adds and its conversion. Per clock, a multiprocessor of an H200 reads 10 bf16 weights and does 128
+// operations: with N = 8 these would be the bound.
 constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
 
 template <class T, int W, int N, int R>
@@ -30,7 +30,7 @@ __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, co
         for (int k = 0; k < FLIGHT; k++)
             if (const int c = from + k * stride; c < C) {
 #pragma unroll
-                for (int r = 0; r < R; r++) {    // rows behind the last: the last again
+                for (int r = 0; r < R; r++) {    // past the last row: the last one again
                     const int64_t o = mine + r < OC ? mine + r : OC - 1;
                     weight[k][r] = load<W>(w + o * C + c);
                 }
@@ -68,7 +68,7 @@ template <class T, int MOST = GEMV_ROWS, int N = 1>
 void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
     if constexpr (N < MOST)
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
-    constexpr int R = N > 1 ? 2 : 1;    // with several rows of x, half its loads
+    constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
     const int loads = int(ceil_div(C, 32 * VEC<T>)), split = loads <= 4 ? 1 : loads <= 8 ? 2 : 4;
     const Launch by = {unsigned(ceil_div(OC, GEMV_WARPS / split * R)), GEMV_WARPS * 32};
     auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, split); };
@@ -79,9 +79,9 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
 
 // out[p,c] = sum of x[n,c] over the p-th range of rows; or += where there is one range.
 //
-// 32 lanes side by side, each with one vector of columns; every eighth row a warp; then the warps in order. Bound by
-// reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in L2 and are summed by the same kernel. How
-// many ranges there are depends on N alone.
+// Each of a warp's 32 lanes has one vector of columns; each warp adds every eighth row; then the warps' sums are added
+// in order. Bound by reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in L2 and are added by
+// the same kernel. The number of ranges depends on N alone.
 constexpr int SUM_WARPS = 8, SUM_PARTS = 128, SUM_ROWS = 64;
 
 // The next ROWS of a warp's rows: all loads are under way before the first is waited for.
@@ -110,7 +110,7 @@ template <class X, int W> __global__ void column_sums_kernel(float* out, const X
     for (int i = 0; i < W; i++) sums[warp][i][lane] = sum[i];
     __syncthreads();
     if (warp >= W || c >= C) return;
-    float s = 0;    // of column c + warp
+    float s = 0;    // the sum of column c + warp
     for (int i = 0; i < SUM_WARPS; i++) s += sums[i][warp][lane];
     float& to_column = out[blockIdx.y * int64_t(C) + c + warp];
     to_column = add ? to_column + s : s;
@@ -135,7 +135,7 @@ template <class X> void column_sums(float* out, const X* x, int N, int C) {
     sum_ranges(out, partial, parts, C, parts, true);
 }
 
-// y[n,o] = b[o] + residual[n,o]: what a product that cannot take a bias is added to.
+// y[n,o] = b[o] + residual[n,o]: a product that cannot take a bias is then added to y.
 template <class T> __global__ void bias_rows_kernel(T* y, const T* b, const T* residual, int64_t n, int OC) {
     const int64_t i = blockIdx.x * 256ll + threadIdx.x;
     if (i < n) y[i] = from_float<T>(to_float(b[i % OC]) + (residual ? to_float(residual[i]) : 0));

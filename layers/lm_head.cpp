@@ -1,8 +1,8 @@
-// lm_head.cpp - softmax and cross entropy of rows of logits, one exp an element.
+// lm_head.cpp - softmax and cross entropy of rows of logits. Bound by one exp per element.
 //
-// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1: exp(x - top) with the running maximum is summed
-// and written; a second pass, from L2, multiplies each piece by scale / sum * exp(its top - last top). The loss is
-// log(sum) + (top - target's logit): finite where -log(p) is not.
+// A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes exp(x - top), where
+// top is the largest logit so far. The second pass, from L2, multiplies each piece by scale / sum * exp(its top - last
+// top). The loss is log(sum) + (top - target's logit): finite where -log(p) is not.
 #include "layers/simd/vec.h"
 
 namespace ISA {

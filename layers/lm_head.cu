@@ -1,21 +1,21 @@
 // lm_head.cu - softmax and cross entropy of rows of logits, in place.
 //
-// A block a row, 16 bytes a thread at a time. Each thread keeps the maximum of what it has seen and the sum of
+// One block per row, 16 bytes per thread at a time. Each thread keeps the maximum of what it has seen and the sum of
 // exp(x - maximum) (Milakov & Gimelshein 2018), so that one pass over the row gives both; the gradient needs a second.
 // The loss is log(sum) + (maximum - target's logit): finite where -log(p) is not.
 //
-// Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass finds the row in shared
-// memory where two rows fit a multiprocessor, else in L2, which then passes 3 elements instead of 2. GPT-2's 50304
-// logits in bf16 are 100608 bytes: two blocks and their rows fit the 228 KB of an H100, whose L2 would else be as busy
-// as its memory. An A100 has 164 KB. One block a multiprocessor would read while nothing is written and write while
-// nothing is read, which costs more than L2 does: the rows of two (21.7 MB on 108 multiprocessors) fit its 40 MB.
+// Bound by memory: V elements read, Vp written; for the loss alone V read. The second pass reads the row from shared
+// memory if a multiprocessor has room for two rows, else from L2, which then moves 3 elements instead of 2. GPT-2's
+// 50304 logits in bf16 are 100608 bytes: two rows fit the 228 KB of an H100, whose L2 would otherwise be as busy as its
+// memory. They do not fit the 164 KB of an A100. One block per multiprocessor would never read and write at the same
+// time, which costs more than going through L2: there the rows of two blocks on 108 multiprocessors take 21.7 of 40 MB.
 #include "ptx.cuh"
 
 namespace {
 constexpr int THREADS = 768;    // two blocks of 1024 would leave a thread 32 registers: bf16 spills
 constexpr float LOG2E = 1.44269504f;
 
-// Of some logits: the largest, and sum exp(x - largest). It begins at the lowest finite number, so that -inf among them
+// The largest of some logits, and sum exp(x - largest). It begins at the lowest finite number, so that a logit of -inf
 // adds 0 and no NaN; NaN and +inf make the sum NaN.
 struct Softmax {
     float top = -3.402823466e38f, sum = 0;
@@ -53,10 +53,10 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_row(float* loss, T* 
                                                                 const int* target, float scale, int V, int Vp) {
     const int64_t n = blockIdx.x;
     const T* x = logits + n * Vp;
-    const int vectors = V / W;    // of logits alone; the rest of the row goes one by one
+    const int vectors = V / W;    // whole vectors of logits; the rest of the row is done element by element
     T* kept = KEEP ? dynamic_shared<Vec<T, W>>().v : nullptr;
     const int y = target[n];
-    const float logit = to_float(x[y]);    // now: behind the first barrier it may be overwritten
+    const float logit = to_float(x[y]);    // read now: after the first barrier it may be overwritten
 
     Softmax own;
     each_vector<W>(x, vectors, [&](int i, const Vec<T, W>& v) {
@@ -70,18 +70,18 @@ __global__ void __launch_bounds__(THREADS, 2) cross_entropy_row(float* loss, T* 
 
     T* d = dlogits + n * Vp;
     const float factor = scale / sum;
-    each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // what this thread put there
+    each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // the vectors that this thread kept
         Vec<T, W> g;
         for (int j = 0; j < W; j++) g.set(j, Softmax::exp(v[j] - top) * factor);
         store<W>(d + i * W, g);
     });
     for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
         d[v] = from_float<T>(v < V ? Softmax::exp(to_float(x[v]) - top) * factor : 0.0f);
-    __syncthreads();    // the target's element is written, and now by another thread
+    __syncthreads();    // the target's element has been written, by another thread
     if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale);
 }
 
-// Shared memory of a multiprocessor. Of it a block takes 1 KB for the system besides what it asks for.
+// A multiprocessor's shared memory, in bytes. The system takes 1 KB of it for each block, besides what the block asks.
 int64_t shared_bytes() {
     const int cc = cuda_capability();
     return 1024 * (cc == 80 || cc == 87 ? 164 : cc >= 90 && cc < 120 ? 228 : 100);

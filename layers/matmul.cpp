@@ -1,25 +1,25 @@
-// matmul.cpp - matrix products, and what can be done to their result while it is in L1.
+// matmul.cpp - matrix products, and what is done to their result while it is in L1.
 //
-// A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). Of A and B the smaller one is the
-// shared operand: of each block of k all threads pack it together. The other one is cut into panels of WIDE rows or
-// columns; the thread that works on a panel packs it, into L2, and meets all of the shared operand with it. The work is
-// shared out in tiles, not panels, so threads get the same amount of it; the sum of an element goes through k in order,
-// whichever thread does it. Rows of A that lie along k are read where they are, unless they must be rounded.
-// Bound by FMAs: 2 M N K, of bf16 pairs (AVX512-BF16) at twice the rate.
+// A tile of ROWS x MICRO sums stays in registers over up to DEEP words of k (micro). The smaller of A and B is the
+// shared operand: for each block of k all threads pack it together. The larger one is cut into panels of WIDE rows or
+// columns. The thread that works on a panel packs it into L2 and multiplies it by the shared operand. Work is divided
+// in tiles, not panels, so that threads get equal amounts. The sum of an element goes through k in order, whichever
+// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded.
+// Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // 24 of 32 registers hold sums, 12 of 16 on AVX2
-// Words of a panel's row; panels, and rows or columns of the shared operand that are packed at a time (4 MB). Between
-// strips lie PAD words, as strips a power of two apart share cache sets.
+// DEEP: words of k in a block. WIDE: rows or columns of a panel. TALL: rows or columns of the shared operand that are
+// packed at a time (4 MB). PAD: words between strips, because strips a power of two apart share cache sets.
 constexpr int DEEP = 768, WIDE = PACKED, TALL = 14 * WIDE, PAD = 16;
 
 INLINE int blocks_of(int K, int most) { return (K + most - 1) / most; }
 INLINE int up(int n, int unit) { return blocks_of(n, unit) * unit; }
 INLINE int even(int n, int most, int unit) { return up(blocks_of(n, blocks_of(n, most)), unit); }
 
-// ROWS rows of A: word k of row i at p[i * row + k * step]; rows beyond `last` are its copies.
+// ROWS rows of A: word k of row i is p[i * row + k * step]; rows beyond `last` repeat it.
 struct Strip {
     const float* p;
     int64_t row, step;
@@ -59,7 +59,7 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
         }
 }
 
-// What the epilogue will touch of a tile, while its sums are made.
+// Prefetches what the epilogue will read and write of a tile, while its sums are computed.
 template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n, int nv) {
     for (int i = m; i < m + rows; i++)
         for (int v = 0; v < nv; v++) {
@@ -70,7 +70,7 @@ template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n,
         }
 }
 
-enum class Then { add, slope, gelu };    // what more there is than bias and residual
+enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
 template <Then then, class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
     for (int i = m; i < m + rows; i++) {
         const int64_t row = int64_t(i) * g.N + n;
@@ -88,8 +88,8 @@ template <Then then, class P> static void epilogue(const Matmul<P>& g, int m, in
 namespace {
 template <class P, bool pairs, bool rounds> struct Product {
     const Matmul<P>& g;
-    static constexpr int PER = pairs ? 2 : 1;    // k of a word
-    struct Block { int k, n, words; };           // of k: [k, k + n)
+    static constexpr int PER = pairs ? 2 : 1;    // values of k in a word
+    struct Block { int k, n, words; };           // a range of k: [k, k + n)
 
     bool own_a() const { return g.M > g.N; }
     bool a_in_rows() const { return g.ca == 1 && !g.row_sums; }
@@ -98,7 +98,7 @@ template <class P, bool pairs, bool rounds> struct Product {
     int own_all() const { return own_a() ? g.M : g.N; }
     int depth() const { return even(g.K, DEEP * PER, 2 * VW); }
     int tall() const { return even(shared_all(), TALL, WIDE); }
-    // Words of `count` (a multiple of WIDE) packed rows or columns; room for the widest block of k.
+    // Words for `count` (a multiple of WIDE) packed rows or columns of the largest block of k.
     int64_t packed(int count) const { return int64_t(count) * (depth() / PER + PAD); }
     // Two blocks of the shared operand, as one is read while the next one is packed; a panel for each thread.
     int64_t shared_words() const { return own_a() || !a_in_place() ? 2 * packed(tall()) : 0; }
@@ -107,7 +107,7 @@ template <class P, bool pairs, bool rounds> struct Product {
         return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
 
-    // Where row m of A's, or column n of B's packed block starts: a multiple of ROWS or MICRO.
+    // Where row m of A's packed block, or column n of B's, starts. m: a multiple of ROWS; n: a multiple of MICRO.
     int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
     int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
 
@@ -129,7 +129,7 @@ template <class P, bool pairs, bool rounds> struct Product {
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
     }
 
-    // Row m (a multiple of ROWS) of A in place, or in `block`, packed from row m0 on.
+    // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, which was packed from row m0 on.
     Strip strip(Block k, int m, const float* block, int m0) const {
         const int last = least(ROWS, g.M - m) - 1;
         if (a_in_place()) return {g.a + m * g.ra + k.k, g.ra, 1, last};
@@ -157,7 +157,7 @@ template <class P, bool pairs, bool rounds> struct Product {
         else epilogue<Then::add>(g, m, rows, n, columns);
     }
 
-    // The panel at o0 meets strips [first, end) of the shared operand from s0 on.
+    // Multiplies the panel at o0 by strips [first, end) of the shared operand, which begins at s0.
     void panel(Block k, int o0, const float* own, int s0, const float* shared, int first, int end) const {
         for (int s = first; s < end; s++)
             if (own_a()) {
@@ -190,7 +190,7 @@ template <class P, bool pairs, bool rounds> struct Product {
                             if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
                             else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
                     }
-                    // A strip of a panel weighs as many as the panel has rows or columns.
+                    // A unit of work is one strip times one row or column of a panel.
                     const int64_t strips = blocks_of(here, unit), all = strips * own_all();
                     const int64_t from = all * id / threads, to = all * (id + 1) / threads;
                     for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
@@ -209,7 +209,7 @@ template <class P, bool pairs, bool rounds> struct Product {
 
 }   // namespace
 
-// f(the product) as this instruction set computes it
+// Calls f with the product as this instruction set computes it.
 template <class P, class F> static auto as_product(const Matmul<P>& g, F f) {
     if constexpr (NATIVE_BF16)
         if (g.halves) return f(Product<P, true, false>{g});

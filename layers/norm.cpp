@@ -1,8 +1,8 @@
-// norm.cpp - LayerNorm over rows of C. A row stays in L1 for all its passes, so memory is the bound: 8 bytes an element
-// forward, 16 backward.
+// norm.cpp - LayerNorm over rows of C. A row stays in L1 for all its passes, so memory is the bound: 8 bytes per
+// element forward, 16 backward.
 //
-// dw and db sum over rows: the rows are cut into at most PARTS ranges (by N alone, never by the number of threads),
-// each range sums into a row of its own, and these are added in order.
+// dw and db sum over rows. The rows are cut into at most PARTS ranges, by N alone and never by the number of threads.
+// Each range has sums of its own, and these are added in order.
 #include "layers/simd/vec.h"
 
 namespace ISA {

@@ -1,17 +1,16 @@
 // norm.cu - LayerNorm over rows of C.   y = xhat * w + b, xhat = (x - mean) * rstd; gradients as in layers/ops.h
 //
-// Forward: a warp a row, or a block a row where C is large, with x in registers as it came: the variance is a second
+// Forward: one warp per row, or one block per row where C is large. x stays in registers, so the variance is a second
 // pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
 //
-// Backward: a block takes up to 4 rows at once, and then others, PARTS * 4 further on; a thread has the same columns of
-// all of them. So dw and db of these columns sum up in its registers, and no warp adds another's. Each block writes its
-// sums to a row of scratch, and a second kernel adds these up in order: PARTS is a constant, so the bits depend on N
-// and C alone, not on the GPU. Bound by memory: reads 3 N C, writes N C elements, and up to 2 * PARTS * 8 C bytes of
-// partial sums that stay in L2. With bf16 not far from bound by instructions: about 30 an element, where an H200's
-// memory leaves time for 49.
+// Backward: a block takes up to 4 rows at once and steps on by PARTS * 4 rows. A thread has the same columns of all of
+// them, so the sums for dw and db of these columns stay in its registers. Each block writes its sums to a row of
+// scratch, and a second kernel adds the rows in order. PARTS is a constant, so the bits depend on N and C alone, not on
+// the GPU. Bound by memory: reads 3 N C, writes N C elements, and up to 2 * PARTS * 8 C bytes of partial sums that stay
+// in L2. In bf16 instructions are close behind: about 30 per element, where an H200's memory leaves time for 49.
 //
-// The residual is added by the product before (linear_forward), which reads N C more for it: 4 N C of traffic from the
-// product's output to y. A fused add + LayerNorm, being given the product's output, comes to 5 N C.
+// The product before this layer adds the residual (linear_forward) and reads N C more for it: 4 N C of traffic from the
+// product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
 #include "ptx.cuh"
@@ -19,7 +18,7 @@
 namespace {
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// One row by a warp or by a block, VECS vectors a thread: VECS * threads * VEC<T> >= C.
+// One row by a warp or by a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
 template <class T, int VECS, bool BLOCK>
 __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
 layernorm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C,
@@ -60,7 +59,7 @@ layernorm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w,
     if (thread == 0) mean[n] = m, rstd[n] = r;
 }
 
-// One row by a warp, of any C: x is read three times, from memory once.
+// One row by a warp, for any C. x is read three times, but from memory only once.
 template <class T>
 __global__ void layernorm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b,
                                              float eps, int N, int C, float inv_C) {
@@ -101,10 +100,11 @@ void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, c
 // ---- backward -------------------------------------------------------------------------------------------------------
 
 constexpr int PARTS = 512;          // blocks: four for each multiprocessor of the largest GPUs
-constexpr int MAX_THREADS = 224;    // of a block: its shared memory fits in the 99 KB that every GPU has
+constexpr int MAX_THREADS = 224;    // threads of a block: its shared memory then fits the 99 KB that every GPU has
 
-// A thread's columns of dy, x and dx of the R rows that its block works on and, on their way, of the next R. It copies
-// them for itself alone, so it need not wait for others. Zeros where there is no row or column: they add nothing.
+// A thread's columns of dy, x and dx: those of the R rows that its block works on and, while they are being copied, of
+// the next R. A thread copies only what it reads itself, so it waits for no other. Where there is no row or column it
+// has zeros, which add nothing.
 template <class T, int VECS> struct Held {
     static constexpr int R = 4 / VECS, VECTORS = 3 * R * VECS;
     static constexpr int SLOTS = 2 * VECTORS + 1;    // odd: no bank conflicts
@@ -165,10 +165,10 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
     for (int k = 0; k < VECS; k++)
         if (int c = H::column(k); c < C) weight[k] = load<W>(w + c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
-    // Two turns of warp_sums, too: a warp may write the next rows' while another reads these.
+    // warp_sums has two turns, too: a warp may write the next rows' sums while another reads these.
     for (int turn = 0; first < N; first += step, turn ^= 1) {
         held.fetch(turn ^ 1, first + step, dy, x, dx, N, C);
-        float m[R], r[R], sums[2 * R] = {};    // of each row: w dy, w dy (x - mean)
+        float m[R], r[R], sums[2 * R] = {};    // sums for each row: w dy, w dy (x - mean)
 #pragma unroll
         for (int j = 0; j < R; j++) {
             m[j] = __shfl_sync(0xffffffff, statistics, 2 * j);
@@ -196,7 +196,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
             if (lane == 0) warp_sums[turn][warp][j] = sum;
         }
         __syncthreads();
-        float total = 0;    // lane j: of sums[j]
+        float total = 0;    // lane j: the block's total of sums[j]
         for (int i = 0; i < warps; i++) total += lane < 2 * R ? warp_sums[turn][i][lane] : 0;
         total *= inv_C;
 #pragma unroll
@@ -216,11 +216,11 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
                 }
         }
     }
-    cp_async_wait<0>();    // zeros that are on their way yet
+    cp_async_wait<0>();    // the last fetch, of zeros, may still be under way
     store_parts(partial + int64_t(blockIdx.x) * 2 * C, dw, db, C);
 }
 
-// The same for any C, a row at a time. A thread's columns sum up in scratch.
+// The same for any C, one row at a time. The sums for a thread's columns are kept in scratch.
 template <class T>
 __global__ void layernorm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
                                               const float* mean, const float* rstd, int N, int C, float inv_C) {
@@ -245,10 +245,11 @@ __global__ void layernorm_backward_any_kernel(T* dx, float* partial, const T* dy
     }
 }
 
-// dw, db += the sum over p of partial[p,:,:] (parts,2,C): 32 columns a block, every 32nd part a warp, then the warps.
+// dw, db += the sum over p of partial[p,:,:] (parts,2,C). A block has 32 columns; each of its warps adds every 32nd
+// part, then the warps' sums are added in order.
 __global__ void layernorm_parameters_kernel(float* dw, float* db, const float* partial, int parts, int C) {
     SHARED(float[32][32], warp_sums);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;    // of 2 C
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;    // below 2 C
     float sum = 0;
     if (c < 2 * C)
 #pragma unroll 8

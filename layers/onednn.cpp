@@ -1,9 +1,9 @@
 // onednn.cpp - oneDNN's matrix products in the place of our own: for CPUs with AMX, whose tiles multiply bf16, and to
-// be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). Nothing else knows of it.
+// be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). No other file knows of oneDNN.
 //
-// The same bits for any number of threads is a promise of our loops; of oneDNN it is an observation (2.6: all forms
-// with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows; not so with AVX2, FLATGPT_ISA=avx2).
-// Weights that are bf16 go into the products as they are, x and dy as rounded copies in scratch.
+// Our loops give the same bits for any number of threads by construction. For oneDNN this is only an observation (2.6:
+// all forms with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows; not so with FLATGPT_ISA=avx2).
+// bf16 weights go into the products as they are, x and dy as rounded copies in scratch.
 #include <algorithm>
 #include <array>
 #include <memory>
@@ -35,7 +35,7 @@ memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
 // Throws dnnl::error where this CPU has no such product.
 template <class P> Primitive make(const dnnl::engine& engine, const Matmul<P>& p) {
     const auto f32 = memory::data_type::f32, input = p.halves ? memory::data_type::bf16 : f32;
-    const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // of the bias
+    const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // the bias's type
     const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
     const memory::desc c = dense(p.M, p.N, f32), bias = p.bias ? dense(1, p.N, type) : memory::desc();
     dnnl::post_ops after;
@@ -129,8 +129,8 @@ template <Isa isa, class P> struct OneDnn {
                                       .c = dx, .halves = halves},
                             dy_in, w))
             return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-        // oneDNN shares the sum over k out to threads where k is long (2048 and more) and the result small, and then
-        // the bits depend on their number: it gets shorter sums, in order.
+        // Where k is long (2048 and more) and the result small, oneDNN divides the sum over k among threads, and the
+        // bits then depend on their number. So it gets shorter sums, one after the other.
         constexpr int MOST = 1984, size = halves ? 2 : 4;
         const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
         for (int64_t n = 0; n < N; n += step) {
@@ -145,7 +145,7 @@ template <Isa isa, class P> struct OneDnn {
         if (db) cpu_loops<float>(isa).column_sums(db, dy, N, OC);
     }
 
-    // Includes our own products' scratch only for few rows.
+    // Counts our own products' scratch only for few rows: with more rows they are a rare fallback.
     static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
         const Loops<P>& loops = cpu_loops<P>(isa);
         int64_t most = loops.scratch_beside_products(B, S, C, h);

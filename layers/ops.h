@@ -11,8 +11,8 @@ template <class P> struct GradOf { typedef P type; };
 template <> struct GradOf<bf16> { typedef float type; };
 template <class P> using Grad = typename GradOf<P>::type;
 
-// Attention's heads, and what a query sees of the keys at or before it: all; the last `window`, itself included; or
-// those of its own document.
+// Attention's heads, and which of the keys at or before its position a query sees: all of them; the last `window`, its
+// own included; or those of its own document.
 struct Heads {
     int NH, NKV, HS;    // query heads h share key/value head h / (NH / NKV)
     int window = 0;     // 0: no limit
@@ -24,13 +24,13 @@ struct Heads {
 };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
-// Over which a step is not applied. A gradient norm above clip (0: never) is scaled down to it.
+// A step whose loss or norm is above these is not applied. Gradients with a norm above clip (0: never) are scaled down.
 struct Limits { double clip = 0, loss = INFINITY, norm = INFINITY; };
 // What a step came to. Lies on the device: gate writes it, adamw reads it.
 struct Step {
     double loss, norm;           // mean loss, global gradient norm before clipping
     int64_t updates;             // applied so far, this one included
-    float scale;                 // of the gradients: 1, or what clips them
+    float scale;                 // factor on the gradients: 1, or less where they are clipped
     float m_scale, v_scale;      // 1 / (1 - beta^updates)
     int skipped;                 // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
@@ -42,19 +42,19 @@ struct Backend {
     // Memory of this device. allocate gives null when there is none; it is zeroed and 64-byte aligned (256 on a GPU).
     void* (*allocate)(int64_t bytes) = nullptr;
     void (*release)(void* p, int64_t bytes) = nullptr;
-    void* (*allocate_host)(int64_t bytes) = nullptr;    // host memory that the device copies to and from by itself
+    void* (*allocate_host)(int64_t bytes) = nullptr;    // pinned host memory: copies need not wait for the host
     void (*release_host)(void* p, int64_t bytes) = nullptr;
-    int64_t (*free_bytes)() = nullptr;    // of this device's memory, now
+    int64_t (*free_bytes)() = nullptr;    // memory of this device that is free now
     int64_t (*mark)() = nullptr;
-    void (*wait)(int64_t mark) = nullptr;    // wait(mark()) waits for all that was handed over before mark
-    // Optional: what is called between record and the graph it returns is not done but kept; replay does it. Pointers
-    // and sizes stay those of the recording; everything must have been called once before.
+    void (*wait)(int64_t mark) = nullptr;    // wait(mark()) waits for all operations called before mark
+    // Optional (CUDA graphs). Operations called between record and recorded are kept, not run; replay runs them, with
+    // the pointers and sizes of the recording. Each must have been called once before it is recorded.
     void (*record)() = nullptr;
     void* (*recorded)() = nullptr;
     void (*replay)(void* graph) = nullptr;
     void (*release_graph)(void* graph) = nullptr;
 
-    int64_t logits_bytes = 0;    // of a chunk of the LM head: large enough to keep the device busy
+    int64_t logits_bytes = 0;    // size of a chunk of logits in the LM head: large enough to keep the device busy
     // Bytes of scratch that the operations will hold after calls of these sizes (for --dry-run).
     int64_t (*scratch_bytes)(int B, int S, int C, int F, int Vp, int head_rows, Heads h) = nullptr;
     // T float: attention_forward and _backward round q, k, v, dy, probabilities and their gradients to bf16 before they
@@ -81,7 +81,7 @@ template <class T, class P> const char* missing_operation(const Ops<T, P>& op) {
 
 // ---- tables without types -------------------------------------------------------------------------------------------
 
-// What the model's pointers point to. Only a table knows what these are.
+// What the model's pointers point to. Only a table knows the types behind them.
 struct Activation;
 struct Parameter;
 struct Gradient;
@@ -123,6 +123,6 @@ const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters, and the matrix products' other input is rounded to bf16 (in
 // attention both, with the probabilities and their gradients, where the CPU multiplies bf16); sums are float.
 template <class P> const Ops<float, P>& cpu_ops();
-bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX): others are slower by it
+bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX); without, bf16 is slower
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

@@ -35,8 +35,8 @@ __device__ inline void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
                  : "memory");
 }
 
-// Starts copying 16 bytes to shared memory, or 16 zeros where !valid. They are there, for this thread, after
-// cp_async_wait; for others after a barrier on top.
+// Starts copying 16 bytes to shared memory, or 16 zeros where !valid. This thread may read them after cp_async_wait,
+// other threads after a barrier that follows it.
 __device__ inline void cp_async_16(void* to, const void* from, bool valid = true) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                  "r"(valid ? 16 : 0)

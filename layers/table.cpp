@@ -3,7 +3,7 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Those without parameters among their arguments; the files of the others fill in their entries.
+// Operations whose arguments hold no parameters. The files of the others fill in their entries themselves.
 #define EACH(X)                                                                                          \
     X(embedding_backward) X(attention_forward) X(attention_backward) X(attention_cached) X(gelu_forward) \
     X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(column_sums) X(exponentials)

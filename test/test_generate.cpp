@@ -29,8 +29,8 @@ struct Small {
         g.init(1);
     }
 };
-// Its next token depends on all that came before. 94 tokens: of a byte tokenizer those are the letters '!' to '~', so
-// that a text tells its tokens.
+// Its next token depends on all tokens before. It has 94 tokens, which a byte tokenizer spells '!' to '~', so that its
+// text shows which tokens they are.
 struct Talker : Small {
     explicit Talker(int T) : Small(94, T) {
         float* params = typed<float>(g, g.shards.params);
@@ -39,8 +39,8 @@ struct Talker : Small {
                 params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
     }
 };
-// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is that
-// of the token to say, ten times as long.
+// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is ten
+// times the embedding of the token to say.
 struct Actor : Small {
     explicit Actor(const std::vector<int>& script, int T = 64, int V = 258) : Small(V, T) {
         float *wte = typed<float>(g, g.w.wte), *wpe = typed<float>(g, g.w.wpe);

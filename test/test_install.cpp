@@ -139,7 +139,7 @@ TEST_CASE("dist: an archive of the last commit that knows its version without gi
         SKIP("no git, or not its checkout");
     const std::string dir = temporary_directory();
     ProcessOptions outer;
-    outer.environment = {"MAKEFLAGS", "MAKELEVEL", "BUILD"};    // of the make that runs the tests
+    outer.environment = {"MAKEFLAGS", "MAKELEVEL", "BUILD"};    // set by the make that runs the tests
     const ProcessResult r = run_process({"make", "-s", "NO_DEPS=1", "NVCC=", "BUILD=" + dir + "/build", "dist",
                                          "DIST=" + dir}, outer);
     REQUIRE(r.exit_code == 0);

@@ -232,7 +232,7 @@ TEST_CASE("train: what cannot be done is said in one line with the right exit co
 TEST_CASE("train: --batch auto is the largest that fits and divides the step") {
     Ops<float> op = cpu_ops<float>();
     op.free_bytes = [] { return free_memory; };
-    for (int rows : {0, 7, 60, 5000, -60}) {    // of a step; 0: --total-batch is not given; -: two CPU ranks share
+    for (int rows : {0, 7, 60, 5000, -60}) {    // rows per step; 0: no --total-batch; negative: two CPU ranks share
         Trainer t;
         t.progress.quiet = true;
         if (rows < 0) t.ranks.place.local_ranks = 2, rows = -rows;

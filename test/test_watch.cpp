@@ -103,7 +103,7 @@ int one_rank(const Task& t) {
 }
 }   // namespace
 
-TEST_CASE("watch: one rank") {    // of the jobs below
+TEST_CASE("watch: one rank") {    // the jobs below start it
     if (const char* text = getenv("FLATGPT_WATCH")) finish(one_rank(Task::parse(text)));
 }
 

@@ -29,7 +29,7 @@ struct ThreadComm final : Comm {
             queue.pop_front();
         }
     }
-    template <class X> std::vector<X> sum(X* mine, int64_t from, int64_t n) {    // of [from, from+n)
+    template <class X> std::vector<X> sum(X* mine, int64_t from, int64_t n) {    // elements [from, from+n)
         std::vector<X> all(size_t(n), X(0));
         meeting.x[size_t(rank)] = mine;
         meeting.barrier.arrive_and_wait();

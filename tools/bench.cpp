@@ -1,8 +1,8 @@
 // bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
 //
-// The floor of a row is what its FLOPs and bytes (tools/bench_work.h) cost at the ceilings measured first, in this run. Best
-// and median are both shown: on a machine with other work the best is the figure, and the distance says how much to
-// trust it.
+// The floor of a row is the time its FLOPs and bytes (tools/bench_work.h) take at the peaks, which are measured first.
+// Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
+// them says how far to trust it.
 #include "bench.h"
 
 #include <memory>
@@ -81,14 +81,14 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     for (double spent = 0; times.size() < 4 || (spent < 3 && times.size() < 50);) {
         const double start = now_seconds();
         step.run(g);
-        if (ahead) (void)g.finish();    // of the step before, as the trainer does
+        if (ahead) (void)g.finish();    // finishes the step before, as the trainer does
         ahead = bench.device.gpu;
         if (!ahead) (void)g.finish();
         times.push_back(now_seconds() - start);
         spent += times.back();
     }
     if (ahead) (void)g.finish();
-    times.erase(times.begin());    // allocates, and chooses algorithms
+    times.erase(times.begin());    // the first step allocates, and chooses algorithms
     // Products: 6 FLOPs a weight; causal attention: 2 C S forward, 5 C S backward, a layer. Its bytes, which a small
     // model's caches may hold, are left to the profile.
     const double flops = N * (6.0 * (12.0 * c.L * c.C * c.C + double(c.V) * c.C) + 7.0 * c.L * c.C * S);
@@ -111,7 +111,7 @@ Status run(const BenchOptions& o) {
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
     TRY(bench_operations(bench, c, B, S));
-    const auto reopen = [&](bool train) -> Status {    // an empty model: the one before gives its memory back
+    const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
         opened = open_device(o.device, train);
         TRY(opened.status);
@@ -151,8 +151,8 @@ Command bench_command() {
         {"Common",
          {{"--filter", &o->filter, "only rows whose name has this part"},
           {"--steps-only", &o->steps_only, "no single operations"},
-          {"--profile", &o->profile, "steps and generated tokens taken apart: time and floor of each operation"},
-          {"--json", &o->json, "one JSON object a row on standard output"}}},
+          {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
+          {"--json", &o->json, "one JSON object per row on standard output"}}},
         {"Sizes", sizes},
         {"Device", device_flags(o->device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
     });

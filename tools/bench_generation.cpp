@@ -1,8 +1,8 @@
-// bench_generation.cpp - a token after the other, for some sequences at once.
+// bench_generation.cpp - generation: one token after the other, for several sequences at once.
 //
-// Bound by memory for few sequences: every weight, and the caches so far, are read once a token. On the CPU that
-// bandwidth is measured right before and after each token, as that of a shared machine changes by the second (47 and 90
-// GB/s were seen within one run): a token's floor is what its bytes took just then.
+// Bound by memory for few sequences: every token reads all weights and the caches so far once. A shared machine's
+// bandwidth changes by the second (47 and 90 GB/s were seen within one run), so on the CPU it is measured right before
+// and after each token, and a token's floor is the time of its bytes at that bandwidth.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -23,7 +23,8 @@ template <class Get> std::vector<double> each(const std::vector<Measured>& token
     return x;
 }
 
-// Slow and fast: bandwidths on either side of the geometric mean of two percentiles, where these are far apart.
+// Tokens in slow and in fast phases of the machine, apart: where the 5th and 95th percentile of the bandwidth are far
+// apart, their geometric mean is the border.
 void print_ratios(const std::vector<Measured>& tokens) {
     auto bandwidths = each(tokens, [](const Measured& t) { return t.bandwidth; });
     std::sort(bandwidths.begin(), bandwidths.end());
@@ -56,7 +57,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
     const double weight = bench.device.dtype == Dtype::bf16 ? 2 : 4, entry = cpu ? 4 : weight;
-    const double weights = double(config_parameters(c)) - double(c.T) * c.C;    // of wpe one row
+    const double weights = double(config_parameters(c)) - double(c.T) * c.C;    // wpe: one row only
     const double flops = 2 * weights * rows;
     std::vector<Measured> tokens;
     double spent = 0, before = cpu ? cpu_read() : 0;

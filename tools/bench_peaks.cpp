@@ -1,5 +1,5 @@
-// bench_peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over
-// memory in huge pages.
+// bench_peaks.cpp - the CPU's peaks: a loop of FMAs, of bf16 dot products, of tile products, and a sum over memory in
+// huge pages.
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -13,8 +13,8 @@
 #endif
 
 namespace {
-// n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
-// something that depends on all of them.
+// n rounds of `chains` independent vector multiply-adds, which fit the registers with two more vectors. Returns a sum
+// of all, so that the compiler keeps them.
 #define FMA_LOOP(name, target_name, width, chains)                                                        \
     __attribute__((target(target_name))) float name(int64_t n) {                                          \
         typedef float vec __attribute__((vector_size(4 * width)));                                        \
@@ -53,8 +53,8 @@ struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
 };
 alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
 
-// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
-// round: the form of every real product.
+// n rounds of four products: two tiles of A (tmm4, tmm5) times two of B (tmm6, tmm7), loaded from L1 in each round, as
+// in every real product.
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
@@ -76,7 +76,7 @@ FMA_LOOP(fma_base, "default", 4, 12)
 #define WIDE
 #endif
 
-// The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
+// The sum of n 64-byte lines, n even. Prefetching makes it 8 % faster (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
     line a = {}, b = {};
@@ -106,8 +106,7 @@ constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than t
 const int64_t* far_memory = nullptr;
 }    // namespace
 
-// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
-// between some of them.
+// Takes one of several parts in turn, so that none is in a cache.
 double cpu_read() {
     static int next = 0;
     if (!far_memory) {
@@ -125,8 +124,8 @@ double cpu_read() {
     return double(PART) / (now_seconds() - start);
 }
 
-// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
-// cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes line by line. Reading 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its
+// floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
 #if defined(__x86_64__)
     const char* from = static_cast<const char*>(p);
@@ -140,7 +139,7 @@ void cpu_flush(const void* p, int64_t bytes) {
 }
 
 namespace {
-// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
 double tile_peak() {
 #if defined(__x86_64__)
     for (int t = 0; t < 4; t++)

@@ -1,8 +1,9 @@
-// bench_work.h - what a call of each operation takes at least: FLOPs and bytes, from its arguments. The floors of
+// bench_work.h - the least work of a call of each operation, FLOPs and bytes, from its arguments. The floors of
 // `flatgpt bench`'s rows and of its profile follow from these.
 //
-// FLOPs: of products and attention alone; an exp or a norm's sums are not counted. Bytes: every input read once, every
-// output written once, what is added to read and written. A floor in bytes binds where that memory is not in a cache.
+// FLOPs: those of products and attention; an exp or a norm's sums are not counted. Bytes: every input is read once,
+// every output written once, sums that are added to are read and written. Bytes bound a call if caches do not hold
+// them.
 #pragma once
 #include <algorithm>
 #include <vector>
@@ -13,7 +14,7 @@ struct Work {
     double products = 0;    // FLOPs at the products' ceiling
     double flops = 0;       // FLOPs at that of other arithmetic
     double bytes = 0;
-    int in = 0, out = 0;    // of a linear operation: its channels
+    int in = 0, out = 0;    // a linear operation's channels
 };
 
 // A function for each operation, with its name and its arguments.

@@ -1,4 +1,4 @@
-// info.cpp - `flatgpt info`: what a file or directory is, checked from end to end (of a folder of runs, their losses).
+// info.cpp - `flatgpt info`: what a file or directory is, checked from end to end; for a folder of runs, their losses.
 #include <cerrno>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -21,13 +21,13 @@
 
 namespace {
 struct Row {
-    const char* key;              // for --json; for people with spaces
+    const char* key;              // for --json; people see spaces for underscores
     nlohmann::ordered_json value;
     std::string text = {};        // for people; empty: the value
 };
 struct Info {
     std::vector<Row> rows;
-    Status status;                // the rows are what was found out before the error
+    Status status;                // if an error: the rows hold what was found before it
 };
 struct InfoOptions {
     bool devices = false;
@@ -48,7 +48,7 @@ std::string hex(uint64_t n) {
     return text;
 }
 
-// The first error decides the exit code; all are told.
+// All errors are printed; the first one decides the exit code.
 void add_error(Status* all, const Status& one) {
     if (one.ok()) return;
     if (!all->ok()) all->message += "\n" + one.message;
@@ -139,7 +139,7 @@ Info state_info(const std::string& text, const std::string& path) {
                                        count_row("epoch", s.epoch), count_row("skipped_updates", s.skipped)});
     return info;
 }
-// Of a flat file of options: those that say most about a run.
+// run.toml: the options that say most about a run.
 Info toml_info(const std::string& text, const std::string& path) {
     Result<std::vector<TomlSetting>> settings = toml_parse(text, path);
     if (!settings.ok()) return {{}, {Exit::input, settings.status.message}};
@@ -149,7 +149,7 @@ Info toml_info(const std::string& text, const std::string& path) {
             if (s.key == key && s.values.size() == 1 && !s.values[0].empty()) info.rows.push_back({key, s.values[0]});
     return info;
 }
-// A JSON file is known by its keys; where these say nothing, by its name, and the parser says what is missing.
+// A JSON file is recognized by its keys; if these say nothing, by its name, and the parser says what is missing.
 Info json_info(const std::string& path) {
     Result<std::string> text = read_file(path, 256 << 20);
     if (!text.ok()) return {{}, text.status};
@@ -222,7 +222,7 @@ Info unknown_file(const std::string& path, std::string_view head) {
                      "runs", path.c_str(), what.substr(0, hint).c_str())};
 }
 
-// By what it begins with; where that says nothing, by its name, and the parser says what is wrong.
+// A file is recognized by its first bytes; if these say nothing, by its name, and the parser says what is wrong.
 Info file_info(const std::string& path, const InfoOptions& o) {
     Result<File> file = File::open(path);
     if (!file.ok()) return {{}, file.status};
@@ -262,7 +262,7 @@ Info checkpoint_info(const std::string& dir) {
     return info;
 }
 
-// Every checkpoint of the run; more about the newest whole one. A run that has none yet has its losses.
+// Every checkpoint of the run, and more about the newest whole one. For a run without any yet, its losses.
 Info run_info(const std::string& run) {
     std::vector<std::string> dirs = checkpoint_list(run);
     Info info, newest;
@@ -299,7 +299,7 @@ std::vector<std::string> runs_in(const std::string& dir) {
     std::sort(runs.begin(), runs.end());
     return runs;
 }
-// A line a run, from its metrics and the names of its checkpoints, which are not read.
+// One line per run, from its metrics and the names of its checkpoints, which are not read.
 Info runs_info(const std::string& dir, const std::vector<std::string>& runs) {
     Info info{{kind("runs")}, {}};
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
@@ -365,7 +365,7 @@ Command info_command() {
              {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},
              {"--vocab", &o->vocab, "token ids in shards must be below this; 0: any", 0, 1 << 24},
              {"--raw-u16", &o->raw_u16, "the files are shards of uint16 without a header"},
-             {"--json", &o->json, "one JSON object a line"}},
+             {"--json", &o->json, "one JSON object per line"}},
             [o]() -> Status {
                 Status status;
                 if (o->paths.empty() && !o->devices)

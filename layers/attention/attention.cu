@@ -5,9 +5,9 @@
 //     dq_i = sum_j ds_ij k_j         dk_j = sum_i ds_ij q_i         dv_j = sum_i p_ij dy_i
 // over the pairs i, j where query i sees key j.
 //
-// bf16 goes to the tensor cores (layers/attention/sm90.cu, layers/attention/sm80.cu) where they take its head size. The rest, and
-// float always, is done by FMAs (layers/attention/plain.cu). FLATGPT_ATTENTION=sm90, sm80 or plain says to which kernels bf16
-// goes, for measurements and tests. Generation: layers/attention/cached.cu.
+// bf16 runs on tensor cores (sm90.cu, sm80.cu) where these take the head size. Other head sizes, and float, run on FMAs
+// (plain.cu). FLATGPT_ATTENTION=sm90, sm80 or plain chooses the kernels for bf16, for measurements and tests.
+// Generation is in cached.cu.
 #include "attention.cuh"
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace {
 
 enum class Kernels { plain, sm80, sm90 };
 
-// The newest that take these heads on this device, or what FLATGPT_ATTENTION says.
+// The newest kernels that take these heads on this device, or those that FLATGPT_ATTENTION names.
 Kernels kernels(Heads h) {
     const bool sm80 = attention_fits_sm80(h), sm90 = cuda_capability() == 90 && attention_fits_sm90(h);
     const char* asked = getenv("FLATGPT_ATTENTION");

@@ -1,5 +1,5 @@
 // attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
-// layers/ops.h. All read packed qkv in place, are causal, take windows, documents and grouped heads, and save lse alone.
+// layers/ops.h. All read packed qkv in place, are causal, take windows, documents and grouped heads, and save only lse.
 #pragma once
 #include "layers/cuda.cuh"
 
@@ -22,7 +22,7 @@ template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, 
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
 int64_t attention_scratch_plain(int B, int S, Heads h);
-// The S queries at positions from *pos, over the keys and values of caches that hold theirs already.
+// S queries at positions from *pos on, over caches that already hold their keys and values.
 template <class T>
 void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* qkv, int B, int S, const int* pos,
                             int maxT, Heads h);

@@ -2,31 +2,34 @@
 //
 // A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s - lse) and
 // ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed once for all tiles of keys;
-// dk and dv of a tile of keys stay near until its last tile of queries. 10 S^2/2 HS FLOPs a head.
-// The keys of a head are in n ranges (every n-th tile), n by the shape alone, and each has a dq of its own, added in
-// order afterwards. An item of work is (sequence, kv head) or, where these are too few for the threads, one range of
-// it: the same bits.
-// Windows, documents, padding and half: as in layers/attention/forward.cpp. half rounds q, k, v, dy, p and ds; delta is of floats.
-// Bound by FMAs; an exp for 10 HS of them. Extra memory: O(S) a thread, or n dq's.
+// dk and dv of a tile of keys stay in cache until its last tile of queries.
+//
+// The keys of a head are in n ranges (every n-th tile); n depends on the shape alone. Each range has a dq of its own,
+// and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
+// threads, one range of it: the bits are the same.
+//
+// Windows, documents, padding and half are as in forward.cpp. half rounds q, k, v, dy, p and ds; delta is summed from
+// floats. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread,
+// or n dq's.
 #include "tiles.h"
 
 namespace ISA {
 namespace {
-constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: score rows; strips of MR keys read beyond KB
+constexpr int QB = 96, KB = 128, LDS = KB + 2 * VW;    // LDS: distance of score rows; strips of MR keys read beyond KB
 constexpr int KEY_ROWS = tiles(KB, MR) * MR;
 static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whole");
 
-constexpr int NEXT = 16;    // rows to be written are asked for so far ahead
+constexpr int NEXT = 16;    // rows that are prefetched before they are written
 
 struct Back { float* dqkv; const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
-// Rows of queries that are held for a head: strips, and pairs of rows, end beyond S.
+// Rows of queries that are held for a head. Strips and pairs of rows reach beyond S.
 INLINE int rows_held(int S) { return (S + 2 * MR) / 2 * 2; }
 
 struct Tiles {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
-    float *q, *dy, *q_sum, *dy_sum, *delta;             // of all queries of the group: as A, and half's as B
+    float *q, *dy, *q_sum, *dy_sum, *delta;             // all queries of the group: as A, and with half also as B
     float* dq;
-    int packed;    // rows of q and dy
+    int packed;    // rows of q and dy that are packed so far
 };
 int64_t tile_floats(int S, Heads h) {
     const int64_t P = padded(h.HS), rows = int64_t(rows_held(S)) * (h.NH / h.NKV);
@@ -46,15 +49,15 @@ Tiles make_tiles(float* x, int S, Heads h) {
 }
 int64_t dq_floats(int S, Heads h) { return int64_t(h.NH / h.NKV) * rows_held(S) * padded(h.HS); }
 int ranges_of(int B, int S, Heads h) { return least(tiles(S, KB), tiles(32, B * h.NKV)); }
-// Whether the threads are busy with an item for each head.
+// Whether one item for each head keeps all threads busy.
 bool whole_heads(int heads, int threads) { return heads % threads == 0 || heads >= 4 * threads; }
 
-// The items of work: a head's ranges of keys from..to.
+// An item of work: a head's ranges of keys from..to.
 struct Item { int b, kv, from, to; };
 struct Work {
     static constexpr int COUNT = 5;
     const Back& c;
-    int ranges, parts, items;    // parts: items of a head
+    int ranges, parts, items;    // parts: items for each head
     Work(const Back& c, int threads) : c(c) {
         const int heads = c.B * c.h.NKV;
         ranges = ranges_of(c.B, c.S, c.h), parts = whole_heads(heads, threads) ? 1 : ranges, items = heads * parts;
@@ -82,13 +85,13 @@ struct Work {
 // Row r of m queries sees keys first(r)..ahead + r of n.
 struct Pair {
     int m, n, ahead;                          // ahead = i0 - j0 >= 0
-    const float *q, *dy, *q_sum, *dy_sum;     // of the queries' first row
+    const float *q, *dy, *q_sum, *dy_sum;     // at the first of the queries
     const float *lse, *delta;
     float* dq;
     int first[QB];                            // ascending; not below 0
 };
 
-// Scores and dy v^T of row r (half: and r + 1) -> p and ds, zero outside first..limit up to where strips read.
+// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read.
 template <bool half, bool far> INLINE void probabilities(const Tiles& t, const Pair& c, int r, float scale) {
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
@@ -152,7 +155,7 @@ void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
             strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
         }
     for (int r = 0; r < m; r += half ? 2 : 1) probabilities<half, far>(t, c, r, scale_of(h) * LOG2E);
-    int end = far ? 0 : m;    // of the queries that see any of the MR keys at j
+    int end = far ? 0 : m;    // the first query that sees none of the MR keys at j
     for (int j = 0; j < c.n; j += MR) {
         const int r = most(0, j - c.ahead);    // the first query that sees key j
         while (far && end < m && first(end) < j + MR) end++;
@@ -173,7 +176,7 @@ void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
 
 // ---- one head -------------------------------------------------------------------------------------------------------
 
-// Rows packed..to of the group's queries: q and dy as A and B, delta[s] = dy . y, the sum over keys of p dp.
+// Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum over keys of p dp.
 template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
     const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
@@ -196,7 +199,7 @@ template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahe
     ahead.used(n);
 }
 
-// dk and dv of the tile of keys at j0 of (b, kv), and its share of dq
+// dk and dv of the tile of keys at j0 of (b, kv), and the tile's share of dq.
 template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV;
     const int n = least(KB, c.S - j0), held = rows_held(c.S);
@@ -233,7 +236,7 @@ template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, 
     }
 }
 
-// dq of queries from..to = scale * the sum of its parts, `stride` apart
+// dq of queries from..to = scale * the sum of its `count` parts, `stride` apart.
 void write_dq(const Back& c, const float* parts, int count, int64_t stride, int b, int kv, int from, int to) {
     const int HS = c.h.HS, P = padded(HS), group = c.h.NH / c.h.NKV;
     const float scale = scale_of(c.h);
@@ -250,7 +253,7 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
         }
 }
 
-// Adds up an item's ranges of keys; with all of them, writes dq.
+// Adds up an item's ranges of keys. An item with all of a head's ranges writes dq.
 template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, float* dq, Item item) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
@@ -276,7 +279,7 @@ template <bool half> void backward(const Back& c) {
     {
         float* mine = scratch + own * omp_get_thread_num();
         Tiles t = make_tiles(mine, c.S, c.h);
-        Ahead<Work> ahead = {work, threads, 1536 / (c.S + 64) + 1};    // done well within an item
+        Ahead<Work> ahead = {work, threads, 1536 / (c.S + 64) + 1};    // all rows of an item well within its products
 #pragma omp for schedule(dynamic)
         for (int item = 0; item < work.items; item++) {
             ahead.begin(item);

@@ -1,17 +1,20 @@
-// cached.cu - attention of generation: new positions append their keys and values to the caches and see all.
+// cached.cu - attention in generation: new positions append their keys and values to the caches and see all of them.
 //
-// One new position (S = 1) is bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements a sequence.
-// Of GPT-2 that is 3.1 MB at position 1024, less than a microsecond: one sequence alone is bound by the latency of a
-// launch and a few dependent reads. So it is one launch, and the keys of a head are split among blocks to have all
-// multiprocessors read, BLOCKS blocks each. Only the device knows pos: it cuts the splits, and blocks beyond them leave
-// at once. Each block writes its output, maximum and sum to scratch, and the last one of a head to finish adds them up,
-// in the same order whoever is last.
-// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at once and U of these
-// are under way, 128 bytes a thread for bf16. Each lane keeps maximum, sum and output over its keys for G heads that
-// share them. Groups of more than 4 heads are cut: their keys come from memory once and else from the L2.
+// One new position (S = 1). The keys of a head are split among blocks, so that all multiprocessors read, BLOCKS blocks
+// each. Only the device knows pos: it computes the splits, and blocks without one end at once. Each block writes its
+// output, maximum and sum to scratch. The last block of a head to finish adds them up, in the same order whichever
+// block is last.
+//
+// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at once, U times before
+// the first is used: 128 bytes per thread in flight for bf16. Each lane keeps maximum, sum and output over its keys for
+// G heads that share them. Groups of more than 4 heads are cut; their keys come from memory once and then from L2.
+//
+// Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For GPT-2 that is 3.1 MB
+// at position 1024, less than a microsecond, so one sequence alone is bound by latency: one launch, few dependent
+// reads.
 //
 // More positions (a prompt, or the context after it slid) are appended by a kernel of their own and then attend as in
-// training, over the caches (layers/attention/plain.cu).
+// training, over the caches (plain.cu).
 #include "attention.cuh"
 
 #include <algorithm>
@@ -44,8 +47,8 @@ template <class T, int E, int W> struct Piece {
     }
 };
 
-// A softmax under way: sum and o (the values weighted, E elements of them) count from the largest score so far, `top`,
-// in units of log 2.
+// A softmax under way. top: the largest score so far, in units of log 2. sum and o (E elements of the weighted values)
+// are relative to it.
 template <int E> struct alignas(8) State { float top, sum, o[E]; };
 template <int E> __device__ inline State<E> nothing() {
     State<E> s = {};
@@ -68,8 +71,8 @@ template <int E> __device__ inline void add(State<E>& s, State<E> other) {
     for (int e = 0; e < E; e++) s.o[e] += other.o[e];
 }
 
-// The first `lanes` threads of the block get the sum of all states of their part of rows. A barrier must lie between
-// two of these.
+// The first `lanes` threads of the block get the sum of all states of their part of rows. Two calls need a barrier
+// between them.
 template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lanes) {
     typedef State<E> States[WARPS][G][32];
     SHARED(States, parts);
@@ -98,14 +101,14 @@ __device__ inline bool last_to_finish(int item, int count) {
     SHARED(bool[1], last);
     __syncthreads();
     if (threadIdx.x == 0) {
-        __threadfence();    // what the block wrote comes before its count, what the last one reads behind it
-        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // the last one makes it 0
+        __threadfence();    // the block's writes come before its count, the last block's reads after it
+        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // back to 0 by the last
         __threadfence();
     }
     __syncthreads();
     return last[0];
 }
-// Past the L1, which may hold what was there before.
+// Reads past L1, which may hold old data.
 template <int E> __device__ inline State<E> read(const State<E>* from) {
     State<E> s;
 #pragma unroll
@@ -117,7 +120,7 @@ template <int E> __device__ inline State<E> read(const State<E>* from) {
     return s;
 }
 
-// The range of keys of a split, of first..end-1 cut into whole rounds; `count` splits have any.
+// The keys of a split: first..end-1 are cut into whole rounds. Only `count` splits have keys.
 struct Range { int from, to, count; };
 __device__ inline Range range(int first, int end, int round, int splits, int split) {
     const int rounds = (end - first + round - 1) / round, each = (rounds + splits - 1) / splits;
@@ -125,7 +128,8 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
     return {from, min(end, from + each * round), (rounds + each - 1) / each};
 }
 
-// U keys and values, `step` positions apart from j on, to the softmaxes of G heads. There are none from `end` on.
+// Adds U keys and values, `step` positions apart from j on, to the softmaxes of G heads. Those from `end` on do not
+// count.
 template <class T, int G, int E, int W, int U>
 __device__ inline void add_keys(State<E> (&s)[G], const float (&q)[G][E], const Piece<T, E, W> (&k)[U],
                                 const Piece<T, E, W> (&v)[U], int j, int step, int end, int lanes) {
@@ -160,7 +164,7 @@ __device__ inline void add_keys(State<E> (&s)[G], const float (&q)[G][E], const 
     }
 }
 
-// The sum over all splits of an item, in the first `lanes` threads of the last block to come: for the others false.
+// The sum over all splits of an item, in the first `lanes` threads of the last block to finish. False in other blocks.
 template <int G, int E>
 __device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, int split, int count, int lanes) {
     const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, rows = THREADS / lanes;
@@ -205,17 +209,17 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_
         for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
         s[g] = nothing<E>();
     }
-    for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // the same number of times for all rows
+    for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
         Piece<T, E, W> k[U], v[U];
 #pragma unroll
-        for (int u = 0; u < U; u++) {    // beyond the last key: that one, without a weight
+        for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
             const int at = min(j + u * rows, keys.to - 1);
             k[u].from(at == p ? new_k : k_cache + int64_t(at) * HS, lane, HS);
             v[u].from(at == p ? new_v : v_cache + int64_t(at) * HS, lane, HS);
         }
         add_keys(s, q, k, v, j, rows, keys.to, lanes);
     }
-    if (split == 0 && cut == 0 && row == 0) {    // nobody reads position p of the caches
+    if (split == 0 && cut == 0 && row == 0) {    // no block reads position p of the caches in this launch
         Piece<T, E, W> k, v;
         k.from(new_k, lane, HS);
         v.from(new_v, lane, HS);
@@ -258,7 +262,7 @@ void decode(const Plan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int
            qkv, partial, pos, maxT, x.splits, x.lanes, h);
 }
 
-// The keys and values of S positions to the caches, W elements a thread: read and written once.
+// Copies the keys and values of S positions to the caches, W elements per thread: read and written once.
 template <class T, int W>
 __global__ void append_kernel(T* k_cache, T* v_cache, const T* qkv, int64_t n, int S, const int* pos, int maxT,
                               Heads h) {

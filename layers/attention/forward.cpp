@@ -1,19 +1,21 @@
 // forward.cpp - causal attention in tiles with an online softmax (Dao et al. 2022); only the log-sum-exp is saved.
 //
 // A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR queries times a panel
-// of keys runs along vectors of keys; strips stop at the diagonal. 4 S^2/2 HS FLOPs a head; an item of work is
-// (sequence, kv head, range of query tiles), and the split into items changes no result. Head sizes are padded to
-// whole vectors within the tiles.
-// A window or documents: the first key that a query sees grows with the query. Tiles before it are not looked at;
-// those that it lies in have code of their own (far: true), so that the others cost what they cost without.
-// Bound by FMAs; an exp for 4 HS of them. Extra memory: O(S) a thread.
-// half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 as they are packed; sums,
-// scores, maxima, exponentials and their totals are float. bf16 entries are that where the CPU multiplies bf16.
+// of keys runs along vectors of keys; strips stop at the diagonal. An item of work is (sequence, kv head, range of
+// query tiles), and the split into items changes no result. Head sizes are padded to whole vectors within the tiles.
+//
+// With a window or documents, the first key that a query sees grows with the query. Tiles before it are skipped. Tiles
+// that hold it have code of their own (far: true), so that the others cost no more than without windows.
+//
+// half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
+// scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16.
+//
+// Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
 #include "tiles.h"
 
 namespace ISA {
-constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: score rows
-constexpr int DEPTH = 128;                         // keys of a product with v: those rows lie in L1
+constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: distance between rows of scores
+constexpr int DEPTH = 128;                         // keys of a product with v: its rows of v fit L1
 
 struct Call {
     float *y, *lse;      // lse may be null
@@ -24,7 +26,7 @@ struct Call {
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
 };
 
-// The items of work: queries from..to of the heads that share a key/value head.
+// An item of work: queries from..to of the heads that share a key/value head.
 struct Item { int b, kv, from, to; };
 struct Work {
     static constexpr int COUNT = 3;
@@ -51,9 +53,9 @@ struct Work {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// GROUP rows of a strip, LDS apart: the scores of keys first..limit -> 2^(c (score - top)), zero in the others of
-// from..end, words of half in place. Sums and output are brought to the new maximum. All rows see the keys
-// inner..outer. from, end: multiples of a vector of words; inner, outer: of a vector.
+// For GROUP rows of a strip, LDS apart: the scores of keys first..limit become 2^(c (score - top)), those of the other
+// keys in from..end become zero; half packs them into words in place. Sums and output are rescaled to the new maximum.
+// All rows see keys inner..outer. from and end are multiples of a vector of words, inner and outer of a vector.
 constexpr int GROUP = MR / 2;
 struct Sight { int from, inner, outer, end, first[GROUP], limit[GROUP]; };
 template <bool half>
@@ -117,7 +119,7 @@ static ForwardTiles forward_tiles(float* p, int keys, int HS) {
     float *q = p + 2 * all, *s = q + QB * padded(HS), *o = s + QB * LDS, *sums = o + QB * padded(HS);
     return {p, p + all, q, s, o, sums, sums + QB * VW};
 }
-// Row of panel j of kt, of key j of v
+// Where panel j of kt starts, and key j of v.
 template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS) {
     return t.kt + int64_t(j) * padded(words<half>(HS));
 }
@@ -125,14 +127,14 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
 
-// The m queries at i0 meet the packed keys of tile j0. far: some see none of its first keys.
+// Adds the packed keys of tile j0 to the softmax of m queries at i0. far: some queries see none of its first keys.
 template <bool half, bool far>
 static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0, int m,
                             int j0) {
     constexpr int UNIT = half ? 2 * VW : VW;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), rows = tiles(m, MR) * MR;
     const float scale = scale_of(c.h) * LOG2E;
-    // row r sees keys first(r)..limit(r) of the tile; its strip is looked at in from(r)..limit(strip's last)
+    // Row r sees keys first(r)..limit(r) of the tile; its strip is computed for from(r)..limit(strip's last row).
     auto limit = [&](int r) { return least(KB, c.pos + i0 + least(r + 1, m) - j0); };
     auto first = [&](int r) { return far ? most(0, first_key(c.h, c.S, c.pos, b, i0 + least(r, m - 1)) - j0) : 0; };
     auto from = [&](int r) { return first(r) / UNIT * UNIT; };
@@ -166,7 +168,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
         }
 }
 
-// y of queries i0..i0+m of head i, over packed keys
+// y and lse of m queries from i0 on of head i, over packed keys.
 template <bool half>
 static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0) {
     const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
@@ -184,7 +186,7 @@ static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead,
         const float total = sum(load(t.sums + r * VW)), inverse = 1 / total;
         float* y = c.y + ((int64_t(b) * c.S + i0 + r) * c.h.NH + i) * HS;    // y[b,s,i,:]
         each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
-        t.sums[r] = total;    // of row 0, which has been read, or beyond it
+        t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
     if (c.lse)
         each_vector(m, [&](int64_t r, auto at) {
@@ -200,7 +202,7 @@ template <bool half> static void forward(const Call& c) {
 #pragma omp parallel
     {
         ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.pos + c.S, HS);
-        Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // an item's rows in its number of products
+        Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // all rows of an item within its products
 #pragma omp for schedule(dynamic)
         for (int item = 0; item < work.items; item++) {
             const auto [b, kv, from, to] = work.item(item);
@@ -240,7 +242,7 @@ int64_t attention_scratch(int B, int S, Heads h) {
 
 constexpr int SPLIT = 256;    // keys of an item
 
-// o[0..nv vectors) = sum_j p[j] v[j,:]; meanwhile the n rows at `next` are asked for (null: none)
+// o[0..nv vectors) = sum_j p[j] v[j,:]. Meanwhile prefetches the n rows at `next` (null: none).
 template <int nv> INLINE void weigh(float* o, const float* p, const float* v, const float* next, int n, int HS) {
     vf even[nv] = {}, odd[nv] = {};
     int j = 0;
@@ -257,7 +259,7 @@ template <int nv> INLINE void weigh(float* o, const float* p, const float* v, co
 }
 
 // n keys for one query: o (padded HS) = sum of exp(score - top) v. Bound by memory: each key and value is read once.
-// A head's rows are few: its values are asked for while its keys are read, the keys at `next` while values are.
+// A head has few rows, so its values are prefetched while its keys are read, the keys at `next` while its values are.
 struct Part { float top, sum; };
 static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, int HS,
                         float scale) {
@@ -287,7 +289,7 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
     return {base, sum(total)};
 }
 
-// y of one query of one head, from the parts of its keys
+// y of one query of one head, joined from the parts that its keys are split in.
 static void join_parts(float* y, const float* o, const Part* end, int splits, int HS) {
     float top = end[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
@@ -304,7 +306,7 @@ static void copy_head(float* to, const float* from, int HS) {
     each_vector(HS, [&](int64_t d, auto at) { at.put(to + d, at.get(from + d)); });
 }
 
-// S = 1. k, v: the caches. Whoever reads a head's last keys puts the new one behind them first.
+// S = 1. k, v: the caches. The item with a head's last keys first appends the new one.
 static void decode(const Call& c, float* k, float* v) {
     const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV;
     const int first = first_key(c.h, 1, c.pos, 0, 0), n = c.pos + 1 - first, splits = tiles(n, SPLIT);
@@ -313,7 +315,7 @@ static void decode(const Call& c, float* k, float* v) {
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(c.qkv, 1, c.h);
     const int items = c.B * c.h.NKV * splits;
-    auto place = [&](int item) {    // of the item's first key in the caches
+    auto place = [&](int item) {    // where the item's first key is in the caches
         const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
         return b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
     };

@@ -2,21 +2,24 @@
 //
 // No score leaves its block: forward keeps a running maximum and sum of each row and rescales y as they grow (Dao et
 // al. 2022), backward computes p again from lse.
-// Tiles of 64 queries by 64 keys by 128 threads. A thread has 8 rows and 4 columns of a tile, of scores (keys
-// tx + 16 c) or of outputs (columns 4 tx + c). For 4 terms of its 32 sums it reads 12 times 16 bytes of shared memory:
-// a warp keeps an SM's shared memory busy for 16 cycles, and its FMAs, the bound, for 32.
-// FLOPs: forward 4 HS a pair of query and key, backward 14 HS. Five products would do (10 HS), but dq sums over keys
-// and dk, dv over queries, so that the blocks of one kernel would add to each other's dq: here scores and dp are made
-// once for dq and once for dk, dv, each output has one writer, and the bits are the same every run.
-// Rows longer than 64 are loaded in chunks of 64 columns, and a block makes at most D columns of output (64 or 128):
-// beyond that several blocks share them, each with all the scores.
+//
+// Thread mapping: 128 threads for a tile of 64 queries by 64 keys. A thread has 8 rows and 4 columns of a tile, of
+// scores (keys tx + 16 c) or of outputs (columns 4 tx + c). Rows longer than 64 are loaded in chunks of 64 columns. A
+// block computes at most D columns of output (64 or 128); wider outputs are divided among blocks that each compute all
+// the scores.
+//
+// Bound by FMAs: for 4 terms of its 32 sums a thread reads 12 times 16 bytes of shared memory, so a warp keeps an SM's
+// shared memory busy for 16 cycles and its FMAs for 32. FLOPs for each pair of query and key: forward 4 HS, backward
+// 14 HS. Five products would do (10 HS), but dq sums over keys and dk, dv over queries, so the blocks of one kernel
+// would add to each other's dq. Here scores and dp are computed twice, for dq and for dk, dv; each output has one
+// writer, and the bits are the same every run.
 #include "attention.cuh"
 
 namespace {
 
 constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
 constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes of 8 rows at once
-// Of a multiprocessor: 168 registers a thread, or 255, of which dkv_kernel<128> spills 3 outside its inner loops.
+// Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
@@ -26,7 +29,7 @@ typedef float Sums[ROWS][COLUMNS];
 __device__ inline int tile_row(int r) { return int(threadIdx.x) / 16 + 8 * r; }
 __device__ inline int tile_column(int c) { return int(threadIdx.x) % 16 + 16 * c; }
 
-// `count` rows of HS elements, `stride` elements apart. vectors: each starts at 16 bytes.
+// `count` rows of HS elements, `stride` elements apart. vectors: each row is 16-byte aligned.
 template <class T> struct Rows {
     const T* first;
     int64_t stride;
@@ -34,10 +37,10 @@ template <class T> struct Rows {
     bool vectors;
     __device__ Rows from(int row) const { return {first + row * stride, stride, count - row, vectors}; }
 };
-// Rows, and the tile through which they are read. kept: it holds their first columns already.
+// Rows, and the tile through which they are read. kept: the tile already holds their first columns.
 template <class T> struct Operand { Tile& tile; Rows<T> rows; bool kept; };
 
-// tile = columns c0.. of the rows; zero beyond both
+// tile = the rows' columns from c0 on; zero beyond the last row or column.
 template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& rows, int c0, int HS) {
     if (!rows.vectors) {
 #pragma unroll 1
@@ -61,7 +64,7 @@ template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& r
             store(&tile.x[r0 + t * STEP][c + e], Vec<float>{{x[t][e], x[t][e + 1], x[t][e + 2], x[t][e + 3]}});
 }
 
-// sums += a b^T, over all HS columns
+// sums += a b^T, over all HS columns.
 template <class T> __device__ inline void add_abt(Sums& sums, const Operand<T>& a, const Operand<T>& b, int HS) {
     for (int c0 = 0; c0 < HS; c0 += TILE) {
         __syncthreads();    // both tiles have been read
@@ -85,7 +88,7 @@ template <class T> __device__ inline void add_abt(Sums& sums, const Operand<T>& 
         }
     }
 }
-// sums[u] += p b, for the columns c0 + 64 u of b
+// sums[u] += p b, for the 64 columns of b from c0 + 64 u on.
 template <class T, int U>
 __device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const Operand<T>& b, int c0, int HS) {
     const int n = min(TILE, b.rows.count);
@@ -114,7 +117,7 @@ __device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const Operand<T>& 
     }
 }
 
-// scale[r] * sums[u] to columns c0 + 64 u of the first `count` rows
+// Stores scale[r] * sums[u] to the columns from c0 + 64 u on of the first `count` rows.
 template <class T, int U>
 __device__ inline void store_sums(T* to, int64_t stride, int count, int c0, int HS, const Sums (&sums)[U],
                                   const float (&scale)[ROWS]) {
@@ -158,7 +161,7 @@ template <class T> struct Head {
     }
 };
 
-// What a block does: the rows from `row` of a head of a sequence, and of these the columns from `column`.
+// What a block computes: a tile of rows from `row` on of a head of a sequence, and their columns from `column` on.
 struct Work { int b, head, row, column; };
 template <int D> __device__ inline Work work(int B, int NH, int S, int HS, bool last_first) {
     const int heads = B * NH, parts = (HS + D - 1) / D, tiles = (S + TILE - 1) / TILE, x = int(blockIdx.x);
@@ -181,7 +184,7 @@ struct Sight {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// One tile of scores s to probabilities p, up to their sum; sums and outputs are brought to the new maximum.
+// Turns a tile of scores s into unnormalised probabilities p. Sums and outputs are rescaled to the new maximum.
 template <int U>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
                                       const Sight& sight, int j0, float scale) {
@@ -195,7 +198,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
         }
 #pragma unroll
         for (int bit = 8; bit; bit >>= 1) now = fmaxf(now, __shfl_xor_sync(0xffffffff, now, bit));
-        const float base = now == -INFINITY ? 0 : now, factor = exp2f(top[r] - base);    // -inf: nothing seen so far
+        const float base = now == -INFINITY ? 0 : now, factor = exp2f(top[r] - base);    // -inf: no key seen so far
         top[r] = now, sum[r] *= factor;
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
@@ -208,12 +211,12 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
     }
 }
 
-// Where keys and values lie, of the packed qkv or of a cache: elements from one row, head, sequence to the next.
+// Where keys and values lie, in packed qkv or in a cache: elements from one row, head, sequence to the next.
 template <class T> struct Keys { const T *k, *v; int64_t row, head, sequence; };
 
 struct ForwardShared { Tile q, kv, p; };
 
-// 64 queries of a head, at positions from *pos (null: 0). The last ones, which see most keys, are begun first.
+// 64 queries of a head, at positions from *pos (null: 0) on. The last tiles, which see most keys, start first.
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
 forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h) {
@@ -228,10 +231,10 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
     const Sight sight(h, S, w.b, w.row, p0);
 
     Sums o[D / TILE] = {};
-    float top[ROWS], sum[ROWS] = {};    // of the scores in units of log 2; sum: of this thread's columns
+    float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
 #pragma unroll
     for (int r = 0; r < ROWS; r++) top[r] = -INFINITY;
-    const int begin = first_key(h, S, w.b, p0 + w.row);    // no later query sees an earlier one
+    const int begin = first_key(h, S, w.b, p0 + w.row);    // later queries see no earlier key
     for (int j0 = begin; j0 < end; j0 += TILE) {
         Sums s = {};
         add_abt(s, Operand<T>{sh.q, q, j0 > begin}, Operand<T>{sh.kv, k.from(j0), false}, HS);
@@ -262,7 +265,7 @@ void forward(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const i
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// delta (B,NH,S) = dy . y: a power of two of lanes a row. Bound by memory: 2 HS elements a row.
+// delta (B,NH,S) = dy . y: `lanes` lanes, a power of two, share a row. Bound by memory: 2 HS elements per row.
 template <class T>
 __global__ void __launch_bounds__(THREADS) delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int lanes,
                                                         Heads h) {
@@ -343,7 +346,7 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
     const Rows<T> k = Head<T>(h, S, w.b, h.NH + w.head).in_qkv(qkv, w.row, to);
     const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + w.head).in_qkv(qkv, w.row, to);
     const float scale = softmax_scale(h);
-    int end = S;    // of the queries that see any of these keys
+    int end = S;    // the first query that sees none of these keys
     if (h.window && h.window < S - to) end = to + h.window - 1;
     if (h.doc_end) end = min(end, h.doc_end[int64_t(w.b) * S + to - 1]);
 

@@ -1,14 +1,14 @@
 // sm80.cu - attention forward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2).
 //
 // A block owns a tile of queries of one head, a warp 16 M of its rows. K and V stream past through a ring of tiles that
-// cp.async fills ahead of use, with one barrier a tile. S = Q K^T stays in registers, where it is, as it lies, the left
-// factor of P V. Softmax is online, in powers of two with the scale folded in.
+// cp.async fills ahead of use, with one barrier per tile. S = Q K^T stays in registers, where it already lies as the
+// left factor of P V. Softmax is online, in powers of two with the scale folded in.
 //
-// Two products, 4 S^2/2 HS FLOPs a head; an exponential for 4 HS of them. Memory gives and takes 2 bytes for each
-// element of qkv and y: 256 FLOPs a byte at S = 1024, so the tensor cores are the bound, if shared memory keeps up: 16
-// columns of a right factor serve 16 M rows, 16 M FLOPs a byte, and sm_80 does 16 in the time of a byte. Hence M = 2
-// wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks a multiprocessor (HS = 256:
-// 96 KB, one of eight warps).
+// FLOPs: two products, 4 S^2/2 HS per head; an exponential for every 4 HS. Each element of qkv and y costs 2 bytes of
+// memory traffic: 256 FLOPs per byte at S = 1024, so tensor cores are the bound, if shared memory keeps up. There 16
+// columns of a right factor serve 16 M rows: 16 M FLOPs per byte, where sm_80 does 16 in the time of a byte. Hence M =
+// 2 wherever registers allow. Tiles take 48 KB, so that even sm_86 and sm_89 run two blocks per multiprocessor (HS =
+// 256: 96 KB, one block of eight warps).
 #include "sm80.cuh"
 
 namespace {
@@ -21,11 +21,11 @@ template <int D> struct ForwardTiles {
     Tile<KEYS, D> ring[STAGES];    // k of the first keys, v of the first keys, k of the next, ...
 };
 
-// How far scores may rise, in powers of two, before sums and outputs are brought to the new maximum: exponentials stay
+// How far scores may rise, in powers of two, before sums and outputs are rescaled to the new maximum. Exponentials stay
 // below 2^8, which costs no precision, and most tiles need no rescaling.
 constexpr float LAZY = 8;
 
-// Scores to exp2(scale * (score - top)). Per row: top, and sums and outputs relative to it.
+// Turns scores into exp2(scale * (score - top)). For each row: top, and sums and outputs relative to it.
 template <int M, int N, int D>
 __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (&top)[M][2], float (&sum)[M][2],
                                float scale) {
@@ -60,7 +60,7 @@ __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (
     });
 }
 
-// y and lse of the warp's rows, of which `row` is the first in the tile.
+// Writes y and lse of the warp's rows, from `row` of the tile on.
 template <int M, int N, int ROWS, int D>
 __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)[M][N][4], const float (&top)[M][2],
                        const float (&sums)[M][2], int row, int first, const Call& c) {
@@ -101,7 +101,7 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
                                       (from + i / 2) * KEYS, c);
         cp_async_commit();
     };
-    // The next tile of the ring is there, and all warps have done with the one before it, which is filled anew.
+    // Waits until the i-th tile is there and all warps are done with the one before it, which is then filled anew.
     auto next = [&](int i) -> const Tile<KEYS, D>& {
         cp_async_wait<STAGES - 2>();
         __syncthreads();

@@ -1,5 +1,5 @@
-// sm80.cuh - what the mma.sync kernels of attention share: who sees whom, the order of blocks, swizzled tiles
-// in shared memory, and the two products that everything is made of.
+// sm80.cuh - what the mma.sync kernels of attention share: which keys a query sees, the order of blocks, swizzled tiles
+// in shared memory, and the two products.
 //
 // A warp owns 16 M rows of a result, all of their columns, so that no kernel reduces across warps. Results are held as
 // float [M][N][4]: element e of piece (m, n) is row 16 m + lane / 4 + 8 (e / 2), column 8 n + lane % 4 * 2 + e % 2.
@@ -22,10 +22,10 @@ struct Span {
 struct Call {
     Heads h;    // window: S where there is no limit
     int S, heads, tiles, section;    // heads: of all sequences
-    int64_t row;                     // of packed qkv
+    int64_t row;                     // elements in a row of packed qkv
     float scale;
 
-    // per_sequence heads, each cut into tiles of `rows` positions, past which `bytes` of the head stream.
+    // per_sequence heads, each cut into tiles of `rows` positions; `bytes` of a head stream past each tile.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
           row(int64_t(h.NH + 2 * h.NKV) * h.HS), scale(1 / sqrtf(float(h.HS))) {
@@ -34,7 +34,7 @@ struct Call {
     }
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
 
-    // Neither end decreases with the position. Positions beyond the last are asked for too.
+    // Neither end of a span decreases with the position. Callers also ask for positions beyond the last.
     __device__ Span keys_of(int b, int query) const {
         const int doc = h.doc_start ? h.doc_start[int64_t(b) * S + min(query, S - 1)] : 0;
         return {max(doc, query - h.window + 1), query + 1};
@@ -45,12 +45,12 @@ struct Call {
     }
 
 private:
-    // Blocks run by sections of heads that L2 holds: K and V then come from memory once, though within a section the
-    // tiles with the most work go first, over all of its heads. Small where tests shall see several.
+    // Blocks run in sections of heads that fit L2, so that K and V come from memory once. Within a section the tiles
+    // with the most work go first, over all of its heads. The emulator's sections are small, to test several.
     static constexpr int64_t SECTION = EMULATED ? 100 << 10 : 16 << 20;
 };
 
-// The block's tile, by falling amount of work, and its head among those of all sequences.
+// A block's tile, those with the most work first, and its head among those of all sequences.
 struct Place { int tile, head; };
 __device__ inline Place place(const Call& c, unsigned block) {
     const unsigned per_section = unsigned(c.section) * unsigned(c.tiles), first = block / per_section * c.section;
@@ -60,8 +60,8 @@ __device__ inline Place place(const Call& c, unsigned block) {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// Rows of D elements in shared memory. 16-byte chunk c of row r lies where chunk c ^ x(r) would, so that the same chunk
-// of eight rows (what ldmatrix reads at a time) covers all 32 banks; D = 32 and 96 are odd multiples of half of them.
+// Rows of D elements in shared memory. 16-byte chunk c of row r lies at c ^ x(r), so that the same chunk of eight rows,
+// which ldmatrix reads at a time, covers all 32 banks. Rows of D = 32 and 96 are odd multiples of 16 banks.
 template <int ROWS, int D> struct alignas(128) Tile {
     bf16 at[ROWS * D];
     __device__ static int place(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }
@@ -89,13 +89,13 @@ __device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first,
         if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
 }
 
-// The warp's results, columns first_column.. of its rows row.. of the tile, to positions first + row.., whole chunks at
-// a time. They go through that part of the tile, which no other warp may still read.
+// Stores a warp's results, columns from first_column on, at positions from first + row on, in whole chunks. They go
+// through the rows from `row` on of the tile, which no other warp may still read.
 template <int M, int N, int ROWS, int D>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
                            int first, const Call& c) {
     const int lane = threadIdx.x % 32;
-    __syncwarp();    // its own lanes neither
+    __syncwarp();    // this warp's lanes have read it, too
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -112,7 +112,7 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
     }
 }
 
-// f(element, m, n, e) for all of a result.
+// Calls f(element, m, n, e) for all elements of a result.
 template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4], F f) {
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -169,8 +169,8 @@ __device__ void multiply_transposed(float (&x)[M][N][4], const A& a, const Tile<
     }
 }
 
-// sum += p b, over rows first.. of b, for its columns first_column... p, a result of the above, is rounded to bf16: as
-// it lies in registers it is a left factor.
+// sum += p b, over the rows of b from `first` on, for its columns from first_column on. p, a result of
+// multiply_transposed, is rounded to bf16; in registers it already lies as a left factor.
 template <int M, int K, int N, int ROWS, int D>
 __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], const Tile<ROWS, D>& b, int first,
                              int first_column = 0) {
@@ -199,10 +199,10 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 
 // ---- masks ----------------------------------------------------------------------------------------------------------
 
-// What the thread's rows see of the columns, and the warp's: `some` of it each, `all` of it every one.
+// Which columns the thread's rows see. some: the columns that any row of the warp sees; all: those that every row sees.
 template <int M> struct Sight {
     Span rows[M][2], some, all;
-    template <class Of> __device__ Sight(int row, Of of) {    // of: a row's Span
+    template <class Of> __device__ Sight(int row, Of of) {    // of(row): its Span
 #pragma unroll
         for (int m = 0; m < M; m++)
 #pragma unroll
@@ -210,7 +210,7 @@ template <int M> struct Sight {
         const Span first = of(row), last = of(row + M * 16 - 1);
         some = {first.from, last.to}, all = {last.from, first.to};
     }
-    // -infinity where a row does not see the column; x begins at this column.
+    // x = -infinity where a row does not see the column. x begins at `column`.
     template <int N> __device__ void mask(float (&x)[M][N][4], int column) const {
         if (all.holds(column, N * 8)) return;
         each(x, [&](float& value, int m, int n, int e) {
@@ -221,7 +221,7 @@ template <int M> struct Sight {
 
 // ---- head sizes -----------------------------------------------------------------------------------------------------
 
-// f(D) for the instance that takes heads of HS: the next larger, its other columns zero.
+// Calls f(D) with the smallest instance that holds heads of HS; its other columns are zero.
 template <class F> void for_head_size(int HS, F f) {
     if (HS <= 32) f(std::integral_constant<int, 32>());
     else if (HS <= 64) f(std::integral_constant<int, 64>());

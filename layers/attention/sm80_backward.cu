@@ -1,30 +1,30 @@
-// sm80_backward.cu - attention backward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2), in
-// two kernels without atomics: the same bits every run.
+// sm80_backward.cu - attention backward with mma.sync, for sm_80 and newer (Dao 2023, FlashAttention-2), in two kernels
+// without atomics: the same bits every run.
 //
 // P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
-//   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also leaves lse and
-//     delta of its rows to the other kernel.
+//   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also writes lse and
+//     delta of its rows for the other kernel.
 //   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head; queries and dy of all the heads that
 //     share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
-// Either way a result is, as it lies in registers, the left factor of the next product, and no warp needs another's.
+// In both, a result in registers already lies as the left factor of the next product, and no warp needs another's.
 //
-// 3 and 4 products, 14 S^2/2 HS FLOPs a head, and two exponentials for 14 HS of them. One kernel that adds to dQ in
-// memory has 5 products, but 8 bytes of traffic for each element of dQ and 128 keys, and its blocks would have to take
-// turns for the same bits. The tensor cores are the bound, then shared memory (see layers/attention/sm80.cu).
+// FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel that adds to dQ in
+// memory would need 5 products, but 8 bytes of traffic for each element of dQ and 128 keys, and its blocks would have
+// to take turns to give the same bits. Bound by tensor cores, then by shared memory (see sm80.cu).
 #include "sm80.cuh"
 
 namespace {
 using namespace sm80;
 
-// What the first kernel leaves to the second, (B,NH,2,padded S): lse in powers of two, and delta, of whole tiles.
+// What the first kernel writes for the second, (B,NH,2,padded S): lse in powers of two, and delta, for whole tiles.
 __host__ __device__ inline int64_t padded(int S) { return (int64_t(S) + 127) / 128 * 128; }
 
 // Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97 KB above.
 template <int D> struct Shape {
     static constexpr int M = D > 64 ? 1 : 2, ROWS = D > 128 ? 64 : 128, COLUMNS = D > 128 ? 16 : 32;
     static constexpr int WARPS = ROWS / (16 * M);
-    // Sums of 16 rows by 256 columns for dK and for dV are more than registers hold: two warps share the rows then,
-    // each takes half of the columns, and both compute all of P and dS.
+    // Sums of 16 rows by 256 columns for dK and for dV do not fit registers. Then two warps share the rows: each takes
+    // half of the columns, and both compute all of P and dS.
     static constexpr int HALVES = D > 128 ? 2 : 1;
 };
 
@@ -37,11 +37,11 @@ template <int D> struct QueryTiles {
     float lse[Shape<D>::ROWS], delta[Shape<D>::ROWS];
 };
 
-// lse and delta of the block's rows, to its tiles and to the other kernel.
+// lse and delta of the block's rows, for its own tiles and for the other kernel.
 template <int D>
 __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, const bf16* y, int64_t stride,
                           const float* lse, int first, const Call& c) {
-    const int lane = threadIdx.x % 8;    // eight threads a row
+    const int lane = threadIdx.x % 8;    // eight threads share a row
     for (int r = threadIdx.x / 8; r < Shape<D>::ROWS; r += QueryTiles<D>::THREADS / 8) {
         const int s = first + r;
         float delta = 0;
@@ -179,7 +179,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         multiply_add(dk, ds, stage.q, 0, column);
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scale; });
-    __syncthreads();    // k and v are read no more
+    __syncthreads();    // k and v have been read by all warps
     store_rows({dqkv + k, c.row}, tiles.k, dk, row, column, first, c);
     store_rows({dqkv + v, c.row}, tiles.v, dv, row, column, first, c);
 }

@@ -1,10 +1,10 @@
-// sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as
-// in Shah et al. 2024.
+// sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as in Shah et
+// al. 2024.
 //
-// A block makes 128 query rows of one head, from tiles of 128 keys: the tile on the diagonal first, so that a row has a
-// finite maximum from then on, then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v tiles
-// into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output live in their
-// registers. For tile i:
+// A block computes 128 query rows of one head from tiles of 128 keys: first the tile on the diagonal, so that each row
+// has a finite maximum from then on, then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v
+// tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output stay in
+// their registers. For tile i:
 //
 //     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
@@ -12,14 +12,16 @@
 //                S is there   k_free;          softmax of S, while O runs
 //                O is there   v_free;          O *= exp(old maximum - new), P = S in bf16
 //
-// Brackets are products under way; who has started its own gives the turn to the other, and is in softmax meanwhile:
+// A consumer that has started its products gives the turn to the other and computes its softmax meanwhile. In brackets,
+// the products under way:
 //
 //     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
 //     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
 //
-// FLOPs: 4 HS for each pair of a query and a key in the tiles that are visited: of 128 x 128, so a causal row of 1024
-// makes 0.89 of its products count. At HS = 64 the exponentials (16 a clock and SM) take as long as the products (4096
-// FLOPs), at 128 half. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
+// FLOPs: 4 HS for each pair of a query and a key in the 128 x 128 tiles that are visited; for causal rows of 1024, 0.89
+// of these pairs count. Per clock, an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally
+// long, at 128 the exponentials take half as long. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4
+// for lse.
 #include "sm90.cuh"
 
 namespace {
@@ -44,16 +46,16 @@ template <int HS> struct ForwardShared {
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 
-// Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c has done with q.
+// Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c is done with q.
 enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
 
-// The first key that a query sees; rows beyond the last see what the last sees. Does not decrease with the row.
+// The first key that a query sees. Rows beyond the last see what the last sees. Never decreases with the row.
 __device__ inline int first_key(const Forward& a, int b, int row) {
     const int document = a.h.doc_start ? a.h.doc_start[int64_t(b) * a.S + min(row, a.S - 1)] : 0;
     return a.h.window ? max(document, row - a.h.window + 1) : document;
 }
 
-// What a block makes: rows from `row` on, of key tiles last, last - 1, ..., last - tiles + 1.
+// What a block computes: rows from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
 struct Place {
     int b, head, row, last, tiles;
     __device__ explicit Place(const Forward& a) {
@@ -81,7 +83,7 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
     }
 }
 
-// S = q k^T starts: rows from `first` of the tile on.
+// Starts S = q k^T for the rows of q from `first` on.
 template <int HS>
 __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q, int first,
                                              const Tile<BN, HS>& k) {
@@ -91,7 +93,7 @@ __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, 
         wgmma<ALONG_K, ALONG_K>(S, q.columns_as_k(first, d), k.columns_as_k(0, d), d > 0);
     wgmma_commit();
 }
-// O += P v starts.
+// Starts O += P v.
 template <int HS>
 __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[BN / 4], const Tile<BN, HS>& v) {
     wgmma_fence(O, P);
@@ -100,11 +102,11 @@ __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[B
     wgmma_commit();
 }
 
-// The softmax of a thread's two rows, as far as the tiles went.
+// The softmax of a thread's two rows over the tiles so far.
 struct Softmax {
     float top[2] = {-INFINITY, -INFINITY};
     float sum[2] = {0, 0};    // over this thread's columns
-    float shrink[2];          // what the output so far is to be multiplied by
+    float shrink[2];          // factor for the output so far
 };
 __device__ __forceinline__ float quad_max(float x) {
     x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
@@ -141,13 +143,13 @@ __device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN 
 
 // What the rows of one consumer's thread see.
 struct View {
-    int row;               // the first; the second is 8 further
-    int first[2], most;    // the first key of each of both; of the warpgroup's last row
+    int row;               // the first row; the second is 8 further
+    int first[2], most;    // the first key that each row sees, and the warpgroup's last row
     __device__ View(const Forward& a, int b, int from, int row) : row(row) {
         for (int r = 0; r < 2; r++) first[r] = first_key(a, b, row + 8 * r);
         most = first_key(a, b, from + 63);
     }
-    // Of a tile to the left of the diagonal.
+    // Whether all rows see all keys of a tile to the left of the diagonal.
     __device__ bool sees_all(int key) const { return key >= most; }
     __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
         key += threadIdx.x % 4 * 2;
@@ -159,7 +161,7 @@ struct View {
     }
 };
 
-// y and lse of a warp's 16 rows, from `first` of the block's on.
+// Writes y and lse of a warp's 16 rows, from row `first` of the block on.
 template <int HS>
 __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, Place p, const float (&O)[HS / 2],
                                        const Softmax& x, int first) {
@@ -185,7 +187,7 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
     uint32_t P[BN / 4];
     Softmax x;
     auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
-    // As often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
+    // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
     auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };
     auto arrive = [&](uint64_t* free) { if (lane == 0) mbarrier_arrive(free); };
 
@@ -236,7 +238,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.k_full[i], 1);
                 mbarrier_init(&s.v_full[i], 1);
-                mbarrier_init(&s.k_free[i], CONSUMERS * 4);    // each warp lets go by itself
+                mbarrier_init(&s.k_free[i], CONSUMERS * 4);    // each warp arrives by itself
                 mbarrier_init(&s.v_free[i], CONSUMERS * 4);
             }
             mbarrier_init_fence();
@@ -266,7 +268,7 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
 
 namespace sm90 {
 
-// The driver's encoder, by way of the runtime: linked, the program would not start where there is no driver.
+// The driver's encoder, found through the runtime: a program linked with the driver would not start without one.
 static auto encoder() {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult found;
@@ -297,7 +299,7 @@ static bool encode(Encoded& e) {
                     CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-// A model asks for one or two maps a layer, the same ones at every step.
+// A model asks for one or two maps per layer, the same ones at every step: they are kept.
 const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
     static Encoded known[256];
     static int count = 0, next = 0;
@@ -315,11 +317,11 @@ const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, in
 
 // ---- entries --------------------------------------------------------------------------------------------------------
 
-// Built for sm_90 instead of sm_90a the kernels are empty, and need next to no registers.
+// Kernels built for sm_90 instead of sm_90a are empty, and need almost no registers.
 static bool has_kernels() {
     cudaFuncAttributes kernel;
     const bool known = cudaFuncGetAttributes(&kernel, forward_kernel<64>) == cudaSuccess;
-    (void)cudaGetLastError();    // of a build without this device
+    (void)cudaGetLastError();    // clears the error of a build without this device
     return known && kernel.numRegs > 32;
 }
 bool attention_fits_sm90(Heads h) {

@@ -1,6 +1,6 @@
 // sm90.cuh - what forward and backward of attention on sm_90 share: tensor maps, rows of global memory.
 //
-// Fragments: thread t of a warpgroup has of a 64 x N product, in d[4 j + 2 r + c], the element of
+// Fragments: thread t of a warpgroup holds, in d[4 j + 2 r + c], the element of a 64 x N product at
 //     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
 #pragma once
 #include "attention.cuh"
@@ -11,9 +11,9 @@ namespace sm90 {
 constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
-constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // of an SM, all of them for one block
+constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // what an SM has; one block gets all of it
 
-// Tiles come through rings of STAGES slots: the one that the i-th takes, and the parity of the phase that it fills.
+// Tiles come through rings of STAGES slots. The slot that the i-th tile takes, and the parity of the phase it fills.
 constexpr int STAGES = 2;
 struct Slot {
     unsigned slot;
@@ -25,13 +25,13 @@ struct Slot {
 // position outside is zero. Encoded once for each set of arguments; null: this driver cannot.
 const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
 
-// A window that no sequence exceeds is none: key + window cannot overflow then.
+// A window as long as the sequence is no window. So key + window cannot overflow.
 inline Heads checked(Heads h, int S) {
     if (h.window >= S || h.window < 0) h.window = 0;
     return h;
 }
 
-// The rows of one head from `position` on.
+// Starts loading the rows of one head from `position` on.
 template <int ROWS, int HS>
 __device__ inline void load(Tile<ROWS, HS>& to, const CUtensorMap& map, int b, int position, int head, uint64_t* full) {
     for (int c = 0; c < HS / 64; c++) tma_load(to.chunk[c], map, c * 64, head, position, b, full);
@@ -52,7 +52,7 @@ __device__ inline void store_rows(bf16* to, int64_t stride, int rows, const floa
                     pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
     }
     __syncwarp();
-    constexpr int LANES = HS / 8;    // that have a row
+    constexpr int LANES = HS / 8;    // lanes that share a row
     const int column = lane % LANES * 8;
     to += lane / LANES * stride + column;
     for (int row = lane / LANES; row < 16; row += 32 / LANES, to += 32 / LANES * stride)

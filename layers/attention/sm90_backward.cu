@@ -1,13 +1,13 @@
-// sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 4, by
-// columns of the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them.
+// sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 4, by columns of
+// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them.
 //
 //     P = exp(scale q k^T - lse)   dS = P * (dy v^T - delta)   delta = rowsum(dy * y)
 //     dv = P^T dy                  dk = scale dS^T q           dq = scale dS k
 //
 // Three kernels: prepare (delta; lse in powers of two, infinite where there is no row so that P is 0 there), main,
-// finish (dq from its accumulator). Main has a producer warpgroup and two consumers of 64 keys each. S^T and dP^T are
-// computed (keys are rows), so that P^T and dS^T are in registers what the products for dv and dk want; dS^T goes to
-// shared memory once, for dq. For each query tile (of BM = 128 rows for HS = 64, 64 for 128):
+// finish (dq from its accumulator). Main has a producer warpgroup and two consumers of 64 keys each. It computes S^T
+// and dP^T (keys are rows), so that P^T and dS^T in registers are ready for the products for dv and dk; dS^T goes to
+// shared memory once, for dq. For each query tile (BM = 128 rows for HS = 64, 64 for 128):
 //
 //     producer   warp 0   wait free -> q, lse come, then q_full;  dy, delta come, then dy_full
 //     consumer   wait q_full    S = k q^T starts;   wait dy_full    D = v dy^T starts
@@ -17,16 +17,16 @@
 //                dv, dq there   wait DQ_FREE, dq to shared memory, DQ_FULL
 //                dk there       free
 //     producer   warp 1   wait for its turn at this query tile;  wait DQ_FULL -> adds dq to global memory, DQ_FREE;
-//                         when the sum is there for all to see: next block's turn
+//                         when the sum is visible to all: next block's turn
 //
-// dq of a query tile is summed over key tiles, that is over blocks. Turns make the order the same every run: from the
-// key tile on the diagonal, which every query tile has, to the left. Key tile k visits query tiles from its diagonal
-// on, one a step, so if it starts with or after tile k + 1 it stays a step behind it and hardly waits; blocks start in
-// the order of their index, which falls with k. Windows and documents cut visits off at the end alone, and no later
-// for k than for k + 1, so that the turn of tile k is always its distance from the diagonal. The first to come stores,
-// the others add: no zeroing. FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
+// dq of a query tile is summed over key tiles, that is over blocks. Turns keep the order the same every run: from the
+// key tile on the diagonal, which every query tile has, to the left. Key tile k visits one query tile per step, from
+// its diagonal on. If it starts with or after tile k + 1, it stays a step behind that one and hardly waits; blocks
+// start in the order of their index, which falls with k. Windows and documents only cut visits off at the end, and no
+// later for k than for k + 1. So the turn of tile k is always its distance from the diagonal. The first block stores,
+// the others add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
 //
-// All query heads of a group pass by the same block: dk and dv stay in registers, whatever the grouping.
+// All query heads of a group pass the same block: dk and dv stay in registers, whatever the grouping.
 // FLOPs: 10 HS for each pair of a query and a key in the tiles that are visited. Bytes: q, k, v, dy, y read and dqkv
 // written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
 #include "sm90.cuh"
@@ -42,8 +42,8 @@ constexpr int BN = 128;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
-template <int HS> constexpr int BM = HS == 64 ? 128 : 64;    // rows of a query tile: what the registers hold
-// Each consumer makes 64 x 64 of a query tile's dq: of its rows for HS = 64, of its columns for 128.
+template <int HS> constexpr int BM = HS == 64 ? 128 : 64;    // rows of a query tile: as many as fit registers
+// Each consumer computes 64 x 64 of a query tile's dq: half of its rows for HS = 64, half of its columns for 128.
 constexpr int HALF = 64 * 64;
 template <int HS> constexpr bool BY_ROWS = BM<HS> == 128;
 
@@ -51,7 +51,7 @@ struct Backward {
     bf16* dqkv;
     float* dq;               // (B,NH,query_tiles,2,8,128,4): see hand_over
     float *lse2, *delta;     // (B,NH,query_tiles,BM)
-    int* turn;               // (B,NH,query_tiles): how many have added to dq; null: any order
+    int* turn;               // (B,NH,query_tiles): how many blocks have added to dq; null: any order
     int S, query_tiles, key_tiles;
     Heads h;
     float scale, scale_log2;
@@ -59,7 +59,7 @@ struct Backward {
     __device__ int64_t query_tile(int b, int head, int tile) const {
         return (int64_t(b) * h.NH + head) * query_tiles + tile;
     }
-    // The first query after those that see this key; may lie beyond the last. Does not decrease with the key.
+    // The first query after those that see this key; may lie beyond the last. Never decreases with the key.
     __device__ int queries_end(int b, int key) const {
         const int document = h.doc_end ? h.doc_end[int64_t(b) * S + min(key, S - 1)] : INT_MAX;
         return h.window ? min(document, key + h.window) : document;
@@ -70,7 +70,7 @@ struct Backward {
 
 constexpr int PREPARE_THREADS = 256;
 
-// A block has one query tile; HS / 8 threads have a row. Bound by reading dy and y.
+// A block has one query tile; HS / 8 threads share a row. Bound by reading dy and y.
 template <int HS> __global__ void prepare(const Backward a, const bf16* dy, const bf16* y, const float* lse) {
     constexpr int LANES = HS / 8, ROWS = PREPARE_THREADS / LANES;
     const int tile = int(blockIdx.x) % a.query_tiles, head = int(blockIdx.x) / a.query_tiles % a.h.NH;
@@ -106,7 +106,7 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 template <int HS> struct BackwardShared {
     Tile<BN, HS> k, v;
     Tile<BM<HS>, HS> q[STAGES], dy[STAGES];
-    Tile<BN, BM<HS>> ds[2];    // dS^T. Two: a consumer may be a step ahead of the other's product with it
+    Tile<BN, BM<HS>> ds[2];    // dS^T, twice: a consumer may write the next while the other's product reads this one
     float4 dq[CONSUMERS][HALF / 4 / WARPGROUP][WARPGROUP];
     alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
     uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
@@ -117,14 +117,14 @@ static_assert(sizeof(BackwardShared<64>) <= SHARED_BYTES && sizeof(BackwardShare
 enum { DS = 1, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS, EPILOGUE = DQ_FREE + CONSUMERS };
 constexpr int WITH_ADDER = WARPGROUP + 32;
 
-// What a block makes: 128 keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each head of
+// What a block computes: 128 keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each head of
 // the group.
 struct Place {
     int b, kv_head, tile, first, tiles, group;
     template <int HS> __device__ static Place of(const Backward& a) {
         Place p;
         const int i = int(blockIdx.x);
-        p.tile = i % a.key_tiles;    // the longest first, if any order will do: else from the last keys to the first
+        p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
         if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
         const int end = min(a.S, a.queries_end(p.b, min(p.tile * BN + BN, a.S) - 1));
@@ -158,7 +158,7 @@ __device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap
         }
 }
 
-// By one warp, of which one thread copies: what the consumers hand over, to the sums in global memory. The others come
+// One warp adds what the consumers hand over to the sums in global memory. One of its threads copies; the others come
 // along because a barrier counts whole warps.
 template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, const Backward& a, Place p) {
     const bool copies = threadIdx.x % 32 == 0;
@@ -183,7 +183,7 @@ template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, 
             if (--left)
                 for (int c = 0; c < CONSUMERS; c++) named_barrier_arrive(DQ_FREE + c, WITH_ADDER);
             if (copies && turn) {
-                bulk_wait();    // not only read: the next block's sum must come after this one
+                bulk_wait();    // done, not only read: the next block's sum must come after this one
                 turn_pass(turn + t, mine + 1);
             }
         }
@@ -191,7 +191,7 @@ template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, 
     if (copies) bulk_wait();
 }
 
-// d = a b^T starts: keys from `first` on by the rows of a query tile.
+// Starts d = a b^T: keys from `first` on times the rows of a query tile.
 template <int HS, int n, int ROWS>
 __device__ __forceinline__ void start_transposed(float (&d)[n], const Tile<BN, HS>& keys, int first,
                                                  const Tile<ROWS, HS>& queries) {
@@ -201,7 +201,7 @@ __device__ __forceinline__ void start_transposed(float (&d)[n], const Tile<BN, H
         wgmma<ALONG_K, ALONG_K>(d, keys.columns_as_k(first, i), queries.columns_as_k(0, i), i > 0);
     wgmma_commit();
 }
-// d += a x starts: a from registers, x a query tile.
+// Starts d += a x: a from registers, x a query tile.
 template <int HS, int n, int ROWS>
 __device__ __forceinline__ void start_sum(float (&d)[HS / 2], uint32_t (&a)[n], const Tile<ROWS, HS>& x) {
     wgmma_fence(d, a);
@@ -209,7 +209,7 @@ __device__ __forceinline__ void start_sum(float (&d)[HS / 2], uint32_t (&a)[n], 
     for (int row = 0; row < ROWS; row += 16) wgmma<ALONG_MN>(d, a + row / 4, x.rows_as_k(row, 0));
     wgmma_commit();
 }
-// A consumer's 64 x 64 of dq = dS k starts.
+// Starts a consumer's 64 x 64 of dq = dS k.
 template <int HS>
 __device__ __forceinline__ void start_dq(float (&dq)[32], const Tile<BN, BM<HS>>& ds, const Tile<BN, HS>& k,
                                          int consumer) {
@@ -221,11 +221,11 @@ __device__ __forceinline__ void start_dq(float (&dq)[32], const Tile<BN, BM<HS>>
     wgmma_commit();
 }
 
-// Which queries the keys of one consumer's thread are seen by.
+// Which queries see the keys of one consumer's thread.
 struct View {
-    int from, key;    // the warpgroup's first key; this thread's first, the second is 8 further
-    int end[2];       // the first query that does not see it any more, of each of both
-    int least;        // of the warpgroup's first key
+    int from, key;    // the warpgroup's first key; this thread's first key, its second is 8 further
+    int end[2];       // for each of the two keys, the first query that no longer sees it
+    int least;        // the same for the warpgroup's first key
     __device__ View(const Backward& a, int b, int from, int key) : from(from), key(key) {
         for (int r = 0; r < 2; r++) end[r] = a.queries_end(b, key + 8 * r);
         least = a.queries_end(b, from);
@@ -241,7 +241,7 @@ struct View {
     }
 };
 
-// f(i, row[column of i]) for each element of a product: `row` holds a number for each column.
+// Calls f(i, row[column of i]) for each element of a product: `row` holds a number for each column.
 template <int n, class F> __device__ __forceinline__ void each_with(const float* row, F f) {
 #pragma unroll
     for (int j = 0; j < n / 4; j++) {
@@ -251,7 +251,7 @@ template <int n, class F> __device__ __forceinline__ void each_with(const float*
     }
 }
 
-// A warp's 16 keys of dS^T to shared memory, for wgmma.
+// Stores a warp's 16 keys of dS^T in shared memory, for wgmma.
 template <int HS, int n>
 __device__ __forceinline__ void store_ds(Tile<BN, BM<HS>>& ds, const uint32_t (&a)[n], int first) {
     const int lane = threadIdx.x % 32;
@@ -261,7 +261,7 @@ __device__ __forceinline__ void store_ds(Tile<BN, BM<HS>>& ds, const uint32_t (&
                     a[4 * k + 3]);
     fence_async();
 }
-// dq as its fragments lie, so that neither this nor the copy after it has to gather anything.
+// Stores dq in the order of its fragments, so that neither this nor the copy after it has to gather anything.
 __device__ __forceinline__ void hand_over(float4 (&to)[HALF / 4 / WARPGROUP][WARPGROUP], const float (&dq)[32]) {
 #pragma unroll
     for (int j = 0; j < 8; j++)
@@ -293,7 +293,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         wgmma_wait<0>(D);
         each_with<M / 2>(s.delta[at.slot], [&](int i, float delta) {
             D[i] = S[i] * (D[i] - delta);
-            // Rounded at once: both in fp32 and in bf16 they would not fit the registers.
+            // Rounded at once: registers cannot hold both the fp32 and the bf16 values.
             if (i % 2) P[i / 2] = pack_bf16(S[i - 1], S[i]), dS[i / 2] = pack_bf16(D[i - 1], D[i]);
         });
         start_sum<HS>(dv, P, s.dy[at.slot]);
@@ -309,7 +309,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (lane == 0) mbarrier_arrive(&s.free[at.slot]);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    named_barrier(EPILOGUE + consumer, WARPGROUP);    // all of it has read its rows of v: they carry the outputs now
+    named_barrier(EPILOGUE + consumer, WARPGROUP);    // the warpgroup has read its rows of v: outputs reuse them
     const int key = p.tile * BN + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
     bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;
@@ -328,7 +328,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.q_full[i], 1);
                 mbarrier_init(&s.dy_full[i], 1);
-                mbarrier_init(&s.free[i], CONSUMERS * 4);    // each warp lets go by itself
+                mbarrier_init(&s.free[i], CONSUMERS * 4);    // each warp arrives by itself
             }
             mbarrier_init_fence();
         }
@@ -349,7 +349,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 constexpr int FINISH_THREADS = HALF / 16;
 
-// A block has one consumer's half of a query tile, a thread 8 columns of two rows 8 apart: four lanes' fragments.
+// A block has one consumer's half of a query tile; a thread has 8 columns of two rows 8 apart: four lanes' fragments.
 template <int HS> __global__ void finish(const Backward a) {
     const int64_t half = blockIdx.x;
     const int c = int(half % CONSUMERS), tile = int(half / CONSUMERS % a.query_tiles);

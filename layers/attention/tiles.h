@@ -1,16 +1,16 @@
-// tiles.h - what attention's forward and backward on the CPU share: which keys a query sees, where the heads
-// of a call lie, exponentials, fetching ahead.
+// tiles.h - what attention's forward and backward on the CPU share: which keys a query sees, where heads lie in memory,
+// a logarithm, prefetching.
 #pragma once
 #include "layers/simd/tile.h"
 
 namespace ISA {
 constexpr float INF = __builtin_inff();
-constexpr int PANEL = NV * VW;    // columns of a product that go through its kernel at once
+constexpr int PANEL = NV * VW;    // columns that a product's kernel takes at once
 
 constexpr int tiles(int n, int size) { return (n + size - 1) / size; }
 INLINE void clear(float* p, int64_t n) { each_vector(n, [&](int64_t i, auto at) { at.put(p + i, vf{}); }); }
 INLINE int most(int a, int b) { return a > b ? a : b; }
-// Lane i is v where first <= at + i < limit.
+// v in the lanes i where first <= at + i < limit, `fill` in the others.
 INLINE vf between(int at, int first, int limit, vf v, float fill) {
     return (lanes() + at >= first) & (lanes() + at < limit) ? v : set1(fill);
 }
@@ -21,14 +21,14 @@ INLINE int first_key(Heads h, int S, int pos, int b, int s) {
 }
 INLINE float scale_of(Heads h) { return 1 / __builtin_sqrtf(float(h.HS)); }
 
-// log2(x) for x of at least 1, by Newton's steps on 2^y = x from the float's bits.
+// log2(x) for x >= 1: a first guess from the float's bits, then Newton steps on 2^y = x.
 INLINE vf log2(vf x) {
     vf y = __builtin_convertvector(reinterpret_cast<vi>(x) - 0x3f800000, vf) * 0x1p-23f;
     for (int i = 0; i < 3; i++) y += (x * exp2(-y) - 1) * LOG2E;
     return y;
 }
 
-// Where the heads of one call are: positions within a sequence, sequences, heads.
+// Where keys and values lie: elements from one position, sequence, head to the next.
 struct Keys {
     const float *k, *v;
     int64_t row, sequence, head;
@@ -48,15 +48,15 @@ struct Rows {
 INLINE void fetch(const float* p, int n) {
     for (int i = 0; i < n; i += 16) __builtin_prefetch(p + i, 0, 2);    // to L2
 }
-// Asks for rows of activations before their use, a few between any two products: those of this item, then of the one
-// that this thread gets next if all are equally fast. The rows of one head lie far apart, which no hardware prefetcher
-// follows. On a noisy machine (2026-11-21, B=4 S=256, 11 to 16 heads of 64, evicted): 9 to 13 % more FLOP/s forward and
-// 6 to 7 % backward. Work says which rows an item reads, and has COUNT and items.
+// Prefetches rows of activations, a few between any two products: those of this item, then of the item that this thread
+// gets next if all threads are equally fast. The rows of one head lie far apart, which no hardware prefetcher follows.
+// Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads
+// of 64, not in cache). Work says which rows an item reads, and has COUNT and items.
 template <class Work> struct Ahead {
     const Work& work;
     int step, rate;               // threads; rows at a time
     int item = -1, row = 0, to = 0;
-    int room = LEAD;              // rows until it is far enough ahead
+    int room = LEAD;              // rows that it may still prefetch
     Rows rows[Work::COUNT] = {};
     // More than the panel and the tile of queries that are packed at once. 160 to 256 measured alike.
     static constexpr int LEAD = 200;

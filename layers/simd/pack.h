@@ -1,20 +1,20 @@
-// pack.h - operands of a matrix product, brought into the order in which its inner loop reads them.
+// pack.h - copies operands of a matrix product into the order in which its inner loop reads them.
 //
-// A word is a float, or a pair of bf16 of neighbouring k; beyond the last k it is zero. In panels of W columns (of B;
-// for A, rows) word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
+// A word is a float, or a pair of bf16 with neighbouring k; beyond the last k it is zero. A panel has W columns of B or
+// W rows of A. Word k of column j lies at [j/W * panel + k*W + j%W]; columns beyond the last are zero.
 #pragma once
 #include "tile.h"
 
 namespace ISA {
-constexpr int PACKED = 96;    // columns, at most, that are packed in one call
-constexpr int AHEAD = 16;     // rows
+constexpr int PACKED = 96;    // most columns that are packed in one call
+constexpr int AHEAD = 16;     // rows that are prefetched
 
 template <class E> INLINE vf load_most(const E* p, int n) { return n >= VW ? load(p) : load_some(p, n); }
 
 INLINE vf pairs_along(const float* p, int n) {
     return to_pairs(load_most(p, n), n > VW ? load_most(p + VW, n - VW) : vf{});
 }
-INLINE vf load_pairs(const bf16* p) {    // p may be at an odd bf16
+INLINE vf load_pairs(const bf16* p) {    // p need not be aligned to a pair
     vf v;
     __builtin_memcpy(&v, p, sizeof v);
     return v;
@@ -33,26 +33,26 @@ INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16
     return reinterpret_cast<vf>(low >> 16 | high);
 }
 
-// How elements E of memory become words: pairs; or floats, with `rounds` of bf16 values.
+// How elements of type E become words: pairs of bf16, or floats, which `rounds` rounds to bf16 values.
 template <class E, bool pairs, bool rounds> struct Words {
-    static constexpr int PER = pairs ? 2 : 1;    // elements of a word
+    static constexpr int PER = pairs ? 2 : 1;    // elements in a word
 
     static INLINE_MEMBER vf floats(const E* p, int n) {
         return rounds ? rounded_bf16(load_most(p, n)) : load_most(p, n);
     }
-    // VW words of neighbouring k from p on; n elements are there
+    // VW words of neighbouring k from p on; only n elements exist.
     static INLINE_MEMBER vf along(const E* p, int n) {
         if constexpr (pairs) return pairs_along(p, n);
         else return floats(p, n);
     }
-    // a word each of n columns, from row p of the operand and, for pairs, row q; null: there is none
+    // One word of each of n columns, from row p of the operand and, for pairs, row q (null: there is none).
     static INLINE_MEMBER vf across(const E* p, const E* q, int n) {
         if constexpr (pairs) return pairs_across(p, q, n);
         else return floats(p, n);
     }
 };
 
-// A row of K elements -> its words, dense.
+// Packs a row of K elements into its words, dense.
 template <class Words, class E> INLINE void pack_row(float* to, const E* p, int K) {
     constexpr int PER = Words::PER;
     for (int k = 0; k < K; k += VW * PER, to += VW) {
@@ -63,7 +63,7 @@ template <class Words, class E> INLINE void pack_row(float* to, const E* p, int 
     }
 }
 
-// Word k of VW columns from j on.
+// Stores word k of VW columns from j on.
 template <int W> INLINE void put_words(float* to, int64_t panel, int j, int k, vf v) {
     constexpr int S = W < VW ? W : VW;
 #pragma GCC unroll 4
@@ -72,7 +72,7 @@ template <int W> INLINE void put_words(float* to, int64_t panel, int j, int k, v
                          reinterpret_cast<const char*>(&v) + 4 * i, 4 * S);
 }
 
-// VW columns from j on, of n, of an operand in which k is contiguous: column j is p[j*ld ..].
+// Packs VW of n columns, from j on, of an operand in which k is contiguous: column j is p[j*ld ..].
 template <class Words, int W, class E>
 static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64_t ld, int K) {
     constexpr int PER = Words::PER;
@@ -91,15 +91,15 @@ static void pack_along(float* to, int64_t panel, int j, int n, const E* p, int64
     }
 }
 
-// `columns` columns, of which n are there, of an operand in which they are contiguous: word k is of p[k*PER*ld ..].
-// sums, if not null: += over k, of what is not rounded yet.   columns: a multiple of VW, at most PACKED
+// Packs columns of an operand in which they are contiguous: word k comes from p[k*PER*ld ..]. Only n of them exist.
+// sums, if not null: += each column's sum over k, before rounding.   columns: a multiple of VW, at most PACKED
 template <class Words, int W, class E>
 static void pack_across(float* to, int64_t panel, int columns, int n, const E* p, int64_t ld, int K, float* sums) {
     constexpr int PER = Words::PER;
     vf total[PACKED / VW] = {};
     for (int k = 0; k < K; k += PER) {
         const E *low = p + k * ld, *high = PER == 2 && k + 1 < K ? low + ld : nullptr;
-        for (int r = 0; r < PER; r++)    // rows lie too far apart for the hardware to foresee
+        for (int r = 0; r < PER; r++)    // rows lie too far apart for the hardware prefetcher
             for (int j = 0; j < n; j += 64 / int(sizeof(E))) __builtin_prefetch(low + (AHEAD + r) * ld + j);
         for (int j = 0; j < columns; j += VW) {
             const E* odd = high ? high + j : nullptr;

@@ -1,8 +1,8 @@
-// tile.h - the inner loops of the matrix products in matmul.cpp and attention.cpp: products of small tiles that lie in
-// L1, and transposes. MR x NV vectors of C stay in registers: 24 of AVX-512's 32, 12 of 16 elsewhere.
+// tile.h - the inner loops of the matrix products in matmul.cpp and attention/: products of small tiles that lie in L1,
+// and transposes. MR x NV vectors of C stay in registers: 24 of AVX-512's 32, 12 of 16 elsewhere.
 //
 // half: the words of A and B are pairs of bf16, the elements 2k and 2k+1 of the sum, and products cost half as much.
-// Where the instruction set has none (NATIVE_BF16), nobody may ask for it.
+// Allowed only where the instruction set multiplies bf16 (NATIVE_BF16).
 #pragma once
 #include "vec.h"
 
@@ -15,7 +15,7 @@ constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
 
 // ---- pairs of bf16 --------------------------------------------------------------------------------------------------
 
-// Words that hold n elements of a sum.
+// The number of words that hold n elements of a sum.
 template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
 
 #if defined(__AVX512BF16__)
@@ -38,7 +38,7 @@ INLINE vf to_pairs(vf first, vf) { return first; }
 INLINE vf interleaved(vf even, vf) { return even; }
 #endif
 
-// s += a x, a being one word for all lanes
+// s += a x, where *a is one word for all lanes.
 template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
 #if defined(__AVX512BF16__)
     if constexpr (half) {
@@ -116,7 +116,7 @@ template <bool b> struct Flag { static constexpr bool is = b; };
 
 // ---- packing --------------------------------------------------------------------------------------------------------
 
-// Words w.. of a row of D elements, zero beyond them. whole: there are VW words.
+// VW words of a row of D elements, from word w on; zero beyond the row. whole: all VW words exist.
 template <bool half, bool whole> INLINE vf row_words(const float* row, int w, int D) {
     auto piece = [&](int d) {
         return whole || d + VW <= D ? load(row + d) : d < D ? load_some(row + d, D - d) : vf{};
@@ -124,14 +124,14 @@ template <bool half, bool whole> INLINE vf row_words(const float* row, int w, in
     if constexpr (half) return to_pairs(piece(2 * w), piece(2 * w + VW));
     return piece(w);
 }
-// f(w, whole) for the vectors of words of a row of D elements.
+// Calls f(w, whole) for each vector of words of a row of D elements.
 template <bool half, class F> INLINE void each_words(int D, F f) {
     int w = 0;
     for (; (half ? 2 : 1) * (w + VW) <= D; w += VW) f(w, Flag<true>());
     for (; w < words<half>(D); w += VW) f(w, Flag<false>());
 }
 
-// Word d of row j to to[d*ldt + j] for j < n, and 0 for the other j < columns and d < padded(words of D).
+// to[d*ldt + j] = word d of row j for j < n, and 0 for the other j < columns and d < padded(words of D).
 // columns: a multiple of VW.
 template <bool half = false>
 static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int columns, int D) {
@@ -153,7 +153,7 @@ static void pack_transposed(float* to, int64_t ldt, const float* from, int64_t l
         });
 }
 
-// The words of n rows of D elements to to (rows, padded(words of D)), the rest zero.
+// to (rows, padded(words of D)) = the words of n rows of D elements, the rest zero.
 template <bool half> static void pack_rows(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     const int P = padded(words<half>(D));
     for (int i = 0; i < n; i++, to += P, from += ldf)
@@ -164,7 +164,7 @@ template <bool half> static void pack_rows(float* to, const float* from, int64_t
     for (int i = 0; i < (rows - n) * P; i += VW) store(to + i, vf{});
 }
 
-// The same rows as B of a sum over rows: to (words of rows, padded(D)).
+// to (words of rows, padded(D)): the same rows, as B of a sum over rows.
 template <bool half> static void pack_sum(float* to, const float* from, int64_t ldf, int n, int rows, int D) {
     if constexpr (!half) return pack_rows<false>(to, from, ldf, n, rows, D);
     const int P = padded(D);

@@ -1,5 +1,5 @@
-// vec.h - one vector of floats on GCC's vector extensions: load, store (of bf16, too), tails, reductions, exp. Per
-// instruction set.
+// vec.h - one vector of floats, by GCC's vector extensions: load and store (also as bf16), tails, reductions, exp.
+// Compiled for each instruction set.
 #pragma once
 #include <omp.h>
 
@@ -16,7 +16,7 @@
 #define INLINE_MEMBER inline __attribute__((always_inline))
 
 namespace ISA {
-template <class F> struct Target;    // of a pointer to a function
+template <class F> struct Target;    // Target<F*>::type is F
 template <class F> struct Target<F*> { typedef F type; };
 
 typedef float vf __attribute__((vector_size(4 * VW)));
@@ -71,15 +71,15 @@ template <bool full> struct Place {
     template <class X> INLINE_MEMBER void put(X* p, vf v) const { full ? store(p, v) : store_some(p, v, n); }
     INLINE_MEMBER vf others(vf v, float fill) const { return full ? v : lanes() < n ? v : set1(fill); }
 };
-// Calls f(offset, place) for each vector of n elements: one text for whole vectors and the tail.
+// Calls f(offset, place) for each vector of n elements: one body for whole vectors and the tail.
 template <class F> INLINE void each_vector(int64_t n, F f) {
     int64_t i = 0;
     for (; i + VW <= n; i += VW) f(i, Place<true>{VW});
     if (i < n) f(i, Place<false>{int(n - i)});
 }
 
-// b where either is NaN
-#if defined(__AVX512F__)    // GCC 12 makes a mask and a blend of the comparison
+// max and min are b where either is NaN.
+#if defined(__AVX512F__)    // GCC 12 compiles the comparison to a mask and a blend
 INLINE vf max(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
 INLINE vf min(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
 #else
@@ -87,7 +87,7 @@ INLINE vf max(vf a, vf b) { return a > b ? a : b; }
 INLINE vf min(vf a, vf b) { return a < b ? a : b; }
 #endif
 
-// Reductions by halves: one order for all callers.
+// Reductions by halves, in the same order for all callers.
 template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }
 INLINE float sum(vf v) {
     if constexpr (VW > 8) v += swapped<8>(v);
@@ -107,7 +107,7 @@ INLINE float max(vf v) {
 constexpr float LOG2E = 0x1.715476p0f;
 
 // exp(x) = 2^k exp(r), |r| <= ln2/2: at most 1.1 ulp off, denormal results included; NaN, 0 and infinity where exp has
-// them. The polynomial is a minimax fit of degree 6. 2^k in two factors: each exponent is in range.
+// them. The polynomial is a minimax fit of degree 6. 2^k is two factors, so that each one's exponent is in range.
 INLINE vf exp(vf x) {
     const float MAGIC = 0x1.8p23f;    // adding it rounds to an integer, which the low bits then hold
     x = max(set1(-104), min(set1(89), x));
@@ -125,8 +125,8 @@ INLINE vf exp(vf x) {
     return p * reinterpret_cast<vf>((half + 127) << 23) * reinterpret_cast<vf>((rest + 127) << 23);
 }
 
-// 2^x for x below 127; what would be below 2^-125 is that. NaN stays NaN. A minimax fit of degree 6 on half a unit to
-// both sides, 1.9e-9 off before rounding.
+// 2^x for x below 127, and at least 2^-125. NaN stays NaN. The polynomial is a minimax fit of degree 6 on [-1/2, 1/2],
+// 1.9e-9 off before rounding.
 INLINE vf exp2(vf x) {
     const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
     x = max(set1(-125), x);

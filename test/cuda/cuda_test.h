@@ -6,7 +6,7 @@
 #include <doctest/doctest.h>
 
 // f() once in thread order and once for each of three drawn schedules; on a GPU once.
-void cuda_schedule(uint64_t seed);     // of the emulator; nothing on a GPU
+void cuda_schedule(uint64_t seed);     // sets the emulator's schedule; does nothing on a GPU
 bool cuda_emulated();
 // Says why a case cannot run here; the closing line counts it as skipped.
 void skip(const char* why);

@@ -32,7 +32,7 @@ std::string run_again(const std::string& environment, const std::string& argumen
 
 int main(int argc, char** argv) {
     if (cpu_spin_less) cpu_spin_less(argv);
-    const char* device = getenv("FLATGPT_TEST_DEVICE");    // of a rank
+    const char* device = getenv("FLATGPT_TEST_DEVICE");    // a rank's
     const Status opened = cuda_open(device ? atoi(device) : 0);
     if (opened.ok()) return run_counted(argc, argv);
     // Who starts this binary asks for a GPU: none is a failure, not a skip.

@@ -32,7 +32,7 @@ double largest_error(const Numbers& got, const Numbers& expected) {
 
 struct Case {
     int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents of about so many positions; 0: none
-    double scale = 1;                                    // of qkv
+    double scale = 1;                                    // factor on qkv
 };
 
 struct Documents {

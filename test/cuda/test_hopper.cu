@@ -55,7 +55,7 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
 
 // ---- wgmma ----------------------------------------------------------------------------------------------------------
 
-enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // of a; stored: by stmatrix
+enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // where a is; stored: by stmatrix
 
 // As TMA brings the operands: ALONG_K (64,K) and (N,K), ALONG_MN (K,64) and (K,N).
 constexpr int K = 64;

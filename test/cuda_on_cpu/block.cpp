@@ -8,7 +8,7 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-constexpr bool REUSE = !TSAN;    // of stacks: another thread's traces there would look like a race
+constexpr bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
 
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -29,7 +29,7 @@ struct Fiber {
     bool started = false, exited = false;
     const char* waits_for = nullptr;    // last
     Location at;
-    bool (*ready)(void*) = nullptr;     // of a polling wait
+    bool (*ready)(void*) = nullptr;     // for a polling wait
     void* ready_arg = nullptr;
     std::vector<Copy> copies;
     std::vector<size_t> copy_groups;    // where each committed group of them ends
@@ -132,7 +132,7 @@ class Block {
     std::vector<Warp> warps;
     dim3 fibers_dim{0, 0, 0};
     Barrier barriers[16];
-    unsigned ready[32];          // of each warp, the lanes that can run
+    unsigned ready[32];          // for each warp, the lanes that can run
     unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all

@@ -72,7 +72,7 @@ struct Config {
     size_t memory_bytes;          // EMU_MEMORY_MB=4096: of the device
     unsigned os_threads;          // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
     size_t shared_limit;          // shared memory of one block, by capability
-    size_t stack_bytes = 128 << 10;    // of one fiber
+    size_t stack_bytes = 128 << 10;    // one fiber's stack
 };
 extern Config config;
 // Finishes what the streams hold, then goes on with this seed.

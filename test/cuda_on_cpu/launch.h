@@ -16,7 +16,7 @@ struct Grid {
     dim3 blocks, threads;
     size_t shared = 0;        // bytes of dynamic shared memory
     bool in_order = false;    // blocks run by index, whatever the seed
-    Location at;              // of the launch
+    Location at;              // where the launch is written
 };
 void run_grid(const Grid& g, void (*body)(void*), void* arg);
 void check_launch(const Grid& g);

@@ -79,7 +79,7 @@ template <class P> struct State {
     }
 };
 
-// got (bf16): each of the two neighbours of `exact`, as often as its distance has it; or exact itself. w: before.
+// got (bf16) must be a neighbour of `exact`, each as often as its distance says, or exact itself. w: before the step.
 void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, const Numbers& w) {
     double drift = 0, variance = 0;
     for (size_t i = 0; i < got.size(); i++) {
@@ -88,7 +88,7 @@ void expect_unbiased(Check& check, const Numbers& got, const Numbers& exact, con
         memcpy(&xb, &x, 4);
         memcpy(&gb, &g, 4);
         const double part = double(xb & 0xffff) / 65536, up = double(int64_t(gb >> 16) - int64_t(xb >> 16));
-        // What x in float may be off, in bf16 steps: much where w and its change cancel.
+        // The float error of x in bf16 steps: large where w and its change cancel.
         const double slack = 2e-3 + 0x1p-22 * std::fabs(w[i]) / (0x1p-8 * std::fabs(exact[i]) + 1e-30);
         demand(check, up - part > -1 - slack && up - part < 1 + slack, "a neighbour");
         drift += up - part;
@@ -177,7 +177,7 @@ template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int6
     const Memory m(op);
     Check check = named("sum_of_squares", n);
     Numbers x = random_normal(n, 1);
-    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // squares that float does not hold, alone or together
+    x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // float holds neither their squares nor the sum
     x = rounded<Grad<P>>(x);
     double sum = 0;
     reference_ops().sum_of_squares(&sum, x.data(), n);
@@ -241,7 +241,7 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
 template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
     Check check = named("from_floats, to_floats", n);
-    std::vector<float> floats(static_cast<size_t>(n));    // of any bits: NaN, infinities, ties, denormals
+    std::vector<float> floats(static_cast<size_t>(n));    // random bits: NaN, infinities, ties, denormals
     std::vector<P> expected(floats.size());
     Numbers numbers(floats.size());
     for (size_t i = 0; i < floats.size(); i++) {

@@ -5,15 +5,14 @@ namespace {
 // bf16 results: probabilities and their gradients are rounded to bf16 before the products that they are factors of, and
 // the sums are rounded when they are stored.
 template <class T> constexpr double LIMIT = sizeof(T) == 2 ? 5e-3 : 1e-5;
-// A float table that rounds to bf16 (attention_rounds) is given q, k, v and dy that are bf16 already: the scores, lse
-// and dp are float's then. What is left is one rounding of each probability, for y and dv, or of each ds, for dq and
-// dk. It is off by 2^-8 of itself at most, by 0.42 * 2^-8 in the root mean square (uniform in half a unit of the last
-// place, of numbers of any size). Outputs are sums of random rows of HS, each times such a number, so the 2-norm of the
-// errors is this part of their own: the mean for all rows together; the most for a single one, which may be of two
-// terms, and half as much again, as random rows are not quite orthogonal. Rows differ in size: position 0 sees one key,
-// the last one a thousand.
+// A float table that rounds to bf16 (attention_rounds) gets q, k, v and dy that are bf16 values already, so scores, lse
+// and dp have float's errors. What remains is one rounding of each probability, for y and dv, or of each ds, for dq and
+// dk: at most 2^-8 of the number, 0.42 * 2^-8 in the root mean square. Outputs are sums of random rows of HS, each
+// times such a number, so the 2-norm of the errors is the same part of the outputs' 2-norm. The mean holds for all rows
+// together. A single row may be a sum of two terms only: it gets the largest error, and half as much again, because
+// random rows are not quite orthogonal.
 constexpr double OF_ALL = 0x1p-9 + LIMIT<float>, OF_ROW = 1.5 * 0x1p-8 + LIMIT<float>;
-// The 2-norm of the n errors from `first` on over that of the numbers, of which a root mean square counts as `floor`.
+// The 2-norm of the n errors from `first` on over that of the numbers, whose root mean square counts as >= `floor`.
 double norm_error(const Numbers& got, const Numbers& expected, size_t first, size_t n, double floor) {
     double error = 0, square = 0;
     for (size_t i = first; i < first + n; i++)
@@ -24,8 +23,8 @@ double norm_error(const Numbers& got, const Numbers& expected, size_t first, siz
 template <class T, class P> Numbers inputs(const Ops<T, P>& op, const Numbers& x) {
     return op.attention_rounds ? rounded<bf16>(x) : rounded<T>(x);
 }
-// Error over limit. cancels: rows are differences of terms of size 1, and zero where one key is seen, but for what
-// float leaves of them.
+// Error over limit. cancels: rows are differences of terms of size 1, and zero, except for rounding, where a query sees
+// one key.
 template <class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
     if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<T>, cancels ? 0.1 : 0);
@@ -47,7 +46,7 @@ Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
     return check;
 }
 
-// Each position ends its document with a chance of one in `length`; other sequences, other documents.
+// Each position ends its document with a chance of one in `length`. Each sequence has documents of its own.
 struct Documents {
     std::vector<int> start, end;
     Documents(int B, int S, int length) : start(size_t(B) * size_t(S)), end(start) {

@@ -22,7 +22,7 @@ template <> inline uint8_t as<uint8_t>(double x) { return uint8_t(x); }
 template <class X> double number(X x) { return double(to_float(x)); }
 template <> inline double number<double>(double x) { return x; }
 template <> inline double number<int>(int x) { return x; }
-// What a table of type X sees of these numbers: the reference must see the same.
+// The numbers as a table of type X sees them: the reference must see the same.
 template <class X> Numbers rounded(Numbers v) {
     for (double& x : v) x = number(as<X>(x));
     return v;
@@ -91,8 +91,8 @@ template <class X> class Array {
 // The outcome of one operation at one size.
 struct Check {
     std::string op, shape;    // "layernorm_backward", "N=33 C=768"
-    double worst = 0;         // of all outputs, error over what is allowed: above 1, or NaN, is a failure
-    std::string output;       // the one it was
+    double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
+    std::string output;       // the output that has it
     bool ok() const { return worst <= 1; }
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
@@ -104,5 +104,5 @@ struct Check {
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
-// What storing in X costs: a limit for outputs that are right but for their rounding.
+// The limit for outputs whose only error is the rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;

@@ -3,7 +3,7 @@
 #pragma once
 #include "check.h"
 
-// embedding: pos below 0: a null pointer; hot: the share of positions that hold one and the same token
+// embedding: pos below 0: a null pointer; hot: the share of positions that hold the same token
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
 template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
 
@@ -38,7 +38,7 @@ template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, 
 template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64_t n, bool in_place);
 
-// adamw: with a master or, of bf16, rounded stochastically; with the gradient scaled down and not, and skipped
+// adamw: with a master or, for bf16, rounded stochastically; the gradient scaled and not, and the step skipped
 template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master);
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n);

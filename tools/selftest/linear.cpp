@@ -1,8 +1,9 @@
 #include "checks.h"
 
 namespace {
-// Of an output of type X that is a sum of K products: storing it; rounding the sum, at random in float, all one way in
-// tensor cores, 16 products at a time; and tf32's inputs: 2^-11 each, twice that where products cancel.
+// The limit for an output of type X that is a sum of K products. Three errors: storing it; rounding the sum, randomly
+// in float, always downward in tensor cores, 16 products at a time; tf32's inputs: 2^-11 each, twice that if they
+// cancel.
 template <class X> double limit(Dtype dtype, int64_t K) {
     const double sum = dtype == Dtype::fp32 ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
     return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
@@ -11,12 +12,12 @@ std::string sizes(Dtype dtype, int N, int C, int OC) {
     return "N=" + std::to_string(N) + " C=" + std::to_string(C) + " OC=" + std::to_string(OC) +
            (dtype == Dtype::tf32 ? " tf32" : "");
 }
-// What a float table's bf16 products round is a bf16 already: the products are exact.
+// A float table's bf16 products get inputs that are bf16 values already: their rounding changes nothing.
 template <class X> Numbers normal(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
     const Numbers x = random_normal(n, stream, scale);
     return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
 }
-// What a gradient over N rows is added to: far enough from zero that the sum is.
+// Start values to which a gradient over N rows is added: so far from zero that the sum is far from zero, too.
 Numbers start(int64_t n, uint64_t stream, int N) {
     Numbers v = random_normal(n, stream, std::sqrt(N));
     for (double& x : v) x += 4 * std::sqrt(N);
@@ -108,7 +109,7 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
     check.expect("dpre", dpre_out, dpre, limit<T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
     check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
     check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
-    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // of dpre, or itself, as T
+    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // dpre, or the sum itself, may be rounded to T
     return check;
 }
 

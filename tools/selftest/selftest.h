@@ -3,13 +3,13 @@
 #include "checks.h"
 
 struct Selftest {
-    std::string filter;      // only operations whose name has this part
-    bool json = false;       // an object a line
+    std::string filter;      // only operations with this text in their name
+    bool json = false;       // one object per line
     int V = 50257;           // vocabulary: GPT-2's. Most of the time goes into numbers for it
     FILE* out = stdout;
     int checks = 0, failed = 0;
 
-    // Runs the checks and prints a line for each. dtype: of the table's products.
+    // Runs the checks and prints a line for each. dtype: the type of the table's products.
     template <class T, class P> void run(const Ops<T, P>& op, Dtype dtype);
     Status close(double seconds) const;    // prints the sum. exit 1: some failed; 2: the filter left none
 };
