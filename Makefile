@@ -64,17 +64,19 @@ $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] |
 endif
 NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-unused-parameter $(GENCODE)
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
-EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
+EMU_FLAGS := -Wno-attributes=clang:: -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       layers/reference.cpp layers/cpu.cpp layers/onednn.cpp
+       layers/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)
 EMU_OBJ := $(patsubst %,$(BUILD)/emu/%.o,model/device.cpp $(KERNELS) $(wildcard test/cuda_on_cpu/*.cpp))
 LADDERS := $(patsubst dev/%.cu,ladder_%,$(wildcard dev/*.cu))
-TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp)
+# A test per operation, for both: test_all and test_cuda.
+OPS_TEST := $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.cpp))
+TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp test/cpu_tables.cpp) $(OPS_TEST)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 
@@ -91,14 +93,14 @@ $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
-$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OBJ) $(EMU_OBJ)
+$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
-$(BUILD)/test_cuda: $(CUDA_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
+$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
 # The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer
@@ -173,7 +175,7 @@ asan-cuda:    # the emulated kernels
 KERNEL_TEST := $(filter-out %/test_model.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
                $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
                $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp
-$(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o)
+$(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST)
 	$(LINK) -o $@
 tsan:
 	$(MAKE) BUILD=build/tsan NVCC= CXX=clang++ LIBS=-fsanitize=thread build/tsan/emu/test_kernels \

@@ -59,9 +59,8 @@ struct Model {
     Model(const Model&) = delete;
     ~Model();
 
-    // What allocate will take, by purpose, the operations' scratch included.
-    std::vector<MemoryRow> memory(const Config& config, const Plan& plan) const;
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
+    std::vector<MemoryRow> memory;    // what allocate took, by purpose; what it will take: model/count.h
     void init(uint64_t seed);                                   // new weights
 
     // Hands over the next batch; may come while the one before is being worked on. tok null: the sizes alone, for a
@@ -74,7 +73,7 @@ struct Model {
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
     void backward(bool last = true);
-    double mean_loss(float* losses = nullptr);    // of the batch, summed in double and in order.   losses (N), host
+    double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
     double grad_norm();                           // global
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
@@ -90,7 +89,7 @@ struct Model {
     void cache_free(Cache& cache);
     void cache_spread(const Cache& from, Cache& to);    // from's only sequence into each one of to
     void extend(Cache& cache, const int* tok, int S);
-    void logits(float* out);    // of each sequence's last position, after forward or extend.   (B,V), host
+    void logits(float* out);    // each sequence's last position's, after forward or extend.   (B,V), host
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }

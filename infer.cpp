@@ -1,8 +1,5 @@
 // infer.cpp - `flatgpt sample` and `flatgpt eval`.
 #include <unistd.h>
-#if __has_include(<malloc.h>)
-#include <malloc.h>
-#endif
 
 #include <algorithm>
 #include <filesystem>
@@ -18,6 +15,8 @@
 #include "files/json.h"
 #include "model/device.h"
 #include "infer/generate.h"
+
+extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
 namespace {
 struct Opened {
@@ -53,11 +52,11 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
         snprintf(loss, sizeof loss, ", %.4g", state.best_loss);
         best = loss;
     }
-    const bool here = std::any_of(dirs.begin(), dirs.end(),
+    const bool kept = std::any_of(dirs.begin(), dirs.end(),
                                   [&](auto& d) { return checkpoint_step(d) == state.best_step; });
     if (which == "best") text += best;
     else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
-    else if (!best.empty() && here)
+    else if (!best.empty() && kept)
         text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
     if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
     return dir + " (" + text + ")";
@@ -104,9 +103,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         Status chosen;
         auto choose = [&] {
             chosen = choose_tokenizer(m, source.tokenizer, named.value);
-#ifdef __GLIBC__
-            malloc_trim(0);    // other C libraries do not have it
-#endif
+            if (malloc_trim) malloc_trim(0);
         };
         // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
         std::error_code none;
@@ -125,10 +122,9 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::vector<std::string> damaged;
     Result<std::string> dir = checkpoint_find(path, &damaged, source.checkpoint, load);
-    for (const std::string& why : damaged) fprintf(stderr, "passed over: %s\n", why.c_str());
+    for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(dir.status);
-    if (dir.value != path)
-        fprintf(stderr, "%s\n", escape_control(taken_text(path, dir.value, state, source.checkpoint)).c_str());
+    if (dir.value != path) Progress().note(escape_control(taken_text(path, dir.value, state, source.checkpoint)));
     return {};
 }
 
@@ -189,7 +185,10 @@ Status sample(const SampleOptions& o) {
     std::vector<std::string> notes;
     bool begun = false;
     const std::string echo = o.no_echo ? "" : prompt.value;
-    auto say = [](const std::string& text) { fprintf(stderr, "note: %s\n", text.c_str()); };
+    auto say = [](const std::string& text) { Progress().note("note: " + text); };
+    const Sampling any, &how = o.sampling;
+    if (how.temperature == 0 && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p))
+        say("--temperature 0 always takes the likeliest token: --top-k, --top-p and --min-p change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
     auto begin = [&] { return std::exchange(begun, true) || put(echo); };
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
@@ -207,8 +206,8 @@ Status sample(const SampleOptions& o) {
     }
     if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
     for (const std::string& text : notes) say(text);
-    fprintf(stderr, "%lld tokens in %s, %.1f tokens/s (%s)\n", (long long)out.value.tokens, human_time(seconds).c_str(),
-            double(out.value.tokens) / seconds, m.device.c_str());
+    fprintf(stderr, "%s in %s, %.1f tokens/s (%s)\n", counted(out.value.tokens, "token").c_str(),
+            human_time(seconds).c_str(), double(out.value.tokens) / seconds, m.device.c_str());
     return {};
 }
 
@@ -283,18 +282,18 @@ Command sample_command() {
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
-          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, less its last line "
-           "end"},
-          {"--tokens", &o->tokens, "new tokens at most", 1, 1e9, {}, false, 'n'},
-          {"--num", &o->num, "samples, computed together", 1, 4096},
-          {"--seed", &o->seed, "same seed and flags, same text", 0, 9e18},
-          {"--no-echo", &o->no_echo, "print only what is new, not the prompt before it"},
+          {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
+           "at its end"},
+          {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
+          {"--num", &o->num, "number of samples, computed together", 1, 4096},
+          {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
+          {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
         {"Choice of tokens",
-         {{"--temperature", &o->sampling.temperature, "0: always the likeliest token", 0, 100},
+         {{"--temperature", &o->sampling.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
           {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-          {"--top-p", &o->sampling.top_p, "the smallest set of likeliest tokens with this probability", 1e-9, 1},
+          {"--top-p", &o->sampling.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
           {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
           {"--repetition-penalty", &o->sampling.repetition_penalty, "above 1: tokens seen so far become less likely",
            0.01, 100},
@@ -318,9 +317,9 @@ Command eval_command() {
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--data", &o->data, "shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
-          {"--batch", &o->batch, "sequences at a time", 1, 65536},
-          {"--seq-len", &o->seq_len, "window of tokens; 0: the model's context", 0, 1 << 20},
+          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
+          {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
+          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},

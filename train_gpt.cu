@@ -10,6 +10,7 @@
 
 #include "base/file.h"
 #include "files/json.h"
+#include "model/count.h"
 #include "train/train.h"
 
 namespace {
@@ -39,7 +40,7 @@ std::string shell_quoted(const std::string& text) {
 }    // namespace
 
 Status Trainer::run() {
-    if (o.dry_run) {    // of one rank, wherever it runs; under a launcher said by its first
+    if (o.dry_run) {    // predicts one rank, wherever it runs; under a launcher rank 0 prints it
         const Result<Place> here = comm_place({}, [](const char* name) -> const char* { return getenv(name); });
         if (here.ok() && here.value.rank > 0) return {};
         ranks.place.ranks = o.comm.ranks ? o.comm.ranks : here.ok() ? here.value.ranks : 1;
@@ -123,7 +124,7 @@ Status Trainer::report(const Step& s, double seconds) {
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
     char speed[96], line[320];
-    if (device.gpu)    // of the peak by the device's properties, and of a large product measured at the start
+    if (device.gpu)    // shares of the peak by the device's properties, and of a large product measured at the start
         snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
                  100 * work / measured);
     if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
@@ -235,7 +236,7 @@ Status Trainer::after_saving(Status why) {
 }
 
 Status Trainer::diverged() {
-    std::string who;    // of several ranks those whose own loss it was, if it was not everyone's
+    std::string who;    // the ranks whose own loss it was, if it was not everyone's
     int bad = 0;
     for (int r = 0; r < ranks.count(); r++)
         if (!std::isfinite(reports[size_t(r)].loss)) who += (bad++ ? ", " : "") + ranks.watch->name(r);
@@ -264,7 +265,7 @@ Status Trainer::stopped() {
 Status Trainer::loop() {
     started = saved_at = now_seconds();
     first_step = issued = state.step;
-    flops = config_flops_per_token(config, o.seq_len);
+    flops = training_flops(device.model->op, config, o.seq_len);
     if (state.step < o.steps)
         progress.line("step " + std::to_string(state.step + 1) + "/" + std::to_string(o.steps) + " ...");
     const bool ahead = device.gpu && o.skip_loss_z == 0 && o.skip_norm_z == 0;

@@ -14,17 +14,17 @@
 
 using Strings = std::vector<std::string>;
 
-namespace {
 std::string join(const Strings& words, const char* between) {
     std::string text;
     for (auto& w : words) text += (text.empty() ? "" : between) + w;
     return text;
 }
+
+namespace {
 // Text of unknown length and content for a message.
 std::string in_quotes(const std::string& text) {
     return "'" + escape_control(text.size() > 60 ? text.substr(0, 60) + "..." : text) + "'";
 }
-bool is_positional(const Flag& f) { return f.name[0] != '-'; }
 template <class V> bool holds(const Flag& f) { return std::holds_alternative<V*>(f.to); }
 bool is_list(const Flag& f) { return holds<Strings>(f); }
 bool is_text(const Flag& f) { return holds<std::string>(f) || is_list(f); }

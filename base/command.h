@@ -1,6 +1,6 @@
-// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
-// --help (base/help.cpp), shell completion and the manual page (base/completion.cpp) all come from the rows; main.cpp holds the
-// table of commands.
+// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp), --help
+// (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the table of
+// commands.
 #pragma once
 #include <functional>
 #include <string>
@@ -15,11 +15,12 @@ struct Flag {
     std::variant<bool*, int*, int64_t*, double*, std::string*, std::vector<std::string>*> to;    // holds the default
     std::string help;
     double min = -1e18, max = 1e18;         // numbers only
-    std::vector<std::string> choices = {};  // of a string; of a whole number: one word that stands for min
+    std::vector<std::string> choices = {};  // a string is one of them; for a whole number: one word that stands for min
     bool required = false;
     char letter = 0;           // 'n': -n means the same
     std::string group = {};    // the heading above it in help; rows of a group stand together
 };
+inline bool is_positional(const Flag& f) { return f.name[0] != '-'; }
 struct FlagGroup {
     const char* heading;
     std::vector<Flag> rows;
@@ -42,7 +43,7 @@ Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
 Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
-Command selftest_command();    // tools/selftest/selftest.cpp
+Command selftest_command();           // tools/selftest/selftest.cpp
 Command plot_command();               // tools/plot.cpp
 // base/completion.cpp; they read the table of all commands, which must stay where it is.
 Command completion_command(const std::vector<Command>* commands);
@@ -66,10 +67,15 @@ std::string command_write_toml(const Command& command);    // reads back to the 
 std::string flag_form(const Flag& flag);
 std::string flag_meaning(const Flag& flag);
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& known);    // "" where nothing is near
+std::string join(const std::vector<std::string>& words, const char* between);
 
 // ---- base/help.cpp --------------------------------------------------------------------------------------------------
 
 extern const char* const CONFIG_HELP;    // what --config is, which every command with options has
+struct ExitMeaning {
+    const char *codes, *meaning;
+};
+extern const ExitMeaning EXIT_MEANINGS[9];    // enum Exit in words
 // Words of a text in lines of at most `width` columns (a longer word stays whole); each line but the first begins with
 // `indent` spaces.
 std::string wrap(const std::string& text, int width, int indent);

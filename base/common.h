@@ -86,9 +86,6 @@ constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 inline bool mul_checked(int64_t a, int64_t b, int64_t* out) {
     return a >= 0 && b >= 0 && !__builtin_mul_overflow(a, b, out);
 }
-inline bool add_checked(int64_t a, int64_t b, int64_t* out) {
-    return a >= 0 && b >= 0 && !__builtin_add_overflow(a, b, out);
-}
 
 // ---- hashing --------------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,6 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
     for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
         text.replace(at, from.size(), to);
 }
-std::string joined(const std::vector<std::string>& words) {
-    std::string text;
-    for (auto& w : words) text += (text.empty() ? "" : " ") + w;
-    return text;
-}
-bool is_positional(const Flag& f) { return f.name[0] != '-'; }
 bool is_switch(const Flag& f) { return std::holds_alternative<bool*>(f.to); }
 bool has_options(const Command& c) {
     return !std::all_of(c.flags.begin(), c.flags.end(), is_positional);
@@ -36,14 +30,14 @@ std::string bash_completion(const std::vector<Command>& commands) {
         if (has_options(c)) all.push_back("--config");
         names += c.name + " ";
         for (auto& f : c.flags) {
-            const std::string words = joined(values(commands, c, f));
+            const std::string words = join(values(commands, c, f), " ");
             if (!is_positional(f)) all.push_back(f.name);
             if (words.empty()) continue;
             std::string before = c.name + ":" + (is_positional(f) ? c.name : f.name);
             if (f.letter) before += "|" + c.name + ":-" + f.letter;
             after += "    " + before + ") words='" + words + "' ;;\n";
         }
-        flags += "    " + c.name + ":*) [[ $cur == -* ]] && words='" + joined(all) + "' ;;\n";
+        flags += "    " + c.name + ":*) [[ $cur == -* ]] && words='" + join(all, " ") + "' ;;\n";
     }
     return "# source <(flatgpt completion bash)\n"
            "_flatgpt() {\n"
@@ -67,7 +61,7 @@ std::string zsh_completion(const std::vector<Command>& commands) {
         cases += "    " + c.name + ") _arguments '(-h --help)'{-h,--help}'[the options]'";
         if (has_options(c)) cases += " '--config[run.toml]:file:_files'";
         for (auto& f : c.flags) {
-            const std::string words = joined(values(commands, c, f));
+            const std::string words = join(values(commands, c, f), " ");
             const std::string value = words.empty() ? "_files" : "(" + words + ")";
             const std::string about = "[" + plain(f.help) + "]" + (is_switch(f) ? "'" : ":value:" + value + "'");
             const std::string letter = std::string("-") + f.letter;
@@ -102,7 +96,7 @@ std::string fish_completion(const std::vector<Command>& commands) {
         out += when + " -l help -s h -d 'the options'\n";
         if (has_options(c)) out += when + " -l config -r -d 'run.toml'\n";
         for (auto& f : c.flags) {
-            std::string words = joined(values(commands, c, f));
+            std::string words = join(values(commands, c, f), " ");
             if (!words.empty()) words = " -f -a '" + words + "'";
             std::string flag = is_positional(f) ? "" : " -l " + f.name.substr(2);
             if (f.letter) flag += std::string(" -s ") + f.letter;
@@ -164,11 +158,7 @@ std::string man_rest() {
                       tagged(roff_form("--config TEXT"), CONFIG_HELP) + ".PP\n" +
                       roff("Numbers may be written as 1000, 1_000, 1e6, 0.5M or 4k.") + "\n";
     out += ".SH \"EXIT STATUS\"\n";
-    for (auto& [code, text] : {std::pair{"0", "done"}, {"1", "run error"}, {"2", "usage or configuration"},
-                               {"3", "bad input file"}, {"4", "I/O error"}, {"5", "no such device, or it failed"},
-                               {"6", "the loss diverged"}, {"7", "another rank died or differs"},
-                               {"130, 143", "stopped by SIGINT or SIGTERM, after a checkpoint"}})
-        out += tagged(std::string("\\fB") + code + "\\fR", text);
+    for (auto& [codes, meaning] : EXIT_MEANINGS) out += tagged(std::string("\\fB") + codes + "\\fR", meaning);
     out += ".SH ENVIRONMENT\n";
     for (auto& [name, text] :
          {std::pair{"FLATGPT_ISA", "instruction set of a CPU's loops: base, avx2, avx512 or avx512bf16"},

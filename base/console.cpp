@@ -69,6 +69,8 @@ std::string human_time(double seconds) {
     return text;
 }
 
+std::string counted(int64_t n, const char* noun) { return std::to_string(n) + " " + noun + (n == 1 ? "" : "s"); }
+
 // ---- lines ----------------------------------------------------------------------------------------------------------
 
 std::string break_line(const std::string& text, int width) {

@@ -5,10 +5,10 @@
 
 #include "common.h"
 
-bool stderr_is_terminal();              // and TERM is not dumb
+bool stderr_is_terminal();              // a terminal that can move its cursor: TERM is not dumb
 struct TerminalSize { int columns, rows; };
-TerminalSize terminal_size();           // of stderr or stdout; else COLUMNS and LINES; else 80 by 24
-int text_width(FILE* to);               // for lines of a text: the terminal's columns, at most 100; 80 where it is none
+TerminalSize terminal_size();           // stderr's or stdout's; else COLUMNS and LINES; else 80 by 24
+int text_width(FILE* to);               // columns for a text: the terminal's, at most 100; 80 for a file
 void note_typed_input();                // where standard input is a terminal: how to end it, on stderr
 double now_seconds();                   // monotonic
 std::string human_count(double n);      // 124.4M
@@ -27,7 +27,7 @@ class Progress {
     void line(const std::string& text, bool keep = false);
     void note(const std::string& text);    // a line of its own, the progress line redrawn below
     void clear();                          // takes the progress line away: others write next
-    bool quiet = false;                    // nothing at all: another rank says it
+    bool quiet = false;                    // prints nothing: another rank does
   private:
     double every, last = -1e9;
     std::string shown;

@@ -7,6 +7,15 @@
 #include "console.h"
 
 const char* const CONFIG_HELP = "a file of `key = value` lines, as in run.toml; flags win over it";
+const ExitMeaning EXIT_MEANINGS[] = {{"0", "done"},
+                                     {"1", "run error"},
+                                     {"2", "usage or configuration"},
+                                     {"3", "bad input file"},
+                                     {"4", "I/O error"},
+                                     {"5", "no such device, or it failed"},
+                                     {"6", "the loss diverged"},
+                                     {"7", "another rank died or differs"},
+                                     {"130, 143", "stopped by SIGINT or SIGTERM, after a checkpoint"}};
 
 std::string wrap(const std::string& text, int width, int indent) {
     std::string out;
@@ -71,10 +80,9 @@ bool takes_number(const Flag& f) {
 std::string command_usage(const Command& command) {
     std::string usage = "flatgpt " + command.name;
     for (auto& f : command.flags)
-        if (f.name[0] != '-') usage += f.required ? " " + flag_form(f) : " [" + flag_form(f) + "]";
+        if (is_positional(f)) usage += f.required ? " " + flag_form(f) : " [" + flag_form(f) + "]";
         else if (f.required) usage += " " + f.name + flag_form(f).substr(flag_form(f).rfind(' '));
-    const bool options = std::any_of(command.flags.begin(), command.flags.end(),
-                                     [](const Flag& f) { return f.name[0] == '-'; });
+    const bool options = !std::all_of(command.flags.begin(), command.flags.end(), is_positional);
     return usage + (options ? " [options]" : "");
 }
 
@@ -94,19 +102,19 @@ std::string command_help(const Command& command, int width) {
         if (options) row("--config TEXT", CONFIG_HELP);
         row("--help, -h", "this text");
     };
-    for (auto& f : command.flags) options |= f.name[0] == '-', numbers |= takes_number(f);
+    for (auto& f : command.flags) options |= !is_positional(f), numbers |= takes_number(f);
     const std::string* group = nullptr;
-    bool said = false;    // --config and --help end the first group that has options
+    bool common_shown = false;    // --config and --help end the first group
     for (auto& f : command.flags) {
         if (!group || f.group != *group) {
-            if (group && !said) common(), said = true;
+            if (group && !common_shown) common(), common_shown = true;
             out += "\n" + (f.group.empty() ? "" : f.group + ":\n");
             group = &f.group;
         }
         row(flag_form(f), flag_meaning(f));
     }
     if (!group) out += "\n";
-    if (!said) common();
+    if (!common_shown) common();
     if (numbers) out += "\nnumbers: 1000, 1_000, 1e6, 0.5M, 4k\n";
     return out + (numbers ? "" : "\n") + "example:\n" + wrap_shell(command.example, width, "  ");
 }
@@ -123,18 +131,17 @@ std::string commands_help(const std::vector<Command>& commands, int width) {
     };
     for (auto& c : commands) row(c.name, c.summary);
     out += "\n";
-    row("--help, -h", "this text; after a COMMAND its options, as by `flatgpt help COMMAND`");
+    row("--help, -h", "this text; `flatgpt COMMAND --help`: the command's options");
     row("--version", "version, compiler, devices");
-    return out + "\n" +
-           "exit codes: " +
-           wrap("0 done, 1 run error, 2 usage or configuration, 3 bad input file, 4 I/O, 5 device, "
-                "6 diverged, 7 a peer died, 130 and 143 stopped by a signal after a checkpoint", width, 12) + "\n";
+    std::string exits;
+    for (auto& [codes, meaning] : EXIT_MEANINGS) exits += (exits.empty() ? "" : "; ") + std::string(codes) + " " + meaning;
+    return out + "\nexit codes: " + wrap(exits, width, 12) + "\n";
 }
 
-// main.cpp takes `help COMMAND` for `COMMAND --help`: here is the row, and what `help` alone prints.
+// The row for `help`, which alone prints the commands; main.cpp takes `help COMMAND` for `COMMAND --help`.
 Command help_command(const std::vector<Command>* commands) {
     auto name = std::make_shared<std::string>();
-    Flag row = {.name = "COMMAND", .to = name.get(), .help = "whose options to show; none: the commands"};
+    Flag row = {.name = "COMMAND", .to = name.get(), .help = "the command to explain; none: lists all commands"};
     return {.name = "help",
             .summary = "Show the commands, or the options of one.",
             .example = "flatgpt help train",

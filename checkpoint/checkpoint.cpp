@@ -179,7 +179,7 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
     auto agree = [&](const Status& s) { return watch ? watch->agree(s) : s; };
     auto at_first = [&](auto work) { return agree(first ? work() : Status{}); };
     TRY(at_first([&] {
-        TRY(remove_directory(temporary, disk));    // of a write that was interrupted
+        TRY(remove_directory(temporary, disk));    // left by a write that was interrupted
         return disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); }));
     }));
     std::vector<Sum> sums;

@@ -25,7 +25,7 @@ struct TrainState {
     int64_t tokens = 0;           // seen so far
     int64_t updates = 0;          // AdamW's own step count: skipped ones do not count
     int64_t skipped = 0;          // updates left out because of a gradient that was not finite or an outlier
-    int64_t bad_in_a_row = 0;     // of those not finite
+    int64_t bad_in_a_row = 0;     // the last steps skipped for a loss or norm that is not finite
     int64_t epoch = 0, index = 0; // the loader's position
     uint64_t data = 0;            // the loader's fingerprint
     uint64_t seed = 0;
@@ -50,7 +50,7 @@ struct Disk {
     int64_t (*write)(int fd, const void* data, int64_t bytes);
     int (*sync)(int fd);
     int (*close)(int fd);
-    int (*rename)(const char* from, const char* to);           // of directories; one that exists changes places
+    int (*rename)(const char* from, const char* to);           // moves a directory; one at `to` changes places with it
     int (*mkdir)(const char* path);
     int (*remove)(const char* path);                           // file or empty directory
     int (*sync_dir)(const char* path);

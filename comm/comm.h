@@ -23,10 +23,10 @@ struct CommOptions {
 };
 struct Place {
     int rank = 0, ranks = 1, local_rank = 0;
-    int local_ranks = 1;     // of this machine, as far as the launcher says
+    int local_ranks = 1;     // ranks on this machine, as far as the launcher says
     std::string launcher;    // who says so: "--ranks", "torchrun", "Open MPI", "PMI", "Slurm"; "" a process of its own
     bool mpi = false;        // an MPI launcher: MPI tells where rank 0 is
-    std::string host;        // of rank 0, where MPI does not tell it: names or addresses, comma-separated
+    std::string host;        // where rank 0 is, unless MPI tells it: names or addresses, comma-separated
     int port = 0;
     std::string job;         // text that is the same on every rank of this job and on no other's: the token's seed
 };
@@ -40,17 +40,16 @@ std::string slurm_first_host(const std::string& list);    // "node[01-04,7],x9":
 
 // What the main thread is at; written by it, read by the watch's thread.
 struct Pulse {
-    std::atomic<int64_t>& count = heartbeats;
     std::atomic<bool> waiting{false};             // for other ranks
     std::atomic<const char*> what{"starting"};    // a literal: "step", "writing a checkpoint"
     std::atomic<int64_t> step{0};
-    void beat() { heartbeat(); }
-    void at(const char* now) { what = now, beat(); }
+    void at(const char* now) { what = now, heartbeat(); }
 };
-struct Waiting {    // for as long as it lives
+// The pulse says that this process waits, for as long as this object lives.
+struct Waiting {
     Pulse* pulse;
     explicit Waiting(Pulse* p) : pulse(p) { if (p) p->waiting = true; }
-    ~Waiting() { if (pulse) pulse->beat(), pulse->waiting = false; }
+    ~Waiting() { if (pulse) heartbeat(), pulse->waiting = false; }
 };
 
 // A socket that listens, before anybody is told where.
@@ -62,7 +61,7 @@ struct Listener {
     static std::string addresses();
 };
 typedef std::string Token;    // 16 bytes: who does not bring them is a stranger
-Token comm_token(const std::string& job);    // of a job's text
+Token comm_token(const std::string& job);    // from the text that all ranks of a job share
 Token comm_random_token();
 
 class Watch {
@@ -90,7 +89,7 @@ class Watch {
 
     // Ends this process because of `why`: the others are told, and end with exit 7 naming it.
     [[noreturn]] void leave(const Status& why);
-    // What is done before the watch ends the process by _exit; it has 2 seconds. Null: nothing any more.
+    // What is done before the watch ends the process; it has 2 seconds. Null: nothing any more.
     void before_exit(std::function<void()> action);
 
   private:
@@ -98,6 +97,9 @@ class Watch {
     std::unique_ptr<State> s;
     explicit Watch(std::unique_ptr<State> state);
 };
+// Ends this process where another rank is missing and a thread waits for it for ever, so that nobody can go back to
+// main.cpp.
+[[noreturn]] void end_process(Exit code);
 
 // ---- collectives on the device --------------------------------------------------------------------------------------
 
@@ -128,8 +130,8 @@ struct Comm {
 bool mpi_available(std::string* why);                            // compiled in, and the library is here
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
-// comm/nccl.cu; without CUDA model/device.cpp says that there is none. After the device was opened; the id travels over the
-// watch.
+// comm/nccl.cu; without CUDA model/device.cpp says that there is none. To be called once the device is open; the id
+// travels over the watch.
 Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
 // Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.

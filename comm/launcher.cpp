@@ -34,18 +34,18 @@ struct Environment {
     int64_t id(const char* name, const char* other) const { return atoll(text(has(name) ? name : other).c_str()); }
     // Rank and ranks; both must be there.
     Status pair(const char* rank, const char* ranks, Place* p) const {
-        for (auto [here, missing] : {std::pair(rank, ranks), std::pair(ranks, rank)})
-            if (has(here) && !has(missing))
-                return fail(Exit::usage, "%s is %s, and %s is not set: a launcher sets both, or neither", here,
-                            text(here).c_str(), missing);
+        for (auto [set, missing] : {std::pair(rank, ranks), std::pair(ranks, rank)})
+            if (has(set) && !has(missing))
+                return fail(Exit::usage, "%s is %s, and %s is not set: a launcher sets both, or neither", set,
+                            text(set).c_str(), missing);
         TRY(number(ranks, 1, MOST_RANKS, &p->ranks));
         return number(rank, 0, p->ranks - 1, &p->rank);
     }
-    // Where no launcher tells the place on this machine: the rank itself if all are here, else the first, as one rank
-    // for each machine is what people start by hand.
-    Status local(const char* name, bool all_here, Place* p) const {
+    // The place on this machine. Where no launcher tells it: the rank itself if this machine has all of them, else 0,
+    // as people who start ranks by hand start one on each machine.
+    Status local(const char* name, bool one_machine, Place* p) const {
         if (has(name)) return number(name, 0, MOST_RANKS, &p->local_rank);
-        p->local_rank = all_here ? p->rank : 0;
+        p->local_rank = one_machine ? p->rank : 0;
         return {};
     }
     Status master(Place* p) const {    // MASTER_ADDR, MASTER_PORT where they are set
@@ -110,11 +110,11 @@ Status from_torchrun(const CommOptions&, const Environment& env, Place* p) {
 Status from_open_mpi(const CommOptions&, const Environment& env, Place* p) {
     if (!env.has("OMPI_COMM_WORLD_RANK") && !env.has("OMPI_COMM_WORLD_SIZE")) return {};
     TRY(env.pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", p));
-    const bool all_here = env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
+    const bool one_machine = env.text("OMPI_COMM_WORLD_LOCAL_SIZE") == env.text("OMPI_COMM_WORLD_SIZE");
     const std::string id = env.text(env.has("PMIX_NAMESPACE") ? "PMIX_NAMESPACE" : "OMPI_MCA_ess_base_jobid");
     p->launcher = "Open MPI", p->mpi = true;
-    p->job = id + " " + env.text("OMPI_MCA_orte_precondition_transports");    // which is random
-    if (all_here && !id.empty()) {
+    p->job = id + " " + env.text("OMPI_MCA_orte_precondition_transports");    // a random number of the job
+    if (one_machine && !id.empty()) {
         uint16_t bits;
         memcpy(&bits, comm_token(p->job).data(), sizeof bits);
         p->host = "127.0.0.1", p->port = likely_port(bits);
@@ -122,7 +122,7 @@ Status from_open_mpi(const CommOptions&, const Environment& env, Place* p) {
     if (env.has("OMPI_COMM_WORLD_LOCAL_SIZE"))
         TRY(env.number("OMPI_COMM_WORLD_LOCAL_SIZE", 1, MOST_RANKS, &p->local_ranks));
     TRY(env.master(p));
-    return env.local("OMPI_COMM_WORLD_LOCAL_RANK", all_here, p);
+    return env.local("OMPI_COMM_WORLD_LOCAL_RANK", one_machine, p);
 }
 
 void slurm_meeting(const Environment& env, Place* p) {
@@ -144,20 +144,20 @@ Status from_pmi(const CommOptions&, const Environment& env, Place* p) {
     slurm_meeting(env, p);
     TRY(env.master(p));
     if (p->job.empty()) p->job = "port " + std::to_string(p->port);
-    const bool all_here = env.text("MPI_LOCALNRANKS") == env.text("PMI_SIZE");
+    const bool one_machine = env.text("MPI_LOCALNRANKS") == env.text("PMI_SIZE");
     if (env.has("MPI_LOCALNRANKS")) TRY(env.number("MPI_LOCALNRANKS", 1, MOST_RANKS, &p->local_ranks));
-    return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", all_here, p);
+    return env.local(env.has("MPI_LOCALRANKID") ? "MPI_LOCALRANKID" : "SLURM_LOCALID", one_machine, p);
 }
 
-// Only inside a step: a batch script has SLURM_PROCID, too, and is one process. So is an interactive shell, which
-// newer versions run as a step with one of the numbers reserved at the top.
+// Only a step has ranks. A batch script has SLURM_PROCID, too, and is one process. So is an interactive shell, which
+// newer versions run as a step with one of the reserved, highest numbers.
 Status from_slurm(const CommOptions&, const Environment& env, Place* p) {
     if (!env.has("SLURM_PROCID") || !env.has("SLURM_STEP_NUM_TASKS")) return {};
     if (env.id("SLURM_STEP_ID", "SLURM_STEPID") >= 0xfffffff0) return {};
     TRY(env.pair("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", p));
     p->launcher = "Slurm";
-    const std::string here = env.text("SLURM_GTIDS");    // the ranks of this machine: 4,5,6,7
-    p->local_ranks = 1 + int(std::count(here.begin(), here.end(), ','));
+    const std::string ranks = env.text("SLURM_GTIDS");    // the ranks of this machine: 4,5,6,7
+    p->local_ranks = 1 + int(std::count(ranks.begin(), ranks.end(), ','));
     slurm_meeting(env, p);
     TRY(env.master(p));
     if (p->ranks > 1 && (p->host.empty() || p->port == 0))

@@ -2,11 +2,11 @@
 //
 //   other  -> rank 0   Hello: a number of its own, and a proof that it knows the token
 //   rank 0 -> other    Welcome: the proof for the same number that it knows it, too
-//   other  -> rank 0   join; from here on it counts as here, and its end as a death
+//   other  -> rank 0   join; from now on it has arrived, and if its connection ends it has died
 //   rank 0 -> other    start with everybody's name, or a verdict
 //
-// Whoever is silent, garbled, unproven or one too many is dropped; a rank that is dropped comes again. The token is no
-// cryptography: it keeps jobs apart, and accidents out. Against an enemy on the network use a network of your own.
+// A connection that is silent, garbled, unproven or one too many is dropped; a rank that is dropped connects again. The
+// token is no cryptography: it keeps jobs apart, and accidents out. Against an enemy use a network of your own.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -24,7 +24,7 @@
 
 namespace {
 constexpr double GUEST_SECONDS = 3;    // from connecting to join, and for each attempt of a rank
-constexpr size_t GUESTS = 256;         // at once; of more the oldest goes, as a rank's hello comes at once
+constexpr size_t GUESTS = 256;         // at once; one more drops the oldest, as a rank sends its hello immediately
 constexpr char GREETING[9] = "flatgpt1";
 
 struct Hello {
@@ -38,7 +38,7 @@ static_assert(sizeof(Hello) == 112);
 struct Welcome {
     char magic[8];
     unsigned char proof[16];
-    uint32_t milliseconds, zero;    // that rank 0 will go on waiting
+    uint32_t milliseconds, zero;    // how long rank 0 will go on waiting
 };
 static_assert(sizeof(Welcome) == 32);
 
@@ -73,7 +73,7 @@ namespace {
 struct Guest {
     Link link;
     double end = 0;
-    int rank = -1;       // once proven
+    int rank = -1;       // known once its hello has come
     std::string name;
     bool refused = false;
 };
@@ -95,13 +95,13 @@ class Meeting {
     const double timeout, end;
     Met met;
     std::list<Guest> guests;                 // oldest first
-    int here = 1, strangers = 0, foreign = 0;
+    int arrived = 1, strangers = 0, foreign = 0;    // ranks; connections without a hello; with another job's token
     std::string failure;
 
     void wait();
     void accept_some();
     void look();
-    bool serve(Guest& g);    // false: it goes
+    bool serve(Guest& g);    // false: to be dropped
     bool hear_hello(Guest& g, const Hello& h);
     void refuse(Guest& g, const std::string& why) {
         g.refused = true;
@@ -114,7 +114,7 @@ class Meeting {
     std::string missing() const;
 };
 
-// One file for each rank, the guests, and a few of our own.
+// Raises the limit on open files: one for each rank and each guest, and a few of our own.
 void allow_files(int n) {
     rlimit l;
     if (getrlimit(RLIMIT_NOFILE, &l) || l.rlim_cur >= rlim_t(n)) return;
@@ -189,7 +189,7 @@ bool Meeting::serve(Guest& g) {
                 met.names[r] = g.name;
                 met.links[r] = std::move(g.link);
                 g.link.fd = -1;
-                here++;
+                arrived++;
                 return false;
             }
             refuse(g, g.name + " has come, but " + met.names[r] + " is here already: two have the same number");
@@ -228,7 +228,7 @@ std::string Meeting::missing() const {
 
 Result<Met> Meeting::run() {
     allow_files(place.ranks + int(GUESTS) + 64);
-    while (here < place.ranks && failure.empty()) {
+    while (arrived < place.ranks && failure.empty()) {
         if (now_seconds() >= end) failure = missing();
         else wait(), look();
     }
@@ -255,7 +255,7 @@ Result<Met> Meeting::run() {
 Result<Met> meet_as_first(const Place& place, Listener listener, const Token& token, double timeout) {
     Meeting meeting(place, listener.fd, token, timeout);
     Result<Met> met = meeting.run();
-    close(listener.fd);    // who comes now is refused by the kernel
+    close(listener.fd);    // from now on the kernel refuses connections
     return met;
 }
 
@@ -291,7 +291,7 @@ struct Attempt {
     std::string note;        // what stood in the way
 };
 
-// Over a connection: is it rank 0 of this job, and what does it say?
+// Over a connection: finds out whether rank 0 of this job is at the other end, and what it says.
 Attempt introduce(const Place& place, Link& link, const Token& token, double end, Met* met) {
     uint64_t number;
     memcpy(&number, comm_random_token().data(), sizeof number);
@@ -311,7 +311,7 @@ Attempt introduce(const Place& place, Link& link, const Token& token, double end
     if (memcmp(w.magic, GREETING, sizeof w.magic) || !proven(w.proof, token, "welcome", number))
         return {false, {}, "what listens there is not this job's rank 0"};
     link.send(frame_bytes({Message::join, Round::none, 0, ""}));
-    until = now_seconds() + w.milliseconds * 1e-3 + GUEST_SECONDS;    // rank 0 decides, and may have come later than we
+    until = now_seconds() + w.milliseconds * 1e-3 + GUEST_SECONDS;    // rank 0 may have started later than this rank
     for (Frame f;;) {
         const auto next = link.in.next(&f);
         if (next == FrameReader::Next::broken) return {false, {}, "it sends what is no message"};

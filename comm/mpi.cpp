@@ -6,8 +6,9 @@
 //   reduce_scatter  the first half of that, all_gather the second: element by element the same additions
 //   a few KiB       everything to everyone, and each adds: one round of messages instead of two
 //
-// wire bf16: what travels is rounded to bf16, also the owner's sum, by its owner: all hold the rounded value then. Its
-// own piece and the sum are float. One thread calls MPI and takes the collectives in their order.
+// wire bf16: what travels is rounded to bf16. Each rank adds in float, its own piece unrounded, and rounds the sum
+// before it sends it: all ranks, this one too, then hold the rounded sum. One thread calls MPI, for one collective after
+// the other.
 //
 // MPI is loaded when it is wanted, never linked: the binary runs where there is none.
 #include "comm.h"
@@ -68,14 +69,17 @@ struct Library {
     MPI_Datatype byte;
     MPI_Errhandler errors_return;
 };
-#ifdef OPEN_MPI    // its constants are addresses in the library
+#ifdef OPEN_MPI    // its constants are addresses in the library, MPICH's are numbers
 const char* const NAMES[] = {"libmpi.so.40", "libmpi.so"};
 const char PACKAGE[] = "openmpi-bin";
 #define CONSTANT(lib, field, symbol, constant) find(lib, symbol, &field)
+// Without one of these its MPI_Init starts a world of 1, or ends the process.
+bool launched() { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"); }
 #else
 const char* const NAMES[] = {"libmpi.so.12", "libmpich.so.12", "libmpi.so"};
 const char PACKAGE[] = "mpich";
 #define CONSTANT(lib, field, symbol, constant) (field = constant, true)
+bool launched() { return true; }
 #endif
 
 template <class P> bool find(void* lib, const char* symbol, P* to) {
@@ -159,7 +163,7 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
 // Bytes that have come from all ranks and wait to be added: few enough to be in a cache still. 160 MB of floats, 2
 // ranks and 4: 17 and 65 ms, with 16 MiB 28 and 100, with 2 MiB 19 and 36 to 94 (AMD EPYC, 2 cores, 2026-11-21).
 constexpr int64_t STAGE = 4 << 20;
-constexpr int64_t MESSAGE = 256 << 10;    // bytes, and not less, of the messages of a large collective
+constexpr int64_t MESSAGE = 256 << 10;    // bytes at least of each message of a large collective
 constexpr int64_t SMALL = 4096;           // bytes that everyone sends to everyone
 
 struct Job {
@@ -207,8 +211,8 @@ class Mover {
         int length;
         mpi.Error_string(rc, text, &length);
         fprintf(stderr, "rank %d: MPI_%s failed: %s\n", rank, what, text);
-        sleep(5);    // a peer died: who watches knows which, and ends this process before
-        _exit(int(Exit::peer));
+        sleep(5);    // mostly a rank has died: the watch knows which one, says so and ends this process earlier
+        end_process(Exit::peer);
     }
 
   private:
@@ -276,14 +280,15 @@ class Mover {
             if (const Bytes b = receive(r); b.n)
                 must(mpi.Irecv(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Irecv");
         }
-        for (int s = 1; s < ranks; s++) {    // not all to rank 0 first
+        for (int s = 1; s < ranks; s++) {    // each rank begins with another receiver
             const int r = (rank + s) % ranks;
             if (const Bytes b = send(r); b.n)
                 must(mpi.Isend(b.p, int(b.n), mpi.byte, r, 0, mpi.world, &requests.emplace_back()), "Isend");
         }
         wait();
     }
-    // By asking, as MPI moves nothing otherwise; but who waits for a slower rank leaves its core to computation.
+    // Asks MPI again and again, as it moves nothing otherwise. After a millisecond it sleeps in between: the core is
+    // free for computation while a slower rank is waited for.
     void wait() {
         using namespace std::chrono;
         const auto start = steady_clock::now();
@@ -307,11 +312,11 @@ class Mover {
 
 // ---- the engine -----------------------------------------------------------------------------------------------------
 
-const char ALONE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
+const char LAUNCH_ADVICE[] = ": start the ranks by this MPI's own mpirun, under Slurm by `srun --mpi=pmix`";
 
 class Mpi final : public Comm {
   public:
-    Status status;    // of its start
+    Status status;    // says how MPI's start went
 
     explicit Mpi(const Place& place) {
         rank = place.rank, ranks = place.ranks;
@@ -343,7 +348,7 @@ class Mpi final : public Comm {
     }
 
   private:
-    static constexpr int64_t QUEUE = 256;    // who gets further ahead waits
+    static constexpr int64_t QUEUE = 256;    // collectives that may be under way; the next one waits
     Mover mover;
     std::thread thread;
     std::mutex mutex;
@@ -352,7 +357,8 @@ class Mpi final : public Comm {
     Job queue[QUEUE];
     int64_t enqueued = 0, done = 0;    // enqueued: written by the caller's thread alone
 
-    // Signals are the main thread's: MPI's threads inherit what this one blocks, and what MPI handles is undone.
+    // Signals go to the main thread: MPI's threads inherit that this one blocks them. The handlers that MPI installs
+    // are taken out again.
     void start() {
         struct sigaction before[NSIG] = {};
         for (int s = 1; s < NSIG; s++) sigaction(s, nullptr, &before[s]);
@@ -375,7 +381,7 @@ class Mpi final : public Comm {
         mover.must(mpi.Comm_size(mpi.world, &its_ranks), "Comm_size");
         if (its_rank == rank && its_ranks == ranks) return {};
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI says rank %d of %d%s", rank, ranks, its_rank,
-                    its_ranks, its_ranks == 1 ? ALONE : "");
+                    its_ranks, its_ranks == 1 ? LAUNCH_ADVICE : "");
     }
     void work() {
         status = begin();
@@ -394,7 +400,7 @@ class Mpi final : public Comm {
             mover.run(job);
             lock.lock();
             done++;
-            if (pulse) pulse->beat();
+            heartbeat();
             changed.notify_all();
         }
         mover.mpi.Finalize();
@@ -415,12 +421,6 @@ class Mpi final : public Comm {
         changed.wait(lock, [&] { return done >= count; });
     }
 };
-
-#ifdef OPEN_MPI    // without one of these its MPI_Init starts a world of 1, or ends the process
-bool launched() { return getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMIX_RANK") || getenv("PMI_RANK"); }
-#else
-bool launched() { return true; }
-#endif
 }    // namespace
 
 bool mpi_available(std::string* why) {
@@ -431,7 +431,7 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
     TRY(library().status);
     if (place.ranks > 1 && !launched())
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
-                    ALONE);
+                    LAUNCH_ADVICE);
     auto mpi = std::make_unique<Mpi>(place);
     if (!mpi->status.ok()) return mpi->status;
     return std::unique_ptr<Comm>(std::move(mpi));

@@ -31,7 +31,8 @@ void nccl_abort(Comm&) {}
 
 namespace {
 constexpr double SETUP_SECONDS = 300;    // for all ranks to come; large clusters take a minute
-// Events; who asks for an older mark waits for a newer one. A step of ZeRO has two collectives a bucket: 512 blocks.
+// Events for marks, used in turn: joining a mark older than these waits for a newer one. A step of ZeRO has two
+// collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
 
 // ---- the library ----------------------------------------------------------------------------------------------------
@@ -46,10 +47,11 @@ struct Library {
 } nccl;
 
 Status find_functions() {
-#ifdef EMULATED_GPU
+    if constexpr (EMULATED) {
 #define NCCL_LINKED(f) nccl.f = nccl##f;
-    NCCL_FUNCTIONS(NCCL_LINKED)
-#else
+        NCCL_FUNCTIONS(NCCL_LINKED)
+        return {};
+    }
     // In-switch sums (NVLS) do not promise an order. Whoever wants them sets the variable to 1.
     setenv("NCCL_NVLS_ENABLE", "0", 0);
     void* library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -60,7 +62,6 @@ Status find_functions() {
     nccl.f = reinterpret_cast<decltype(nccl.f)>(dlsym(library, "nccl" #f)); \
     if (!nccl.f) return fail(Exit::peer, "this NCCL has no nccl" #f ", needed is 2.14 or newer");
     NCCL_FUNCTIONS(NCCL_LOADED)
-#endif
     return {};
 }
 
@@ -89,7 +90,7 @@ class NcclComm final : public Comm {
   public:
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
-    void abort();
+    void stop();               // from any thread: the collectives that are under way end with an error
     Watch* watch = nullptr;    // is told of failures; null: nobody
 
     std::string name() const override { return version_text(); }
@@ -109,7 +110,7 @@ class NcclComm final : public Comm {
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
-    std::mutex asking;    // nobody asks how it is when it is being aborted
+    std::mutex asking;    // held while the communicator is asked for errors, or aborted: not both at once
     std::atomic<bool> aborted{false};
     cudaStream_t stream = nullptr;
     cudaEvent_t before, marks[MARKS];
@@ -127,7 +128,7 @@ class NcclComm final : public Comm {
     void close();
 };
 
-// What became of the calls so far. False: aborted, there is nobody to ask.
+// The state of the calls so far. False: the communicator has been aborted.
 bool NcclComm::ask(ncclResult_t* state) {
     const std::lock_guard lock(asking);
     if (aborted) return false;
@@ -136,8 +137,9 @@ bool NcclComm::ask(ncclResult_t* state) {
 }
 
 // The communicator does not block: each call goes on in the background, and the next one must wait until it is over.
-// Mostly that is sooner than a sleep would end, unless ranks are being connected. While all come together it may take
-// longer than the watch's patience, and is no standstill. Later it is: beats of those who wait would hide who stands.
+// Mostly that is sooner than a sleep would end, unless ranks are being connected. `opening`: all ranks come together,
+// which may take longer than the watch's timeout, so this rank gives signs of life. Later it gives none while it waits,
+// so that the watch sees which rank the others wait for.
 ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
@@ -145,7 +147,7 @@ ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
     while (ask(&r) && r == ncclInProgress) {
         const double waited = now_seconds() - start;
         if (waited > SETUP_SECONDS) break;
-        if (opening && pulse) pulse->beat();
+        if (opening) heartbeat();
         if (waited < 1e-3) sched_yield();
         else usleep(100);
     }
@@ -160,15 +162,15 @@ std::string NcclComm::reason(ncclResult_t r) {
 }
 
 void NcclComm::failed(const char* what, ncclResult_t r) {
-    if (aborted) {    // whose reason has been told; the process is about to end
+    if (aborted) {    // the watch has said why, and is about to end the process
         sleep(10);
-        _exit(int(Exit::peer));
+        end_process(Exit::peer);
     }
     // The other ranks wait for this one in their collectives: nothing can go on.
     const Status why = fail(Exit::peer, "%s: %s", what, reason(r).c_str());
     if (watch) watch->leave(why);
     fprintf(stderr, "\nrank %d: %s\n", rank, why.message.c_str());
-    _exit(int(Exit::peer));
+    end_process(Exit::peer);
 }
 
 Status NcclComm::open(const std::string& id) {
@@ -197,7 +199,7 @@ void NcclComm::close() {
         ncclResult_t state = ncclSuccess;
         const bool whole = ask(&state) && !state && !settle(nccl.CommFinalize(c));
         if (whole) nccl.CommDestroy(c);
-        else abort();
+        else stop();
     }
     if (!stream) return;
     CUDA_CHECK(cudaStreamSynchronize(stream));
@@ -207,7 +209,7 @@ void NcclComm::close() {
     CUDA_CHECK(cudaFree(staged));
 }
 
-void NcclComm::abort() {
+void NcclComm::stop() {
     {
         const std::lock_guard lock(asking);
         if (aborted.exchange(true)) return;
@@ -230,7 +232,7 @@ void NcclComm::end(const char* what, ncclResult_t r) {
     if (r) failed(what, r);
 }
 
-// n elements of this file's own, the collectives' one after the other.
+// Room for n elements. The collectives use it one after the other.
 bf16* NcclComm::staging(int64_t n) {
     const int64_t bytes = scratch_bytes(n, Element::f32, Element::bf16);
     if (bytes > staged_bytes) {
@@ -305,6 +307,6 @@ Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
     return comm;
 }
 
-void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).abort(); }
+void nccl_abort(Comm& comm) { static_cast<NcclComm&>(comm).stop(); }
 
 #endif

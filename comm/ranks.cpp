@@ -40,7 +40,8 @@ std::string hex(const Token& t) {
     return s;
 }
 
-// Ends the process with exit 7 unless it is gone in time: of a call that waits for other ranks before there is a watch.
+// Ends the process with exit 7 unless this object is gone in time. It guards a call that waits for other ranks before
+// there is a watch.
 class Deadline {
     std::mutex mutex;
     std::condition_variable changed;
@@ -53,7 +54,7 @@ class Deadline {
               std::unique_lock lock(mutex);
               if (changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return gone; })) return;
               fprintf(stderr, "flatgpt: %s\n", text.c_str());
-              _exit(int(Exit::peer));
+              end_process(Exit::peer);
           }) {}
     ~Deadline() {
         {

@@ -2,9 +2,9 @@
 //
 // The thread owns the sockets. The main thread puts frames into the links' queues and takes them from the inboxes under
 // one mutex. Rank 0's thread sees every rank and judges; the others see rank 0 alone. A verdict goes to everybody and
-// ends the process on this thread: the main thread may be inside a collective that will never return, so that there is
-// nobody who could be asked to go back to main.cpp. Nor does a rank that leaves for a reason of its own go back there:
-// freeing what it holds would wait for collectives that the others have left.
+// ends the process on this thread: the main thread may be inside a collective that never returns, and cannot go back to
+// main.cpp. A rank that leaves for a reason of its own does not go back there either: freeing what it holds would wait
+// for collectives that the others have left.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -22,7 +22,7 @@
 
 namespace {
 constexpr double LAST_WORDS = 0.3;    // seconds for a verdict to arrive; the ranks that live take it in milliseconds
-constexpr double ABORT_SECONDS = 2;    // for before_exit
+constexpr double ABORT_SECONDS = 2;    // the time that before_exit has
 constexpr uint32_t WAKE = UINT32_MAX;
 }   // namespace
 
@@ -31,14 +31,14 @@ struct Watch::State {
     int rank = 0, ranks = 1;
     double timeout = 60, interval = 1;
     std::vector<std::string> names;
-    uint32_t number = 0;    // of host collectives; the main thread's
+    uint32_t number = 0;    // counts host collectives; only the main thread uses it
 
-    std::mutex mutex;       // for what follows
+    std::mutex mutex;       // guards all that follows
     std::condition_variable news;
-    std::vector<Link> links;                  // rank 0: [r] of rank r; others: [0]
-    std::vector<std::deque<Frame>> inbox;     // likewise
-    std::vector<Sign> signs;                  // of every rank; others than rank 0 know rank 0's and their own
-    std::vector<char> armed;                  // the link waits for room in the kernel
+    std::vector<Link> links;                  // rank 0: [r] leads to rank r; others: [0] leads to rank 0
+    std::vector<std::deque<Frame>> inbox;     // one for each link
+    std::vector<Sign> signs;                  // one for each rank; others than rank 0 know rank 0's and their own
+    std::vector<char> wants_room;             // one for each link: epoll tells when the kernel takes bytes again
     std::string trouble;                      // what the main thread found: the verdict
     std::function<void()> before_exit;
     bool parting = false;                     // the main thread waits for the thread to end
@@ -52,7 +52,7 @@ struct Watch::State {
     void wake();
     Frame take(int r, Round round);
     void put(int r, const Bytes& frame, Round round);
-    [[noreturn]] void fail_here(std::unique_lock<std::mutex>& lock, const std::string& text);
+    [[noreturn]] void report(std::unique_lock<std::mutex>& lock, const std::string& text);
     std::vector<std::string> collect(Round round, const std::string& mine);
     std::string spread(Round round, const std::string& text);
     void end(const Frame& last, double seconds);
@@ -75,7 +75,7 @@ Status Watch::State::start(Met met) {
     links = std::move(met.links);
     names = std::move(met.names);
     inbox.resize(links.size());
-    armed.resize(links.size());
+    wants_room.resize(links.size());
     signs.resize(size_t(ranks));
     for (Sign& s : signs) s.heard = s.moved = now_seconds();
     epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -87,7 +87,7 @@ Status Watch::State::start(Met met) {
         e.data.u32 = uint32_t(r);
         if (links[r].fd >= 0) CHECK(!epoll_ctl(epoll, EPOLL_CTL_ADD, links[r].fd, &e));
     }
-    sigset_t all, before;    // signals are the main thread's
+    sigset_t all, before;    // signals go to the main thread
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     thread = std::thread([this] { run(); });
@@ -118,32 +118,33 @@ void Watch::State::end(const Frame& last, double seconds) {
 
 // ---- the main thread: collectives -----------------------------------------------------------------------------------
 
-void Watch::State::fail_here(std::unique_lock<std::mutex>& lock, const std::string& text) {
+// Tells the thread, which ends the process.
+void Watch::State::report(std::unique_lock<std::mutex>& lock, const std::string& text) {
     trouble = text;
     wake();
-    for (;;) news.wait(lock);    // for the thread to end the process
+    for (;;) news.wait(lock);
 }
 
 Frame Watch::State::take(int r, Round round) {
     std::unique_lock lock(mutex);
     auto& box = inbox[size_t(r)];
     news.wait(lock, [&] { return !box.empty() || signs[size_t(r)].left; });
-    const std::string here = std::string(round_name(round)) + " number " + std::to_string(number);
+    const std::string our_round = std::string(round_name(round)) + " number " + std::to_string(number);
     if (box.empty())
-        fail_here(lock, names[size_t(r)] + " has left in good order, and " + names[size_t(rank)] + " is at " + here);
+        report(lock, names[size_t(r)] + " has left in good order, and " + names[size_t(rank)] + " is at " + our_round);
     Frame f = std::move(box.front());
     box.pop_front();
     if (f.round != round || f.number != number)
-        fail_here(lock, names[size_t(r)] + " is at " + round_name(f.round) + " number " + std::to_string(f.number) +
-                  " and " + names[size_t(rank)] + " at " + here + ": they do not do the same");
+        report(lock, names[size_t(r)] + " is at " + round_name(f.round) + " number " + std::to_string(f.number) +
+               " and " + names[size_t(rank)] + " at " + our_round + ": they do not do the same");
     return f;
 }
 
 void Watch::State::put(int r, const Bytes& frame, Round round) {
     std::unique_lock lock(mutex);
     if (signs[size_t(r)].left)
-        fail_here(lock, names[size_t(r)] + " has left in good order, and " + names[size_t(rank)] + " is at " +
-                  round_name(round) + " number " + std::to_string(number));
+        report(lock, names[size_t(r)] + " has left in good order, and " + names[size_t(rank)] + " is at " +
+               round_name(round) + " number " + std::to_string(number));
     links[size_t(r)].send(frame);
 }
 
@@ -210,8 +211,8 @@ void Watch::State::flush(int r) {
     Link& l = links[size_t(r)];
     if (l.fd < 0) return;
     l.write();
-    if (armed[size_t(r)] == !l.out.empty()) return;
-    armed[size_t(r)] = !l.out.empty();
+    if (wants_room[size_t(r)] == !l.out.empty()) return;
+    wants_room[size_t(r)] = !l.out.empty();
     epoll_event e{EPOLLIN | (l.out.empty() ? 0u : unsigned(EPOLLOUT)), {.u32 = uint32_t(r)}};
     epoll_ctl(epoll, EPOLL_CTL_MOD, l.fd, &e);
 }
@@ -268,7 +269,7 @@ void Watch::State::beat(double now) {
     signs[size_t(rank)].see(sign_of(watch->pulse), now);
     const Bytes frame = frame_bytes({Message::beat, Round::none, 0, sign_text(signs[size_t(rank)])});
     for (int r = 0; r < int(links.size()); r++) {
-        if (links[size_t(r)].out.empty()) links[size_t(r)].send(frame);    // else there is enough to hear
+        if (links[size_t(r)].out.empty()) links[size_t(r)].send(frame);    // what waits there is a sign of life, too
         flush(r);
     }
 }
@@ -310,8 +311,9 @@ void Watch::State::die(const std::string& text, Exit code) {
         const bool started = !pthread_create(&other, nullptr, body, &before_exit);
         for (double end = now_seconds() + ABORT_SECONDS; started && !done && now_seconds() < end;) usleep(1000);
     }
-    _exit(int(code));
+    end_process(code);
 }
+void end_process(Exit code) { _exit(int(code)); }
 
 // ---- the class ------------------------------------------------------------------------------------------------------
 

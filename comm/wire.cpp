@@ -147,7 +147,7 @@ constexpr double FAREWELL = 5;    // seconds
 
 Sign sign_of(const Pulse& p) {
     Sign s;
-    s.count = p.count, s.step = p.step, s.waiting = p.waiting, s.what = p.what.load();
+    s.count = heartbeats, s.step = p.step, s.waiting = p.waiting, s.what = p.what.load();
     return s;
 }
 std::string sign_text(const Sign& s) {

@@ -1,5 +1,5 @@
 // wire.h - what the watches of a run's ranks say to each other, and how: frames, the links that carry them, signs
-// of life and their judge. For comm/meet.cpp, comm/watch.cpp and their tests alone; everybody else reads comm/comm.h.
+// of life and their judge. For the files of comm/ and their tests alone; everybody else reads comm/comm.h.
 #pragma once
 #include <sys/socket.h>
 
@@ -25,7 +25,7 @@ const char* round_name(Round r);
 struct Frame {
     Message type = Message::beat;
     Round round = Round::none;
-    uint32_t number = 0;    // of the round, the same on every rank
+    uint32_t number = 0;    // counts rounds, alike on every rank
     std::string text;
 };
 constexpr int64_t FRAME_LIMIT = int64_t(256) << 20;
@@ -73,7 +73,7 @@ struct Sign {
     int64_t count = 0, step = 0;
     bool waiting = false, left = false;
     std::string what = "starting";
-    double moved = 0, heard = 0;    // when: the last change of the above; anything at all
+    double moved = 0, heard = 0;    // times: when the above last changed; when anything last came
     void see(const Sign& now, double time);
     std::string place() const;      // "step 12: writing a checkpoint"
 };
@@ -81,9 +81,9 @@ Sign sign_of(const Pulse& p);
 std::string sign_text(const Sign& s);
 bool sign_parse(const std::string& text, Sign* s);
 
-// Who keeps the others from going on: a verdict, or "". names: of the ranks.
-// A rank that waits while another has left will wait for ever; it has a little time, though, to be through with what
-// the other took part in.
+// Which rank keeps the others from going on: a verdict that names it, or "". names[r]: rank r's name.
+// A rank that waits while another has left will wait for ever; it has 5 seconds, though, to end what the other took
+// part in.
 std::string judge(const std::vector<Sign>& signs, const std::vector<std::string>& names, double now, double timeout);
 std::string judge_silence(const Sign& s, const std::string& name, double now, double timeout);
 
@@ -99,7 +99,7 @@ bool is_loopback(const std::string& host);    // comm/launcher.cpp
 // ---- the meeting: comm/meet.cpp -------------------------------------------------------------------------------------
 
 struct Met {
-    std::vector<Link> links;           // rank 0: [r] of rank r, the first unused; others: rank 0's
+    std::vector<Link> links;           // rank 0: [r] leads to rank r, [0] nowhere; others: [0] leads to rank 0
     std::vector<std::string> names;    // "rank 3 (host, pid 4711)"
 };
 Result<Met> meet_as_first(const Place& place, Listener listener, const Token& token, double timeout);

@@ -190,7 +190,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
 // The pair that comes first in the merge order, the leftmost of equal ones, until there is none.
 void Tokenizer::Tables::merge_short(std::string_view piece, std::vector<int>& out) const {
     int id[SHORT];
-    uint32_t rank[SHORT];    // of (id[i], id[i+1])
+    uint32_t rank[SHORT];    // rank[i]: of the pair (id[i], id[i+1])
     size_t n = piece.size();
     for (size_t i = 0; i < n; i++) id[i] = byte_id[static_cast<unsigned char>(piece[i])];
     for (size_t i = 0; i + 1 < n; i++) rank[i] = pairs.rank(id[i], id[i + 1]);

@@ -72,7 +72,7 @@ class Merger {
   private:
     struct Pair {
         int64_t count = 0;
-        std::vector<uint32_t> places;    // of its left symbol, ascending; some are out of date
+        std::vector<uint32_t> places;    // where its left symbol stands, ascending; some are out of date
     };
     struct Candidate {
         int64_t count;

@@ -19,8 +19,8 @@ struct Segment {
 struct CorpusConfig {
     // .jsonl, .ndjson (also .gz, .zst): a document a line; anything else: one document; "-": stdin
     std::vector<std::string> files;
-    std::string field;                 // of JSON lines; given: stdin is JSON lines, too. Empty: "text", and plain text
-    double val_fraction = 0;           // of JSON lines and of more than 100 files: documents; else each file's tail
+    std::string field;                 // JSON lines' text; if given, stdin is JSON lines, too. Empty: "text"
+    double val_fraction = 0;           // JSON lines and more than 100 files: share of documents; else each file's tail
     // The largest place in (0, limit] where text may be cut, or 0.
     std::function<size_t(std::string_view text, size_t limit)> safe_cut;
 };
@@ -35,7 +35,7 @@ class Corpus {
     Result<bool> next(Segment& segment);
     // A JSON line's text in place of the line; exit 3 naming file and line. Other segments are left alone.
     Status json_text(Segment& segment) const;
-    // Of the files as they are, compressed or not.
+    // Counts the files' bytes as they are, compressed or not.
     int64_t bytes_read() const { return done + (reading ? input.file_bytes() : 0); }
     int64_t bytes() const { return total; }    // 0: unknown
 
@@ -45,7 +45,7 @@ class Corpus {
     size_t file = 0;                       // the next one to open
     TextFile input;
     bool reading = false;                  // input is open
-    std::string name, buffer;              // of the open file; its text from `at` on is to come
+    std::string name, buffer;              // the open file's; the buffer's text from `at` on is to come
     size_t at = 0;
     bool ended = false, json = false;
     bool begins = false, tail = false;     // what comes of this text: begins a document; is held out

@@ -36,14 +36,14 @@ struct Loader::State {
     std::vector<Shard> shards;
     std::vector<int64_t> before;       // before[i]: samples of the shards before i; the last one: all
     int64_t epoch = 0;                 // samples of an epoch: all, or most_tokens' worth
-    Position at;                       // of the next next()
+    Position at;                       // where the next batch begins
 
     // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
     std::mutex mutex;
     std::condition_variable changed;
     std::vector<int> ring[DEPTH];      // (B,S+1) each
-    Status error;                      // of the batch after the last one made
-    Position ahead;                    // of the batch that the reader fills
+    Status error;                      // why there is no batch after the last one made
+    Position ahead;                    // where the batch that the reader fills begins
     int64_t made = 0, taken = 0, seeks = 0;
     bool stop = false;
     std::thread reader;

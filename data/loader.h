@@ -92,10 +92,10 @@ class Loader {
         int64_t epoch = 0, index = 0;
         bool operator==(const Position&) const = default;
     };
-    Position position() const;         // of the next next(), whatever has been read ahead
+    Position position() const;         // where the next batch begins, whatever has been read ahead
     void seek(Position p);             // index may be any number of samples: it is carried into epochs
     int64_t samples() const;           // in an epoch
-    int64_t tokens() const;            // of all shards
+    int64_t tokens() const;            // in all shards
     const std::vector<Shard>& shards() const;
     uint64_t fingerprint() const;      // hash of the shards' names, sizes, token counts and of S: resume checks it
 

@@ -320,7 +320,7 @@ Status tokenize(const TokenizeOptions& o) {
     if (train.tokens + val.tokens == 0) return fail(Exit::input, "expected text, found none in the input");
     std::vector<std::string> written = train.files;
     written.insert(written.end(), val.files.begin(), val.files.end());
-    for (auto& path : old)    // of a larger run before: they would be read together with the new ones
+    for (auto& path : old)    // left by a larger run before: they would be read together with the new ones
         if (std::find(written.begin(), written.end(), path) == written.end()) remove(path.c_str());
 
     char text[256];

@@ -29,7 +29,8 @@ groups=(
     "hopper-products  60 hopper: products*"
     "hopper-bulk      60 hopper: bulk*"
     "attention-sm90   60 attention sm90*"
-    "linear           60 cuda linear*"
+    "attention        60 attention:*,attention cached*,cuda attention*"
+    "linear           60 linear*,cuda linear*"
     "nccl             60 nccl*"
     "rest             60"
 )
@@ -245,7 +246,7 @@ done
 if [ -n "$sanitizer" ]; then
     for tool in memcheck racecheck; do
         check=("$sanitizer" --error-exitcode 9 --tool "$tool" build/test_cuda)
-        part sanitizer-$tool-kernels 250 "${check[@]}" -tc='cuda*,hopper*' -tce='cuda attention*'
+        part sanitizer-$tool-kernels 250 "${check[@]}" -tce='*attention*,model*,nccl*,ptx*'
         part sanitizer-$tool-attention 250 "${check[@]}" -tc='*attention*'
     done
 fi

@@ -21,40 +21,39 @@ layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; g
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
-layers/attention/backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: every*
-layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: every*
-layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: products of bf16 against*
+layers/attention/backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: lengths*
+layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: lengths*
 layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
-layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: every*
-layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; attention: what the products of bf16*
-layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: products of bf16 against*
-layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw:*
-layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: every*
-layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: bf16*
-layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: bf16*
-layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; cpu: memory*
-layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: every*
-layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: every*
-layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: every*
-layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: every*
-layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: every*
-layers/ffn.cpp ;; s/(3 \* K2 \* CUBIC)/(2 * K2 * CUBIC)/ ;; gelu: every*
-layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: every*
-layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; cuda embedding*
-layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; cuda embedding*
-layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cuda cross entropy*
-layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cuda cross entropy*
-layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cuda cross entropy*
-layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; cuda layernorm: many*
-layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; cuda layernorm: against*
-layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; cuda layernorm: *
-layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; cuda gelu: against*
-layers/adamw.cu ;; s/if (s.skipped) return;// ;; cuda adamw: against*
-layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; cuda adamw:*
-layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; cuda attention: every*
-layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; cuda attention: the same bits*
-layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; cuda attention cached: one*
+layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: lengths*
+layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: attention, what*
+layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: *
+layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw: *
+layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: lengths*
+layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: *
+layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: *
+layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; casts:*
+layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: against*
+layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: against*
+layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: against*
+layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: *
+layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *
+layers/ffn.cpp ;; s/(3 \* K2 \* CUBIC)/(2 * K2 * CUBIC)/ ;; gelu: as exact*
+layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: *
+layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
+layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *
+layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cross entropy: *
+layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cross entropy: *
+layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy: *
+layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; layernorm: many*
+layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; layernorm: against*
+layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; layernorm: *
+layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; gelu: against*
+layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
+layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
+layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
+layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
+layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
 layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
 layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
@@ -64,20 +63,20 @@ layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: e
 layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; s/.*CUDA_CHECK(cudaEventSynchronize(done\[half\]));// ;; cuda device: uploads*
 layers/cuda.cu ;; s/if (b.graphs) b.outgrown.push_back(b.scratch);/if (false);/ ;; cuda device: scratch grows*
-layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; cuda linear: gradients add*
+layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
-layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; cuda linear: a long row*
+layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
 layers/attention/sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention/sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
-layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: every*
+layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: against*
 layers/linear.cpp ;; s/column_sums(dpre_sum, dpre, N, C)/column_sums(dpre_sum, dpre, N - 1, C)/ ;; linear: with GELU*
 layers/matmul.cpp ;; s/first == 0 \&\& s0 == 0/true/ ;; linear: the same bits*
-layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: every*
+layers/matmul.cpp ;; s/g.add || k.k > 0/g.add/ ;; linear: against*
 layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
 layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: with GELU*
-layers/simd/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: every*
+layers/simd/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: against*
 layers/simd/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
 gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
@@ -88,7 +87,7 @@ gpt.cpp ;; s/op.copy(said + 2 \* plan.rank, loss_total.*// ;; gpt ranks: a NaN*
 comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
-layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: oneDNN*
+layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: *
 layers/onednn.cpp ;; s/if (rows <= GEMV_ROWS) most/if (false) most/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/if (halves) most/if (false) most/ ;; cpu: scratch held*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*

@@ -7,9 +7,6 @@
 
 #include <array>
 #include <cstring>
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
 
 namespace {
 constexpr uint32_t P = 0x82F63B78, ONE = 1u << 31;
@@ -41,9 +38,14 @@ constexpr uint32_t zeros(int64_t bytes) {    // x^(8 bytes) modulo P
     return power;
 }
 
+}    // namespace
+
 #if defined(__x86_64__)
+#include <nmmintrin.h>
+
+static bool has_instruction() { return __builtin_cpu_supports("sse4.2"); }
 // The instruction takes 3 cycles and starts one each cycle: three strips are summed side by side and joined.
-__attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t start, const void* data, int64_t bytes) {
+static __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t start, const void* data, int64_t bytes) {
     constexpr int64_t STRIP = 8192;
     constexpr uint32_t SHIFT = zeros(STRIP);
     auto* p = static_cast<const char*>(data);
@@ -67,8 +69,10 @@ __attribute__((target("sse4.2"))) uint32_t by_instruction(uint32_t start, const 
     for (; bytes > 0; bytes--, p++) crc = _mm_crc32_u8(uint32_t(crc), static_cast<unsigned char>(*p));
     return ~uint32_t(crc);
 }
+#else
+static bool has_instruction() { return false; }
+static uint32_t by_instruction(uint32_t, const void*, int64_t) { return 0; }
 #endif
-}    // namespace
 
 uint32_t crc32c_table(uint32_t crc, const void* data, int64_t bytes) {
     auto* p = static_cast<const unsigned char*>(data);
@@ -86,11 +90,8 @@ uint32_t crc32c_table(uint32_t crc, const void* data, int64_t bytes) {
 }
 
 uint32_t crc32c(uint32_t crc, const void* data, int64_t bytes) {
-#if defined(__x86_64__)
-    static const bool instruction = __builtin_cpu_supports("sse4.2");
-    if (instruction) return by_instruction(crc, data, bytes);
-#endif
-    return crc32c_table(crc, data, bytes);
+    static const bool instruction = has_instruction();
+    return instruction ? by_instruction(crc, data, bytes) : crc32c_table(crc, data, bytes);
 }
 
 uint32_t crc32c_join(uint32_t first, uint32_t second, int64_t bytes) { return multiply(zeros(bytes), first) ^ second; }

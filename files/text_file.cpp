@@ -98,7 +98,7 @@ struct TextFile::State {
     Encoding encoding = Encoding::bytes;
     std::string beginning;          // the first unpacked bytes; those from `given` on are to come
     size_t given = 0;
-    std::string units;              // of UTF-16: not decoded yet, a part of a character at most
+    std::string units;              // UTF-16 that is not decoded yet: at most a part of a character
     std::string text;               // decoded; what comes from text_given on is to come
     size_t text_given = 0;
     bool text_ended = false;

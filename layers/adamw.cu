@@ -16,7 +16,7 @@ unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }  
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
-constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = 1024;    // floats that a block reads at once; most blocks
+constexpr int64_t PART = 4 * 4 * THREADS, MAX_PARTS = SQUARES_PARTS;    // floats that a block reads at once; most blocks
 
 // partial[p] = the sum of squares of x[p*size], ... x[(p+1)*size-1]; size is a multiple of PART
 __global__ void squares_kernel(double* partial, const float* x, int64_t n, int64_t size) {
@@ -165,8 +165,5 @@ template <class T> void adamw_entries(Ops<T>& o) {
     o.from_floats = convert<T, float>;
     o.to_floats = convert<float, T>;
 }
-template <class T> int64_t adamw_scratch(const ScratchSizes&) { return MAX_PARTS * 8; }
 template void adamw_entries(Ops<float>&);
 template void adamw_entries(Ops<bf16>&);
-template int64_t adamw_scratch<float>(const ScratchSizes&);
-template int64_t adamw_scratch<bf16>(const ScratchSizes&);

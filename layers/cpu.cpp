@@ -6,9 +6,6 @@
 #include <unistd.h>
 
 #include <omp.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
@@ -215,6 +212,8 @@ void cpu_set_threads(int threads) { omp_set_num_threads(threads > 0 ? threads : 
 int cpu_threads() { return omp_get_max_threads(); }
 
 #if defined(__x86_64__)
+#include <cpuid.h>
+
 bool cpu_supports(Isa isa) {
     switch (isa) {
         case Isa::avx512bf16: return cpu_supports(Isa::avx512) && __builtin_cpu_supports("avx512bf16");

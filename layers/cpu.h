@@ -71,8 +71,6 @@ template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
-    int64_t (*scratch_beside_products)(int B, int S, int C, Heads h);    // bytes, for norms and attention
-    int64_t (*gemv_scratch)(int C);                                      // bytes, for linear_forward with few rows
 };
 // Up to so many rows, linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
 // GPT-2 124M at equal bandwidth reaches 45 % of the floor with 8 sequences in fp32, 74 % in bf16, and 52 % with 16 in

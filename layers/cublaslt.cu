@@ -10,11 +10,12 @@
 CublasLt cublaslt;
 
 Status cublaslt_load() {
-#ifdef EMULATED_GPU
-#define CUBLASLT_LINKED(f) cublaslt.f = cublasLt##f;
-    CUBLASLT_FUNCTIONS(CUBLASLT_LINKED)
-#else
     if (cublaslt.Create) return {};
+    if constexpr (EMULATED) {
+#define CUBLASLT_LINKED(f) cublaslt.f = cublasLt##f;
+        CUBLASLT_FUNCTIONS(CUBLASLT_LINKED)
+        return {};
+    }
     const std::string name = "libcublasLt.so." + std::to_string(CUDART_VERSION / 1000);
     void* library = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);    // searches the binary's rpath, too
     if (!library)
@@ -26,6 +27,5 @@ Status cublaslt_load() {
     if (!found.f) return fail(Exit::device, "%s has no cublasLt" #f, name.c_str());
     CUBLASLT_FUNCTIONS(CUBLASLT_LOADED)
     cublaslt = found;
-#endif
     return {};
 }

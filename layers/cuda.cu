@@ -253,10 +253,8 @@ void release_graph(void* graph) {
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
-template <class T> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-    const ScratchSizes s = {B, S, C, F, Vp, head_rows, h};
-    return std::max({embedding_scratch<T>(s), norm_scratch<T>(s), linear_scratch<T>(s), attention_scratch<T>(s),
-                     lm_head_scratch<T>(s), adamw_scratch<T>(s)});
+template <class T> int64_t scratch_bytes(const CallSizes& call) {
+    return cuda_call_scratch(call, sizeof(T), cuda_multiprocessors(), attention_has_sm90());
 }
 
 template <class T> Ops<T> make_table(Dtype dtype) {
@@ -272,8 +270,7 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
     embedding_entries(o), norm_entries(o), linear_entries(o, dtype), attention_entries(o), ffn_entries(o);
     lm_head_entries(o), adamw_entries(o);
-    // 5,300 rows of GPT-2 in bf16: enough for the head's products to fill a GPU.
-    o.logits_bytes = int64_t(512) << 20;
+    o.logits_bytes = CUDA_LOGITS_BYTES;
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;
     const char* missing = missing_operation(o);

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "ops.h"
+#include "scratch.h"
 
 // ---- errors ---------------------------------------------------------------------------------------------------------
 
@@ -25,18 +25,14 @@
 cudaStream_t cuda_stream();    // all operations go here, in order
 int cuda_multiprocessors();    // the chosen device's
 int cuda_capability();         // the chosen device's: 80, 89, 90, 100
+bool attention_has_sm90();     // attention/sm90.cu was built, and this device runs it
 Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
 // never shrinks. 256-byte aligned; its content does not survive the operation.
 void* cuda_scratch(int64_t bytes);
 
-// ---- the table's parts ----------------------------------------------------------------------------------------------
+// ---- the table's parts: each file fills in its entries --------------------------------------------------------------
 
-// Each file fills in its entries of the table, and says how many bytes of scratch they need at these sizes.
-struct ScratchSizes {
-    int B, S, C, F, Vp, head_rows;
-    Heads h;
-};
 template <class T> void embedding_entries(Ops<T>& o);
 template <class T> void norm_entries(Ops<T>& o);
 template <class T> void linear_entries(Ops<T>& o, Dtype dtype);
@@ -44,12 +40,6 @@ template <class T> void attention_entries(Ops<T>& o);
 template <class T> void ffn_entries(Ops<T>& o);
 template <class T> void lm_head_entries(Ops<T>& o);
 template <class T> void adamw_entries(Ops<T>& o);
-template <class T> int64_t embedding_scratch(const ScratchSizes& s);
-template <class T> int64_t norm_scratch(const ScratchSizes& s);
-template <class T> int64_t linear_scratch(const ScratchSizes& s);
-template <class T> int64_t attention_scratch(const ScratchSizes& s);
-template <class T> int64_t lm_head_scratch(const ScratchSizes& s);
-template <class T> int64_t adamw_scratch(const ScratchSizes& s);
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 

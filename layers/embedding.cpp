@@ -9,7 +9,7 @@ namespace ISA {
 template <class P> static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S,
                                                  int C, const int* pos) {
     const int first = pos ? *pos : 0;
-#pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ALONE)
+#pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
         const P *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
         float* out = x + int64_t(n) * C;    // x[b,s,:]

@@ -49,6 +49,7 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
 // A radix sort of the positions, least significant digit first, 8 bits of their tokens per pass. A block sorts a tile,
 // each of its warps an eighth of it. place(digit, tile): where the tile's first position with that digit goes.
 constexpr int BITS = 8, DIGITS = 1 << BITS, WARPS = DIGITS / 32, ROUNDS = 8, TILE = WARPS * 32 * ROUNDS;
+static_assert(DIGITS == EmbeddingScratch::DIGITS && TILE == EmbeddingScratch::TILE);
 
 // The i-th position in the order so far; a null order is 0, 1, 2, ...
 __device__ inline int position(const int* order, int i) { return order ? order[i] : i; }
@@ -168,10 +169,6 @@ struct ByPosition {
     __device__ int key(int i) const { return i / B; }
 };
 
-// Enough pieces to fill a GPU, and few enough for one thread to add up a column of them.
-constexpr int PIECES = 1024, SHORTEST = 16;
-int piece_length(int N) { return int(ceil_div(N, PIECES) > SHORTEST ? ceil_div(N, PIECES) : SHORTEST); }
-int piece_count(int N) { return int(ceil_div(N, piece_length(N))); }
 constexpr int STAGED = 64, AHEAD = 4;    // rows whose numbers are in shared memory; rows being loaded
 
 template <int W, bool ADD> __device__ inline void put(float* to, const float (&x)[W]) {
@@ -251,7 +248,8 @@ __global__ void join_pieces(float* dw, const float* heads, const float* tails, R
 
 template <class T, int W, class Rows> void add_rows(float* dw, float* partial, const T* dx, Rows rows, int N, int C) {
     constexpr int G = W < 4 ? W : 4;
-    const int length = piece_length(N), pieces = piece_count(N);
+    const EmbeddingScratch parts(N, C);
+    const int length = parts.length, pieces = parts.pieces;
     float *heads = partial, *tails = partial + int64_t(pieces) * C;
     auto grid = [&](int width) {    // (pieces, columns)
         const int64_t threads = round_up(ceil_div(C, width), 32), block = threads < 256 ? threads : 256;
@@ -261,19 +259,10 @@ template <class T, int W, class Rows> void add_rows(float* dw, float* partial, c
     launch(join_pieces<G, Rows>, grid(G), dw, heads, tails, rows, length, N, C);
 }
 
-// The backward's scratch.
-struct Parts {
-    int64_t order, place, partial;    // bytes for one of two orders, for the digits' places, for heads and tails
-    Parts(int N, int C)
-        : order(round_up(4 * int64_t(N), 256)), place(round_up(4 * DIGITS * ceil_div(N, TILE), 256)),
-          partial(8 * int64_t(piece_count(N)) * C) {}
-    int64_t bytes() const { return 2 * order + place + partial; }
-};
-
 template <class T>
 void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* tok, int B, int S, int C, int V) {
     const int N = B * S;
-    const Parts parts(N, C);
+    const EmbeddingScratch parts(N, C);
     char* scratch = static_cast<char*>(cuda_scratch(parts.bytes()));
     int *a = reinterpret_cast<int*>(scratch), *b = reinterpret_cast<int*>(scratch + parts.order);
     int* place = reinterpret_cast<int*>(scratch + 2 * parts.order);
@@ -294,9 +283,6 @@ template <class T> void embedding_entries(Ops<T>& o) {
     o.embedding_forward = embedding_forward<T>;
     o.embedding_backward = embedding_backward<T>;
 }
-template <class T> int64_t embedding_scratch(const ScratchSizes& s) { return Parts(s.B * s.S, s.C).bytes(); }
 
 template void embedding_entries(Ops<float>&);
 template void embedding_entries(Ops<bf16>&);
-template int64_t embedding_scratch<float>(const ScratchSizes&);
-template int64_t embedding_scratch<bf16>(const ScratchSizes&);

@@ -29,17 +29,12 @@ struct AsFloats {
     template <class P> static INLINE_MEMBER vf some(const P* p, int n) { return load_some(p, n); }
     static INLINE_MEMBER vf add(vf s, vf a, vf b) { return s + a * b; }
 };
-#if defined(__AVX512BF16__)
 struct AsPairs {
     static constexpr int E = 2 * VW;
     static INLINE_MEMBER vf get(const bf16* p) { return load_pairs(p); }
     static INLINE_MEMBER vf some(const bf16* p, int n) { return pairs_along(p, n); }
-    static INLINE_MEMBER vf add(vf s, vf a, vf b) {
-        return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),
-                                                     reinterpret_cast<__m512bh>(b)));
-    }
+    static INLINE_MEMBER vf add(vf s, vf a, vf b) { return add_pairs(s, a, b); }
 };
-#endif
 
 // n rows of x times one row of w. U x n sums hide the latency of the FMAs.
 template <int n, class As, class P> INLINE void dot_rows(const Few<P>& g, int64_t o) {
@@ -163,18 +158,16 @@ void gemv(float* y, float* gelu, const float* x, const float* w, const float* b,
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
           int OC) {
     float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
-#if defined(__AVX512BF16__)
-    typedef AsPairs As;
-    const int words = padded((C + 1) / 2), row = apart(words);
-    for (int i = 0; i < N; i++) {
-        store(room + i * row + words - VW, vf{});
-        pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
+    if constexpr (NATIVE_BF16) {
+        const int words = padded((C + 1) / 2), row = apart(words);
+        for (int i = 0; i < N; i++) {
+            store(room + i * row + words - VW, vf{});
+            pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
+        }
+        multiply<AsPairs>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC});
+    } else {
+        each_vector(int64_t(N) * C, [&](int64_t i, auto at) { at.put(room + i, rounded_bf16(at.get(x + i))); });
+        multiply<AsFloats>(Few<bf16>{y, room, C, w, b, residual, gelu, N, C, OC});
     }
-#else
-    typedef AsFloats As;
-    const int row = C;
-    each_vector(int64_t(N) * C, [&](int64_t i, auto at) { at.put(room + i, rounded_bf16(at.get(x + i))); });
-#endif
-    multiply<As>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC});
 }
 }   // namespace ISA

@@ -86,18 +86,17 @@ template <class P> static void linear_gelu_backward(float* dpre, float* dw, floa
     column_sums(dpre_sum, dpre, N, C);
 }
 
-template <class P> static int64_t scratch_of(int N, int C, int OC) {
+template <class P> static int64_t scratch_of(const CallSizes& call) {
+    const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
-    int64_t most = 0;
-    auto needs = [&](int64_t bytes) { most = bytes > most ? bytes : most; };
-    if (N > GEMV_ROWS) needs(matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC)));
-    else needs(gemv_scratch(C));
-    needs(matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC)));
-    needs(matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC)));
-    return most;
+    if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
+        return N <= GEMV_ROWS ? gemv_scratch(C) : matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dx = matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
+    return dx > dw ? dx : dw;
 }
-int64_t linear_scratch(int N, int C, int OC, bool bf16_weights) {
-    return bf16_weights ? scratch_of<bf16>(N, C, OC) : scratch_of<float>(N, C, OC);
+int64_t linear_scratch(const CallSizes& call, bool bf16_weights) {
+    return bf16_weights ? scratch_of<bf16>(call) : scratch_of<float>(call);
 }
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {

@@ -37,7 +37,6 @@ namespace {
             blas_failed(__LINE__, #call, status_);                                                     \
     } while (0)
 
-constexpr int64_t WORKSPACE = 32 << 20;     // what NVIDIA advises for Hopper; the algorithms get no more
 constexpr int CANDIDATES = 8, RUNS = 3;
 constexpr float CLEARLY = 0.97f;            // a time below this share of another counts as faster
 
@@ -379,11 +378,3 @@ template <> void linear_entries(Ops<float>& o, Dtype dtype) {
     dtype == Dtype::tf32 ? Linear<float, Dtype::tf32>::entries(o) : Linear<float, Dtype::fp32>::entries(o);
 }
 template <> void linear_entries(Ops<bf16>& o, Dtype) { Linear<bf16, Dtype::bf16>::entries(o); }
-
-// The larger of two: a workspace with an epilogue's sums beside it, and the partial sums of columns.
-template <class T> int64_t linear_scratch(const ScratchSizes& s) {
-    const int64_t N = int64_t(s.B) * s.S, columns = std::max({s.C, s.F, (s.h.NH + 2 * s.h.NKV) * s.h.HS});
-    return std::max(WORKSPACE + round_up(columns * 4, 256), ceil_div(N, sum_rows(N)) * columns * 4);
-}
-template int64_t linear_scratch<float>(const ScratchSizes&);
-template int64_t linear_scratch<bf16>(const ScratchSizes&);

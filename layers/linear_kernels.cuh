@@ -82,7 +82,7 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
 // Each of a warp's 32 lanes has one vector of columns; each warp adds every eighth row; then the warps' sums are added
 // in order. Bound by reading x: N C elements. The ranges' sums, at most 128 * 4 C bytes, stay in L2 and are added by
 // the same kernel. The number of ranges depends on N alone.
-constexpr int SUM_WARPS = 8, SUM_PARTS = 128, SUM_ROWS = 64;
+constexpr int SUM_WARPS = 8;
 
 // The next ROWS of a warp's rows: all loads are under way before the first is waited for.
 template <int ROWS, class X, int W> __device__ inline void add_rows(float (&sum)[W], const X* x, int C) {
@@ -116,8 +116,6 @@ template <class X, int W> __global__ void column_sums_kernel(float* out, const X
     to_column = add ? to_column + s : s;
 }
 
-int sum_rows(int64_t N) { return int(std::max<int64_t>(SUM_ROWS, ceil_div(N, SUM_PARTS))); }
-
 template <class X> void sum_ranges(float* out, const X* x, int N, int C, int rows, bool add) {
     auto run = [&](auto kernel, int W) {
         const dim3 grid(unsigned(ceil_div(C, 32 * W)), unsigned(ceil_div(N, rows)));
@@ -128,7 +126,7 @@ template <class X> void sum_ranges(float* out, const X* x, int N, int C, int row
 
 // out[c] += sum_n x[n,c]
 template <class X> void column_sums(float* out, const X* x, int N, int C) {
-    const int rows = sum_rows(N), parts = int(ceil_div(N, rows));
+    const int rows = int(column_sum_rows(N)), parts = int(ceil_div(N, rows));
     if (parts == 1) return sum_ranges(out, x, N, C, N, true);
     float* partial = static_cast<float*>(cuda_scratch(int64_t(parts) * C * 4));
     sum_ranges(partial, x, N, C, rows, false);

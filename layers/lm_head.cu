@@ -104,9 +104,6 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
 }   // namespace
 
 template <class T> void lm_head_entries(Ops<T>& o) { o.cross_entropy = cross_entropy<T>; }
-template <class T> int64_t lm_head_scratch(const ScratchSizes&) { return 0; }
 
 template void lm_head_entries(Ops<float>&);
 template void lm_head_entries(Ops<bf16>&);
-template int64_t lm_head_scratch<float>(const ScratchSizes&);
-template int64_t lm_head_scratch<bf16>(const ScratchSizes&);

@@ -181,17 +181,17 @@ template <class P, bool pairs, bool rounds> struct Product {
             int turn = 0;
             for (int k0 = 0; k0 < g.K; k0 += deep)
                 for (int s0 = 0; s0 < shared_all(); s0 += high, turn ^= 1) {
-                    const int kn = least(deep, g.K - k0), here = least(high, shared_all() - s0);
+                    const int kn = least(deep, g.K - k0), size = least(high, shared_all() - s0);
                     const Block k = {k0, kn, (kn + PER - 1) / PER};
                     float* shared = room + turn * packed(high);
                     if (mine_a || !a_in_place()) {
 #pragma omp for schedule(static)
-                        for (int i = 0; i < here; i += MICRO)
+                        for (int i = 0; i < size; i += MICRO)
                             if (mine_a) pack_b(shared + b_at(i, k), s0 + i, MICRO, k);
                             else pack_a(shared + a_at(i, k), s0 + i, MICRO, k, true);
                     }
                     // A unit of work is one strip times one row or column of a panel.
-                    const int64_t strips = blocks_of(here, unit), all = strips * own_all();
+                    const int64_t strips = blocks_of(size, unit), all = strips * own_all();
                     const int64_t from = all * id / threads, to = all * (id + 1) / threads;
                     for (int o0 = 0; o0 < own_all(); o0 += WIDE) {
                         const int64_t n = least(WIDE, own_all() - o0), at = strips * o0;

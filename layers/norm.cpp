@@ -10,7 +10,7 @@ constexpr int PARTS = 32;
 
 template <class P> static void layernorm_forward(float* y, float* mean, float* rstd, const float* x, const P* w,
                                                  const P* b, float eps, int N, int C) {
-#pragma omp parallel for schedule(static) if (int64_t(N) * C > ALONE)
+#pragma omp parallel for schedule(static) if (int64_t(N) * C > ONE_THREAD)
     for (int n = 0; n < N; n++) {
         const float* xn = x + int64_t(n) * C;
         float* yn = y + int64_t(n) * C;

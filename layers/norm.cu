@@ -99,7 +99,7 @@ void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, c
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-constexpr int PARTS = 512;          // blocks: four for each multiprocessor of the largest GPUs
+constexpr int PARTS = NORM_PARTS;   // blocks
 constexpr int MAX_THREADS = 224;    // threads of a block: its shared memory then fits the 99 KB that every GPU has
 
 // A thread's columns of dy, x and dx: those of the R rows that its block works on and, while they are being copied, of
@@ -261,13 +261,11 @@ __global__ void layernorm_parameters_kernel(float* dw, float* db, const float* p
     (c < C ? dw[c] : db[c - C]) += sum;
 }
 
-int64_t partial_bytes(int64_t N, int64_t C) { return std::min<int64_t>(PARTS, N) * 2 * C * 4; }
-
 template <class T>
 void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
                         const float* rstd, int N, int C) {
     const int64_t vectors = rows_align<T>(C) ? C / VEC<T> : INT64_MAX;
-    float* partial = static_cast<float*>(cuda_scratch(partial_bytes(N, C)));
+    float* partial = static_cast<float*>(cuda_scratch(norm_scratch(N, C)));
     int parts;
     auto run = [&](auto kernel, int64_t groups, int64_t threads, int64_t shared) {
         parts = int(std::min<int64_t>(PARTS, groups));
@@ -292,10 +290,5 @@ template <class T> void norm_entries(Ops<T>& o) {
     o.layernorm_forward = layernorm_forward<T>;
     o.layernorm_backward = layernorm_backward<T>;
 }
-template <class T> int64_t norm_scratch(const ScratchSizes& s) {
-    return partial_bytes(int64_t(s.B) * s.S, s.C);
-}
 template void norm_entries(Ops<float>&);
 template void norm_entries(Ops<bf16>&);
-template int64_t norm_scratch<float>(const ScratchSizes&);
-template int64_t norm_scratch<bf16>(const ScratchSizes&);

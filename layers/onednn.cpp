@@ -145,18 +145,11 @@ template <Isa isa, class P> struct OneDnn {
         if (db) cpu_loops<float>(isa).column_sums(db, dy, N, OC);
     }
 
-    // Counts our own products' scratch only for few rows: with more rows they are a rare fallback.
-    static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-        const Loops<P>& loops = cpu_loops<P>(isa);
-        int64_t most = loops.scratch_beside_products(B, S, C, h);
-        const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
-        const std::array<int, 3> forms[] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C},
-                                            {head_rows, C, Vp}};
-        for (auto [rows, in, out] : forms) {
-            if (rows <= GEMV_ROWS) most = std::max(most, loops.gemv_scratch(in));
-            if (halves) most = std::max(most, copies_bytes(rows, in, out));
-        }
-        return cpu_scratch_size(most);
+    // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
+    static int64_t scratch_bytes(const CallSizes& call) {
+        const bool forward = call.operation == Operation::linear_forward && call.rows > GEMV_ROWS;
+        if (!forward && call.operation != Operation::linear_backward) return own().scratch_bytes(call);
+        return halves ? cpu_scratch_size(copies_bytes(call.rows, call.in, call.out)) : 0;
     }
 };
 

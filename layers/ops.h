@@ -35,6 +35,21 @@ struct Step {
     int skipped;                 // 1: loss or norm not finite, or over its limit. adamw then changes nothing
 };
 
+enum class Operation {
+#define OPERATION(name, need, arguments) name,
+#include "operations.inc"
+#undef OPERATION
+    count
+};
+// A call without its pointers: what its cost depends on. Sizes that the operation does not have are 0.
+struct CallSizes {
+    Operation operation = Operation::count;
+    int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
+    bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
+    int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
+    Heads heads = {};
+};
+
 // What a device has besides operations. Nothing here depends on types.
 struct Backend {
     const char* name = "";    // "reference", "cpu fp32 (AVX-512, oneDNN 2.6)": for people
@@ -55,8 +70,8 @@ struct Backend {
     void (*release_graph)(void* graph) = nullptr;
 
     int64_t logits_bytes = 0;    // size of a chunk of logits in the LM head: large enough to keep the device busy
-    // Bytes of scratch that the operations will hold after calls of these sizes (for --dry-run).
-    int64_t (*scratch_bytes)(int B, int S, int C, int F, int Vp, int head_rows, Heads h) = nullptr;
+    // Bytes of scratch that the device holds after this call, if it is the one that asks for most.
+    int64_t (*scratch_bytes)(const CallSizes& call) = nullptr;
     // T float: attention_forward and _backward round q, k, v, dy, probabilities and their gradients to bf16 before they
     // multiply them.
     bool attention_rounds = false;

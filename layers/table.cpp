@@ -17,19 +17,20 @@ FILES(DECLARE_FILE)
 Target<decltype(Ops<float>::attention_forward)>::type attention_forward_bf16;
 Target<decltype(Ops<float>::attention_backward)>::type attention_backward_bf16;
 
-int64_t norm_scratch(int N, int C), attention_scratch(int B, int S, Heads h), gemv_scratch(int C);
-int64_t linear_scratch(int N, int C, int OC, bool bf16_weights);
-static int64_t beside_products(int B, int S, int C, Heads h) {
-    const int64_t norm = norm_scratch(B * S, C), attention = attention_scratch(B, S, h);
-    return norm > attention ? norm : attention;
-}
-template <class P> static int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-    const int N = B * S, packed = (h.NH + 2 * h.NKV) * h.HS;
-    const int forms[][3] = {{N, C, packed}, {N, h.NH * h.HS, C}, {N, C, F}, {N, F, C}, {head_rows, C, Vp}};
-    int64_t most = beside_products(B, S, C, h);
-    for (const auto& [rows, in, out] : forms)
-        if (int64_t linear = linear_scratch(rows, in, out, sizeof(P) == 2); linear > most) most = linear;
-    return cpu_scratch_size(most);
+int64_t norm_scratch(int N, int C), attention_scratch(const CallSizes& call);
+int64_t linear_scratch(const CallSizes& call, bool bf16_weights);
+template <class P> static int64_t scratch_bytes(const CallSizes& call) {
+    switch (call.operation) {
+        case Operation::layernorm_backward: return cpu_scratch_size(norm_scratch(call.rows, call.in));
+        case Operation::linear_forward:
+        case Operation::linear_backward:
+        case Operation::linear_gelu_forward:
+        case Operation::linear_gelu_backward: return cpu_scratch_size(linear_scratch(call, sizeof(P) == 2));
+        case Operation::attention_forward:
+        case Operation::attention_backward:
+        case Operation::attention_cached: return cpu_scratch_size(attention_scratch(call));
+        default: return 0;
+    }
 }
 
 template <class P> static Loops<P> make() {
@@ -44,8 +45,6 @@ template <class P> static Loops<P> make() {
         l.attention_rounds = NATIVE_BF16;
     }
     l.scratch_bytes = scratch_bytes<P>;
-    l.scratch_beside_products = beside_products;
-    l.gemv_scratch = gemv_scratch;
     return l;
 }
 template <> const Loops<float>& loops<float>() {

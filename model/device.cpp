@@ -38,8 +38,8 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype",
              &o.dtype,
-             std::string("GPU: of parameters, activations and products, tf32 of products alone. CPU: of parameters and "
-                         "the inputs of products, activations stay fp32. auto: ") +
+             std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
+                         "CPU activations stay fp32. auto: ") +
                  auto_dtype,
              0,
              0,
@@ -57,7 +57,7 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     Device d;
     d.dtype = half ? Dtype::bf16 : Dtype::fp32;
     d.model = std::make_unique<Model>(half ? Table(cpu_ops<bf16>()) : Table(cpu_ops<float>()));
-    d.text = std::string(d.model->op.name) + ", " + std::to_string(cpu_threads()) + " threads";
+    d.text = std::string(d.model->op.name) + ", " + counted(cpu_threads(), "thread");
     return d;
 }
 
@@ -144,7 +144,7 @@ std::string describe_devices() {
     if (devices.empty()) text = "GPU   none: " + why + "\n";
     for (const CudaDevice& d : devices) {
         char line[256];
-        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors, %s of %s free",
+        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors,\n      %s of %s free",
                  d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
                  human_bytes(double(d.memory)).c_str());
         text += line;
@@ -152,6 +152,6 @@ std::string describe_devices() {
             snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
         text += "\n";
     }
-    return text + "CPU   " + cpu_ops<float>().name + ", " + std::to_string(cpu_threads()) + " threads" +
+    return text + "CPU   " + cpu_ops<float>().name + ", " + counted(cpu_threads(), "thread") +
            (cpu_has_bf16() ? ", bf16 products\n" : "\n");
 }

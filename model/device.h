@@ -13,12 +13,12 @@ struct Device {
     std::unique_ptr<Model> model;    // empty; its type and device are chosen
     std::string text;                // "cpu bf16 (AVX-512, oneDNN 2.6), 2 threads"
     bool gpu = false;
-    Dtype dtype = Dtype::fp32;    // of products
+    Dtype dtype = Dtype::fp32;    // the products' type
     double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown
-    int64_t context_bytes = 0;    // of a GPU's memory: taken by the driver before any allocation
-    int64_t total_bytes = 0;      // of a GPU's memory
+    int64_t context_bytes = 0;    // GPU memory that the driver takes before any allocation
+    int64_t total_bytes = 0;      // GPU memory in total
     bool planned = false;         // a GPU that is not here (model/gpu_plan.h): it has sizes, no operations
-    double bandwidth = 0, link = 0;    // of a planned GPU: bytes/s of its memory, to others of its machine
+    double bandwidth = 0, link = 0;    // a planned GPU's bytes/s: of its memory, to other GPUs of its machine
 };
 // train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
 // fp32 on the CPU. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no

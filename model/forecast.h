@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "gpt.h"
+#include "count.h"
 
 // What each rank computes, and the two kinds of links between ranks. Rates are of one rank, in one direction.
 struct Cluster {
@@ -22,14 +22,14 @@ double collective_seconds(const Cluster& k, int ranks, int passes, double bytes)
 
 // A step of `accumulate` batches of plan.B x plan.S tokens on each rank.
 struct Workload {
+    Table op;    // what each rank computes with
     Config c;
     Plan plan;
     int accumulate = 1;
-    Element weights = Element::f32, gradients = Element::f32;    // as the ranks hold them
 };
-struct Forecast {    // of a step of one rank: bytes, seconds
+struct Forecast {    // for a step of one rank: bytes, seconds
     double gradients = 0, parameters = 0, verdict = 0;               // sent
-    double work = 0;                                                 // that no link changes
+    double work = 0;                                                 // that no link changes; infinite: impossible sizes
     double sending = 0;                                              // hidden or not
     double waiting_for_gradients = 0, waiting_for_parameters = 0;    // not hidden
     int collectives = 0;

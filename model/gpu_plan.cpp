@@ -1,11 +1,8 @@
-// gpu_plan.cpp - the table of GPUs, and the sizes that the CUDA backend asks for on them.
+// gpu_plan.cpp - the table of GPUs, and what the CUDA backend would be on them.
 #include "gpu_plan.h"
 
-#include <algorithm>
-#include <climits>
-#include <cstdlib>
-
 #include "layers/cuda.h"
+#include "layers/scratch.h"
 
 // ---- the table ------------------------------------------------------------------------------------------------------
 
@@ -74,73 +71,34 @@ Result<Gpu> gpu_named(const std::string& name) {
     return *found;
 }
 
-// ---- sizes ----------------------------------------------------------------------------------------------------------
-
-namespace {
-int64_t embedding(int64_t N, int64_t C) {    // embedding.cu: a and b, place, heads, tails
-    const int64_t length = std::max<int64_t>(ceil_div(N, 1024), 16);
-    return 2 * round_up(4 * N, 256) + round_up(4 * 256 * ceil_div(N, 2048), 256) + 8 * ceil_div(N, length) * C;
-}
-int64_t norm(int64_t N, int64_t C) { return std::min<int64_t>(512, N) * 2 * C * 4; }
-int64_t linear(int64_t N, int64_t columns) {    // linear.cu: cuBLASLt's workspace and a column's sums
-    const int64_t rows = std::max<int64_t>(64, ceil_div(N, 128));
-    return std::max((int64_t(32) << 20) + round_up(columns * 4, 256), ceil_div(N, rows) * columns * 4);
-}
-
-// attention.cu's choice of kernels, and what each keeps between those of its backward.
-int64_t attention(const Gpu& gpu, int type_bytes, int64_t B, int64_t S, Heads h) {
-    const char* asked = getenv("FLATGPT_ATTENTION");
-    const std::string newest = asked ? asked : "sm90";
-    const bool half = type_bytes == 2 && newest != "plain", sm80 = half && h.HS % 8 == 0 && h.HS <= 256;
-    if (half && newest == "sm90" && gpu.capability == 90 && (h.HS == 64 || h.HS == 128)) {
-        const int64_t rows = h.HS == 64 ? 128 : 64, tiles = B * h.NH * ceil_div(S, rows);
-        return tiles * 4 * (2 * 64 * 64 + 2 * rows + 1);    // dq, lse and delta, turns
-    }
-    return 4 * B * h.NH * (sm80 ? 2 * round_up(S, 128) : S);
-}
-// attention_cached.cu: partial results of the splits of a head's keys.
-int64_t cached(const Gpu& gpu, int type_bytes, int64_t B, Heads h) {
-    if (h.HS > 1024) return 0;
-    const int64_t group = h.NH / h.NKV, E = h.HS % (16 / type_bytes) == 0 && h.HS <= 256 ? 8 : 32;
-    const int64_t G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
-    int64_t lanes = 1;
-    while (lanes * E < h.HS) lanes *= 2;
-    const int64_t items = B * h.NKV * ceil_div(group, G), rounds = ceil_div(INT_MAX, 128 / lanes * (E == 8 ? 4 : 1));
-    const int64_t fill = items > 8192 ? 1 : ceil_div(4 * gpu.multiprocessors, items), splits = std::min(fill, rounds);
-    return splits > 1 ? items * splits * G * lanes * (E + 2) * 4 : 0;
-}
-}    // namespace
-
-int64_t planned_scratch(const Gpu& gpu, int type_bytes, int B, int S, int C, int F, int, int, Heads h) {
-    const int64_t N = int64_t(B) * S, columns = std::max({C, F, (h.NH + 2 * h.NKV) * h.HS}), sums = 1024 * 8;
-    return std::max({embedding(N, C), norm(N, C), linear(N, columns), attention(gpu, type_bytes, B, S, h),
-                     cached(gpu, type_bytes, B, h), sums});
-}
-
 // ---- the device -----------------------------------------------------------------------------------------------------
 
 namespace {
-Gpu planned;    // global, as entries of Ops take no context argument
-template <class T> int64_t scratch_bytes(int B, int S, int C, int F, int Vp, int head_rows, Heads h) {
-    return planned_scratch(planned, int(sizeof(T)), B, S, C, F, Vp, head_rows, h);
+Gpu planned;    // global, as functions of a table take no context
+template <class T> int64_t scratch_bytes(const CallSizes& call) {
+    return cuda_call_scratch(call, sizeof(T), planned.multiprocessors, planned.capability == 90);
 }
-int64_t free_bytes() { return int64_t(planned.memory) - DRIVER_BYTES; }
-
-template <class T> std::unique_ptr<Model> plan_model(const std::string& name) {
+template <class T> Table table_of(const std::string& name) {
     static std::string kept;
-    static Ops<T> table;
     kept = name;
-    table = {};
+    Ops<T> table;
     table.name = kept.c_str();
-    table.logits_bytes = PLANNED_LOGITS_BYTES;
+    table.logits_bytes = CUDA_LOGITS_BYTES;
     table.scratch_bytes = scratch_bytes<T>;
-    table.free_bytes = free_bytes;
-#define OPERATION(entry, need, arguments) table.entry = [](auto...) {};
+    table.free_bytes = [] { return int64_t(planned.memory) - DRIVER_BYTES; };
+#define OPERATION(entry, need, arguments) \
+    table.entry = [](auto...) { CHECK(false, "%s: %s computes nothing", #entry, planned.text); };
 #include "layers/operations.inc"
 #undef OPERATION
-    return std::make_unique<Model>(table);
+    return table;
 }
 }    // namespace
+
+Table planned_table(const Gpu& gpu, Dtype dtype) {
+    planned = gpu;
+    const std::string name = std::string(gpu.text) + " " + dtype_name(dtype);
+    return dtype == Dtype::bf16 ? table_of<bf16>(name) : table_of<float>(name);
+}
 
 Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int local_rank) {
     std::string why, name = gpu;
@@ -151,13 +109,11 @@ Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int l
     if (o.device == "cpu") return fail(Exit::usage, "--gpu %s: --device cpu has none", gpu.c_str());
     Result<Gpu> found = gpu_named(name);
     TRY(found.status);
-    planned = found.value;
     Device d;
     d.gpu = d.planned = true;
     d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
-    const char* type = d.dtype == Dtype::fp32 ? " fp32" : d.dtype == Dtype::tf32 ? " tf32" : " bf16";
-    const std::string backend = planned.text + std::string(type);
-    d.model = d.dtype == Dtype::bf16 ? plan_model<bf16>(backend) : plan_model<float>(backend);
+    d.model = std::make_unique<Model>(planned_table(found.value, d.dtype));
+    const std::string backend = d.model->op.name;
     d.text = backend + ", by its data sheet";
     if (gpu.empty())
         d.text += "\n              as no GPU can be used here (flatgpt info --devices says why)"

@@ -16,10 +16,8 @@ struct Gpu {
 Result<Gpu> gpu_named(const std::string& name);
 std::string gpu_names();    // "h100, h200, ..."
 
-// The scratch that the CUDA backend announces on such a GPU for these sizes; type_bytes: 2 for bf16, 4 for fp32 and
-// tf32. A test holds it to what layers/*.cu announce.
-int64_t planned_scratch(const Gpu& gpu, int type_bytes, int B, int S, int C, int F, int Vp, int head_rows, Heads h);
-constexpr int64_t PLANNED_LOGITS_BYTES = int64_t(512) << 20;    // as cuda.cu's
+// The CUDA backend's table on such a GPU: sizes alone, none of its operations can be called.
+Table planned_table(const Gpu& gpu, Dtype dtype);
 
 // The device that a dry run plans for: gpu if it is named, else the one that open_device finds. With --device cuda on
 // a machine without a GPU: an H100.   exit 2, and those of open_device

@@ -124,17 +124,6 @@ Model::~Model() {
     if (results) op.release_host(results, 2 * result_bytes());
 }
 
-std::vector<MemoryRow> Model::memory(const Config& config, const Plan& what) const {
-    Model g(op);
-    g.shards.comm = shards.comm;
-    Layout count{op};
-    lay_out(count, g, config, what);
-    count.purposes.push_back({"scratch of the operations", op.scratch_bytes(what.B, what.S, config.C, config.F,
-                                                                             config.Vp(), g.head_rows,
-                                                                             config.heads())});
-    return count.purposes;
-}
-
 Status Model::allocate(const Config& config, const Plan& what) {
     TRY(config_check(config));
     CHECK(!arena && what.B > 0 && what.S > 0 && what.S <= config.T, "B=%d S=%d context=%d", what.B, what.S, config.T);
@@ -143,7 +132,7 @@ Status Model::allocate(const Config& config, const Plan& what) {
                     INT32_MAX / 4);
     Layout count{op};
     lay_out(count, *this, config, what);
-    arena_bytes = count.used;
+    arena_bytes = count.used, memory = count.purposes;
     arena = op.allocate(arena_bytes);
     results = static_cast<char*>(op.allocate_host(2 * result_bytes()));
     if (!arena || !results)
@@ -160,10 +149,10 @@ Status Model::allocate(const Config& config, const Plan& what) {
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
         return op.at(f.gradients(t.bucket), t.offset - f.buckets[size_t(t.bucket)].offset);
     });
-    std::vector<uint8_t> rows(size_t(f.flat / 64));
+    const std::vector<uint8_t> ones(1 << 16, 1);    // what allocate gives is zero
     for (const Tensor& t : tensors)
-        for (int64_t i = t.offset / 64; i < ceil_div(t.offset + t.size(), 64); i++) rows[size_t(i)] = t.decay;
-    op.upload(f.decays, rows.data(), int64_t(rows.size()));
+        for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
+            op.upload(f.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
     return {};
 }
 

@@ -81,7 +81,7 @@ struct Shards {
     void write(Part part, int64_t offset, int64_t n, const float* from);
     void collect();
     void forget() { collected.clear(); }
-    uint64_t hash() const;    // of the parameters that the passes read: the same on all ranks
+    uint64_t hash() const;    // the hash of the parameters that the passes read: the same on all ranks
 
   private:
     struct Buffer {

@@ -125,6 +125,3 @@ int64_t config_parameters(const Config& c) {
     for (const Tensor& t : config_tensors(c)) n += t.file_rows * t.cols;
     return n;
 }
-double config_flops_per_token(const Config& c, int S) {
-    return 6.0 * double(config_parameters(c)) + 12.0 * c.L * double(c.C) * S;
-}

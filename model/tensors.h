@@ -47,6 +47,3 @@ std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
 std::vector<int> config_owners(const Config& c, int ranks);         // the rank that saves each bucket
 int64_t config_parameters(const Config& c);                         // numbers that a file holds
 int64_t config_flat_size(const Config& c, int ranks = 1);           // elements of the flat buffer, padding included
-// FLOPs of one token's forward and backward: 6 per parameter + 12*L*C*S for attention, counted full (Chowdhery et al.
-// 2022, appendix B; llm.c counts 6*L*C*S).
-double config_flops_per_token(const Config& c, int S);

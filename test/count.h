@@ -12,13 +12,9 @@
 
 #include "limit.h"
 
-// Linux 5.11 has them; older headers do not.
-#ifndef SYS_close_range
-#define SYS_close_range 436
-#endif
-#ifndef CLOSE_RANGE_CLOEXEC
-#define CLOSE_RANGE_CLOEXEC (1u << 2)
-#endif
+// Linux 5.11 has these; older headers do not.
+constexpr long CLOSE_RANGE_CALL = 436;
+constexpr unsigned ON_EXEC = 1u << 2;
 
 namespace {
 std::atomic<bool> skipped_now{false};
@@ -71,7 +67,7 @@ struct Given {
         for (int s = 1; s < SIGNALS; s++) signal(s, ignored[s] ? SIG_IGN : SIG_DFL);
         pthread_sigmask(SIG_SETMASK, &mask, nullptr);
         if (directory < 0 || fchdir(directory) != 0) fputs("the working directory is gone\n", stderr);
-        syscall(SYS_close_range, 3u, ~0u, CLOSE_RANGE_CLOEXEC);
+        syscall(CLOSE_RANGE_CALL, 3u, ~0u, ON_EXEC);
     }
 } given;
 const char SO_FAR[] = "FLATGPT_TEST_SO_FAR";    // passed, failed, skipped, next, of the process image before

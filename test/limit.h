@@ -14,18 +14,13 @@
 #include <mutex>
 #include <thread>
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool SANITIZED = true;
-#elif defined(__has_feature)
-constexpr bool SANITIZED = __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
-#else
-constexpr bool SANITIZED = false;
-#endif
+#include "sanitizers.h"
+
 // FLATGPT_TEST_LIMIT, or 300 s: the longest case takes a fifth of that on two busy cores. Sanitizers take some ten
 // times as long, and so do the long cases. 0: FLATGPT_TEST_LIMIT is no number of seconds.
 inline double test_limit() {
     const char* text = getenv("FLATGPT_TEST_LIMIT");
-    if (!text || !*text) return SANITIZED || getenv("FLATGPT_TEST_LONG") ? 3000 : 300;
+    if (!text || !*text) return ASAN || TSAN || getenv("FLATGPT_TEST_LONG") ? 3000 : 300;
     char* end;
     const double seconds = strtod(text, &end);
     return *end == 0 && seconds > 0 && seconds < 1e6 ? seconds : 0;

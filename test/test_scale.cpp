@@ -145,7 +145,7 @@ TEST_CASE("scale: what a step waits for, by hand") {
     CHECK(f.waiting_for_gradients ==
           doctest::Approx(seconds(2, 4.0 * double(b[1].size)) + seconds(2, 4.0 * double(b[0].size)) + verdict));
     CHECK(f.waiting_for_parameters == 0);
-    // Of twelve blocks on a fast link the first one's and the embeddings are left, and ZeRO's first parameters.
+    // On a fast link the gradients of the first block and of the embeddings are waited for, and ZeRO's first parameters.
     w = gpt2(16, 1);
     Cluster fast = k;
     fast.inside = fast.outside = 2e12, fast.hop_inside = fast.hop_outside = fast.call = 1e-7;

@@ -5,11 +5,10 @@
 #include "model/device.h"
 #include "gpt.h"
 #include "layers/cpu.h"
+#include "sanitizers.h"
 #include "toy_run.h"
 
 #include <map>
-
-
 
 namespace {
 // A run of three checkpoints, 20, 40 and 60; each has been validated.
@@ -196,9 +195,7 @@ TEST_CASE("safetensors: every half-precision number, to the bit") {
 }
 
 TEST_CASE("start: sample holds the weights once") {
-#if defined(__SANITIZE_ADDRESS__)
-    SKIP("AddressSanitizer has memory of its own");
-#endif
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
     // 302 MB of zeros in fp32: a hole in the file. The optimizer's file is listed, and not there.
     const Config c = {.V = 257, .T = 1024, .L = 6, .NH = 16, .C = 1024, .F = 4096};
     const std::string run = temporary_directory(), dir = run + "/step_00000001";

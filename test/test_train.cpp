@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "files/safetensors.h"
+#include "sanitizers.h"
 #include "toy_run.h"
 #include "toy_model.h"
 
@@ -391,9 +392,7 @@ TEST_CASE("train: gradient accumulation equals the larger batch") {
 }
 
 TEST_CASE("train: --dry-run tells the memory within 3 %") {
-#if defined(__SANITIZE_ADDRESS__)
-    SKIP("AddressSanitizer has memory of its own");
-#endif
+    if (ASAN) SKIP("AddressSanitizer has memory of its own");
     Toy toy;
     for (const char* dtype : {"fp32", "bf16"}) {
         if (dtype == std::string("bf16") && !cpu_has_bf16()) continue;

@@ -152,7 +152,7 @@ TEST_CASE("train: a best checkpoint that could not be saved is not the best") {
     ProcessResult r = must_run(a, 0, "no checkpoint of step 5");
     CHECK(contains(r.err, "the best by validation is step 10"));
     must_run({"sample", toy.dir + "/a", "--checkpoint", "best", "--tokens", "3"}, 0, "step_00000010");
-    // Of an older step, the newest one says which is the best.
+    // The newest checkpoint says which one is the best, also if that is an older one.
     must_run({"sample", toy.dir + "/a", "--checkpoint", "20", "--tokens", "3"}, 0,
              "the best by validation is step 10");
 }

@@ -1,6 +1,6 @@
 // bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
 //
-// The floor of a row is the time its FLOPs and bytes (tools/bench_work.h) take at the peaks, which are measured first.
+// The floor of a row is the time its FLOPs and bytes (model/work.h) take at the peaks, which are measured first.
 // Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
 // them says how far to trust it.
 #include "bench.h"
@@ -17,7 +17,7 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
     const double best = times[0], median = times[times.size() / 2];
     if (floor == 0) floor = peak.floor(work);
     if (ratio == 0) ratio = floor / best;
-    const double flops = work.products + work.flops, gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
+    const double flops = work.flops(), gflops = flops / best / 1e9, gbytes = work.bytes / best / 1e9;
     if (o.json) {
         printf("{\"name\":%s,\"device\":%s,\"best_us\":%s,\"median_us\":%s,\"floor_us\":%s,\"ratio\":%s",
                json_string(name).c_str(), json_string(device.text).c_str(), json_number(best * 1e6).c_str(),
@@ -89,10 +89,9 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
     }
     if (ahead) (void)g.finish();
     times.erase(times.begin());    // the first step allocates, and chooses algorithms
-    // Products: 6 FLOPs a weight; causal attention: 2 C S forward, 5 C S backward, a layer. Its bytes, which a small
-    // model's caches may hold, are left to the profile.
-    const double flops = N * (6.0 * (12.0 * c.L * c.C * c.C + double(c.V) * c.C) + 7.0 * c.L * c.C * S);
-    bench.print(training(B, S), times, {.products = flops});
+    Work work = training_work(g.op, c, B, S);
+    work.bytes = 0;    // a small model's caches may hold them; see the profile
+    bench.print(training(B, S), times, work);
     const double best = *std::min_element(times.begin(), times.end());
     if (!bench.o.json) printf("%-46s %.0f tokens/s\n", "", N / best);
     return {};

@@ -3,24 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "bench_work.h"
+#include "layers/peaks.h"
+#include "model/count.h"
 #include "model/device.h"
-
-struct Peaks {
-    double products = 0;    // FLOP/s of matrix products in the chosen type
-    double flops = 0;       // FLOP/s of the other arithmetic: fp32
-    double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
-    bool tiles = false;     // products are a CPU's tiles' (AMX)
-    double floor(const Work& w) const {    // seconds
-        return std::max(w.products / products + w.flops / flops, w.bytes / bytes);
-    }
-};
-// tools/bench_peaks.cpp. Of the instruction set in use, and of tiles (AMX) where the table's products are multiplied by them.
-const Peaks& cpu_peaks(const Table& op);
-const Peaks& cpu_peaks(bool bf16);    // what the table in use for this type can do
-Table cpu_table(bool bf16);           // our own products, of the instruction set in use, where a library's may be used
-void cpu_flush(const void* p, int64_t bytes);      // out of all caches
-double cpu_read();                                 // bytes/s of one reading of 64 MiB that no cache holds
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
@@ -35,8 +20,8 @@ struct Bench {
     Device device;
     Peaks peak;
 
-    // work: of one call. flops, bytes 0 there: not what the row is about.    times in seconds
-    // floor, ratio 0: of the ceilings measured first; of floor and best time
+    // work: what one call does; where its flops or bytes are 0 that column stays empty. times: seconds.
+    // floor 0: what the peaks give for this work. ratio 0: the floor over the best time
     void print(const std::string& name, std::vector<double> times, const Work& work, double floor = 0,
                double ratio = 0) const;
     void short_of_memory(const std::string& what) const;
@@ -60,15 +45,23 @@ struct ProfileRow {
     std::string name;
     int64_t calls = 0;
     double seconds = 0, floor = 0;
-    Work work;    // of all calls
+    Work work;    // the sum over all calls
 };
-// `op` with every operation noting its time and work; one table at a time. They wait for the device after each call,
-// and nothing is recorded.
-Table profiled(const Table& op);
-void profile_start(const Peaks& peak);
-// Since profile_start: the rows, longest first, and last what was in no entry (its calls are 0). Their seconds add up
-// to the time since then, but for what the noting took.
-std::vector<ProfileRow> profile_rows();
+// The time and work of each call, of which it waits for the end.
+class Profile final : public Observer {
+  public:
+    Profile(const Table& op, const Peaks& peak) : Observer(op), peak(peak) {}
+    void start();
+    // Since start: the rows, longest first, and last what was in no operation (its calls are 0). Their seconds add up
+    // to the time since then, but for what the noting took.
+    std::vector<ProfileRow> rows() const;
+
+  private:
+    const Peaks peak;
+    std::vector<ProfileRow> noted;
+    double started = 0, noting = 0;    // seconds; noting: spent on notes
+    void call(const Work& work, const std::function<void()>& run) override;
+};
 
 // A step of training, a generated token: tables of the fastest of several.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);

@@ -11,7 +11,10 @@
 #include "base/console.h"
 
 namespace {
-struct Measured { double seconds, floor, bytes, bandwidth; };
+struct Measured {
+    double seconds, floor, bandwidth;
+    Work work;
+};
 
 double middle(std::vector<double> x) {
     std::nth_element(x.begin(), x.begin() + long(x.size() / 2), x.end());
@@ -56,9 +59,12 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
-    const double weight = bench.device.dtype == Dtype::bf16 ? 2 : 4, entry = cpu ? 4 : weight;
-    const double weights = double(config_parameters(c)) - double(c.T) * c.C;    // wpe: one row only
-    const double flops = 2 * weights * rows;
+    Count count(g.op);
+    Model counted(count.table);
+    Cache no_cache;
+    TRY(counted.allocate(c, {Use::infer, rows, 1}));
+    TRY(counted.cache_allocate(no_cache, rows, c.T));
+    Peaks peak = bench.peak;
     std::vector<Measured> tokens;
     double spent = 0, before = cpu ? cpu_read() : 0;
     for (int t = 0; t < c.T && (t < 64 || (cpu && spent < 2 && t < 512)); t++) {
@@ -66,11 +72,16 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
         const double seconds = now_seconds() - start, after = cpu ? cpu_read() : 0;
-        const double bytes = weight * weights + entry * 2 * rows * c.L * c.heads().NKV * c.heads().HS * (t + 1);
+        count.clear();
+        counted.extend(no_cache, tok.data(), 1);
+        counted.logits(logits.data());
+        Work work;    // weights, keys and values; the rest lies in caches
+        for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::attention_cached})
+            work += count.of(o).work;
         const double bandwidth = cpu ? (before + after) / 2 : bench.peak.bytes;
         const bool steady = std::abs(after - before) <= 0.1 * (after + before) / 2;
         if (t > 2 && steady)
-            tokens.push_back({seconds, std::max(bytes / bandwidth, flops / bench.peak.products), bytes, bandwidth});
+            peak.bytes = bandwidth, tokens.push_back({seconds, peak.floor(work), bandwidth, work});
         before = after, spent += seconds;
     }
     g.cache_free(cache);
@@ -78,8 +89,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
     auto times = each(tokens, [](const Measured& t) { return t.seconds; });
     const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));
     const double ratio = cpu ? middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; })) : 0;
-    const double bytes = middle(each(tokens, [](const Measured& t) { return t.bytes; }));
-    bench.print(generation(rows), times, {.products = flops, .bytes = bytes}, floor, ratio);
+    bench.print(generation(rows), times, tokens[tokens.size() / 2].work, floor, ratio);
     if (cpu && !bench.o.json) print_ratios(tokens);
     return {};
 }

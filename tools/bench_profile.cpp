@@ -1,60 +1,30 @@
-// bench_profile.cpp - where a step's time goes: a table of operations whose entries note time and work, and call the
-// real ones. The model does not know.
+// bench_profile.cpp - where a step's time goes: each operation's time and work, noted on its way to the real one.
+// The model does not know.
 #include "bench.h"
 #include "base/console.h"
 #include "files/json.h"
 #include "gpt.h"
 
-namespace {
-struct Notes {
-    Peaks peak;
-    std::vector<ProfileRow> rows;
-    double start = 0, noting = 0;    // seconds; noting: spent on notes
-} notes;
-
-void note(const char* entry, const Work& w, double seconds) {
-    std::string name = entry;
-    if (w.in) name += " " + std::to_string(w.in) + " to " + std::to_string(w.out);
-    auto row = std::find_if(notes.rows.begin(), notes.rows.end(), [&](const ProfileRow& r) { return r.name == name; });
-    if (row == notes.rows.end()) row = notes.rows.insert(row, {name, 0, 0, 0, {}});
-    row->calls++;
-    row->seconds += seconds;
-    row->floor += notes.peak.floor(w);
-    row->work.products += w.products, row->work.flops += w.flops, row->work.bytes += w.bytes;
-}
-
-Table real;    // global, as operations take no context argument
-
-template <class Count, class Call> void timed(const char* entry, Count count, Call call) {
+void Profile::call(const Work& work, const std::function<void()>& run) {
     const double called = now_seconds();
-    const Work w = count();
-    const double start = now_seconds();
-    call();
+    run();
     real.wait(real.mark());
-    const double end = now_seconds();
-    note(entry, w, end - start);
-    notes.noting += start - called + now_seconds() - end;
-}
-}    // namespace
-
-Table profiled(const Table& op) {
-    real = op;
-    Table table = op;
-    table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
-#define OPERATION(entry, need, arguments)                                                         \
-    if (op.entry)                                                                                 \
-        table.entry = [](auto... a) {                                                             \
-            timed(#entry, [&] { return WorkOf(real).entry(a...); }, [&] { real.entry(a...); });   \
-        };
-#include "layers/operations.inc"
-#undef OPERATION
-    return table;
+    const double done = now_seconds();
+    std::string name = operation_name(work.call.operation);
+    if (work.call.out) name += " " + std::to_string(work.call.in) + " to " + std::to_string(work.call.out);
+    auto row = std::find_if(noted.begin(), noted.end(), [&](const ProfileRow& r) { return r.name == name; });
+    if (row == noted.end()) row = noted.insert(row, {name, 0, 0, 0, {}});
+    row->calls++;
+    row->seconds += done - called;
+    row->floor += peak.floor(work);
+    row->work += work;
+    noting += now_seconds() - done;
 }
 
-void profile_start(const Peaks& peak) { notes = {peak, {}, now_seconds(), 0}; }
-std::vector<ProfileRow> profile_rows() {
-    double rest = now_seconds() - notes.start - notes.noting;
-    std::vector<ProfileRow> rows = notes.rows;
+void Profile::start() { noted.clear(), noting = 0, started = now_seconds(); }
+std::vector<ProfileRow> Profile::rows() const {
+    double rest = now_seconds() - started - noting;
+    std::vector<ProfileRow> rows = noted;
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
     for (const ProfileRow& r : rows) rest -= r.seconds;
     rows.push_back({"everything else, on the host", 0, rest, 0, {}});
@@ -68,14 +38,14 @@ ProfileRow sum_of(const std::vector<ProfileRow>& rows) {
     ProfileRow sum = {"sum", 0, 0, 0, {}};
     for (const ProfileRow& r : rows) {
         sum.calls += r.calls, sum.seconds += r.seconds, sum.floor += r.floor;
-        sum.work.products += r.work.products, sum.work.flops += r.work.flops, sum.work.bytes += r.work.bytes;
+        sum.work += r.work;
     }
     return sum;
 }
 
 void print_row(const Bench& bench, const std::string& what, const ProfileRow& r, double total) {
-    const double flops = r.work.products + r.work.flops, bytes = r.work.bytes;
-    const double compute = r.work.products / bench.peak.products + r.work.flops / bench.peak.flops;
+    const double flops = r.work.flops(), bytes = r.work.bytes;
+    const double compute = r.work.products / bench.peak.products + r.work.arithmetic / bench.peak.flops;
     const char* bound = r.floor == 0 ? "" : compute > bytes / bench.peak.bytes ? "FLOPs" : "bytes";
     if (bench.o.json) {
         printf("{\"profile\":%s,\"name\":%s,\"device\":%s,\"calls\":%lld,\"ms\":%s,\"share\":%s,\"floor_ms\":%s,"
@@ -111,13 +81,13 @@ void print(const Bench& bench, const std::string& what, int steps, const std::ve
 }
 
 // The rows of the fastest of several steps; the first ones, which allocate, do not count.
-template <class Step> void profile(const Bench& bench, const std::string& what, int most, Step step) {
+template <class Step> void profile(const Bench& bench, Profile& p, const std::string& what, int most, Step step) {
     std::vector<ProfileRow> best;
     int n = 0;
     for (double spent = 0; n < 3 || (n < most && spent < 3); n++) {
-        profile_start(bench.peak);
+        p.start();
         step();
-        const std::vector<ProfileRow> rows = profile_rows();
+        const std::vector<ProfileRow> rows = p.rows();
         const double seconds = sum_of(rows).seconds;
         spent += seconds;
         if (n > 0 && (best.empty() || seconds < sum_of(best).seconds)) best = rows;
@@ -127,11 +97,12 @@ template <class Step> void profile(const Bench& bench, const std::string& what, 
 }    // namespace
 
 Status profile_training(const Bench& bench, const Config& c, int B, int S) {
-    Model g(profiled(bench.device.model->op));
+    Profile p(bench.device.model->op, bench.peak);
+    Model g(p.table);
     TRY(g.allocate(c, {Use::train, B, S}));
     g.init(1);
     TrainingStep step(c, B, S);
-    profile(bench, "training step B=" + std::to_string(B) + " T=" + std::to_string(S), 50, [&] {
+    profile(bench, p, "training step B=" + std::to_string(B) + " T=" + std::to_string(S), 50, [&] {
         step.run(g);
         (void)g.finish();
     });
@@ -139,14 +110,15 @@ Status profile_training(const Bench& bench, const Config& c, int B, int S) {
 }
 
 Status profile_generation(const Bench& bench, const Config& c, int rows) {
-    Model g(profiled(bench.device.model->op));
+    Profile p(bench.device.model->op, bench.peak);
+    Model g(p.table);
     TRY(g.allocate(c, {Use::infer, rows, 1}));
     g.init(1);
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
-    profile(bench, "generation, a token of " + std::to_string(rows) + " sequences", std::min(c.T, 64), [&] {
+    profile(bench, p, "generation, a token of " + std::to_string(rows) + " sequences", std::min(c.T, 64), [&] {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
     });

@@ -1,8 +1,8 @@
 // bench_rows.cpp - each operation by itself, at a model's sizes.
 //
-// On the CPU all buffers are flushed from the caches before each repetition; what is written may still be in one when
-// the clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a
-// recorded graph of calls goes round several sets of buffers, more than its L2 holds.
+// On the CPU all buffers are flushed from the caches before each repetition. Output may still be in a cache when the
+// clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a recorded
+// graph of calls cycles through several sets of buffers, more than its L2 holds.
 #include <array>
 #include <optional>
 #include <tuple>
@@ -13,7 +13,7 @@
 #include "layers/cpu.h"
 
 namespace {
-constexpr int SETS = 4;    // of buffers
+constexpr int SETS = 4;    // sets of buffers
 
 template <class P> std::optional<Table> library_table() {
     const Ops<float, P>* op = onednn_ops<P>(cpu_isa());
@@ -34,7 +34,7 @@ struct Rows {
         for (auto [p, bytes] : held) op.release(p, bytes);
     }
 
-    // SETS arrays of n random numbers; null where memory ends.
+    // SETS arrays of n random numbers; null: not enough memory.
     template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
         std::array<X*, SETS> sets{};
         const int64_t CHUNK = 1 << 16;
@@ -109,7 +109,10 @@ struct Rows {
     template <auto entry, auto counts, class Args>
     void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
-        const WorkOf work(op);
+        const WorkOf work(op, [this](void* to, const void* from, int64_t bytes) {
+            op.download(to, from, bytes);
+            return true;
+        });
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
         const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
         bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
@@ -123,7 +126,7 @@ struct Rows {
     void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
 };
 
-// A row by the entry's name, what its own name says of it, its table and, for the i-th set, its arguments.
+// A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
 #define ROW_FROM(table, entry, detail, ...)                                                                    \
     row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
         return std::tuple(__VA_ARGS__);                                                                        \
@@ -205,7 +208,7 @@ void Rows::attention() {
     }
 }
 
-// The entries of one table; ffn: those that have GELU in them, too.
+// The entries of one table. ffn: also those with GELU in them.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
     auto x = arrays<Activation>(most), y = arrays<Activation>(most), dx = arrays<Activation>(most);
@@ -231,8 +234,8 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     free_all();
 }
 
-// On the CPU a library's products follow, where there is one, or ours, where the library's are in use. The library
-// chooses its own instruction set, whatever FLATGPT_ISA says.
+// On the CPU the other table's products follow: a library's, if there is one, or ours, if the library's are in use.
+// The library chooses its own instruction set, whatever FLATGPT_ISA says.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
     if (bench.device.gpu || rows <= GEMV_ROWS) return;

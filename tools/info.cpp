@@ -359,7 +359,7 @@ void print(const std::string& path, const Info& info, bool json) {
 
 Command info_command() {
     auto o = std::make_shared<InfoOptions>();
-    return {"info", "What a shard, checkpoint, run, folder of runs, or a file of one is; every byte is checked.",
+    return {"info", "Say what a shard, checkpoint, run or other file is, and check every byte of it.",
             "flatgpt info runs/a data/*.bin        flatgpt info runs        flatgpt info --devices",
             {{"PATH", &o->paths, "files or directories"},
              {"--devices", &o->devices, "the GPUs that this binary can use, or why there is none, and the CPU"},

@@ -254,9 +254,10 @@ Command plot_command() {
                 {{.name = "RUN", .to = &o->runs, .help = "run directories or metrics.jsonl files", .required = true},
                  {.name = "--csv", .to = &o->csv, .help = "print all metrics as CSV instead"},
                  {.name = "--log-x", .to = &o->log_x, .help = "steps on a logarithmic axis"},
-                 {.name = "--smooth", .to = &o->smooth, .help = "steps averaged, 0: 2 % of them", .min = 0, .max = 1e6},
-                 {.name = "--width", .to = &o->width, .help = "columns, 0: the terminal's", .min = 0, .max = 1000},
-                 {.name = "--height", .to = &o->height, .help = "lines, 0: to fit", .min = 0, .max = 500}},
+                 {.name = "--smooth", .to = &o->smooth, .help = "average over this many steps; 0: 2 % of all", .min = 0,
+                  .max = 1e6},
+                 {.name = "--width", .to = &o->width, .help = "columns; 0: the terminal's", .min = 0, .max = 1000},
+                 {.name = "--height", .to = &o->height, .help = "lines; 0: fits the terminal", .min = 0, .max = 500}},
             .run = [o] {
                 if (o->csv) return print_csv(o->runs);
                 std::vector<Curve> curves;

@@ -2,22 +2,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tools/bench.h"
+#include "layers/peaks.h"
 #include "model/forecast.h"
 #include "train.h"
 
 namespace {
-Workload workload(const Trainer& t) {
-    Workload w = {t.config, t.plan, t.accumulate};
-    w.weights = t.device.model->op.parameter;
-    return w;
-}
-
-int64_t model_bytes(const Trainer& t, const Plan& plan) {
-    int64_t bytes = 0;
-    for (const MemoryRow& r : t.device.model->memory(t.config, plan)) bytes += r.bytes;
-    return bytes;
-}
+Workload workload(const Trainer& t) { return {t.device.model->op, t.config, t.plan, t.accumulate}; }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
@@ -55,10 +45,11 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
 // What this run would fit with, where it does not: one change each.
 void advise_memory(const Trainer& t, int64_t total) {
     const Plan& plan = t.plan;
-    const int64_t have = t.device.total_bytes, rest = total - model_bytes(t, plan);
+    auto needs = [&](const Plan& p) { return total_bytes(count_memory(t.device.model->op, t.config, p).value); };
+    const int64_t have = t.device.total_bytes, rest = total - needs(plan);
     printf("              more than this GPU's %s\n", human_bytes(double(have)).c_str());
     auto offer = [&](const std::string& what, const Plan& other) {
-        const int64_t bytes = model_bytes(t, other) + rest;
+        const int64_t bytes = needs(other) + rest;
         if (bytes <= have) printf("              %s: %s\n", what.c_str(), human_bytes(double(bytes)).c_str());
     };
     Plan other = plan;
@@ -155,19 +146,18 @@ Status Trainer::dry_run() {
            (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks, (long long)o.steps,
            human_count(double(o.total_batch) * double(o.steps)).c_str(),
            double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
-    const double flops = config_flops_per_token(config, o.seq_len);
+    const double flops = training_flops(device.model->op, config, o.seq_len);
     printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
            flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
-    std::vector<MemoryRow> rows = device.model->memory(config, plan);
+    Result<std::vector<MemoryRow>> memory = count_memory(device.model->op, config, plan);
+    TRY(memory.status);
+    std::vector<MemoryRow>& rows = memory.value;
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));
-    int64_t total = 0;
-    for (const MemoryRow& r : rows) {
-        printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
-        total += r.bytes;
-    }
+    for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
+    const int64_t total = total_bytes(rows);
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     if (plan.ranks > 1) print_ranks(*this);

@@ -9,19 +9,19 @@
 namespace {
 FlagGroup common_flags(TrainOptions& o) {
     return {"Common", {
-        {"--data", &o.data, "training shards: a path, a glob pattern, or several with commas", 0, 0, {}, true},
-        {"--val", &o.val, "validation shards, likewise"},
+        {"--data", &o.data, "training shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
+        {"--val", &o.val, "validation shards, given in the same way"},
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
          "else gpt2"},
-        {"--from", &o.from, "start from these weights (fine-tune): a run, a checkpoint or a Hugging Face GPT-2"},
-        {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; or a "
-         "checkpoint's directory; no: start afresh"},
-        {"--batch", &o.batch, "sequences per forward pass; auto: as many as the memory holds", 0, 65536, {"auto"}},
+        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face GPT-2"},
+        {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
+         "afresh; or the directory of a checkpoint to go on from"},
+        {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
         {"--seq-len", &o.seq_len, "tokens per sequence, and a new model's context; 0: the model's context", 0,
          1 << 20},
-        {"--steps", &o.steps, "updates in all; 0: one pass over the data", 0, 99999999},
+        {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
     }};
 }
@@ -29,49 +29,50 @@ FlagGroup data_flags(TrainOptions& o) {
     return {"Data", {
         {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
         {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
-         "accumulate); 0: just that", 0, 1e12},
-        {"--seed", &o.seed, "of initial weights, data order and samples", 0, 9e18},
+         "accumulate); 0: once that", 0, 1e12},
+        {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
     }};
 }
 FlagGroup schedule_flags(TrainOptions& o) {
     return {"Schedule and optimizer", {
         {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
-        {"--lr-schedule", &o.lr_schedule, "after the warm-up", 0, 0, {"cosine", "linear", "constant", "wsd"}},
-        {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a part of --lr", 0, 1},
-        {"--weight-decay", &o.weight_decay, "AdamW's decay, of matrices only", 0, 10},
-        {"--beta1", &o.beta1, "AdamW: how slowly the mean of the gradients moves", 0, 0.9999999},
-        {"--beta2", &o.beta2, "AdamW: how slowly the mean of their squares moves", 0, 0.9999999},
+        {"--lr-schedule", &o.lr_schedule, "how the learning rate falls after the warm-up (wsd: only over the last "
+         "fifth of the steps)", 0, 0, {"cosine", "linear", "constant", "wsd"}},
+        {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
+        {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
+        {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
+        {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
         {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
         {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
          "last 128; 0: never", 0, 1e9},
-        {"--skip-norm-z", &o.skip_norm_z, "likewise for the gradient norm", 0, 1e9},
+        {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
     }};
 }
 FlagGroup measure_flags(TrainOptions& o) {
     return {"Validation and samples", {
         {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
-        {"--eval-tokens", &o.eval_tokens, "tokens of a validation, spread evenly over the shards, the same each "
-         "time; 0: all", 0, 1e12},
+        {"--eval-tokens", &o.eval_tokens, "tokens per validation, spread evenly over the shards, the same each time; "
+         "0: all", 0, 1e12},
         {"--patience", &o.patience, "stop after this many validations without a lower loss; 0: never", 0, 1e6},
         {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
-        {"--sample-prompt", &o.sample_prompt, "what a sample continues; none: begin a new document"},
-        {"--sample-tokens", &o.sample_tokens, "tokens of a sample", 1, 1e6},
+        {"--sample-prompt", &o.sample_prompt, "text that a sample continues; none: begin a new document"},
+        {"--sample-tokens", &o.sample_tokens, "tokens per sample", 1, 1e6},
     }};
 }
 FlagGroup checkpoint_flags(TrainOptions& o) {
     return {"Checkpoints", {
-        {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: none by the clock", 0, 1e6},
-        {"--save-every", &o.save_every, "steps between checkpoints; 0: none by the step", 0, 1e12},
+        {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},
+        {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
         {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
-        {"--keep-best", &o.keep_best, "with --val: keep the one of the lowest validation loss, too"},
+        {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
     }};
 }
 FlagGroup device_and_memory_flags(TrainOptions& o) {
     FlagGroup group = {"Device and memory", {
-        {"--recompute", &o.recompute, "what the backward computes again instead of keeping it: nothing; norms and "
-         "GELU (cheap); whole blocks", 0, 0, {"none", "cheap", "blocks"}},
-        {"--stochastic-rounding", &o.stochastic_rounding, "in bf16: no fp32 copy of the weights, their updates are "
-         "rounded stochastically"},
+        {"--recompute", &o.recompute, "save memory: what the backward pass computes again instead of storing it: "
+         "nothing; norms and GELU (cheap); whole blocks", 0, 0, {"none", "cheap", "blocks"}},
+        {"--stochastic-rounding", &o.stochastic_rounding, "in bf16: keep no fp32 copy of the weights, round their "
+         "updates stochastically"},
     }};
     const std::vector<Flag> device = device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32");
     group.rows.insert(group.rows.begin(), device.begin(), device.end());
@@ -79,28 +80,27 @@ FlagGroup device_and_memory_flags(TrainOptions& o) {
 }
 FlagGroup rank_flags(TrainOptions& o) {
     return {"Ranks", {
-        {"--rank", &o.comm.rank, "this process among --ranks; -1: as mpirun, srun or torchrun says", -1, 1e6},
-        {"--ranks", &o.comm.ranks, "processes, each with a device; 0: as the launcher says", 0, 1e6},
-        {"--local-rank", &o.comm.local_rank, "this process among those of its machine; -1: as the launcher says", -1,
-         1e5},
-        {"--master", &o.comm.master, "HOST:PORT where rank 0 meets the others; none: as the launcher says"},
-        {"--timeout", &o.comm.timeout, "seconds until a rank that gives no sign of life, or stands still, is given "
-         "up", 1, 1e6},
-        {"--zero", &o.zero, "what the ranks hold once instead of each: 0 nothing, 1 the optimizer's state, 2 the "
-         "gradients, too", 0, 2},
-        {"--reduce-dtype", &o.reduce_dtype, "in which gradients travel between the ranks", 0, 0, {"fp32", "bf16"}},
+        {"--rank", &o.comm.rank, "this process's number among --ranks; -1: from mpirun, srun or torchrun", -1, 1e6},
+        {"--ranks", &o.comm.ranks, "number of processes, each with a device; 0: from the launcher", 0, 1e6},
+        {"--local-rank", &o.comm.local_rank, "this process's number on its machine; -1: from the launcher", -1, 1e5},
+        {"--master", &o.comm.master, "HOST:PORT where rank 0 meets the others; none: from the launcher"},
+        {"--timeout", &o.comm.timeout, "seconds after which a rank that is silent, or makes no progress, ends the run",
+         1, 1e6},
+        {"--zero", &o.zero, "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
+         "state, 2 also the gradients", 0, 2},
+        {"--reduce-dtype", &o.reduce_dtype, "type in which gradients travel between ranks", 0, 0, {"fp32", "bf16"}},
     }};
 }
 FlagGroup planning_flags(TrainOptions& o) {
     return {"Planning", {
-        {"--dry-run", &o.dry_run, "print parameters, memory, tokens and FLOPs per step, with --ranks what they "
+        {"--dry-run", &o.dry_run, "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
          "would send and wait for; then stop"},
         {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
-        {"--node-ranks", &o.node_ranks, "with --dry-run: ranks of a machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
-        {"--bandwidth", &o.bandwidth, "with --dry-run: GB/s that a rank sends to other machines; 0: 50 on GPUs, "
-         "1.25 on CPUs (400 and 10 Gb/s)", 0, 1e6},
-        {"--tflops", &o.tflops, "with --dry-run: TFLOP/s that a rank computes; 0: 45 % of a GPU's peak, 60 % of "
-         "what this CPU is measured at", 0, 1e6},
+        {"--node-ranks", &o.node_ranks, "with --dry-run: ranks per machine; 0: 8 on GPUs, 1 on CPUs", 0, 1e6},
+        {"--bandwidth", &o.bandwidth, "with --dry-run: GB/s from a rank to other machines; 0: 50 on GPUs, 1.25 on "
+         "CPUs (400 and 10 Gb/s)", 0, 1e6},
+        {"--tflops", &o.tflops, "with --dry-run: TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
+         "measured on this CPU", 0, 1e6},
     }};
 }
 }    // namespace

@@ -210,9 +210,9 @@ Status Trainer::choose_batch() {
     const int64_t rows = o.total_batch ? std::max<int64_t>(1, o.total_batch / o.seq_len / plan.ranks) : 256;
     auto need = [&](int B) {
         plan.B = B;
-        int64_t bytes = collective_scratch({config, plan}, device.gpu);
-        for (const MemoryRow& r : device.model->memory(config, plan)) bytes += r.bytes;
-        return bytes;
+        const Result<std::vector<MemoryRow>> memory = count_memory(device.model->op, config, plan);
+        if (!memory.status.ok()) return INT64_MAX;
+        return total_bytes(memory.value) + collective_scratch({device.model->op, config, plan}, device.gpu);
     };
     if (need(1) > free)
         return fail(Exit::device, "out of memory: one sequence of %d tokens needs %s, %s are free", o.seq_len,
@@ -271,7 +271,7 @@ Status Trainer::open_data() {
 }
 
 Status Trainer::plan_steps() {
-    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // of all ranks
+    const int64_t micro = int64_t(o.batch) * o.seq_len, all = micro * plan.ranks;    // tokens; all: on all ranks
     if (o.total_batch == 0) resolve("total-batch", "0", std::to_string(o.total_batch = all));
     if (o.total_batch % all)
         return fail(Exit::usage, "--total-batch %lld is not a multiple of batch x seq-len%s = %lld",

@@ -188,8 +188,8 @@ Status Trainer::resume() {
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
                     (unsigned long long)s.value.seed, (unsigned long long)state.seed);
     if (s.value.step > o.steps)
-        return fail(Exit::usage, "--steps %lld: the run has done %lld steps already; to go on, ask for more than that",
-                    (long long)o.steps, (long long)s.value.step);
+        return fail(Exit::usage, "--steps %lld: the run has done %s already; to go on, ask for more than that",
+                    (long long)o.steps, counted(s.value.step, "step").c_str());
     device_choose(s.value.algorithms);
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));

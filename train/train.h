@@ -25,13 +25,13 @@ struct TrainOptions {
     CommOptions comm;
     int zero = 0;
     std::string reduce_dtype = "fp32";
-    int node_ranks = 0;                  // of a dry run, as the next two: 0 is the device's
+    int node_ranks = 0;                  // this and the next two are for a dry run; 0: the device's
     double bandwidth = 0, tflops = 0;    // GB/s and TFLOP/s of a rank
     std::string gpu;                     // the GPU that a dry run plans for, here or not
     std::string resolved;    // run.toml
 };
 
-int64_t resident_bytes();    // of this process, now
+int64_t resident_bytes();    // memory that this process holds now
 
 struct Trainer {
     TrainOptions o;
@@ -42,7 +42,7 @@ struct Trainer {
     Tokenizer tokenizer;
     Loader data, val;
     Schedule schedule;
-    TrainState state;    // of the steps whose outcome is known
+    TrainState state;    // after the last step whose outcome is known
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
@@ -53,10 +53,10 @@ struct Trainer {
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
     std::vector<int> tokens, targets;
-    std::string extra, val_text;                      // of this step's metrics; the last validation loss
+    std::string extra, val_text;                      // more metrics of this step; the last validation loss
     std::pair<int64_t, double> best_before = {-1, INFINITY};    // the best step and its loss before the last validation
     double started = 0, since = 0, saved_at = 0;      // seconds: the loop; the last step's end; the last checkpoint
-    double flops = 0, measured = 0;                   // of one token; the device's FLOP/s, measured
+    double flops = 0, measured = 0;                   // FLOPs of one token; the device's FLOP/s, measured
     int64_t first_step = 0, issued = 0, bytes = 0;    // issued: steps given to the device; bytes: of its memory
 
     ~Trainer();
@@ -99,7 +99,7 @@ struct Trainer {
     bool due_after(int64_t steps) const;    // something happens between this many steps and the next
     bool out_of_patience() const { return o.patience > 0 && state.bad_validations >= o.patience; }
     int word_to_ranks() const;    // what update takes: the signal that stops this rank, and whether to save
-    Step outcome();                         // of the oldest step issued: waits for it, and counts it
+    Step outcome();                         // waits for the oldest step issued, and counts it
     Status report(const Step& step, double seconds);
     Status between_steps();    // validation, sample
     Status validate();

@@ -4,24 +4,19 @@
 #include "layers/cuda.cuh"
 
 // layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
-bool attention_fits_sm80(Heads h);
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
-int64_t attention_scratch_sm80(int B, int S, Heads h);
 
 // layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128.
-bool attention_fits_sm90(Heads h);
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
-int64_t attention_scratch_sm90(int B, int S, Heads h);
 
 // layers/attention/plain.cu: FMAs, for every type and head size.
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
-int64_t attention_scratch_plain(int B, int S, Heads h);
 // S queries at positions from *pos on, over caches that already hold their keys and values.
 template <class T>
 void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* qkv, int B, int S, const int* pos,
@@ -30,4 +25,3 @@ void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* q
 // layers/attention/cached.cu: generation.
 template <class T>
 void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h);
-template <class T> int64_t attention_scratch_cached(int B, Heads h);

@@ -17,12 +17,9 @@
 // training, over the caches (plain.cu).
 #include "attention.cuh"
 
-#include <algorithm>
-#include <climits>
-
 namespace {
 
-constexpr int THREADS = 128, WARPS = THREADS / 32, BLOCKS = 4, MAX_ITEMS = 8192;
+constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
 constexpr float LOG2E = 1.4426950408889634f;
 
 // How many blocks of an item have finished: 0 between launches.
@@ -240,26 +237,12 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_
     }
 }
 
-// How one position is decoded: E elements a lane, G heads an item, `bytes` of partial results.
-struct Plan { int G, E, lanes, items, splits; int64_t bytes; };
-constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
-Plan plan(int B, int maxT, bool aligned, Heads h) {
-    const int group = h.NH / h.NKV, E = aligned && h.HS <= 256 ? 8 : 32;
-    const int G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
-    int lanes = 1;
-    while (lanes * E < h.HS) lanes *= 2;
-    const int64_t items = int64_t(B) * h.NKV * ceil_div(group, G), rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
-    const int64_t fill = items > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * cuda_multiprocessors(), items);
-    const int splits = int(std::min(fill, rounds));
-    const int64_t bytes = splits > 1 ? items * splits * G * lanes * (E + 2) * int64_t(sizeof(float)) : 0;
-    return {G, E, lanes, int(items), splits, bytes};
-}
-
 template <class T, int G, int E, int W>
-void decode(const Plan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
+void decode(const CachedPlan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
-    launch(decode_kernel<T, G, E, W, unroll(E)>, {unsigned(x.items) * unsigned(x.splits), THREADS}, y, k_cache, v_cache,
-           qkv, partial, pos, maxT, x.splits, x.lanes, h);
+    const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
+    launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E)>, grid, y, k_cache, v_cache, qkv, partial, pos, maxT, x.splits,
+           x.lanes, h);
 }
 
 // Copies the keys and values of S positions to the caches, W elements per thread: read and written once.
@@ -286,23 +269,17 @@ void append(T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, 
 template <class T>
 void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
     CHECK(!h.doc_start && !h.doc_end, "documents in generation");
-    if (S > 1 || h.HS > 1024) {
+    if (S > 1 || !CachedPlan::takes(h)) {
         (rows_align<T>(h.HS) ? append<T, VEC<T>> : append<T, 1>)(k_cache, v_cache, qkv, B, S, pos, maxT, h);
         return attention_prompt_plain<T>(y, k_cache, v_cache, qkv, B, S, pos, maxT, h);
     }
     const bool aligned = rows_align<T>(h.HS);
-    const Plan x = plan(B, maxT, aligned, h);
+    const CachedPlan x(B, maxT, aligned, h, cuda_multiprocessors());
     (!aligned    ? decode<T, 1, 32, 1>
      : x.E == 32 ? decode<T, 1, 32, VEC<T>>
      : x.G == 1  ? decode<T, 1, 8, VEC<T>>
      : x.G == 2  ? decode<T, 2, 8, VEC<T>>
                  : decode<T, 4, 8, VEC<T>>)(x, y, k_cache, v_cache, qkv, pos, maxT, h);
 }
-template <class T> int64_t attention_scratch_cached(int B, Heads h) {
-    return h.HS > 1024 ? 0 : plan(B, INT_MAX, rows_align<T>(h.HS), h).bytes;
-}
-
 template void attention_cached(float*, float*, float*, const float*, int, int, const int*, int, Heads);
 template void attention_cached(bf16*, bf16*, bf16*, const bf16*, int, int, const int*, int, Heads);
-template int64_t attention_scratch_cached<float>(int, Heads);
-template int64_t attention_scratch_cached<bf16>(int, Heads);

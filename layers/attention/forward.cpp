@@ -232,12 +232,6 @@ void attention_forward_bf16(float* y, float* lse, const float* qkv, int B, int S
     forward<NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
 }
 
-int64_t attention_scratch(int B, int S, Heads h) {
-    const int64_t forward = int64_t(sizeof(float)) * forward_floats(S, h.HS) * omp_get_max_threads();
-    const int64_t backward = attention_backward_scratch(B, S, h);
-    return forward > backward ? forward : backward;
-}
-
 // ---- generation -----------------------------------------------------------------------------------------------------
 
 constexpr int SPLIT = 256;    // keys of an item
@@ -306,12 +300,18 @@ static void copy_head(float* to, const float* from, int HS) {
     each_vector(HS, [&](int64_t d, auto at) { at.put(to + d, at.get(from + d)); });
 }
 
+// Each query's output, maximum and sum over each part of its keys.
+static int64_t decode_scratch(int B, int pos, Heads h) {
+    const int splits = tiles(pos + 1 - first_key(h, 1, pos, 0, 0), SPLIT);
+    return int64_t(sizeof(float)) * B * h.NH * splits * (padded(h.HS) + 2);
+}
+
 // S = 1. k, v: the caches. The item with a head's last keys first appends the new one.
 static void decode(const Call& c, float* k, float* v) {
     const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV;
     const int first = first_key(c.h, 1, c.pos, 0, 0), n = c.pos + 1 - first, splits = tiles(n, SPLIT);
     const int64_t parts = int64_t(c.B) * NH * splits;
-    float* o = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * parts * (P + 2)));
+    float* o = static_cast<float*>(cpu_scratch(decode_scratch(c.B, c.pos, c.h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(c.qkv, 1, c.h);
     const int items = c.B * c.h.NKV * splits;
@@ -319,7 +319,7 @@ static void decode(const Call& c, float* k, float* v) {
         const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
         return b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
     };
-#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ALONE)
+#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ONE_THREAD)
     {
         const Range mine = my_share(items, 1), rows = my_share(c.B * NH, 1);
         for (int item = int(mine.from); item < mine.to; item++) {
@@ -363,5 +363,12 @@ void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv
         copy_head(v_cache + to, fresh.v + from, h.HS);
     }
     forward<false>(c);
+}
+
+int64_t attention_scratch(const CallSizes& call) {
+    const Heads h = call.heads;
+    if (call.operation == Operation::attention_backward) return attention_backward_scratch(call.B, call.S, h);
+    if (call.operation == Operation::attention_cached && call.S == 1) return decode_scratch(call.B, call.p, h);
+    return int64_t(sizeof(float)) * forward_floats(call.p + call.S, h.HS) * omp_get_max_threads();
 }
 }   // namespace ISA

@@ -416,7 +416,7 @@ void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* q
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S,
                               Heads h) {
-    float* delta = static_cast<float*>(cuda_scratch(attention_scratch_plain(B, S, h)));
+    float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::plain, B, S, h)));
     int lanes = 1;
     while (lanes < 32 && lanes * VEC<T> < h.HS) lanes *= 2;
     const int64_t rows = int64_t(B) * S * h.NH;
@@ -424,7 +424,6 @@ void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, co
     if (h.HS <= 64) backward<T, 64>(dqkv, dy, qkv, lse, delta, B, S, h);
     else backward<T, 128>(dqkv, dy, qkv, lse, delta, B, S, h);
 }
-int64_t attention_scratch_plain(int B, int S, Heads h) { return int64_t(sizeof(float)) * B * h.NH * S; }
 
 #define INSTANCES(T)                                                                                             \
     template void attention_forward_plain(T*, float*, const T*, int, int, Heads);                                \

@@ -142,8 +142,6 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
 }
 }   // namespace
 
-bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
-
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     for_head_size(h.HS, [&](auto D) { forward<D>(y, lse, qkv, B, S, h); });
 }

@@ -17,7 +17,9 @@ namespace {
 using namespace sm80;
 
 // What the first kernel writes for the second, (B,NH,2,padded S): lse in powers of two, and delta, for whole tiles.
-__host__ __device__ inline int64_t padded(int S) { return (int64_t(S) + 127) / 128 * 128; }
+__device__ inline int64_t padded(int S) {
+    return (int64_t(S) + SM80_STATS_ROWS - 1) / SM80_STATS_ROWS * SM80_STATS_ROWS;
+}
 
 // Tiles take up to 49 KB for D up to 64 (two blocks a multiprocessor even on sm_86 and sm_89), 97 KB above.
 template <int D> struct Shape {
@@ -187,7 +189,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
 template <int D>
 void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
     static_assert(sizeof(QueryTiles<D>) <= 99 * 1024 && sizeof(KeyTiles<D>) <= 99 * 1024, "sm_86 and sm_89");
-    float* stats = static_cast<float*>(cuda_scratch(attention_scratch_sm80(B, S, h)));
+    float* stats = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::sm80, B, S, h)));
     const int64_t pair = int64_t(4) * S * h.HS, group = h.NH / h.NKV;
     const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
     launch(query_kernel<D>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats,
@@ -197,8 +199,6 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
            keys);
 }
 }   // namespace
-
-int64_t attention_scratch_sm80(int B, int S, Heads h) { return int64_t(sizeof(float)) * B * h.NH * 2 * padded(S); }
 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h) {

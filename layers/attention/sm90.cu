@@ -324,9 +324,9 @@ static bool has_kernels() {
     (void)cudaGetLastError();    // clears the error of a build without this device
     return known && kernel.numRegs > 32;
 }
-bool attention_fits_sm90(Heads h) {
+bool attention_has_sm90() {
     static const bool works = sm90::encoder() && has_kernels();
-    return works && (h.HS == 64 || h.HS == 128) && h.NH % h.NKV == 0;
+    return works && cuda_capability() == 90;
 }
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     h.HS == 64 ? forward<64>(y, lse, qkv, B, S, h) : forward<128>(y, lse, qkv, B, S, h);

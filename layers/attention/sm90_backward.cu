@@ -42,7 +42,7 @@ constexpr int BN = 128;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
-template <int HS> constexpr int BM = HS == 64 ? 128 : 64;    // rows of a query tile: as many as fit registers
+template <int HS> constexpr int BM = Sm90Scratch::rows(HS);    // rows of a query tile: as many as fit registers
 // Each consumer computes 64 x 64 of a query tile's dq: half of its rows for HS = 64, half of its columns for 128.
 constexpr int HALF = 64 * 64;
 template <int HS> constexpr bool BY_ROWS = BM<HS> == 128;
@@ -375,17 +375,6 @@ template <int HS> __global__ void finish(const Backward a) {
 
 // ---- launches -------------------------------------------------------------------------------------------------------
 
-struct Scratch { int64_t dq, lse2, delta, turn, bytes; };    // where each begins
-template <int HS> Scratch scratch(int B, int S, int NH) {
-    const int64_t tiles = B * int64_t(NH) * ceil_div(S, BM<HS>), floats = tiles * int64_t(sizeof(float));
-    Scratch s{};
-    s.lse2 = s.dq + floats * 2 * HALF;
-    s.delta = s.lse2 + floats * BM<HS>;
-    s.turn = s.delta + floats * BM<HS>;
-    s.bytes = s.turn + tiles * int64_t(sizeof(int));
-    return s;
-}
-
 bool in_turns() {
     const char* order = getenv("FLATGPT_ATTENTION_ORDER");
     return !order || strcmp(order, "any") != 0;
@@ -397,10 +386,11 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     const CUtensorMap* q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>);
     const CUtensorMap* dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>);
     CHECK(kv_map && q_map && dy_map, "no tensor map of (%d,%d,%d,%d)", B, S, h.NH + 2 * h.NKV, HS);
-    const Scratch at = scratch<HS>(B, S, h.NH);
+    static_assert(BM<HS> * HS == 2 * HALF);
+    const Sm90Scratch at(B, S, h);
     char* base = static_cast<char*>(cuda_scratch(at.bytes));
     auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(base + offset); };
-    const Backward a{dqkv, floats(at.dq), floats(at.lse2), floats(at.delta),
+    const Backward a{dqkv, floats(0), floats(at.lse2), floats(at.delta),
                      in_turns() ? reinterpret_cast<int*>(base + at.turn) : nullptr,
                      S, int(ceil_div(S, BM<HS>)), int(ceil_div(S, BN)), checked(h, S),
                      1 / sqrtf(float(HS)), LOG2E / sqrtf(float(HS))};
@@ -416,7 +406,4 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h) {
     h.HS == 64 ? backward<64>(dqkv, dy, y, qkv, lse, B, S, h) : backward<128>(dqkv, dy, y, qkv, lse, B, S, h);
-}
-int64_t attention_scratch_sm90(int B, int S, Heads h) {
-    return (h.HS == 64 ? scratch<64>(B, S, h.NH) : scratch<128>(B, S, h.NH)).bytes;
 }

@@ -6,19 +6,12 @@
 #pragma once
 #include "vec.h"
 
-#if defined(__AVX512BF16__)
-#include <immintrin.h>
-#endif
-
-namespace ISA {
-constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
-
 // ---- pairs of bf16 --------------------------------------------------------------------------------------------------
 
-// The number of words that hold n elements of a sum.
-template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
-
 #if defined(__AVX512BF16__)
+#include <immintrin.h>
+
+namespace ISA {
 constexpr bool NATIVE_BF16 = true;
 // Rounded to nearest, in memory order: 16 words of first, then of second.
 INLINE vf to_pairs(vf first, vf second) {
@@ -32,22 +25,33 @@ INLINE vf interleaved(vf even, vf odd) {
                       8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
     return reinterpret_cast<vf>(__builtin_shuffle(both, order));
 }
+// s += the two products of each pair of a and x.
+INLINE vf add_pairs(vf s, vf a, vf x) {
+    return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(a),
+                                                 reinterpret_cast<__m512bh>(x)));
+}
+}   // namespace ISA
 #else
-constexpr bool NATIVE_BF16 = false;
+namespace ISA {
+constexpr bool NATIVE_BF16 = false;    // nobody calls these
 INLINE vf to_pairs(vf first, vf) { return first; }
 INLINE vf interleaved(vf even, vf) { return even; }
+INLINE vf add_pairs(vf s, vf, vf) { return s; }
+}   // namespace ISA
 #endif
+
+namespace ISA {
+constexpr int MR = 6, NV = VW == 16 ? 4 : 2;
+
+// The number of words that hold n elements of a sum.
+template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
 
 // s += a x, where *a is one word for all lanes.
 template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
-#if defined(__AVX512BF16__)
     if constexpr (half) {
         typedef int32_t word __attribute__((may_alias));
-        const __m512i pair = _mm512_set1_epi32(*reinterpret_cast<const word*>(a));
-        return reinterpret_cast<vf>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(s), reinterpret_cast<__m512bh>(pair),
-                                                     reinterpret_cast<__m512bh>(x)));
+        return add_pairs(s, reinterpret_cast<vf>(*reinterpret_cast<const word*>(a) + vi{}), x);
     }
-#endif
     return s + *a * x;
 }
 

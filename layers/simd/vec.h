@@ -78,14 +78,18 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
     if (i < n) f(i, Place<false>{int(n - i)});
 }
 
-// max and min are b where either is NaN.
-#if defined(__AVX512F__)    // GCC 12 compiles the comparison to a mask and a blend
-INLINE vf max(vf a, vf b) { return __builtin_ia32_maxps512_mask(a, b, a, -1, 4); }
-INLINE vf min(vf a, vf b) { return __builtin_ia32_minps512_mask(a, b, a, -1, 4); }
-#else
-INLINE vf max(vf a, vf b) { return a > b ? a : b; }
-INLINE vf min(vf a, vf b) { return a < b ? a : b; }
-#endif
+// b where either is NaN. GCC 12 makes a mask and a blend of AVX-512's comparisons, so its instructions are named;
+// templates, as the names are known to AVX-512 alone.
+template <class V> INLINE V larger(V a, V b) {
+    if constexpr (VW == 16) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
+    else return a > b ? a : b;
+}
+template <class V> INLINE V smaller(V a, V b) {
+    if constexpr (VW == 16) return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
+    else return a < b ? a : b;
+}
+INLINE vf max(vf a, vf b) { return larger(a, b); }
+INLINE vf min(vf a, vf b) { return smaller(a, b); }
 
 // Reductions by halves, in the same order for all callers.
 template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }
@@ -148,8 +152,8 @@ INLINE vf rounded_bf16(vf x) {
     return reinterpret_cast<vf>((x == x ? nearest : quiet) & 0xffff0000);
 }
 
-// Elements that one thread is done with before it had woken another: one or two microseconds.
-constexpr int64_t ALONE = 8192;
+// Up to so many elements, one thread is done before it could wake another (one or two microseconds).
+constexpr int64_t ONE_THREAD = 8192;
 
 // This thread's share of n items, in units of `unit`: for loops in which each thread owns a range of columns.
 struct Range { int64_t from, to; };

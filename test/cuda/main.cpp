@@ -6,14 +6,11 @@
 #include "cuda_test.h"
 #include "test/count.h"
 
-#ifdef EMULATED_GPU
-#include <cuda_runtime.h>
-void cuda_schedule(uint64_t seed) { emu::schedule(seed); }
-bool cuda_emulated() { return true; }
-#else
-void cuda_schedule(uint64_t) {}
-bool cuda_emulated() { return false; }
-#endif
+namespace emu { [[gnu::weak]] void schedule(uint64_t seed); }    // null on a GPU
+bool cuda_emulated() { return emu::schedule; }
+void cuda_schedule(uint64_t seed) {
+    if (cuda_emulated()) emu::schedule(seed);
+}
 
 [[gnu::weak]] void cpu_spin_less(char** argv);    // layers/cpu.h; not in the binary of `make tsan`
 

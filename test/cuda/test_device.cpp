@@ -55,7 +55,7 @@ TEST_CASE("cuda device: what it says of itself") {
 TEST_CASE("cuda device: memory is zero, aligned, and null when there is none") {
     const Ops<float>& op = table();
     const int64_t before = op.free_bytes();
-    each_schedule([&] {
+    each_order([&] {
         for (int64_t n : {1, 63, 1000, 70000}) {
             Buffer x(n);
             CHECK(reinterpret_cast<uintptr_t>(x.p) % 256 == 0);
@@ -74,7 +74,7 @@ TEST_CASE("cuda device: memory is zero, aligned, and null when there is none") {
 
 TEST_CASE("cuda device: uploads have read their source on return, small ones, many, and pieces of large ones") {
     const Ops<float>& op = table();
-    each_schedule([&] {
+    each_order([&] {
         Buffer x(64 * 5), y(64 * 5);
         int host[5];
         for (int i = 0; i < 64; i++) {
@@ -88,7 +88,7 @@ TEST_CASE("cuda device: uploads have read their source on return, small ones, ma
         CHECK(x.read()[2] == 2);
     });
     const int64_t n = (int64_t(18) << 20) / 4 + 3;    // more than twice the ring
-    each_schedule([&] {
+    each_order([&] {
         Buffer x(n);
         for (int times = 0; times < 2; times++) {
             Ints host = count_from(times, n);
@@ -102,7 +102,7 @@ TEST_CASE("cuda device: uploads have read their source on return, small ones, ma
 TEST_CASE("cuda device: each batch that was sent ahead is the one that is taken") {
     const Ops<float>& op = table();
     const int64_t n = 5000;
-    each_schedule([&] {
+    each_order([&] {
         Buffer staged(n), in(n), seen(n * 6);
         for (int step = 0; step < 6; step++) {
             Ints host = count_from(step * 10, n);
@@ -122,7 +122,7 @@ TEST_CASE("cuda device: a result is there when its mark has been waited for") {
     const Ops<float>& op = table();
     int* host = static_cast<int*>(op.allocate_host(200 * 4));
     int64_t marks[200];
-    each_schedule([&] {
+    each_order([&] {
         Buffer x(1);
         auto result = [&](int i) {
             host[i] = -1;
@@ -149,7 +149,7 @@ TEST_CASE("cuda device: a result is there when its mark has been waited for") {
 
 TEST_CASE("cuda device: what is recorded is not done but replayed, in order with the rest") {
     const Ops<float>& op = table();
-    each_schedule([&] {
+    each_order([&] {
         Buffer a(100), b(100), c(100);
         const Ints first = count_from(1, 100), second = count_from(500, 100);
         op.upload(a.p, first.data(), a.bytes);
@@ -176,7 +176,7 @@ TEST_CASE("cuda device: scratch grows, and graphs keep what they were recorded w
     const Ops<float>& op = table();
     int64_t size = 2 << 20;    // until it is more than the tests before have asked for
     for (const int64_t before = op.free_bytes(); op.free_bytes() == before;) cuda_scratch(size *= 2);
-    each_schedule([&] {
+    each_order([&] {
         int* small = static_cast<int*>(cuda_scratch(size));
         CHECK(cuda_scratch(100) == small);
         CHECK(reinterpret_cast<uintptr_t>(small) % 256 == 0);

@@ -6,7 +6,6 @@
 namespace {
 using sm90::tensor_map;
 
-bool runs_here() { return cuda_device().major == 9 && cuda_device().minor == 0; }    // emulated: EMU_CC=90
 Memory memory() { return Memory(cuda_ops<bf16>(Dtype::bf16)); }
 Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
     Numbers x;
@@ -41,7 +40,7 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
     const int B = 2, S = 150, heads = 3;
     const Numbers x = whole_numbers(int64_t(B) * S * heads * COLUMNS, 1);
     Array<bf16> x_(memory(), x);
-    each_schedule([&] {
+    each_order([&] {
         Array<bf16> out(memory(), ROWS * COLUMNS);
         launch(tma_kernel<ROWS, COLUMNS>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS>)}, static_cast<bf16*>(out),
                *tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
@@ -115,7 +114,7 @@ template <Along A, Along B, int N, Source SOURCE> void check_product() {
             for (int k = 0; k < K; k++)
                 expected[size_t(m * N + n)] += a[size_t(A == ALONG_K ? m * K + k : k * 64 + m)] *
                                                b[size_t(B == ALONG_K ? n * K + k : k * N + n)];
-    each_schedule([&] {
+    each_order([&] {
         Array<float> d(memory(), 64 * N);
         launch(product_kernel<A, B, N, SOURCE>, {1, 128, sizeof(ProductShared<A, B, N>)}, static_cast<float*>(d),
                *tensor_map(a_, 1, 64, 1, 64, 64), *tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
@@ -159,7 +158,7 @@ template <Ending ENDING> __global__ void bulk_kernel(float* stored, float* added
 template <Ending ENDING> void check_bulk() {
     const Numbers x = whole_numbers(FLOATS, 4), before = whole_numbers(FLOATS, 5);
     Array<float> x_(memory(), x);
-    each_schedule([&] {
+    each_order([&] {
         Array<float> stored(memory(), FLOATS), added(memory(), before);
         launch(bulk_kernel<ENDING>, {1, FLOATS / 4, sizeof(BulkShared)}, static_cast<float*>(stored),
                static_cast<float*>(added), static_cast<float*>(x_));
@@ -185,7 +184,7 @@ __global__ void turn_kernel(int* x, int* turn, int skip) {
     }
 }
 void check_turns(int skip) {
-    each_schedule([&] {
+    each_order([&] {
         Array<int> x(memory(), Numbers{1}), turn(memory(), Numbers{0});
         launch(turn_kernel, {12, 32, 0, true}, static_cast<int*>(x), static_cast<int*>(turn), skip);
         int expected = 1;
@@ -230,7 +229,7 @@ __global__ void __launch_bounds__(384, 1) ring_kernel(int* out, int rounds) {
 }    // namespace
 
 TEST_CASE("hopper: tensor maps, swizzled tiles") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_tma<64, 64>(0, 0, 0);
     check_tma<64, 64>(1, 100, 2);     // 14 rows beyond the end of its sequence
     check_tma<128, 128>(0, 128, 1);
@@ -238,7 +237,7 @@ TEST_CASE("hopper: tensor maps, swizzled tiles") {
 }
 
 TEST_CASE("hopper: products of every kind of operand") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_product<ALONG_K, ALONG_K, 64, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 128, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_MN, 128, SHARED_MEMORY>();
@@ -251,11 +250,11 @@ TEST_CASE("hopper: products of every kind of operand") {
 }
 
 TEST_CASE("hopper: bulk copies, turns, rings") {
-    if (!runs_here()) return;
+    NEED_SM90();
     check_bulk<WAIT>();
     check_bulk<WAIT_READ>();    // done when the launch is
     check_turns(0);
-    each_schedule([&] {
+    each_order([&] {
         Array<int> out(memory(), 100);
         launch(ring_kernel, {1, 384}, static_cast<int*>(out), 100);
         for (int i = 0; i < 100; i++) CHECK(out.read()[size_t(i)] == i * i);
@@ -263,7 +262,8 @@ TEST_CASE("hopper: bulk copies, turns, rings") {
 }
 
 TEST_CASE("hopper: what the emulator holds against a kernel") {
-    if (!runs_here() || !cuda_emulated()) return;
+    NEED_SM90();
+    if (!cuda_emulated()) SKIP("only the emulator notices");
     CHECK_THROWS((check_product<ALONG_K, ALONG_K, 64, STORED_UNFENCED>()));
     CHECK_THROWS(check_bulk<NO_WAIT>());
     CHECK_THROWS(check_turns(1));

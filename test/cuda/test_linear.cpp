@@ -5,18 +5,11 @@
 #include <memory>
 
 #include "cuda_test.h"
-#include "tools/selftest/checks.h"
 
 namespace {
 const struct { int C, OC; } WIDTHS[] = {{1, 1},    {1, 8},   {7, 1},    {7, 24},  {8, 7},
                                         {24, 100}, {96, 24}, {100, 96}, {96, 100}};
 constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
-
-template <class F> void each_table(F f) {
-    f(cuda_ops<float>(Dtype::fp32), Dtype::fp32);
-    f(cuda_ops<float>(Dtype::tf32), Dtype::tf32);
-    f(cuda_ops<bf16>(Dtype::bf16), Dtype::bf16);
-}
 
 // The choices, with that of every form that holds `form` exchanged for `choice`.
 std::string with_choice(const std::string& choices, const std::string& form, const std::string& choice) {
@@ -35,91 +28,65 @@ std::string choice_of(const std::string& choices, const std::string& form) {
 }
 
 // The bits of y, of one product.
-template <class T> std::vector<unsigned char> forward_bits(const Ops<T>& op, int N, int C, int OC) {
+template <class T> Bits forward_bits(const Ops<T>& op, int N, int C, int OC) {
     const Memory m(op);
     Array<T> x(m, random_normal(int64_t(N) * C, 1)), w(m, random_normal(int64_t(OC) * C, 2));
     Array<T> b(m, random_normal(OC, 3)), y(m, int64_t(N) * OC);
     op.linear_forward(y, x, w, b, nullptr, N, C, OC);
     return y.bits();
 }
-template <class T> void all_fused(const Ops<T>& op, Dtype dtype, int N, int C, int OC) {
+template <class T, class P> void all_fused(const Ops<T, P>& op, Dtype dtype, int N, int C, int OC) {
     EXPECT(check_linear_gelu_forward(op, N, C, OC, dtype));
     EXPECT(check_linear_gelu_backward(op, N, C, OC, dtype));
 }
 }   // namespace
 
-TEST_CASE("cuda linear: forward against the reference") {
-    auto all = [](auto& op, Dtype dtype) {
+TEST_CASE("cuda linear: as if no product could take a bias") {
+    auto all = [](auto& op, const TestTable& t) {
         int variant = 0;
         for (int N : {1, 2, 3, 4, 5, 33})
             for (auto [C, OC] : WIDTHS)
                 for (bool bias : {false, true})
-                    EXPECT(check_linear_forward(op, N, C, OC, bias, RESIDUALS[variant++ % 3], dtype));
+                    EXPECT(check_linear_forward(op, N, C, OC, bias, RESIDUALS[variant++ % 3], t.dtype));
     };
     cuda_choose("");
-    each_table(all);
-    cuda_choose(with_choice(cuda_choices(), "epilogue 4", "-"));    // as if no product could take a bias
-    each_table(all);
+    each_table(TablePart::products, all);
+    cuda_choose(with_choice(cuda_choices(), "epilogue 4", "-"));
+    each_table(TablePart::products, all);
     cuda_choose("");
 }
 
-TEST_CASE("cuda linear: a long row of weights is shared by warps") {
-    auto all = [](auto& op, Dtype dtype) {
-        for (int N : {1, 4})
-            for (int C : {513, 600, 1032, 1504, 2056}) {
-                EXPECT(check_linear_forward(op, N, C, 9, true, Residual::apart, dtype));
-                EXPECT(check_linear_gelu_forward(op, N, C, 3, dtype));
-            }
+TEST_CASE("cuda linear: as if no product could sum over rows") {
+    const Ops<float>& op = cuda_ops<float>(Dtype::fp32);
+    auto all = [&] {
+        for (auto [N, OC] : {std::pair{33, 40}, {129, 300}, {8197, 3}})
+            EXPECT(check_linear_backward(op, N, 1, OC, false, true));
     };
-    each_schedule([&] {
-        all(cuda_ops<float>(Dtype::fp32), Dtype::fp32);
-        all(cuda_ops<bf16>(Dtype::bf16), Dtype::bf16);
-    });
-}
-
-TEST_CASE("cuda linear: backward against the reference") {
-    auto all = [](auto& op, Dtype dtype) {
-        int variant = 0;
-        for (int N : {1, 2, 5, 33, 70})
-            for (auto [C, OC] : WIDTHS) {
-                EXPECT(check_linear_backward(op, N, C, OC, variant % 3 > 0, variant % 4 > 0, dtype));
-                variant++;
-            }
-    };
-    each_table(all);
-}
-
-TEST_CASE("cuda linear: sums over many rows") {
-    auto all = [](auto& op, Dtype dtype) {
-        EXPECT(check_linear_backward(op, 33, 1, 40, false, true, dtype));
-        EXPECT(check_linear_backward(op, 129, 1, 300, false, true, dtype));     // three ranges, blocks of columns
-        EXPECT(check_linear_backward(op, 8197, 1, 3, false, true, dtype));      // 128 ranges of more than 64 rows
-    };
-    each_schedule([&] {
+    each_order([&] {
         cuda_choose("");
-        each_table(all);
+        all();
         cuda_choose(with_choice(cuda_choices(), "epilogue 512", "-"));
-        all(cuda_ops<float>(Dtype::fp32), Dtype::fp32);
+        all();
     });
     cuda_choose("");
 }
 
 TEST_CASE("cuda linear: with GELU, fused or in steps") {
-    auto all = [](auto& op, Dtype dtype) {
+    auto all = [](auto& op, const TestTable& t) {
         for (int N : {1, 3, 4, 5, 33})
-            for (auto [C, OC] : WIDTHS) all_fused(op, dtype, N, C, OC);
+            for (auto [C, OC] : WIDTHS) all_fused(op, t.dtype, N, C, OC);
     };
     cuda_choose("");
-    each_table(all);
+    each_table(TablePart::products, all);
     // Then everything in steps that can be: GELU with its sums, then GELU alone.
     std::string choices = cuda_choices();
     for (const char* fused : {"epilogue 164", "epilogue 208", "epilogue 512"})
         choices = with_choice(choices, fused, "-");
     cuda_choose(choices);
-    each_table(all);
+    each_table(TablePart::products, all);
     choices = with_choice(cuda_choices(), "epilogue 192", "-");
     cuda_choose(choices);
-    each_table(all);
+    each_table(TablePart::products, all);
     CHECK(cuda_choices() == with_choice(choices, "epilogue 164", "-"));
     for (const char* fused : {"epilogue 164", "epilogue 192", "epilogue 208", "epilogue 512"})
         CHECK(with_choice(cuda_choices(), fused, "-") == cuda_choices());
@@ -127,112 +94,23 @@ TEST_CASE("cuda linear: with GELU, fused or in steps") {
 }
 
 TEST_CASE("cuda linear: trying the algorithms leaves what is added to alone") {
-    each_table([](auto& op, Dtype dtype) {
+    each_table(TablePart::products, [](auto& op, const TestTable& t) {
         auto first = [&](auto check) {
             cuda_choose("");
             EXPECT(check());
             EXPECT(check());
         };
-        first([&] { return check_linear_forward(op, 33, 24, 40, true, Residual::in_y, dtype); });
-        first([&] { return check_linear_forward(op, 33, 24, 40, false, Residual::in_y, dtype); });
-        first([&] { return check_linear_backward(op, 33, 24, 40, true, true, dtype); });
-        first([&] { return check_linear_gelu_backward(op, 33, 24, 40, dtype); });
+        first([&] { return check_linear_forward(op, 33, 24, 40, true, Residual::in_y, t.dtype); });
+        first([&] { return check_linear_forward(op, 33, 24, 40, false, Residual::in_y, t.dtype); });
+        first([&] { return check_linear_backward(op, 33, 24, 40, true, true, t.dtype); });
+        first([&] { return check_linear_gelu_backward(op, 33, 24, 40, t.dtype); });
     });
-}
-
-TEST_CASE("cuda linear: gradients add to what is there, dx does not") {
-    const int N = 6, C = 8, OC = 16;
-    auto run = [&](auto& op, auto zero) {
-        typedef decltype(zero) T;
-        const Memory m(op);
-        const Numbers ones(N * OC, 1);
-        Array<T> dx(m, N * C), dy(m, ones), x(m, Numbers(N * C, 1)), w(m, Numbers(OC * C, 0.5));
-        Array<Grad<T>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
-        for (int times = 1; times <= 3; times++) {
-            op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-            CHECK(dx.read() == Numbers(N * C, OC * 0.5));
-            CHECK(dw.read() == Numbers(OC * C, 100 + times * N));
-            CHECK(db.read() == Numbers(OC, 1000 + times * N));
-        }
-    };
-    run(cuda_ops<float>(Dtype::fp32), 0.0f);
-    run(cuda_ops<bf16>(Dtype::bf16), bf16{});
-}
-
-TEST_CASE("cuda linear: pointers of any alignment") {
-    auto run = [](auto& op, auto zero) {
-        typedef decltype(zero) T;
-        const Memory m(op);
-        const int N = 9, C = 16, OC = 24;
-        const Numbers x = rounded<T>(random_normal(N * C, 1)), w = rounded<T>(random_normal(OC * C, 2));
-        Numbers y(size_t(N * OC));
-        reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
-        for (int at : {0, 1, 2, 4, 8, 0}) {
-            Numbers shifted(size_t(at), NAN);
-            shifted.insert(shifted.end(), x.begin(), x.end());
-            Array<T> x_in(m, shifted), w_in(m, w), y_out(m, N * OC + at);
-            op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC);
-            Numbers got = y_out.read();
-            got.erase(got.begin(), got.begin() + at);
-            CHECK(Check::error_over_limit(got, y, ROUNDING<T>) <= 1);
-        }
-    };
-    run(cuda_ops<float>(Dtype::fp32), 0.0f);
-    run(cuda_ops<bf16>(Dtype::bf16), bf16{});
-}
-
-TEST_CASE("cuda linear: NaN spoils its row or its column, of few rows as of many") {
-    auto run = [](auto& op, auto zero) {
-        typedef decltype(zero) T;
-        const Memory m(op);
-        const int C = 40, OC = 13;
-        for (int N : {1, 3, 4, 6}) {
-            Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2);
-            x[size_t((N - 1) * C + 11)] = INFINITY;
-            w[size_t(7 * C + 39)] = NAN;
-            Array<T> x_in(m, x), w_in(m, w), y(m, N * OC);
-            op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC);
-            const Numbers got = y.read();
-            for (int i = 0; i < N * OC; i++)
-                CHECK(std::isfinite(got[size_t(i)]) == (i / OC != N - 1 && i % OC != 7));
-        }
-    };
-    run(cuda_ops<float>(Dtype::fp32), 0.0f);
-    run(cuda_ops<bf16>(Dtype::bf16), bf16{});
-}
-
-TEST_CASE("cuda linear: the same bits each time and in any order of threads") {
-    auto run = [](auto& op, auto zero) {
-        typedef decltype(zero) T;
-        const Memory m(op);
-        for (int N : {3, 700}) {
-            const int C = 24, OC = 104;
-            const Numbers start = random_normal(OC * C, 9);
-            Array<T> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), b(m, random_normal(OC, 3));
-            Array<T> dy(m, random_normal(N * OC, 4));
-            std::vector<std::vector<unsigned char>> first;
-            each_schedule([&] {
-                Array<T> y(m, N * OC), pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
-                Array<Grad<T>> dw(m, start), db(m, start), sum(m, start);
-                op.linear_forward(out, x, w, b, dy, N, C, OC);
-                op.linear_gelu_forward(y, pre, x, w, b, N, C, OC);
-                op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-                op.linear_gelu_backward(dpre, dw, db, sum, dy, x, w, x, N, C, OC);
-                const std::vector<std::vector<unsigned char>> bits = {out.bits(), y.bits(), pre.bits(), dx.bits(),
-                                                                      dpre.bits(), dw.bits(), db.bits(), sum.bits()};
-                if (first.empty()) first = bits;
-                CHECK(bits == first);
-            });
-        }
-    };
-    run(cuda_ops<float>(Dtype::fp32), 0.0f);
-    run(cuda_ops<bf16>(Dtype::bf16), bf16{});
 }
 
 TEST_CASE("cuda linear: recorded once, replayed often") {
     auto run = [](auto& op, auto zero) {
         typedef decltype(zero) T;
-        if (!op.record) return;
+        REQUIRE((op.record != nullptr));
         const Memory m(op);
         const int N = 20, C = 24, OC = 40;
         const Numbers start = random_normal(OC * C, 9);
@@ -252,7 +130,7 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
             op.linear_backward(o.dx, o.dw, o.db, dy, x, w, N, C, OC);
             op.linear_gelu_backward(o.dpre, o.dw, o.db, o.sum, dy, x, w, x, N, C, OC);
         };
-        each_schedule([&] {
+        each_order([&] {
             const std::unique_ptr<Outputs> expected(outputs()), got(outputs());
             all(*expected);
             all(*expected);
@@ -278,7 +156,8 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
 
 TEST_CASE("cuda linear: what was never called is not recorded") {
     const auto& op = cuda_ops<float>(Dtype::fp32);
-    if (!cuda_emulated() || !op.record) return;    // a process with a GPU must not fork
+    REQUIRE((op.record != nullptr));
+    if (!cuda_emulated()) SKIP("a process with a GPU must not fork");
     const Memory m(op);
     Array<float> x(m, Numbers(77 * 5, 1)), w(m, Numbers(3 * 5, 1)), y(m, 77 * 3);
     int pipes[2];

@@ -332,9 +332,9 @@ TEST_CASE("rank: alone" * doctest::skip()) {
     Pulse pulse;
     std::thread watch([&] {
         usleep(300'000);
-        const int64_t before = pulse.count;
+        const int64_t before = heartbeats;
         usleep(100'000);
-        _exit(pulse.waiting && pulse.count > before ? 0 : 1);
+        _exit(pulse.waiting && heartbeats > before ? 0 : 1);
     });
     join_others(&pulse);
     watch.join();
@@ -351,9 +351,9 @@ TEST_CASE("rank: keeps waiting" * doctest::skip()) {
     if (c->rank == 1) usleep(1'500'000), _exit(0);
     std::thread watch([&] {
         usleep(500'000);
-        const int64_t before = pulse.count;
+        const int64_t before = heartbeats;
         usleep(100'000);
-        _exit(pulse.waiting && pulse.count == before ? 0 : 1);
+        _exit(pulse.waiting && heartbeats == before ? 0 : 1);
     });
     Buffer<float> x(values<float>(0, 1000));
     c->all_reduce(x.p, 1000, Element::f32, Element::f32);

@@ -127,7 +127,7 @@ TEST_CASE("ptx: a product of 16 x 16 and 16 x 8") {
     for (int i = 0; i < 16; i++)
         for (int j = 0; j < 8; j++)
             for (int k = 0; k < 16; k++) expected[size_t(i * 8 + j)] += a[size_t(i * 16 + k)] * b[size_t(k * 8 + j)];
-    each_schedule([&] {
+    each_order([&] {
         Array<float> a_(memory(), a), b_(memory(), b), d_(memory(), d);
         launch(mma_kernel, {1, 32}, static_cast<float*>(d_), static_cast<float*>(a_), static_cast<float*>(b_));
         CHECK(d_.read() == expected);
@@ -135,7 +135,7 @@ TEST_CASE("ptx: a product of 16 x 16 and 16 x 8") {
 }
 
 TEST_CASE("ptx: four matrices of 8 x 8, as they are and transposed") {
-    each_schedule([&] {
+    each_order([&] {
         Array<int> plain(memory(), 256), transposed(memory(), 256);
         launch(ldmatrix_kernel<false>, {1, 32}, static_cast<int*>(plain));
         launch(ldmatrix_kernel<true>, {1, 32}, static_cast<int*>(transposed));
@@ -156,7 +156,7 @@ TEST_CASE("ptx: copies are there after the wait, zero where they are not valid")
     for (size_t i = 0; i < expected.size(); i++)
         if (i / 4 % 2) expected[i] = 0;
 
-    each_schedule([&] {
+    each_order([&] {
         Array<float> in(memory(), x), out(memory(), 3 * 128), all(memory(), random_normal(512, 5));
         Array<float> third(memory(), 128);
         launch(cp_async_kernel, {1, 32}, static_cast<float*>(out), static_cast<float*>(in));
@@ -168,7 +168,7 @@ TEST_CASE("ptx: copies are there after the wait, zero where they are not valid")
 }
 
 TEST_CASE("ptx: barriers among two of four warps") {
-    each_schedule([&] {
+    each_order([&] {
         Array<int> out(memory(), 64);
         launch(named_barrier_kernel, {1, 128}, static_cast<int*>(out));
         const Numbers got = out.read();
@@ -209,7 +209,7 @@ TEST_CASE("ptx: sums and maxima of warps and blocks") {
         const Numbers x = whole_numbers(n, 6);
         double sum = 0, most = x[0];
         for (double v : x) sum += v, most = std::fmax(most, v);
-        each_schedule([&] {
+        each_order([&] {
             Array<float> in(memory(), x), out(memory(), 6 * n);
             launch(reductions_kernel, {1, unsigned(n)}, static_cast<float*>(out), static_cast<float*>(in));
             const Numbers got = out.read();

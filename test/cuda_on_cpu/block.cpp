@@ -8,7 +8,7 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-constexpr bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
+const bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
 
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -32,10 +32,8 @@ Block::Block() {
 Block::~Block() {
     munmap(shared, shared_bytes);
     if (stacks) munmap(stacks, mapped);
-#if EMU_TSAN
     for (Fiber& f : fibers)
-        if (f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
-#endif
+        if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
 }
 
 void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
@@ -43,9 +41,7 @@ void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void
     blockIdx = index, blockDim = dim;
     runs++;
     publish(&begins);
-#if EMU_ASAN
     host_stack = nullptr;    // the last run may have been another thread's
-#endif
     prepare_shared(dynamic);
     prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
     units.reset(), at_end.clear();
@@ -67,18 +63,14 @@ bool Block::toss() {
 
 // ---- shared memory --------------------------------------------------------------------------------------------------
 
-void Block::allow([[maybe_unused]] size_t at, [[maybe_unused]] size_t bytes) {
-#if EMU_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(shared + at, bytes);
-#endif
+void Block::allow(size_t at, size_t bytes) {
+    if (ASAN) __asan_unpoison_memory_region(shared + at, bytes);
 }
 
 void Block::prepare_shared(size_t bytes) {
     allow(0, shared_bytes);
     std::memset(shared, 0xff, bytes + RED_ZONE);    // NaN as float and as bfloat16
-#if EMU_ASAN
-    ASAN_POISON_MEMORY_REGION(shared, shared_bytes);
-#endif
+    if (ASAN) __asan_poison_memory_region(shared, shared_bytes);
     dynamic_bytes = shared_used = bytes;
     allow(0, bytes);
     statics.clear();
@@ -99,9 +91,7 @@ void* Block::static_shared(const void* key, size_t bytes, size_t align) {
     std::memset(shared + at, 0xff, bytes);
     static_end = at + bytes + RED_ZONE;
     statics.push_back({key, at, bytes});
-#if !EMU_ASAN
-    std::memset(shared + at + bytes, 0xff, RED_ZONE);
-#endif
+    if (!ASAN) std::memset(shared + at + bytes, 0xff, RED_ZONE);
     return shared + at;
 }
 
@@ -113,7 +103,7 @@ void Block::finish() {
     } catch (...) {
         error = std::current_exception();
     }
-#if !EMU_ASAN
+    if (ASAN) return;
     auto check = [&](size_t end, const char* what) {
         for (size_t i = 0; i < RED_ZONE; i++)
             if (static_cast<unsigned char>(shared[end + i]) != 0xff)
@@ -123,7 +113,6 @@ void Block::finish() {
     };
     check(dynamic_bytes, "dynamic shared memory");
     for (Array& a : statics) check(a.at + a.bytes, ("SHARED() array of " + std::to_string(a.bytes) + " bytes").c_str());
-#endif
 }
 
 // ---- fibers ---------------------------------------------------------------------------------------------------------
@@ -134,9 +123,7 @@ void Block::prepare_stacks(size_t n) {
         capacity = n, stack_stride = config.stack_bytes + GUARD, mapped = stack_stride * capacity;
         stacks = static_cast<char*>(map(mapped));
         for (size_t i = 0; i < capacity; i++) mprotect(stacks + i * stack_stride, GUARD, PROT_NONE);
-#if EMU_ASAN
-        ASAN_UNPOISON_MEMORY_REGION(stacks, mapped);
-#endif
+        if (ASAN) __asan_unpoison_memory_region(stacks, mapped);
     }
     free_stacks.resize(capacity);
     for (size_t i = 0; i < capacity; i++) free_stacks[i] = static_cast<int>(capacity - 1 - i);
@@ -158,9 +145,7 @@ void Block::prepare_fibers(int n, dim3 dim) {
         f.started = f.exited = false;
         if (!f.copies.empty()) f.copies.clear();
         if (!f.copy_groups.empty()) f.copy_groups.clear();
-#if EMU_TSAN
-        if (!f.tsan) f.tsan = __tsan_create_fiber(0);
-#endif
+        if (TSAN && !f.tsan) f.tsan = __tsan_create_fiber(0);
     }
     for (Barrier& b : barriers) b = {};
     threads = alive = n, pollers.clear(), engine.clear();
@@ -173,33 +158,29 @@ void Block::prepare_fibers(int n, dim3 dim) {
         ready_ranks |= 1u << w;
     }
     if (config.seed) shuffle_ranks();
-#if EMU_TSAN
-    host.tsan = __tsan_get_current_fiber();
-    // Thread-local to the OS thread, so shared by the fibers.
-    AnnotateBenignRaceSized("", 0, &threadIdx, sizeof threadIdx, "");
-    AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
-#endif
+    if (TSAN) {
+        host.tsan = __tsan_get_current_fiber();
+        // Thread-local to the OS thread, so shared by the fibers.
+        AnnotateBenignRaceSized("", 0, &threadIdx, sizeof threadIdx, "");
+        AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
+    }
     host.started = true;
     self = &host;
 }
 
 // Others have been left amid a meeting: all that they did lies behind the host now.
 EMU_UNSEEN void Block::abandon_fibers() {
-#if EMU_TSAN
-    for (int i = 0; i < threads; i++) {
-        __tsan_switch_to_fiber(fibers[static_cast<size_t>(i)].tsan, __tsan_switch_to_fiber_no_sync);
+    for (int i = 0; TSAN && i < threads; i++) {
+        __tsan_switch_to_fiber(fibers[static_cast<size_t>(i)].tsan, 1);
         __tsan_switch_to_fiber(host.tsan, 0);
     }
-#endif
 }
 
 EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
     f.started = true, f.stack = stack;
     char* bottom = stacks + static_cast<size_t>(stack) * stack_stride + GUARD;
-#if EMU_ASAN
     // The frames of entry() and switch_to() of the last thread on this stack were left, not returned from.
-    ASAN_UNPOISON_MEMORY_REGION(bottom + config.stack_bytes - (8 << 10), 8 << 10);
-#endif
+    if (ASAN) __asan_unpoison_memory_region(bottom + config.stack_bytes - (8 << 10), 8 << 10);
     // Stacks lie a multiple of 4096 apart: without the shift their ends would all compete for the same sets of L1.
     make_context(f.context, bottom, config.stack_bytes - static_cast<size_t>(stack) * 13 * 64 % 4096, entry);
 }
@@ -212,29 +193,26 @@ EMU_UNSEEN void Block::switch_to(Fiber& to) {
     }
     if (REUSE && from->exited) free_stacks.push_back(from->stack);
     self = &to, threadIdx = to.index;
-#if EMU_ASAN
-    const bool home = &to == &host;
-    __sanitizer_start_switch_fiber(from->exited ? nullptr : &from->fake_stack,
-                                   home ? host_stack : stacks + static_cast<size_t>(to.stack) * stack_stride + GUARD,
-                                   home ? host_stack_bytes : config.stack_bytes);
-#endif
-#if EMU_TSAN
-    __tsan_switch_to_fiber(to.tsan, __tsan_switch_to_fiber_no_sync);
-#endif
+    if (ASAN) {
+        const bool home = &to == &host;
+        __sanitizer_start_switch_fiber(
+            from->exited ? nullptr : &from->fake_stack,
+            home ? host_stack : stacks + static_cast<size_t>(to.stack) * stack_stride + GUARD,
+            home ? host_stack_bytes : config.stack_bytes);
+    }
+    if (TSAN) __tsan_switch_to_fiber(to.tsan, 1);
     swap_context(&from->context, to.context);
-#if EMU_ASAN
-    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
-#endif
+    if (ASAN) __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
 }
 
 EMU_UNSEEN void Block::entry() {
     Block& b = *block;
-#if EMU_ASAN
-    const void* bottom;
-    size_t bytes;
-    __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
-    if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first comes from the host
-#endif
+    if (ASAN) {
+        const void* bottom;
+        size_t bytes;
+        __sanitizer_finish_switch_fiber(nullptr, &bottom, &bytes);
+        if (!b.host_stack) b.host_stack = bottom, b.host_stack_bytes = bytes;    // the first comes from the host
+    }
     while (true) {
         observe(&b.begins), observe(&b.ends[(b.runs + 1) % 2]);
         Fiber* next = &b.host;
@@ -263,7 +241,7 @@ Fiber* Block::leave() {
         Meeting& m = w.meetings[__builtin_ctz(open)];
         if ((m.mask & w.alive) == m.arrived) conclude(m, false);
     }
-    if (barriers[0].here && barriers[0].here == alive) conclude(barriers[0]);
+    if (barriers[0].arrived && barriers[0].arrived == alive) conclude(barriers[0]);
     return alive ? pick() : &host;
 }
 
@@ -332,21 +310,21 @@ void Block::conclude(Meeting& m, bool fence) {
 int Block::sync(int id, int want, int vote, const char* what, Location at, bool arrive_only) {
     Hidden hidden;
     Barrier& b = barriers[id];
-    if (b.here == 0) b.what = what, b.at = at, b.want = want, b.votes = 0;
+    if (b.arrived == 0) b.what = what, b.at = at, b.want = want, b.votes = 0;
     if (b.want != want || (id == 0 && !(b.at == at)))
         fail(what, at, std::string("other threads of the block wait in ") + b.what + " at " + b.at.text());
-    b.here++, b.votes += vote;
+    b.arrived++, b.votes += vote;
     void* sync = &b.sync[b.phase & 1];
     publish(sync);
     if (!arrive_only) b.waiting[self->warp()] |= 1u << self->lane();
-    if (b.here == (want ? want : alive)) conclude(b);
+    if (b.arrived == (want ? want : alive)) conclude(b);
     else if (!arrive_only) wait(what, at);
     if (!arrive_only) observe(sync);
     return b.result;
 }
 
 void Block::conclude(Barrier& b) {
-    b.result = b.votes, b.here = 0, b.phase++;
+    b.result = b.votes, b.arrived = 0, b.phase++;
     const unsigned me = 1u << self->lane();
     unsigned& mine = b.waiting[self->warp()];
     const bool waited = mine & me;

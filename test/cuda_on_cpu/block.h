@@ -51,7 +51,7 @@ struct Meeting {
 struct Barrier {
     const char* what = nullptr;
     Location at;
-    int want = 0, here = 0, votes = 0, result = 0;
+    int want = 0, arrived = 0, votes = 0, result = 0;
     unsigned phase = 0;
     unsigned waiting[32] = {};    // the lanes of each warp
     char sync[2];                 // addresses for ThreadSanitizer, alternating by phase
@@ -144,8 +144,8 @@ class Block {
     void* kernel_arg = nullptr;
     std::exception_ptr error;
     Fiber host;
-    [[maybe_unused]] const void* host_stack = nullptr;
-    [[maybe_unused]] size_t host_stack_bytes = 0;
+    const void* host_stack = nullptr;
+    size_t host_stack_bytes = 0;
     char* stacks = nullptr;
     size_t capacity = 0, stack_stride = 0, mapped = 0;
     std::vector<int> free_stacks;

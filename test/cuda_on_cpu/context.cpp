@@ -1,6 +1,10 @@
 // context.cpp - switching between the stacks of fibers.
 #include "context.h"
 
+#include <ucontext.h>
+
+#include <new>
+
 namespace emu {
 
 #if defined(__x86_64__)
@@ -19,11 +23,18 @@ EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry
     c = top;
 }
 #else
-EMU_UNSEEN void swap_context(Context* from, Context& to) { swapcontext(from, &to); }
+EMU_UNSEEN void swap_context(Context* from, Context to) {
+    ucontext_t here;
+    *from = &here;
+    swapcontext(&here, static_cast<ucontext_t*>(to));
+}
 EMU_UNSEEN void make_context(Context& c, char* stack, size_t bytes, void (*entry)()) {
-    getcontext(&c);
-    c.uc_stack.ss_sp = stack, c.uc_stack.ss_size = bytes, c.uc_link = nullptr;
-    makecontext(&c, entry, 0);
+    bytes = (bytes - sizeof(ucontext_t)) / 64 * 64;
+    auto* u = new (stack + bytes) ucontext_t;
+    getcontext(u);
+    u->uc_stack.ss_sp = stack, u->uc_stack.ss_size = bytes, u->uc_link = nullptr;
+    makecontext(u, entry, 0);
+    c = u;
 }
 #endif
 

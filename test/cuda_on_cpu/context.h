@@ -3,19 +3,11 @@
 #include <cstddef>
 
 #include "emulator.h"
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
 
 namespace emu {
 
-#if defined(__x86_64__)
-typedef void* Context;    // the stack pointer; everything else lies on the stack
+typedef void* Context;    // a place on its stack: everything else lies there
 void swap_context(Context* from, Context to);
-#else
-typedef ucontext_t Context;
-void swap_context(Context* from, Context& to);
-#endif
 // A context that begins in entry(), which does not return, on this stack.
 void make_context(Context& c, char* stack, size_t bytes, void (*entry)());
 

@@ -12,38 +12,11 @@
 #include <stdexcept>
 #include <string>
 
-#if defined(__SANITIZE_ADDRESS__)
-#define EMU_ASAN 1
-#elif defined(__SANITIZE_THREAD__)
-#define EMU_TSAN 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define EMU_ASAN 1
-#elif __has_feature(thread_sanitizer)
-#define EMU_TSAN 1
-#endif
-#endif
-#if EMU_ASAN
-#include <sanitizer/asan_interface.h>
-#include <sanitizer/common_interface_defs.h>
-#endif
-#if EMU_TSAN
-#include <sanitizer/tsan_interface.h>
-extern "C" void AnnotateIgnoreReadsBegin(const char*, int);
-extern "C" void AnnotateIgnoreReadsEnd(const char*, int);
-extern "C" void AnnotateIgnoreWritesBegin(const char*, int);
-extern "C" void AnnotateIgnoreWritesEnd(const char*, int);
-extern "C" void AnnotateBenignRaceSized(const char*, int, const volatile void*, size_t, const char*);
-#if defined(__clang__)    // entry and exit of the function too: a fiber leaves some of them for good
-#define EMU_UNSEEN __attribute__((disable_sanitizer_instrumentation))
-#else
-#define EMU_UNSEEN __attribute__((no_sanitize("thread")))
-#endif
-namespace emu { constexpr bool TSAN = true; }
-#else
-#define EMU_UNSEEN
-namespace emu { constexpr bool TSAN = false; }
-#endif
+#include "test/sanitizers.h"
+
+// Not instrumented, where a fiber leaves one function in the middle of another. Clang's ThreadSanitizer would see the
+// entries and exits of the function too.
+#define EMU_UNSEEN [[gnu::no_sanitize("thread"), clang::disable_sanitizer_instrumentation]]
 
 namespace emu {
 
@@ -91,22 +64,18 @@ struct Rng {    // splitmix64
 
 // ThreadSanitizer sees each fiber as a thread of its own; what the emulator itself does is hidden from it.
 struct Hidden {
-#if EMU_TSAN
-    Hidden() { AnnotateIgnoreReadsBegin("", 0), AnnotateIgnoreWritesBegin("", 0); }
-    ~Hidden() { AnnotateIgnoreReadsEnd("", 0), AnnotateIgnoreWritesEnd("", 0); }
-#else
-    Hidden() {}
-#endif
+    Hidden() {
+        if (TSAN) AnnotateIgnoreReadsBegin("", 0), AnnotateIgnoreWritesBegin("", 0);
+    }
+    ~Hidden() {
+        if (TSAN) AnnotateIgnoreReadsEnd("", 0), AnnotateIgnoreWritesEnd("", 0);
+    }
 };
-inline void publish([[maybe_unused]] void* at) {
-#if EMU_TSAN
-    __tsan_release(at);
-#endif
+inline void publish(void* at) {
+    if (TSAN) __tsan_release(at);
 }
-inline void observe([[maybe_unused]] void* at) {
-#if EMU_TSAN
-    __tsan_acquire(at);
-#endif
+inline void observe(void* at) {
+    if (TSAN) __tsan_acquire(at);
 }
 
 }   // namespace emu

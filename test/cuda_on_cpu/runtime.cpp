@@ -38,17 +38,12 @@ const std::pair<const char* const, Allocation>* find(const void* p, size_t n) {
     return at + n <= a.first + a.second.bytes ? &a : nullptr;
 }
 
-void shade([[maybe_unused]] const char* p, [[maybe_unused]] size_t bytes) {
-#if EMU_ASAN
-    if (accesses) ASAN_UNPOISON_MEMORY_REGION(p, bytes);
-    else ASAN_POISON_MEMORY_REGION(p, bytes);
-#endif
+void shade(const char* p, size_t bytes) {
+    if (ASAN) (accesses ? __asan_unpoison_memory_region : __asan_poison_memory_region)(p, bytes);
 }
 void shade_all() {
-#if EMU_ASAN
     for (auto& [p, a] : allocations)
-        if (a.device) shade(p, a.bytes);
-#endif
+        if (ASAN && a.device) shade(p, a.bytes);
 }
 
 cudaError_t allocate(void** p, size_t bytes, bool device) {
@@ -75,9 +70,7 @@ cudaError_t release(void* p, bool device) {
     auto a = allocations.find(static_cast<char*>(p));
     if (a == allocations.end() || a->second.device != device) return set_error(cudaErrorInvalidValue);
     if (device) device_bytes -= a->second.bytes;
-#if EMU_ASAN
-    ASAN_UNPOISON_MEMORY_REGION(p, a->second.bytes);
-#endif
+    if (ASAN) __asan_unpoison_memory_region(p, a->second.bytes);
     allocations.erase(a);
     std::free(p);
     return cudaSuccess;

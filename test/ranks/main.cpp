@@ -66,7 +66,7 @@ int by_mpi(bool measure) {
     if (measure) return bench(e);
     test_signals(before);
     test_broadcast(*comm.value);
-    const int64_t count = pulse.count, mark = comm.value->mark();
+    const int64_t count = heartbeats, mark = comm.value->mark();
     expect(mark > 0 && count >= mark, "a pulse of %lld after %lld collectives", static_cast<long long>(count),
            static_cast<long long>(mark));
     test_collectives(e);

@@ -267,18 +267,8 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
     return check;
 }
 
-template Check check_adamw(const Ops<float>&, int64_t, bool);
-template Check check_adamw(const Ops<bf16>&, int64_t, bool);
-template Check check_adamw(const Ops<float, bf16>&, int64_t, bool);
-template Check check_sum_of_squares(const Ops<float>&, int64_t);
-template Check check_sum_of_squares(const Ops<bf16>&, int64_t);
-template Check check_sum_of_squares(const Ops<float, bf16>&, int64_t);
-template Check check_add_losses(const Ops<float>&, int64_t);
-template Check check_add_losses(const Ops<bf16>&, int64_t);
-template Check check_add_losses(const Ops<float, bf16>&, int64_t);
-template Check check_gate(const Ops<float>&, int);
-template Check check_gate(const Ops<bf16>&, int);
-template Check check_gate(const Ops<float, bf16>&, int);
-template Check check_casts(const Ops<float>&, int64_t);
-template Check check_casts(const Ops<bf16>&, int64_t);
-template Check check_casts(const Ops<float, bf16>&, int64_t);
+FOR_EACH_TABLE(check_adamw, int64_t, bool)
+FOR_EACH_TABLE(check_sum_of_squares, int64_t)
+FOR_EACH_TABLE(check_add_losses, int64_t)
+FOR_EACH_TABLE(check_gate, int)
+FOR_EACH_TABLE(check_casts, int64_t)

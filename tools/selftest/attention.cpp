@@ -46,10 +46,15 @@ Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
     return check;
 }
 
-// Each position ends its document with a chance of one in `length`. Each sequence has documents of its own.
+// The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each sequence
+// has documents of its own.
 struct Documents {
     std::vector<int> start, end;
-    Documents(int B, int S, int length) : start(size_t(B) * size_t(S)), end(start) {
+    Documents(int B, int S, Heads h, int length) : start(size_t(B) * size_t(S)), end(start) {
+        if (h.doc_start) {
+            start.assign(h.doc_start, h.doc_start + start.size()), end.assign(h.doc_end, h.doc_end + end.size());
+            return;
+        }
         const std::vector<int> ends = random_tokens(int64_t(B) * S, length ? length : S, 5);
         for (size_t i = 0; i < start.size(); i++)
             start[i] = i % size_t(S) == 0 ? 0 : ends[i - 1] == 0 ? int(i % size_t(S)) : start[i - 1];
@@ -64,12 +69,11 @@ struct BothHeads {
     Array<int> start, end;
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h, int document)
-        : documents(B, S, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
+        : documents(B, S, h, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
           end(m, Numbers(documents.end.begin(), documents.end.end())), host(h), device(h) {
-        host.doc_start = document ? documents.start.data() : nullptr;
-        host.doc_end = document ? documents.end.data() : nullptr;
-        device.doc_start = document ? static_cast<int*>(start) : nullptr;
-        device.doc_end = document ? static_cast<int*>(end) : nullptr;
+        if (!document && !h.doc_start) return;
+        host.doc_start = documents.start.data(), host.doc_end = documents.end.data();
+        device.doc_start = start, device.doc_end = end;
     }
 };
 
@@ -153,12 +157,6 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     return check;
 }
 
-template Check check_attention_forward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_forward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<bf16>&, int, int, Heads, int, double);
-template Check check_attention_backward(const Ops<float, bf16>&, int, int, Heads, int, double);
-template Check check_attention_cached(const Ops<float>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<bf16>&, int, int, int, int, Heads, double);
-template Check check_attention_cached(const Ops<float, bf16>&, int, int, int, int, Heads, double);
+FOR_EACH_TABLE(check_attention_forward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_backward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)

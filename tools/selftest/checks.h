@@ -3,6 +3,11 @@
 #pragma once
 #include "check.h"
 
+#define FOR_EACH_TABLE(check, ...)                        \
+    template Check check(const Ops<float>&, __VA_ARGS__); \
+    template Check check(const Ops<bf16>&, __VA_ARGS__);  \
+    template Check check(const Ops<float, bf16>&, __VA_ARGS__);
+
 // embedding: pos below 0: a null pointer; hot: the share of positions that hold the same token
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
 template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
@@ -24,7 +29,8 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
 template <class T, class P>
 Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>);
 
-// attention: h without documents; sequences are cut into some of about `document` positions (0: not). scale: of q, k, v
+// attention: h with documents of the host, or sequences are cut into some of about `document` positions (0: not).
+// scale: of q, k, v
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document = 0, double scale = 1);
 template <class T, class P>

@@ -49,9 +49,5 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
     return check;
 }
 
-template Check check_embedding_forward(const Ops<float>&, int, int, int, int, int);
-template Check check_embedding_forward(const Ops<bf16>&, int, int, int, int, int);
-template Check check_embedding_forward(const Ops<float, bf16>&, int, int, int, int, int);
-template Check check_embedding_backward(const Ops<float>&, int, int, int, int, double);
-template Check check_embedding_backward(const Ops<bf16>&, int, int, int, int, double);
-template Check check_embedding_backward(const Ops<float, bf16>&, int, int, int, int, double);
+FOR_EACH_TABLE(check_embedding_forward, int, int, int, int, int)
+FOR_EACH_TABLE(check_embedding_backward, int, int, int, int, double)

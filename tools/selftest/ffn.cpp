@@ -30,9 +30,5 @@ template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64
     return check;
 }
 
-template Check check_gelu_forward(const Ops<float>&, int64_t);
-template Check check_gelu_forward(const Ops<bf16>&, int64_t);
-template Check check_gelu_forward(const Ops<float, bf16>&, int64_t);
-template Check check_gelu_backward(const Ops<float>&, int64_t, bool);
-template Check check_gelu_backward(const Ops<bf16>&, int64_t, bool);
-template Check check_gelu_backward(const Ops<float, bf16>&, int64_t, bool);
+FOR_EACH_TABLE(check_gelu_forward, int64_t)
+FOR_EACH_TABLE(check_gelu_backward, int64_t, bool)

@@ -109,19 +109,11 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
     check.expect("dpre", dpre_out, dpre, limit<T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
     check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
     check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
-    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // dpre, or the sum itself, may be rounded to T
+    check.expect("dpre_sum", sum_out, dpre_sum, limit<T>(dtype, N + OC));    // dpre or the sum may be rounded
     return check;
 }
 
-template Check check_linear_forward(const Ops<float>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_forward(const Ops<bf16>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_forward(const Ops<float, bf16>&, int, int, int, bool, Residual, Dtype);
-template Check check_linear_backward(const Ops<float>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_backward(const Ops<bf16>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_backward(const Ops<float, bf16>&, int, int, int, bool, bool, Dtype);
-template Check check_linear_gelu_forward(const Ops<float>&, int, int, int, Dtype);
-template Check check_linear_gelu_forward(const Ops<bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_forward(const Ops<float, bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<float>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<bf16>&, int, int, int, Dtype);
-template Check check_linear_gelu_backward(const Ops<float, bf16>&, int, int, int, Dtype);
+FOR_EACH_TABLE(check_linear_forward, int, int, int, bool, Residual, Dtype)
+FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype)
+FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype)
+FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype)

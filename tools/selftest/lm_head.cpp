@@ -25,6 +25,4 @@ Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_g
     return check;
 }
 
-template Check check_cross_entropy(const Ops<float>&, int, int, int, bool, bool);
-template Check check_cross_entropy(const Ops<bf16>&, int, int, int, bool, bool);
-template Check check_cross_entropy(const Ops<float, bf16>&, int, int, int, bool, bool);
+FOR_EACH_TABLE(check_cross_entropy, int, int, int, bool, bool)

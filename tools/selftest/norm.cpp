@@ -65,9 +65,5 @@ template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, 
     return check;
 }
 
-template Check check_layernorm_forward(const Ops<float>&, int, int);
-template Check check_layernorm_forward(const Ops<bf16>&, int, int);
-template Check check_layernorm_forward(const Ops<float, bf16>&, int, int);
-template Check check_layernorm_backward(const Ops<float>&, int, int);
-template Check check_layernorm_backward(const Ops<bf16>&, int, int);
-template Check check_layernorm_backward(const Ops<float, bf16>&, int, int);
+FOR_EACH_TABLE(check_layernorm_forward, int, int)
+FOR_EACH_TABLE(check_layernorm_backward, int, int)

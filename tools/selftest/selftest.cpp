@@ -158,9 +158,9 @@ Command selftest_command() {
               nullptr};
     c.flags = flag_groups({
         {"Common",
-         {{"--filter", &o->test.filter, "only operations whose name has this part"},
-          {"--json", &o->test.json, "one JSON object a check on standard output"}}},
-        {"Device", device_flags(o->device, "one after the other, all that the device has")},
+         {{"--filter", &o->test.filter, "only operations with this text in their name"},
+          {"--json", &o->test.json, "one JSON object per check on standard output"}}},
+        {"Device", device_flags(o->device, "all types that the device has, one after the other")},
     });
     c.run = [o] { return selftest(*o); };
     return c;

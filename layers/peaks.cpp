@@ -1,20 +1,28 @@
-// bench_peaks.cpp - the CPU's peaks: a loop of FMAs, of bf16 dot products, of tile products, and a sum over memory in
+// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory in
 // huge pages.
-#include <algorithm>
+#include "peaks.h"
+
 #include <cstring>
 #include <optional>
 
-#include "bench.h"
 #include "base/console.h"
-#include "layers/cpu.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "cpu.h"
 
 namespace {
-// n rounds of `chains` independent vector multiply-adds, which fit the registers with two more vectors. Returns a sum
-// of all, so that the compiler keeps them.
+volatile float sink;    // keeps results that nobody wants from being optimised away
+double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
+    double best = 1e9;
+    for (int r = 0; r < 30; r++) {
+        const double start = now_seconds();
+#pragma omp parallel
+        sink = loop(rounds);
+        best = std::min(best, now_seconds() - start);
+    }
+    return flops_per_round * double(rounds) * cpu_threads() / best;
+}
+
+// n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
+// something that depends on all of them.
 #define FMA_LOOP(name, target_name, width, chains)                                                        \
     __attribute__((target(target_name))) float name(int64_t n) {                                          \
         typedef float vec __attribute__((vector_size(4 * width)));                                        \
@@ -26,7 +34,12 @@ namespace {
         for (int i = 1; i < chains; i++) a[0] += a[i];                                                    \
         return a[0][0];                                                                                   \
     }
+}    // namespace
+
 #if defined(__x86_64__)
+#include <immintrin.h>
+
+namespace {
 FMA_LOOP(fma_base, "sse2", 4, 12)
 FMA_LOOP(fma_avx2, "avx2,fma", 8, 12)
 FMA_LOOP(fma_avx512, "avx512f", 16, 16)
@@ -40,9 +53,16 @@ __attribute__((target("avx512f,avx512bf16"))) float bf16_loop(int64_t n) {
     for (int i = 1; i < 16; i++) a[0] += a[i];
     return a[0][0];
 }
-#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
-
-// ---- tiles ----------------------------------------------------------------------------------------------------------
+double fma_peak(Isa isa) {
+    switch (isa) {
+        case Isa::avx512bf16:
+        case Isa::avx512: return loop_peak(fma_avx512, 2 * 16 * 16);
+        case Isa::avx2: return loop_peak(fma_avx2, 2 * 12 * 8);
+        default: return loop_peak(fma_base, 2 * 12 * 4);
+    }
+}
+// 0 where there are no such instructions
+double bf16_peak(Isa isa) { return isa == Isa::avx512bf16 ? loop_peak(bf16_loop, 4 * 16 * 16) : 0; }
 
 constexpr int TILE_ROWS = 16, TILE_BYTES = 64;    // each of the 8 tiles: 16x16 sums, or 16 x 32 bf16
 constexpr double TILE_FLOPS = 2.0 * 16 * 16 * 32;
@@ -53,8 +73,8 @@ struct alignas(64) TileConfig {    // Intel's manual, "LDTILECFG"
 };
 alignas(64) uint16_t tile_numbers[4][TILE_ROWS * TILE_BYTES / 2];    // tile_peak fills them
 
-// n rounds of four products: two tiles of A (tmm4, tmm5) times two of B (tmm6, tmm7), loaded from L1 in each round, as
-// in every real product.
+// n rounds of four products, of two tiles of A (tmm4, tmm5) and two of B (tmm6, tmm7), which are loaded from L1 in each
+// round: the form of every real product.
 float tile_loop(int64_t n) {
     TileConfig config;
     for (int i = 0; i < 8; i++) config.bytes[i] = TILE_BYTES, config.rows[i] = TILE_ROWS;
@@ -71,12 +91,41 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
+// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+double tile_peak() {
+    for (int t = 0; t < 4; t++)
+        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
+            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
+    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
+}
+}    // namespace
+
+// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
+// cores of Zen 5, 32 MB of L3, 2026-11-21).
+void cpu_flush(const void* p, int64_t bytes) {
+    const char* from = static_cast<const char*>(p);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
+    _mm_mfence();
+}
+#define WIDE __attribute__((target_clones("avx512f", "avx2", "default")))
 #else
+namespace {
 FMA_LOOP(fma_base, "default", 4, 12)
+double fma_peak(Isa) { return loop_peak(fma_base, 2 * 12 * 4); }
+double bf16_peak(Isa) { return 0; }
+double tile_peak() { return 0; }
+}    // namespace
+void cpu_flush(const void*, int64_t) {
+    for (int64_t i = 0; i < 4; i++) (void)cpu_read();    // no instruction: other memory in its place
+}
 #define WIDE
 #endif
 
-// The sum of n 64-byte lines, n even. Prefetching makes it 8 % faster (Zen 5, 2026-11-21).
+namespace {
+constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
+
+// The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
     line a = {}, b = {};
@@ -89,32 +138,17 @@ WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     a += b;
     return int64_t(a[0] + a[1] + a[2] + a[3] + a[4] + a[5] + a[6] + a[7]);
 }
-
-volatile float sink;
-double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
-    double best = 1e9;
-    for (int r = 0; r < 30; r++) {
-        const double start = now_seconds();
-#pragma omp parallel
-        sink = loop(rounds);
-        best = std::min(best, now_seconds() - start);
-    }
-    return flops_per_round * double(rounds) * cpu_threads() / best;
-}
-
-constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
-const int64_t* far_memory = nullptr;
 }    // namespace
 
-// Takes one of several parts in turn, so that none is in a cache.
+// One of several parts in turn, so that none is in a cache; in short pieces, so that other work on the machine falls
+// between some of them.
 double cpu_read() {
     static int next = 0;
-    if (!far_memory) {
+    static const int64_t* far_memory = [] {
         void* memory = cpu_ops<float>().allocate(PART * PARTS);
         CHECK(memory, "no memory");
-        memset(memory, 1, PART * PARTS);
-        far_memory = static_cast<int64_t*>(memory);
-    }
+        return static_cast<int64_t*>(memset(memory, 1, PART * PARTS));
+    }();
     const int64_t* from = far_memory + PART / 8 * (next++ % PARTS);
     int64_t total = 0;
     const double start = now_seconds();
@@ -124,46 +158,12 @@ double cpu_read() {
     return double(PART) / (now_seconds() - start);
 }
 
-// Flushes line by line. Reading 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its
-// floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
-void cpu_flush(const void* p, int64_t bytes) {
-#if defined(__x86_64__)
-    const char* from = static_cast<const char*>(p);
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < bytes; i += 64) _mm_clflush(from + i);
-    _mm_mfence();
-#else
-    (void)p, (void)bytes;
-    for (int64_t i = 0; i < PARTS; i++) (void)cpu_read();
-#endif
-}
-
 namespace {
-// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
-double tile_peak() {
-#if defined(__x86_64__)
-    for (int t = 0; t < 4; t++)
-        for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
-            tile_numbers[t][i] = to_bf16(philox_normal(4, uint64_t(t), uint64_t(i))).bits;
-    return loop_peak(tile_loop, 4 * TILE_FLOPS, 300000);
-#else
-    return 0;
-#endif
-}
 Peaks vector_peaks(bool bf16) {
     Peaks peak;
-    switch (cpu_isa()) {
-#if defined(__x86_64__)
-        case Isa::avx512bf16:
-            if (bf16) peak.products = loop_peak(bf16_loop, 4 * 16 * 16);
-            [[fallthrough]];
-        case Isa::avx512: peak.flops = loop_peak(fma_avx512, 2 * 16 * 16); break;
-        case Isa::avx2: peak.flops = loop_peak(fma_avx2, 2 * 12 * 8); break;
-#endif
-        default: peak.flops = loop_peak(fma_base, 2 * 12 * 4);
-    }
-    (void)bf16;
-    peak.products = std::max(peak.products, peak.flops);    // Intel's bf16 dots are half as fast as its FMAs
+    peak.flops = fma_peak(cpu_isa());
+    // The larger one, as bf16 dots of Intel are half as fast as its FMAs.
+    peak.products = std::max(bf16 ? bf16_peak(cpu_isa()) : 0, peak.flops);
     for (int r = 0; r < 61; r++) peak.bytes = std::max(peak.bytes, cpu_read());
     return peak;
 }

@@ -1,0 +1,113 @@
+// scratch.h - the scratch that each CUDA operation takes, and where its parts begin: for the launchers, and for a plan
+// of a GPU that is not here (model/gpu_plan.cpp). Plain C++: no CUDA header. Sizes are bytes unless said otherwise.
+#pragma once
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "ops.h"
+
+// Of logits: 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU.
+constexpr int64_t CUDA_LOGITS_BYTES = int64_t(512) << 20;
+
+// embedding_backward: two orders of the positions, a place for each digit and tile, and of each piece of the positions
+// two rows of sums.
+struct EmbeddingScratch {
+    static constexpr int DIGITS = 256, TILE = 2048;              // of the sort: values of a digit; positions of a block
+    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;      // to fill a GPU; few enough to add up in one thread
+    int length, pieces;                                          // positions of a piece; pieces
+    int64_t order, place, partial;
+    EmbeddingScratch(int64_t N, int64_t C)
+        : length(int(std::max<int64_t>(ceil_div(N, MOST_PIECES), SHORTEST))), pieces(int(ceil_div(N, length))),
+          order(round_up(4 * N, 256)), place(round_up(4 * DIGITS * ceil_div(N, TILE), 256)), partial(8 * pieces * C) {}
+    int64_t bytes() const { return 2 * order + place + partial; }
+};
+
+constexpr int NORM_PARTS = 512;    // blocks of layernorm_backward: four for each multiprocessor of the largest GPUs
+inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
+
+// A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and `columns` sums. Where the library has no sums,
+// those of ranges of rows, by themselves.
+constexpr int64_t WORKSPACE = 32 << 20;
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // of a range
+inline int64_t linear_scratch(int64_t N, int64_t columns) {
+    return std::max(round_up(columns * 4, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
+}
+
+constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
+
+// attention_backward. plain: delta. sm80: lse and delta of whole tiles of queries. sm90: dq in float, lse and delta of
+// query tiles, and whose turn it is to add to dq.
+struct Sm90Scratch {
+    static bool takes(Heads h) { return h.HS == 64 || h.HS == 128; }
+    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // of a query tile
+    int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
+    Sm90Scratch(int B, int S, Heads h) {
+        const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));
+        lse2 = tiles * 4 * rows(h.HS) * h.HS;
+        delta = lse2 + tiles * 4 * rows(h.HS);
+        turn = delta + tiles * 4 * rows(h.HS);
+        bytes = turn + tiles * 4;
+    }
+};
+enum class AttentionKernels { plain, sm80, sm90 };
+inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
+// The newest that take these heads; FLATGPT_ATTENTION=sm90, sm80 or plain says which, for measurements and tests.
+// sm90: the GPU has those kernels.
+inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
+    typedef AttentionKernels K;
+    if (type_bytes != 2) return K::plain;    // the others multiply bf16
+    const bool fits_80 = attention_fits_sm80(h), fits_90 = sm90 && Sm90Scratch::takes(h);
+    const char* asked = getenv("FLATGPT_ATTENTION");
+    if (!asked) return fits_90 ? K::sm90 : fits_80 ? K::sm80 : K::plain;
+    const std::string name = asked;
+    CHECK(name == "plain" || name == "sm80" || name == "sm90", "FLATGPT_ATTENTION=%s: expected plain, sm80 or sm90",
+          asked);
+    CHECK((name != "sm80" || fits_80) && (name != "sm90" || fits_90),
+          "FLATGPT_ATTENTION=%s: not for head size %d on this GPU", asked, h.HS);
+    return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::plain;
+}
+constexpr int SM80_STATS_ROWS = 128;
+inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h) {
+    if (kernels == AttentionKernels::sm90) return Sm90Scratch(B, S, h).bytes;
+    return 4 * int64_t(B) * h.NH * (kernels == AttentionKernels::sm80 ? 2 * round_up(S, SM80_STATS_ROWS) : S);
+}
+
+// attention_cached of one position: E elements a lane, G heads an item, and the partial results of the splits of an
+// item's keys.
+struct CachedPlan {
+    static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: of a multiprocessor
+    static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
+    static bool takes(Heads h) { return h.HS <= 1024; }                  // else as a prompt
+    int G, E, lanes = 1, items, splits;
+    int64_t bytes;
+    CachedPlan(int B, int maxT, bool aligned, Heads h, int multiprocessors) {
+        const int group = h.NH / h.NKV;
+        E = aligned && h.HS <= 256 ? 8 : 32;
+        G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
+        while (lanes * E < h.HS) lanes *= 2;
+        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G), rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
+        const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
+        items = int(all), splits = int(std::min(fill, rounds));
+        bytes = splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0;
+    }
+};
+
+// What a call takes on a GPU with so many multiprocessors; sm90: with those kernels of attention.
+inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
+    switch (c.operation) {
+        case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
+        case Operation::layernorm_backward: return norm_scratch(c.rows, c.in);
+        case Operation::linear_forward:
+        case Operation::linear_gelu_forward: return WORKSPACE;
+        case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0);
+        case Operation::linear_gelu_backward: return linear_scratch(c.rows, std::max(c.in, c.out));
+        case Operation::attention_backward:
+            return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
+        case Operation::attention_cached:
+            if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
+            return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
+        case Operation::sum_of_squares: return SQUARES_PARTS * 8;
+        default: return 0;
+    }
+}

@@ -1,0 +1,136 @@
+// count.cpp - observed tables, the one that counts, and the model run over it.
+#include "count.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+// ---- observed tables ------------------------------------------------------------------------------------------------
+
+static thread_local Observer* current;
+
+Observer::Observer(const Table& real)
+    : table(real), real(real),
+      work(real, [this](void* to, const void* from, int64_t bytes) { return look(to, from, bytes); }), outer(current) {
+    current = this;
+    table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
+#define OPERATION(name, need, arguments)                               \
+    if (real.name)                                                     \
+        table.name = [](auto... a) {                                   \
+            Observer& o = *current;                                    \
+            Work w = o.work.name(a...);                                \
+            w.call.operation = Operation::name;                        \
+            o.remember<Operation::name>(a...);                         \
+            const auto run = [&] { o.real.name(a...); };            \
+            o.call(w, std::ref(run));                               \
+        };
+#include "layers/operations.inc"
+#undef OPERATION
+}
+Observer::~Observer() { current = outer; }
+
+template <Operation operation, class... A> void Observer::remember(A... a) {
+    constexpr bool take = operation == Operation::take;
+    if constexpr (take || operation == Operation::upload || operation == Operation::upload_ahead)
+        [this](void* to, const void* from, int64_t bytes) {
+            if (take) first_ints[to] = first_ints[from];
+            else if (from && bytes >= 4) memcpy(&first_ints[to], from, 4);
+        }(a...);
+}
+bool Observer::look(void* to, const void* from, int64_t bytes) const {
+    const auto found = first_ints.find(from);
+    if (bytes != 4 || found == first_ints.end()) return false;
+    memcpy(to, &found->second, 4);
+    return true;
+}
+
+const char* operation_name(Operation operation) {
+    static const char* const names[] = {
+#define OPERATION(name, need, arguments) #name,
+#include "layers/operations.inc"
+#undef OPERATION
+    };
+    return names[size_t(operation)];
+}
+
+// ---- the counting table ---------------------------------------------------------------------------------------------
+
+static Table silent(const Table& like) {
+    Table t = like;
+    t.allocate = [](int64_t bytes) {
+        static thread_local uintptr_t next = uintptr_t(1) << 46;
+        static_cast<Count&>(*current).held += bytes;
+        return reinterpret_cast<void*>(std::exchange(next, next + uintptr_t(round_up(bytes, 4096))));
+    };
+    t.release = [](void*, int64_t bytes) { static_cast<Count&>(*current).held -= bytes; };
+    t.allocate_host = [](int64_t bytes) { return calloc(1, size_t(bytes)); };
+    t.release_host = [](void* p, int64_t) { free(p); };
+    t.mark = [] { return int64_t(0); };
+    t.wait = [](int64_t) {};
+    t.download = t.download_later = [](void* to, const void*, int64_t bytes) { memset(to, 0, size_t(bytes)); };
+    return t;
+}
+Count::Count(const Table& like) : Observer(silent(like)) {}
+
+void Count::call(const Work& work, const std::function<void()>& run) {
+    Sum& sum = sums[size_t(work.call.operation)];
+    sum.calls++, sum.work += work;
+    if (table.scratch_bytes) scratch = std::max(scratch, table.scratch_bytes(work.call));
+    if (each) each(work);
+    if (work.call.operation == Operation::download || work.call.operation == Operation::download_later) run();
+}
+Work Count::all() const {
+    Work all;
+    for (const Sum& s : sums) all += s.work;
+    return all;
+}
+
+void CountingComm::message(Kind kind, double whole, Element) {
+    calls++;
+    bytes += sends(kind, whole);
+}
+
+// ---- the model, counted ---------------------------------------------------------------------------------------------
+
+void count_step(Model& model, int batches) {
+    model.begin_step();
+    for (int i = 0; i < batches; i++) {
+        model.batch(nullptr, nullptr, model.plan.B, model.plan.S);
+        model.forward();
+        model.loss(true, 1);
+        model.backward(i + 1 == batches);
+    }
+    model.update({}, {}, 0);
+}
+
+Work training_work(const Table& like, const Config& c, int B, int S) {
+    Count count(like);
+    Model model(count.table);
+    const Status s = model.allocate(c, {Use::train, B, S});
+    CHECK(s.ok(), "%s", s.message.c_str());
+    count_step(model);
+    return count.all();
+}
+
+Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan) {
+    Count count(like);
+    CountingComm comm(plan.ranks);
+    Model model(count.table);
+    if (plan.ranks > 1) model.shards.comm = &comm;
+    TRY(model.allocate(c, plan));
+    if (plan.use == Use::train) {
+        count_step(model);
+    } else {
+        model.batch(nullptr, nullptr, plan.B, plan.S);
+        model.forward();
+    }
+    std::vector<MemoryRow> rows = model.memory;
+    rows.push_back({"scratch of the operations", count.scratch});
+    return rows;
+}
+
+int64_t total_bytes(const std::vector<MemoryRow>& rows) {
+    int64_t bytes = 0;
+    for (const MemoryRow& r : rows) bytes += r.bytes;
+    return bytes;
+}

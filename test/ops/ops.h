@@ -1,0 +1,109 @@
+// ops.h - what the tests of operations share. Each lies in one file of this folder, is linked into both test binaries
+// and runs over every table that its binary has: test_all the CPU's, test_cuda the GPU's or the emulated one's.
+//
+// A table is held to the reference by the checks of tools/selftest/, here at awkward sizes; the reference by central
+// differences. What only one device has (a library's choices, kernels of one architecture) is tested in test/test_cpu.cpp
+// and test/cuda/.
+#pragma once
+#include <variant>
+
+#include "tools/selftest/checks.h"
+
+#include "test/test.h"
+
+// What distinguishes a table from those before it in the list: all, or only its matrix products or its attention.
+enum class TablePart { all, products, attention };
+struct TestTable {
+    std::variant<const Ops<float>*, const Ops<bf16>*, const Ops<float, bf16>*> op;
+    Dtype dtype;              // says how much the products may round
+    TablePart part = TablePart::all;
+    bool same_bits = true;    // promised of its products, whatever the number of threads
+};
+
+// Of the binary (test/cpu_tables.cpp, test/cuda/tables.cpp):
+const std::vector<TestTable>& test_tables();
+std::string absent_tables();    // that other machines or builds have, and why not here; "": none
+extern const int ORDERS;        // in which a table may do its work: numbers of threads, schedules of the emulated GPU
+void set_order(int order);      // 0: the usual one
+extern const int EVERY;         // of many sizes one in so many is taken
+extern const bool FAST_EXP;     // the device's exp and division are off by some units of the last place
+
+// f(op, test table) for every table that is like no other in this part.
+template <class F> void each_table(TablePart part, F f) {
+    for (const TestTable& t : test_tables()) {
+        if (t.part != TablePart::all && t.part != part) continue;
+        std::visit([&](auto* op) {
+            CAPTURE(std::string(op->name));
+            f(*op, t);
+        }, t.op);
+    }
+}
+template <class F> void each_table(F f) {
+    each_table(TablePart::all, [&](auto& op, const TestTable&) { f(op); });
+}
+// f() in each order.
+template <class F> void each_order(F f) {
+    for (int order = 0; order < ORDERS; order++) {
+        CAPTURE(order);
+        set_order(order);
+        f();
+    }
+    set_order(0);
+}
+
+#define EXPECT(check)                                                                              \
+    do {                                                                                           \
+        Check expected_ = (check);                                                                 \
+        CAPTURE(expected_.shape); CAPTURE(expected_.output); CAPTURE(expected_.worst);             \
+        CHECK_MESSAGE(expected_.ok(), expected_.op);                                               \
+    } while (0)
+
+typedef std::vector<unsigned char> Bits;
+template <class... A> Bits bits_of(const A&... arrays) {
+    Bits all;
+    for (const Bits& more : {arrays.bits()...}) all.insert(all.end(), more.begin(), more.end());
+    return all;
+}
+// run() gives the bits of what an operation wrote: they are the same in every order.
+template <class F> void expect_same_bits(F run) {
+    Bits first;
+    each_order([&] {
+        const Bits now = run();
+        if (first.empty()) first = now;
+        CHECK((now == first));
+    });
+}
+// The elements that are not numbers are those of which expected(i) is true.
+template <class F> void expect_nan(const Numbers& x, F expected) {
+    int64_t wrong = -1;
+    for (size_t i = 0; i < x.size(); i++)
+        if (std::isnan(x[i]) != expected(int64_t(i)) && wrong < 0) wrong = int64_t(i);
+    CHECK(wrong == -1);    // the first
+}
+
+// Worst error of gradient (n) against central differences of loss() when x (n) moves; relative to |gradient| + a
+// thousandth of its largest element.
+template <class Loss> double gradient_error(Numbers& x, const Numbers& gradient, Loss loss) {
+    double size = 1e-12, worst = 0;
+    for (double g : gradient) size = std::fmax(size, std::fabs(g));
+    for (size_t i = 0; i < gradient.size(); i++) {
+        const double at = x[i], h = 1e-4;
+        auto slope = [&](double step) {
+            x[i] = at + step;
+            const double above = loss();
+            x[i] = at - step;
+            const double below = loss();
+            x[i] = at;
+            return (above - below) / (2 * step);
+        };
+        const double numeric = (4 * slope(h) - slope(2 * h)) / 3;    // Richardson: the error is O(h^4)
+        const double e = std::fabs(numeric - gradient[i]) / (std::fabs(gradient[i]) + 1e-3 * size);
+        worst = std::isnan(e) ? NAN : std::fmax(worst, e);
+    }
+    return worst;
+}
+inline double dot(const Numbers& a, const Numbers& b) {
+    double s = 0;
+    for (size_t i = 0; i < a.size(); i++) s += a[i] * b[i];
+    return s;
+}

@@ -1,0 +1,235 @@
+#include "ops.h"
+
+namespace {
+const AdamW RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+const std::vector<int64_t> SIZES = {1,  2,  3,  4,  5,   7,   8,   15,   16,   17,   31,   33,
+                                    63, 64, 65, 127, 129, 1023, 1024, 1025, 4099, 8191, 8193};
+// What gate leaves for adamw after so many updates.
+Step step_of(int64_t updates, float scale = 1) {
+    const double b1 = double(RATES.beta1), b2 = double(RATES.beta2), t = double(updates);
+    return {1, 1, updates, scale, float(1 / (1 - std::pow(b1, t))), float(1 / (1 - std::pow(b2, t))), 0};
+}
+// A Step where the table can read it.
+struct TableStep {
+    Array<double> memory;
+    TableStep(Memory m, const Step& s) : memory(m, words(s)) {}
+    operator Step*() { return reinterpret_cast<Step*>(static_cast<double*>(memory)); }
+    static Numbers words(const Step& s) {
+        Numbers w(size_t(ceil_div(sizeof s, 8)));
+        memcpy(w.data(), &s, sizeof s);
+        return w;
+    }
+};
+Numbers some_decays(int64_t n) {    // one for 64 elements
+    Numbers d(size_t(ceil_div(n, 64)));
+    for (size_t i = 0; i < d.size(); i++) d[i] = i % 3 != 1;
+    return d;
+}
+}   // namespace
+
+TEST_CASE("adamw: against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int64_t n : SIZES) {
+                EXPECT(check_adamw(op, n, false));
+                EXPECT(check_adamw(op, n, true));
+            }
+        });
+    });
+}
+
+TEST_CASE("adamw: many elements; stochastic rounding is unbiased, and adds the bits that are promised") {
+    each_table([](auto& op) {
+        for (bool with_master : {false, true}) EXPECT(check_adamw(op, 100003, with_master));
+    });
+}
+
+TEST_CASE("adamw: over steps, from nothing, some of them skipped") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        for (int n : {3, 129, 8193}) {
+            const Numbers decays = some_decays(n), zeros(size_t(n), 0);
+            const std::vector<uint8_t> bytes(decays.begin(), decays.end());
+            Numbers w = rounded<float>(random_normal(n, 1));
+            std::vector<float> mean(static_cast<size_t>(n)), square(mean);
+            Array<P> aw(m, w);
+            Array<float> master(m, w), amean(m, zeros), asquare(m, zeros);
+            Array<uint8_t> adecays(m, decays);
+            for (int updates = 1; updates <= 5; updates++) {
+                Numbers g = rounded<float>(random_normal(n, uint64_t(10 + updates)));
+                g[2] = 0;    // a parameter that no loss depends on
+                Step step = step_of(updates, 0.5f);
+                reference_ops().adamw(w.data(), nullptr, mean.data(), square.data(), g.data(), bytes.data(), n, &step,
+                                      RATES, 0);
+                Array<Grad<P>> dw(m, g);
+                for (step.skipped = 0; step.skipped < 2; step.skipped++)
+                    op.adamw(aw, master, amean, asquare, dw, adecays, n, TableStep(m, step), RATES, 0);
+            }
+            Check check;
+            check.expect("master", master, w, 1e-6);
+            check.expect("m", amean, Numbers(mean.begin(), mean.end()), 1e-6);
+            check.expect("v", asquare, Numbers(square.begin(), square.end()), 1e-6);
+            EXPECT(check);
+        }
+    });
+}
+
+TEST_CASE("adamw: rows that decay and rows that do not") {
+    const int n = 64 * 4 + 10;
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        const Numbers zeros(n, 0);
+        Array<P> w(m, Numbers(n, 2));
+        Array<float> master(m, Numbers(n, 2)), mean(m, zeros), square(m, zeros);
+        Array<Grad<P>> dw(m, zeros);
+        Array<uint8_t> decays(m, some_decays(n));
+        op.adamw(w, master, mean, square, dw, decays, n, TableStep(m, step_of(1)), RATES, 0);
+        const Numbers got = master.read();
+        for (size_t i = 0; i < n; i++) CHECK((got[i] < 2) == (i / 64 % 3 != 1));
+    });
+}
+
+TEST_CASE("adamw: NaN and infinity stay where they are") {
+    const int n = 130;
+    Numbers gradient = random_normal(n, 1);
+    gradient[67] = NAN, gradient[129] = INFINITY;
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        for (bool with_master : {false, true}) {
+            const Memory m(op);
+            Array<P> w(m, random_normal(n, 2));
+            Array<float> master(m, random_normal(n, 2)), mean(m, Numbers(n, 0)), square(m, Numbers(n, 1));
+            Array<Grad<P>> dw(m, gradient);
+            Array<uint8_t> decays(m, Numbers(3, 1));
+            op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+                     TableStep(m, step_of(1)), RATES, 1);
+            expect_nan(w.read(), [](int64_t i) { return i == 67 || i == 129; });
+        }
+    });
+}
+
+TEST_CASE("adamw: the same bits in any order, after very many steps") {
+    const int n = 50001;
+    const Numbers weights = random_normal(n, 1), zeros(n, 0);
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        Array<Grad<P>> dw(m, random_normal(n, 2));
+        Array<uint8_t> decays(m, some_decays(n));
+        for (bool with_master : {false, true})
+            expect_same_bits([&] {
+                Array<P> w(m, weights);
+                Array<float> master(m, weights), mean(m, zeros), square(m, zeros);
+                op.adamw(w, with_master ? static_cast<float*>(master) : nullptr, mean, square, dw, decays, n,
+                         TableStep(m, step_of(1000000000000)), RATES, 5);
+                return bits_of(w, master, mean, square);
+            });
+    });
+}
+
+// ---- the step's verdict ---------------------------------------------------------------------------------------------
+
+TEST_CASE("gate: every table against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int n : {1, 2, 31, 32, 33, 150}) EXPECT(check_gate(op, n));
+        });
+    });
+}
+
+TEST_CASE("gate: the reference clips, counts, skips what is over a limit or not finite") {
+    const double squares[] = {9, 16}, broken[] = {9, NAN}, loss = 12;
+    Step step = {};
+    auto run = [&](double total, double scale, const double* parts, Limits limits) {
+        reference_ops().gate(&step, &total, scale, parts, 2, RATES, limits);
+        return step;
+    };
+    auto near = [](float x, double y) { return std::fabs(double(x) - y) <= 1e-6 * y; };
+    Step s = run(loss, 0.25, squares, {});
+    CHECK((s.loss == 3 && s.norm == 5 && s.updates == 1 && s.scale == 1 && !s.skipped));
+    CHECK((near(s.m_scale, 10) && near(s.v_scale, 20)));
+    s = run(loss, 0.25, squares, {.clip = 2});
+    CHECK((s.updates == 2 && s.norm == 5 && near(s.scale, 0.4) && !s.skipped));
+    CHECK((near(s.m_scale, 1 / 0.19) && near(s.v_scale, 1 / 0.0975)));
+    s = run(loss, 0.25, squares, {.clip = 6});
+    CHECK((s.updates == 3 && s.scale == 1));
+    for (const Limits& limits : {Limits{.loss = 2.9}, Limits{.norm = 4.9}}) {
+        s = run(loss, 0.25, squares, limits);
+        CHECK((s.skipped && s.updates == 3 && s.loss == 3 && s.norm == 5));
+    }
+    for (double bad : {double(NAN), double(INFINITY), -double(INFINITY)}) {
+        s = run(bad, 1, squares, {});
+        CHECK((s.skipped && s.updates == 3));
+    }
+    s = run(loss, 0.25, broken, {.clip = 1});
+    CHECK((s.skipped && s.updates == 3 && std::isnan(s.norm)));
+    s = run(loss, 0.25, squares, {.clip = 0, .loss = 3, .norm = 5});    // at the limits
+    CHECK((!s.skipped && s.updates == 4));
+}
+
+// ---- sums and casts -------------------------------------------------------------------------------------------------
+
+TEST_CASE("sums: in double, of squares and of losses") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int64_t n : SIZES) {
+                EXPECT(check_sum_of_squares(op, n));
+                EXPECT(check_add_losses(op, n));
+            }
+            for (int64_t n : {4095, 4096, 12290}) EXPECT(check_sum_of_squares(op, n));
+        });
+    });
+    each_table([](auto& op) {
+        EXPECT(check_sum_of_squares(op, 300000));
+        for (int64_t n : {8192, 20001}) EXPECT(check_add_losses(op, n));
+    });
+}
+
+TEST_CASE("sums: as many blocks as there may be, and larger shares") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        for (int64_t n : {4096 * 1024, 4096 * 1024 + 4097}) {
+            Numbers x(static_cast<size_t>(n));
+            double sum = 0;
+            for (size_t i = 0; i < x.size(); i++) x[i] = double(i % 7), sum += x[i] * x[i];
+            Array<double> out(m, 1);
+            op.sum_of_squares(out, Array<Grad<P>>(m, x), n);
+            CHECK(out.read()[0] == sum);
+        }
+    });
+}
+
+TEST_CASE("sums: the same bits in any order; NaN and infinity come out") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        for (int n : {9001, 300000}) {
+            const Numbers x = random_normal(n, 1);
+            Array<Grad<P>> squares(m, x);
+            Array<float> losses(m, x);
+            expect_same_bits([&] {
+                Array<double> out(m, 1), total(m, Numbers{0});
+                op.sum_of_squares(out, squares, n);
+                op.add_losses(total, losses, n);
+                return bits_of(out, total);
+            });
+        }
+        const int n = 9001;
+        for (int at : {0, 4095, 4096, n - 1}) {
+            Array<double> out(m, 1);
+            Numbers bad = random_normal(n, 1);
+            bad[size_t(at)] = NAN;
+            op.sum_of_squares(out, Array<Grad<P>>(m, bad), n);
+            CHECK(std::isnan(out.read()[0]));
+            bad[size_t(at)] = -INFINITY;
+            op.sum_of_squares(out, Array<Grad<P>>(m, bad), n);
+            CHECK(out.read()[0] == INFINITY);
+        }
+    });
+}
+
+TEST_CASE("casts: exact, of any bits") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int64_t n : SIZES) EXPECT(check_casts(op, n));
+        });
+    });
+    each_table([](auto& op) { EXPECT(check_casts(op, 100001)); });
+}

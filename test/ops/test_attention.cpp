@@ -1,0 +1,306 @@
+#include "ops.h"
+
+namespace {
+int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
+int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
+
+template <class F> void each_attention(F f) {
+    each_table(TablePart::attention, [&](auto& op, const TestTable&) { f(op); });
+}
+struct Shape { int B, S; Heads h; int document = 0; double scale = 1; };
+void both_ways(std::vector<Shape> shapes) {
+    each_attention([&](auto& op) {
+        for (const Shape& s : shapes) {
+            EXPECT(check_attention_forward(op, s.B, s.S, s.h, s.document, s.scale));
+            EXPECT(check_attention_backward(op, s.B, s.S, s.h, s.document, s.scale));
+        }
+    });
+}
+
+// Documents of B sequences of S: each begins at its own places, in order, and after the last of them.
+struct Documents {
+    std::vector<int> start, end;
+    Documents(int S, const std::vector<std::vector<int>>& places) : start(places.size() * size_t(S)), end(start) {
+        for (size_t b = 0; b < places.size(); b++) {
+            const size_t row = b * size_t(S);
+            for (int s = 0; s < S; s++) start[row + size_t(s)] = 0, end[row + size_t(s)] = S;
+            for (int at : places[b])
+                for (int s = 0; s < S; s++)
+                    if (s >= at) start[row + size_t(s)] = at;
+                    else end[row + size_t(s)] = std::min(end[row + size_t(s)], at);
+        }
+    }
+    Heads in(Heads h) const {
+        h.doc_start = start.data(), h.doc_end = end.data();
+        return h;
+    }
+};
+// In a table's memory.
+struct TableDocuments {
+    Array<int> start, end;
+    TableDocuments(Memory m, const Documents& d)
+        : start(m, Numbers(d.start.begin(), d.start.end())), end(m, Numbers(d.end.begin(), d.end.end())) {}
+    Heads in(Heads h) {
+        h.doc_start = start, h.doc_end = end;
+        return h;
+    }
+};
+}   // namespace
+
+// S, head size, heads a group, window and documents: each pair of values in some line.
+TEST_CASE("attention: every mask, group and head size against the reference") {
+    both_ways({{2, 1, {2, 2, 1}},           {1, 2, {4, 2, 64, 2}, 1},      {2, 7, {6, 1, 3, 1}, 3},
+               {1, 31, {2, 2, 7, 65}},      {2, 33, {4, 2, 8, 7}, 3},      {1, 63, {6, 1, 32, 2}},
+               {1, 64, {2, 2, 40, 1}, 40},  {1, 64, {6, 1, 64}, 1},        {2, 65, {2, 1, 64, 63}, 40},
+               {1, 65, {2, 2, 96, 2}, 3},   {1, 127, {1, 1, 128, 65}, 3},  {1, 128, {3, 1, 8, 128}, 40},
+               {1, 129, {2, 1, 7}, 40},     {1, 129, {1, 1, 96, 1}},       {1, 130, {2, 2, 64, 64}, 1},
+               {1, 200, {2, 1, 40, 65}},    {1, 200, {1, 1, 64}, 130},     {1, 130, {1, 1, 16, 2}},
+               {1, 33, {1, 1, 257}},        {1, 65, {2, 1, 256, 7}, 40}});
+}
+
+TEST_CASE("attention: lengths and head sizes against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int lengths[] = {1, 2, 33, 63, 64, 65, 95, 97, 129, 130, 257, 259, 300};
+    const int sizes[] = {4, 8, 9, 16, 20, 31, 32, 33, 64, 80, 96, 127, 128};
+    std::vector<Shape> shapes;
+    int k = 0;
+    for (int S : lengths)
+        for (int HS : sizes) {
+            Heads h = kinds[k % 3];
+            h.HS = HS;
+            if (k++ % EVERY == 0) shapes.push_back({S < 100 ? 2 : 1, S, h});
+        }
+    shapes.push_back({8, 100, {4, 4, 32}});    // many heads: the CPU does not split dQ
+    shapes.push_back({1, 600, {2, 1, 16}});    // several tiles of keys: sums are brought to new maxima
+    shapes.push_back({1, 600, {2, 1, 33}});
+    shapes.push_back({2, 130, {2, 2, 1}});
+    both_ways(shapes);
+}
+
+TEST_CASE("attention: windows and documents against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int lengths[] = {66, 130, 200, 290}, sizes[] = {8, 20, 33, 64};
+    std::vector<Shape> shapes;
+    int k = 0;
+    for (int window : {0, 1, 2, 31, 64, 65, 129, 1000})
+        for (int document : {0, 1, 5, 40, 200}) {
+            Heads h = kinds[k % 3];
+            h.HS = sizes[(k + k / 9) % 4], h.window = window;
+            if (k++ % EVERY == 0) shapes.push_back({2, lengths[k / 3 % 4], h, document});
+        }
+    both_ways(shapes);
+}
+
+// Sequences that differ, and documents that begin and end where tiles of keys and strips of queries do.
+TEST_CASE("attention: documents at the edges of tiles") {
+    const int S = 290;
+    const std::vector<int> edges = {0, 1, 63, 64, 65, 95, 127, 129, 257}, halves = {S / 2}, none;
+    std::vector<int> each(S);
+    for (int s = 0; s < S; s++) each[size_t(s)] = s;
+    const Documents kinds[] = {{S, {edges, halves}}, {S, {halves, each}}, {S, {none, edges}}, {S, {each, edges}}};
+    std::vector<Shape> shapes;
+    int k = 0;
+    for (const Documents& documents : kinds)
+        for (Heads h : {Heads{2, 2, 8}, Heads{4, 2, 64, 31}, Heads{3, 1, 20, 64}})
+            if (k++ % EVERY == 0)
+                shapes.push_back({2, S, documents.in(h)});
+    both_ways(shapes);
+}
+
+TEST_CASE("attention: large scores") {
+    each_attention([]<class T, class P>(const Ops<T, P>& op) {
+        // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
+        for (auto [scale, limit] : {std::pair{6.0, sizeof(T) == 2 ? 1 : 10}, {30.0, sizeof(T) == 2 ? 1 : 100}}) {
+            const Check check = check_attention_forward(op, 1, 100, {2, 1, 32}, 0, scale);
+            CAPTURE(scale); CAPTURE(check.worst);
+            CHECK(check.worst < limit);
+        }
+        EXPECT(check_attention_backward(op, 1, 100, {2, 1, 64}, 0, 3));
+    });
+}
+
+TEST_CASE("attention: the same bits in any order") {
+    const int S = 130;
+    const Documents places(S, std::vector<std::vector<int>>(9, {50, 64, 100}));
+    each_attention([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        TableDocuments documents(m, places);
+        auto same = [&](int B, Heads h) {
+            Array<T> qkv(m, random_normal(packed(B, S, h), 1)), dy(m, random_normal(heads(B, S, h), 2));
+            expect_same_bits([&] {
+                Array<T> y(m, dy.size()), dqkv(m, qkv.size());
+                Array<float> lse(m, int64_t(B) * h.NH * S);
+                op.attention_forward(y, lse, qkv, B, S, h);
+                op.attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
+                return bits_of(y, lse, dqkv);
+            });
+        };
+        same(1, {4, 2, 20}), same(1, {4, 2, 20, 40});
+        same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70}));
+        same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
+    });
+}
+
+TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
+    const int S = 140, at = 125, HS = 32;
+    const Documents places(S, {{at - 3, at + 3}});    // the next one begins with a tile of keys, within a strip of queries
+    Numbers numbers = random_normal(S * 6 * HS, 1);
+    numbers[size_t((at * 6 + 2) * HS + 5)] = NAN;    // k of head 0
+    each_attention([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        TableDocuments documents(m, places);
+        Array<T> qkv(m, numbers), y(m, S * 2 * HS);
+        Array<float> lse(m, 2 * S);
+        for (Heads h : {Heads{2, 2, HS}, Heads{2, 2, HS, 10}, documents.in({2, 2, HS})}) {
+            const int last = h.window ? at + 10 : h.doc_start ? at + 3 : S;
+            op.attention_forward(y, lse, qkv, 1, S, h);
+            expect_nan(y.read(), [&](int64_t i) {
+                const int64_t s = i / (2 * HS);
+                return s >= at && s < last && i % (2 * HS) < HS;
+            });
+        }
+    });
+}
+
+// ---- generation -----------------------------------------------------------------------------------------------------
+
+namespace {
+struct Call { int B, S, pos, maxT; Heads h; };
+void cached(std::vector<Call> calls) {
+    each_table([&](auto& op) {
+        for (const Call& c : calls) EXPECT(check_attention_cached(op, c.B, c.S, c.pos, c.maxT, c.h));
+    });
+}
+// Rows from..to of each of B sequences of S rows.
+Numbers rows(const Numbers& x, int B, int S, int from, int to) {
+    const int64_t row = int64_t(x.size()) / (int64_t(B) * S);
+    Numbers out;
+    for (int b = 0; b < B; b++)
+        out.insert(out.end(), x.begin() + (int64_t(b) * S + from) * row, x.begin() + (int64_t(b) * S + to) * row);
+    return out;
+}
+// A sequence in calls of these lengths equals the whole at once, and nothing behind it is written.
+template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, std::vector<int> calls, int spare) {
+    int S = 0, pos = 0;
+    for (int n : calls) S += n;
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
+    const Memory m(op);
+    const int maxT = S + spare;
+    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1));
+    Numbers whole(size_t(heads(B, S, h)));
+    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
+    reference_ops().attention_forward(whole.data(), lse.data(), qkv.data(), B, S, h);
+    Array<T> k(m, Numbers(size_t(B) * h.NKV * maxT * h.HS, 77)), v(m, Numbers(size_t(k.size()), 77));
+    for (int n : calls) {
+        Array<T> part(m, rows(qkv, B, S, pos, pos + n)), y(m, heads(B, n, h));
+        Array<int> p(m, Numbers{double(pos)});
+        op.attention_cached(y, k, v, part, B, n, p, maxT, h);
+        Check check;
+        check.op = "y at " + std::to_string(pos);
+        check.expect("y", y, rows(whole, B, S, pos, pos + n), sizeof(T) == 2 ? 5e-3 : 1e-5);
+        EXPECT(check);
+        pos += n;
+    }
+    bool untouched = k.intact() && v.intact();
+    const Numbers keys = k.read(), values = v.read();
+    for (size_t i = 0; i < keys.size(); i++)
+        if (int(i / size_t(h.HS) % size_t(maxT)) >= S) untouched = untouched && keys[i] == 77 && values[i] == 77;
+    CHECK(untouched);
+}
+}   // namespace
+
+// On a GPU with 64 elements a head a round is 64 keys, and the only head of a sequence is split into as many parts as
+// rounds.
+TEST_CASE("attention cached: one position, wherever the splits end") {
+    std::vector<Call> calls;
+    for (int pos : {0, 1, 62, 63, 64, 65, 127, 128, 190, 191, 192, 200}) calls.push_back({1, 1, pos, 201, {1, 1, 64}});
+    for (int pos : {63, 64, 130, 299}) calls.push_back({1, 1, pos, 300, {2, 2, 64, 65}});
+    for (int pos : {15, 16, 17, 32, 60}) calls.push_back({2, 1, pos, 61, {2, 1, 256}});
+    calls.push_back({1, 1, 1500, 1537, {1, 1, 64}});    // more rounds than splits
+    calls.push_back({40, 1, 70, 71, {1, 1, 64}});       // no splits
+    cached(calls);
+}
+
+TEST_CASE("attention cached: head sizes, groups, windows") {
+    cached({{2, 1, 40, 50, {2, 2, 1}},       {1, 1, 700, 701, {3, 1, 3, 600}},    {3, 1, 9, 10, {4, 2, 7, 1}},
+            {1, 1, 520, 530, {6, 2, 8}},     {1, 1, 300, 301, {4, 2, 20}},        {2, 1, 140, 150, {5, 1, 32, 130}},
+            {1, 1, 97, 98, {8, 1, 80}},      {1, 1, 97, 98, {6, 3, 96, 40}},      {2, 1, 60, 77, {4, 1, 128}},
+            {1, 1, 40, 41, {4, 2, 257}},     {1, 1, 20, 21, {2, 1, 1024}},        {1, 1, 5, 6, {1, 1, 1032}}});
+}
+
+TEST_CASE("attention cached: several positions at once") {
+    cached({{2, 2, 0, 9, {2, 2, 7}},
+            {1, 64, 0, 64, {2, 1, 64}},
+            {2, 33, 40, 80, {4, 2, 40, 20}},
+            {1, 70, 60, 133, {3, 1, 8, 65}},
+            {1, 3, 127, 131, {2, 2, 128}}});
+}
+
+TEST_CASE("attention cached: a sequence in calls of any length equals the whole") {
+    each_table([](auto& op) {
+        in_calls(op, 1, {2, 2, 64}, {1, 1, 1, 61, 1, 1, 70, 1}, 3);
+        in_calls(op, 1, {2, 2, 16}, {1, 1, 1, 5, 1, 60, 1, 64, 2}, 3);
+        in_calls(op, 2, {4, 2, 20, 30}, {7, 1, 1, 50, 1}, 0);
+        in_calls(op, 2, {3, 1, 64}, {65, 1, 1}, 10);
+        in_calls(op, 1, {3, 1, 136}, {1, 16, 1}, 10);
+        in_calls(op, 1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the CPU's keys
+        in_calls(op, 1, {2, 1, 16, 300}, {600, 1, 1}, 3);          // more than one in the window
+        int k = 0;
+        for (int window : {1, 2, 31, 64, 65, 256, 1000})
+            in_calls(op, 2, {4, 2, k++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
+    });
+}
+
+TEST_CASE("attention cached: the same bits in any order") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        const int B = 2, maxT = 610;
+        for (Heads h : {Heads{2, 2, 64}, Heads{6, 2, 64}, Heads{4, 2, 24}})
+            for (int at : {200, 599}) {
+                Array<T> qkv(m, random_normal(packed(B, 1, h), 1)), k(m, random_normal(B * h.NKV * maxT * h.HS, 2));
+                Array<T> v(m, random_normal(k.size(), 3));
+                Array<int> pos(m, Numbers{double(at)});
+                expect_same_bits([&] {
+                    Array<T> y(m, heads(B, 1, h));
+                    op.attention_cached(y, k, v, qkv, B, 1, pos, maxT, h);
+                    return y.bits();
+                });
+            }
+    });
+}
+
+// ---- the reference --------------------------------------------------------------------------------------------------
+
+TEST_CASE("attention: documents are as if each were alone; a window of 1 copies v") {
+    const int S = 9, HS = 3;
+    const Heads h = {2, 1, HS};
+    const int64_t row = 4 * HS, width = 2 * HS;
+    const Numbers qkv = random_normal(packed(1, S, h), 1);
+    Numbers y(heads(1, S, h)), alone(y), copied(y);
+    std::vector<float> lse(2 * S);
+    const Documents d(S, {{2, 3}});
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, d.in(h));
+    for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}})
+        reference_ops().attention_forward(&alone[size_t(from * width)], lse.data(), &qkv[size_t(from * row)], 1,
+                                          to - from, h);
+    CHECK(y == alone);
+    reference_ops().attention_forward(copied.data(), lse.data(), qkv.data(), 1, S, {2, 1, HS, 1});
+    for (int i = 0; i < S * width; i++) CHECK(copied[size_t(i)] == qkv[size_t(i / width * row + 3 * HS + i % HS)]);
+}
+
+TEST_CASE("attention: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int B = 2, S = 5;
+    const Documents documents(S, {{2}, {1, 4}});
+    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2})}) {
+        Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
+        std::vector<float> lse(size_t(B) * h.NH * S);
+        auto loss = [&] {
+            op.attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
+            return dot(y, g);
+        };
+        loss();
+        op.attention_backward(d.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
+        CHECK(gradient_error(qkv, d, loss) < 1e-5);    // lse is float
+    }
+}

@@ -1,0 +1,180 @@
+#include "ops.h"
+
+#include <array>
+
+namespace {
+constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
+struct Shape { int N, C, OC; };
+
+// Each argument that may be null is, in some shape of each list.
+template <class T, class P> void each_use(const Ops<T, P>& op, Dtype dtype, Shape s, int variant) {
+    for (int i : {0, 1})
+        EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
+    EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype));
+}
+void each_shape(std::vector<Shape> shapes) {
+    each_table(TablePart::products, [&](auto& op, const TestTable& t) {
+        int variant = 0;
+        for (Shape s : shapes) each_use(op, t.dtype, s, variant++);
+    });
+}
+}   // namespace
+
+TEST_CASE("linear: against the reference, small") {
+    std::vector<Shape> shapes;
+    for (int N : {1, 2, 3, 4, 5, 7, 31, 33, 65, 70})
+        for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {1, 18}, {3, 20}, {7, 1}, {7, 24}, {8, 7}, {24, 100}, {31, 48},
+                             {32, 257}, {33, 50}, {96, 24}, {96, 100}, {96, 113}, {100, 96}})
+            shapes.push_back({N, C, OC});
+    each_shape(shapes);
+}
+
+TEST_CASE("linear: against the reference, long rows and several blocks") {
+    std::vector<Shape> shapes;
+    for (int N : {1, 2, 3, 4, 5, 7, 31, 65}) shapes.push_back({N, 769, 50});
+    // Few rows: of groups of one to four; too long for L1; a multiple of a page
+    for (Shape s : {Shape{6, 70, 19}, {9, 33, 21}, {16, 40, 20}, {17, 40, 20}, {16, 512, 50}, {2, 4099, 7},
+                    {4, 3072, 18}, {8, 3072, 5}})
+        shapes.push_back(s);
+    // Several blocks of each dimension, either operand the larger one
+    for (Shape s : {Shape{300, 130, 500}, {20, 1700, 90}, {150, 70, 2500}, {1700, 33, 20}, {2500, 16, 16}})
+        shapes.push_back(s);
+    each_shape(shapes);
+}
+
+TEST_CASE("linear: a long row of weights is shared by warps") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (int N : {1, 4})
+                for (int C : {513, 600, 1032, 1504, 2056}) {
+                    EXPECT(check_linear_forward(op, N, C, 9, true, Residual::apart));
+                    EXPECT(check_linear_gelu_forward(op, N, C, 3));
+                }
+        });
+    });
+}
+
+TEST_CASE("linear: sums over many rows") {
+    each_order([] {
+        each_table(TablePart::products, [](auto& op, const TestTable& t) {
+            EXPECT(check_linear_backward(op, 33, 1, 40, false, true, t.dtype));
+            EXPECT(check_linear_backward(op, 129, 1, 300, false, true, t.dtype));    // on a GPU three ranges
+            EXPECT(check_linear_backward(op, 8197, 1, 3, false, true, t.dtype));     // 128 ranges of more than 64 rows
+        });
+    });
+}
+
+TEST_CASE("linear: with GELU, against the reference") {
+    each_table(TablePart::products, [](auto& op, const TestTable& t) {
+        if (!op.linear_gelu_forward) return;    // optional
+        auto both_ways = [&](Shape s) {
+            EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype));
+            EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype));
+        };
+        for (int N : {1, 3, 4, 5, 33})
+            for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24},
+                                 {100, 96}})
+                both_ways({N, C, OC});
+        both_ways({49, 100, 130}), both_ways({200, 1700, 50});
+    });
+}
+
+TEST_CASE("linear: gradients add to what is there, dx does not") {
+    const int N = 6, C = 8, OC = 16;
+    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+        const Memory m(op);
+        Array<T> dx(m, N * C), dy(m, Numbers(N * OC, 1)), x(m, Numbers(N * C, 1));
+        Array<P> w(m, Numbers(OC * C, 0.5));
+        Array<Grad<P>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
+        for (int times = 1; times <= 3; times++) {
+            op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+            CHECK(dx.read() == Numbers(N * C, OC * 0.5));
+            CHECK(dw.read() == Numbers(OC * C, 100 + times * N));
+            CHECK(db.read() == Numbers(OC, 1000 + times * N));
+        }
+    });
+}
+
+TEST_CASE("linear: pointers of any alignment") {
+    const int N = 9, C = 16, OC = 24;
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        typedef std::conditional_t<sizeof(P) == 2, bf16, T> In;    // what products see of x
+        const Numbers x = rounded<In>(random_normal(N * C, 1)), w = rounded<P>(random_normal(OC * C, 2));
+        Numbers y(size_t(N * OC));
+        reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
+        for (int at : {0, 1, 2, 4, 8, 0}) {
+            Numbers shifted(size_t(at), NAN);
+            shifted.insert(shifted.end(), x.begin(), x.end());
+            Array<T> x_in(m, shifted), y_out(m, N * OC + at);
+            Array<P> w_in(m, w);
+            op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC);
+            Numbers got = y_out.read();
+            got.erase(got.begin(), got.begin() + at);
+            CHECK(Check::error_over_limit(got, y, ROUNDING<T>) <= 1);
+        }
+    });
+}
+
+TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
+    const int C = 40, OC = 30;
+    const uint32_t all_ones = 0x7fffffff;    // rounding as an integer would turn this NaN into -0
+    float nan;
+    memcpy(&nan, &all_ones, 4);
+    each_table(TablePart::products, [&]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+        const Memory m(op);
+        for (int N : {1, 2, 3, 4, 6, 9, 20})
+            for (double bad : {double(nan), double(INFINITY)}) {
+                Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2);
+                x[size_t((N - 1) * C + 11)] = bad;
+                w[size_t(7 * C + 39)] = double(nan);
+                Array<T> x_in(m, x), y(m, N * OC);
+                Array<P> w_in(m, w);
+                op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC);
+                Numbers got = y.read();
+                for (double& v : got)
+                    if (std::isinf(v)) v = NAN;
+                expect_nan(got, [&](int64_t i) { return i / OC == N - 1 || i % OC == 7; });
+            }
+    });
+}
+
+TEST_CASE("linear: the same bits each time and in any order") {
+    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+        if (!t.same_bits) return;
+        const Memory m(op);
+        for (auto [N, C, OC] : {Shape{3, 24, 104}, {700, 24, 104}, {3, 200, 300}, {3, 3072, 70}, {13, 65, 83},
+                                {64, 96, 288}, {33, 769, 50}, {2048, 16, 16}, {256, 384, 1152}, {512, 128, 65}}) {
+            if (EVERY > 1 && int64_t(N) * C * OC > 3000000) continue;
+            CAPTURE(N); CAPTURE(C); CAPTURE(OC);
+            const Numbers dw_start = random_normal(int64_t(OC) * C, 9), db_start = random_normal(std::max(OC, C), 9);
+            Array<T> x(m, random_normal(N * C, 1)), dy(m, random_normal(N * OC, 4));
+            Array<P> w(m, random_normal(int64_t(OC) * C, 2)), b(m, random_normal(OC, 3));
+            expect_same_bits([&] {
+                Array<T> y(m, N * OC), pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
+                Array<Grad<P>> dw(m, dw_start), db(m, db_start), sum(m, db_start);
+                op.linear_forward(out, x, w, b, dy, N, C, OC);
+                op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+                if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC);
+                if (op.linear_gelu_backward) op.linear_gelu_backward(dpre, dw, db, sum, dy, x, w, x, N, C, OC);
+                return bits_of(out, y, pre, dx, dpre, dw, db, sum);
+            });
+        }
+    });
+}
+
+TEST_CASE("linear: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int N = 4, C = 3, OC = 5;
+    Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2), b = random_normal(OC, 3);
+    Numbers r = random_normal(N * OC, 4), g = random_normal(N * OC, 5), y(N * OC), dx(N * C), dw(OC * C), db(OC);
+    auto loss = [&] {
+        op.linear_forward(y.data(), x.data(), w.data(), b.data(), r.data(), N, C, OC);
+        return dot(y, g);
+    };
+    op.linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(), w.data(), N, C, OC);
+    CHECK(gradient_error(x, dx, loss) < 1e-8);
+    CHECK(gradient_error(w, dw, loss) < 1e-8);
+    CHECK(gradient_error(b, db, loss) < 1e-8);
+    CHECK(gradient_error(r, g, loss) < 1e-8);
+}

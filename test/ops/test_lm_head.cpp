@@ -1,0 +1,165 @@
+#include "ops.h"
+
+namespace {
+template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int Vp) {
+    EXPECT(check_cross_entropy(op, N, V, Vp, false, false));
+    EXPECT(check_cross_entropy(op, N, V, Vp, true, false));
+    EXPECT(check_cross_entropy(op, N, V, Vp, true, true));
+}
+struct Row { double loss; Numbers gradient; };
+// One row of V logits, and NaN in its padding.
+template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, int V, int target) {
+    const Memory m(op);
+    Array<T> x(m, logits);
+    Array<float> loss(m, 1);
+    Array<int> y(m, Numbers{double(target)});
+    op.cross_entropy(loss, x, x, y, 1, 1, V, int(logits.size()));
+    return {loss.read()[0], x.read()};
+}
+}   // namespace
+
+TEST_CASE("cross entropy: against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int V : {1, 2, 3, 7, 17, 31, 33, 65, 257}) {
+                each_use(op, 3, V, V);
+                each_use(op, 2, V, int(round_up(V, 16)));
+                each_use(op, 7, V, V + 3);
+            }
+            each_use(op, 2, 1000, 1200);
+        });
+    });
+}
+
+TEST_CASE("cross entropy: rows of many logits") {
+    each_order([] {
+        each_table([]<class T, class P>(const Ops<T, P>& op) {
+            for (int V : {4095, 4100, sizeof(T) == 2 ? 13001 : 9001}) {    // the last: 26 or 36 KB a row
+                each_use(op, 2, V, int(round_up(V, 104)));
+                each_use(op, 1, V, V | 1);
+            }
+        });
+    });
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        each_use(op, 2, 50257, 50304);    // float: 201 KB, two rows never fit a GPU's shared memory; bf16: they fit sm_90
+        if (sizeof(T) == 2) each_use(op, 2, 128256, 128256);
+    });
+}
+
+TEST_CASE("cross entropy: the same bits in place, without gradients and in any order") {
+    const int N = 5, V = 5003, Vp = 5008;
+    Numbers logits = random_normal(N * Vp, 1, 5);
+    for (int i = 0; i < N * Vp; i++)
+        if (i % Vp >= V) logits[size_t(i)] = NAN;
+    const std::vector<int> target = random_tokens(N, V, 2);
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        Array<int> y(m, Numbers(target.begin(), target.end()));
+        expect_same_bits([&] {
+            Array<float> a(m, N), b(m, N), c(m, N);
+            Array<T> x(m, logits), same(m, logits), d(m, N * Vp);
+            const Bits before = x.bits();
+            op.cross_entropy(a, nullptr, x, y, 0.1f, N, V, Vp);
+            op.cross_entropy(b, d, x, y, 0.1f, N, V, Vp);
+            op.cross_entropy(c, same, same, y, 0.1f, N, V, Vp);
+            CHECK(x.bits() == before);
+            CHECK(same.bits() == d.bits());
+            CHECK((a.bits() == b.bits() && a.bits() == c.bits()));
+            return bits_of(a, d);
+        });
+    });
+}
+
+TEST_CASE("cross entropy: logits of some 1e4, and one of minus infinity") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        for (int V : {3, 33, 4100}) {
+            const int N = 7;
+            Numbers logits = rounded<T>(random_normal(N * V, 1, 1e4)), d(logits.size());
+            const std::vector<int> target = random_tokens(N, V, 2);
+            logits[size_t((target[0] + 1) % V)] = -INFINITY;
+            std::vector<float> loss(N);
+            reference_ops().cross_entropy(loss.data(), d.data(), logits.data(), target.data(), 0.5f, N, V, V);
+            Array<T> x(m, logits), dx(m, N * V);
+            Array<int> y(m, Numbers(target.begin(), target.end()));
+            Array<float> losses(m, N);
+            op.cross_entropy(losses, dx, x, y, 0.5f, N, V, V);
+            Check check;
+            check.expect("loss", losses, Numbers(loss.begin(), loss.end()), ROUNDING<float>);
+            check.expect("dlogits", dx, d, ROUNDING<T>);
+            EXPECT(check);
+        }
+    });
+}
+
+TEST_CASE("cross entropy: extreme logits") {
+    const int V = 300, Vp = 304;
+    auto logits = [&](double x) {
+        Numbers l(size_t(Vp), x);
+        for (int v = V; v < Vp; v++) l[size_t(v)] = NAN;
+        return l;
+    };
+    each_table([&](auto& op) {
+        Numbers l = logits(-1000);
+        l[5] = 1000;    // the target's probability is 0 in any float
+        Row r = row(op, l, V, 7);
+        CHECK(r.loss == doctest::Approx(2000));
+        CHECK(r.gradient[5] == 1);
+        CHECK(r.gradient[7] == -1);
+        CHECK(r.gradient[8] == 0);
+
+        l = logits(-INFINITY);    // masked but for two
+        l[299] = l[0] = 3e38;
+        r = row(op, l, V, 299);
+        CHECK(r.loss == doctest::Approx(std::log(2)));
+        CHECK(r.gradient[0] == doctest::Approx(0.5));
+        CHECK(r.gradient[299] == doctest::Approx(-0.5));
+        CHECK(r.gradient[1] == 0);
+        CHECK(row(op, l, V, 1).loss == INFINITY);
+
+        for (double bad : {double(NAN), double(INFINITY)})
+            for (int at : {0, 150, 299}) {
+                l = logits(1);
+                l[size_t(at)] = bad;
+                r = row(op, l, V, 2);
+                CHECK(std::isnan(r.loss));
+                CHECK(std::isnan(r.gradient[1]));
+                CHECK(r.gradient[V] == 0);    // padding stays clean even then
+            }
+        CHECK(std::isnan(row(op, logits(-INFINITY), V, 2).loss));
+    });
+}
+
+TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
+    const int N = 5;
+    for (int V : {40, 5000})
+        each_table([&]<class T, class P>(const Ops<T, P>& op) {
+            const Memory m(op);
+            Numbers logits = random_normal(N * V, 1);
+            logits[size_t(V + 13)] = NAN, logits[size_t(4 * V - 1)] = INFINITY;
+            Array<T> x(m, logits);
+            Array<float> loss(m, N);
+            Array<int> y(m, Numbers{3, 4, 5, 6, 7});
+            op.cross_entropy(loss, x, x, y, 1, N, V, V);
+            expect_nan(loss.read(), [](int64_t n) { return n == 1 || n == 3; });
+            expect_nan(x.read(), [&](int64_t i) { return i / V == 1 || i / V == 3; });
+        });
+}
+
+TEST_CASE("cross entropy: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int V = 9, Vp = 12;
+    for (int t : {0, 4, 8}) {
+        Numbers logits = random_normal(Vp, 1, 2), d(Vp);
+        float unused;
+        op.cross_entropy(&unused, d.data(), logits.data(), &t, 1, 1, V, Vp);
+        // the loss that the table returns is a float: too coarse for differences
+        auto loss = [&] {
+            double s = 0;
+            for (int v = 0; v < V; v++) s += std::exp(logits[size_t(v)]);
+            return std::log(s) - logits[size_t(t)];
+        };
+        CHECK(unused == doctest::Approx(loss()).epsilon(1e-6));
+        CHECK(gradient_error(logits, d, loss) < 1e-7);
+    }
+}

@@ -1,0 +1,344 @@
+// test_cpu.cpp - what the CPU's tables alone have: instruction sets, our own product, whose products are taken, scratch,
+// memory. Its operations are tested in test/ops/.
+#include "layers/cpu.h"
+
+#include "ops/ops.h"
+
+#include <array>
+#include <unistd.h>
+
+namespace {
+// Seeded normal numbers, rounded to T.
+template <class T> std::vector<T> normal(int64_t n, uint64_t stream) {
+    std::vector<T> x;
+    for (double v : random_normal(n, stream)) x.push_back(as<T>(v));
+    return x;
+}
+template <class T> Numbers numbers(const std::vector<T>& x) {
+    Numbers out;
+    for (T v : x) out.push_back(number(v));
+    return out;
+}
+// |error| of a float sum of n products against the size of the result
+double tolerance(int n) { return 3e-7 * (2 + std::sqrt(double(n))); }
+
+// f(ops) for every instruction set of this machine, with parameters of type P.
+template <class P = float, class F> void each_isa(F f) {
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (cpu_supports(Isa(i))) {
+            const Ops<float, P>& ops = cpu_ops_isa<P>(Isa(i));
+            CAPTURE(std::string(ops.name));
+            f(ops);
+        }
+}
+}   // namespace
+
+// ---- one instruction set ---------------------------------------------------------------------------------------------
+
+// Distance in units of the last place of a double result rounded to float, denormals included.
+static double ulps(float got, double want) {
+    if (std::isinf(float(want))) return got == float(want) ? 0 : INFINITY;
+    int exponent;
+    frexp(want, &exponent);
+    return std::fabs(double(got) - want) / std::ldexp(1.0, std::max(exponent - 24, -149));
+}
+
+TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
+    const int n = 1 << 16;
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        CAPTURE(i);
+        double worst = 0;
+        for (double from = -110; from < 95; from += 5) {
+            std::vector<float> x(n), y(n);
+            for (int j = 0; j < n; j++) x[size_t(j)] = float(from + 5.0 * j / n);
+            cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), n);
+            for (int j = 0; j < n; j++) worst = std::fmax(worst, ulps(y[size_t(j)], std::exp(double(x[size_t(j)]))));
+        }
+        CHECK(worst < 2);
+        std::vector<float> x = {0,      -0.0f,     -INFINITY, INFINITY, NAN,    88.72283f,
+                                88.73f, -103.97f, -104,      1e30f,    -1e30f, 1e-30f};
+        std::vector<float> y(x.size());
+        cpu_loops<float>(Isa(i)).exponentials(y.data(), x.data(), int64_t(x.size()));
+        CHECK(y[0] == 1);
+        CHECK(y[1] == 1);
+        CHECK(y[2] == 0);
+        CHECK(y[3] == INFINITY);
+        CHECK(std::isnan(y[4]));
+        CHECK(std::isfinite(y[5]));
+        CHECK(y[6] == INFINITY);
+        CHECK(y[7] > 0);
+        CHECK(y[8] == 0);
+        CHECK(y[9] == INFINITY);
+        CHECK(y[10] == 0);
+        CHECK(y[11] == 1);
+    }
+}
+
+// round: A, and B where it is float, are rounded to bf16.
+template <class P> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool round) {
+    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(round); CAPTURE(sizeof(P));
+    auto a = normal<float>(M * K, 1);
+    auto b = normal<P>(K * N, 2);
+    Numbers ar = numbers(a), br = numbers(b);
+    if (round) ar = rounded<bf16>(ar), br = rounded<bf16>(br);
+    const int ra = at ? 1 : K, ca = at ? M : 1, rb = bt ? 1 : N, cb = bt ? K : 1;
+    std::vector<double> want(M * N);
+    for (int m = 0; m < M; m++)
+        for (int n = 0; n < N; n++)
+            for (int k = 0; k < K; k++)
+                want[size_t(m * N + n)] += ar[size_t(m * ra + k * ca)] * br[size_t(k * rb + n * cb)];
+    Guarded<float> c(M * N), sum(M * N, 1);
+    const Loops<P>& loops = cpu_loops<P>(isa);
+    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, c, false, round});
+    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, sum, true, round});
+    for (int64_t j = 0; j < M * N; j++) sum[j] -= 1;
+    CHECK(relative_error(c.data(), want.data(), M * N) < tolerance(K));
+    CHECK(relative_error(sum.data(), want.data(), M * N) < tolerance(K));
+    CHECK((c.intact() && sum.intact()));
+}
+
+TEST_CASE("cpu: our own product against the reference, whatever the library") {
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        for (auto [M, N, K] :
+             {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
+              {1400, 1500, 5}, {9, 50, 3201}})
+            for (int form = 0; form < 4; form++) {
+                for (bool round : {false, true}) own_product<float>(Isa(i), M, N, K, form & 1, form & 2, round);
+                own_product<bf16>(Isa(i), M, N, K, form & 1, form & 2, true);
+            }
+        auto a = normal<float>(100 * 500, 1), b = normal<float>(500 * 130, 2);
+        expect_same_bits([&] {
+            std::vector<float> c(100 * 130);
+            cpu_loops<float>(Isa(i)).matmul({100, 130, 500, a.data(), 500, 1, b.data(), 130, 1, c.data()});
+            const auto* bytes = reinterpret_cast<const unsigned char*>(c.data());
+            return Bits(bytes, bytes + c.size() * sizeof(float));
+        });
+    }
+}
+
+TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
+    each_isa<float>([&](const Ops<float>& op) {
+        const int N = 50, C = 90, OC = 130;
+        auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
+        std::vector<float> pre(size_t(N) * OC), y(pre), pre1(pre), y1(pre);
+        op.linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
+        op.gelu_forward(y.data(), pre.data(), N * OC);
+        op.linear_gelu_forward(y1.data(), pre1.data(), x.data(), w.data(), b.data(), N, C, OC);
+        CHECK(pre == pre1);
+        CHECK(y == y1);
+    });
+}
+
+TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
+    if (!onednn_ops<float>(Isa::base)) SKIP("this build has no oneDNN");
+    for (int i = 0; i < ISA_COUNT; i++) {
+        const Ops<float>* library = cpu_supports(Isa(i)) ? onednn_ops<float>(Isa(i)) : nullptr;
+        if (!library) continue;
+        Ops<float> own = cpu_ops_isa<float>(Isa(i));
+        CHECK((library->linear_forward != own.linear_forward));
+        // All else is tested on our own table (test/ops/).
+        own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
+        own.linear_gelu_forward = library->linear_gelu_forward;
+        own.linear_gelu_backward = library->linear_gelu_backward;
+#define OPERATION(name, need, arguments) CHECK((own.name == library->name));
+#include "layers/operations.inc"
+#undef OPERATION
+    }
+}
+
+static float nearest(float x) { return to_float(to_bf16(x)); }
+TEST_CASE("cpu: attention, what the products of bf16 round, and what not") {
+    if (!cpu_supports(Isa::avx512bf16)) SKIP("this CPU has no bf16 products");
+    const Ops<float, bf16>& op = cpu_ops_isa<bf16>(Isa::avx512bf16);
+    const Heads h = {1, 1, 4};
+    // Two positions; the second weighs v of the first by p = exp(-3/4), its own by 1.
+    const float own = 0.3f, third = 1.0f / 3, e = std::exp(-0.75f), p = nearest(e), total = 1 + e;
+    const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,     //
+                         1, 0, 0, 0, 1.5, 0, 0, 0, 0, 0,     1, own};
+    float y[8], lse[2];
+    op.attention_forward(y, lse, qkv, 1, 2, h);
+    const float want[] = {1, nearest(third), 0, 0, p / total, p * nearest(third) / total, 1 / total,
+                          nearest(own) / total};
+    for (int d = 0; d < 8; d++) CHECK(std::fabs(y[d] - want[d]) < 1e-6);
+    CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
+    CHECK(std::fabs(p / e - 1) > 1e-4);    // else this is no test
+    // dy of the second alone: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, the sums' terms rounded.
+    const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest(third);
+    float d[24];
+    op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);
+    const float share[] = {e / total, 1 / total}, delta = third * y[4];
+    const float ds[] = {nearest(share[0] * (g - delta)), nearest(share[1] * -delta)};
+    CHECK(std::fabs(d[8] - nearest(share[0]) * g) < 1e-6);
+    CHECK(std::fabs(d[20] - nearest(share[1]) * g) < 1e-6);
+    CHECK(std::fabs(d[4] - ds[0] / 2) < 1e-6);
+    CHECK(std::fabs(d[16] - ds[1] / 2) < 1e-6);
+    CHECK(std::fabs(d[12] - ds[1] * 1.5f / 2) < 1e-6);
+    // q and k: a third each, of which a float keeps more than a bf16.
+    const float scores[] = {third, 0, 0, 0, third, 0, 0, 0, 0, 0, 0, 0};
+    op.attention_forward(y, lse, scores, 1, 1, h);
+    CHECK(std::fabs(lse[0] - g * g / 2) < 1e-7);
+    CHECK(std::fabs(g * g - third * third) > 1e-4);
+}
+
+TEST_CASE("cpu: a master steps as float parameters do, to the bit") {
+    const int n = 9001;
+    const auto w = normal<float>(n, 1), g = normal<float>(n, 2);
+    std::vector<uint8_t> decays(size_t(ceil_div(n, 64)));
+    for (size_t i = 0; i < decays.size(); i++) decays[i] = i % 3 != 1;
+    const AdamW rates = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
+    const Step step = {1, 1, 3, 1, 3.69f, 7.01f, 0};
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        std::vector<float> a = w, b = w, m(n), v(n), m2(n), v2(n);
+        std::vector<bf16> rounded(n);
+        cpu_ops_isa<float>(Isa(i)).adamw(a.data(), nullptr, m.data(), v.data(), g.data(), decays.data(), n, &step,
+                                         rates, 0);
+        cpu_ops_isa<bf16>(Isa(i)).adamw(rounded.data(), b.data(), m2.data(), v2.data(), g.data(), decays.data(), n,
+                                        &step, rates, 0);
+        CHECK((a == b && m == m2 && v == v2));
+    }
+}
+
+TEST_CASE("cpu: losses are added in order, whatever the pieces") {
+    auto loss = normal<float>(1000, 1);
+    loss[0] = 1e15f;    // else the order would not show
+    double want = 3, got = 3;
+    reference_ops().add_losses(&want, loss.data(), 1000);
+    for (int from = 0; from < 1000; from += 130)
+        cpu_ops<float>().add_losses(&got, &loss[size_t(from)], std::min(130, 1000 - from));
+    CHECK(want == got);
+}
+
+// ---- the backend around the operations ------------------------------------------------------------------------------
+
+template <class P> static void announced_scratch(const Ops<float, P>& op) {
+    CAPTURE(std::string(op.name));
+    for (auto [B, S, C, F, Vp, rows, NH] : {std::array{2, 128, 96, 384, 512, 128, 3}, {1, 300, 64, 256, 80, 300, 4},
+                                            {6, 64, 384, 1536, 1024, 96, 6}, {1, 2, 384, 1536, 1024, 2, 6},
+                                            {GEMV_ROWS, 1, 64, 16384, 80, GEMV_ROWS, 4}}) {
+        const int N = B * S;
+        const Heads h = {NH, NH, C / NH};
+        cpu_scratch_release();
+        const size_t most = size_t(std::max({N * F, N * 3 * C, rows * Vp, Vp * C, F * C}));
+        std::vector<float> a(most, 0.01f), b(most, 0.01f), d(most), e(most), f(most);
+        std::vector<P> c(most, from_float<P>(0.01f));
+        std::vector<float> mean(N), rstd(N, 1.0f), lse(size_t(N) * NH);
+        op.layernorm_backward(d.data(), e.data(), f.data(), a.data(), b.data(), c.data(), mean.data(), rstd.data(),
+                              N, C);
+        op.attention_forward(d.data(), lse.data(), a.data(), B, S, h);
+        op.attention_backward(e.data(), b.data(), d.data(), a.data(), lse.data(), B, S, h);
+        for (auto [n, in, out] : {std::array{N, C, 3 * C}, {N, C, C}, {N, C, F}, {N, F, C}, {rows, C, Vp}}) {
+            op.linear_forward(d.data(), a.data(), c.data(), nullptr, nullptr, n, in, out);
+            op.linear_backward(e.data(), f.data(), nullptr, a.data(), b.data(), c.data(), n, in, out);
+        }
+        CHECK(op.scratch_bytes(B, S, C, F, Vp, rows, h) == cpu_scratch_held());
+    }
+}
+TEST_CASE("cpu: scratch held is the scratch announced") {
+    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+        if constexpr (std::is_same_v<T, float>) announced_scratch(op);
+    });
+}
+
+TEST_CASE("cpu: whose products a CPU with AMX, without and in disguise takes") {
+    auto chosen = [](const char* isa, const char* gemm, const char* amx, bool has_amx) {
+        const Result<CpuChoice> c = cpu_choice(isa, gemm, amx, has_amx);
+        REQUIRE(c.ok());
+        return c.value;
+    };
+    const bool can_tile = cpu_supports(Isa::avx512bf16);    // no CPU has AMX alone
+    for (const char* none : {static_cast<const char*>(nullptr), ""}) {
+        const CpuChoice plain = chosen(none, none, none, false), tiled = chosen(none, none, none, true);
+        CHECK((!plain.library_fp32 && !plain.library_bf16 && !plain.tiles));
+        CHECK((!tiled.library_fp32 && tiled.library_bf16 == can_tile && tiled.tiles == can_tile));
+        CHECK(plain.isa == tiled.isa);
+    }
+    for (bool has_amx : {false, true}) {
+        const CpuChoice refused = chosen(nullptr, nullptr, "refuse", has_amx);
+        CHECK((!refused.library_fp32 && !refused.library_bf16 && !refused.tiles));
+        const CpuChoice pretended = chosen(nullptr, nullptr, "pretend", has_amx);
+        CHECK((!pretended.library_fp32 && pretended.library_bf16 && pretended.tiles == (has_amx && can_tile)));
+        const CpuChoice own = chosen(nullptr, "own", "pretend", has_amx);
+        CHECK((!own.library_fp32 && !own.library_bf16));
+        const CpuChoice library = chosen(nullptr, "onednn", "refuse", has_amx);
+        CHECK((library.library_fp32 && library.library_bf16 && !library.tiles));
+        const CpuChoice base = chosen("base", nullptr, nullptr, has_amx);    // as on a CPU with no more than that
+        CHECK((base.isa == Isa::base && !base.library_bf16 && !base.tiles));
+        CHECK((chosen("base", nullptr, "pretend", has_amx).library_bf16));
+    }
+    for (auto [isa, gemm, amx, named] : {std::array{"sse9", "", "", "FLATGPT_ISA=sse9: expected"},
+                                         {"", "mkl", "", "FLATGPT_GEMM=mkl: expected own or onednn"},
+                                         {"", "", "yes", "FLATGPT_AMX=yes: expected pretend or refuse"}}) {
+        const Status s = cpu_choice(isa, gemm, amx, true).status;
+        CHECK(s.code == Exit::usage);
+        CHECK(s.message.find(named) == 0);
+        const ProcessResult r = run_flatgpt({"info"}, {.environment = {std::string("FLATGPT_ISA=") + isa,
+                                            std::string("FLATGPT_GEMM=") + gemm, std::string("FLATGPT_AMX=") + amx}});
+        CHECK((r.exit_code == 2 && r.err.find(named) != std::string::npos));
+    }
+    // Each choice has a table, and the library's is there only where the library is.
+    for (const char* gemm : {"own", "onednn", ""})
+        for (const char* amx : {"pretend", "refuse", ""}) {
+            const CpuChoice c = chosen(nullptr, gemm, amx, cpu_has_amx());
+            const Ops<float, bf16>* library = onednn_ops<bf16>(c.isa);
+            CHECK(&cpu_ops_of<bf16>(c) == (library && c.library_bf16 ? library : &cpu_ops_isa<bf16>(c.isa)));
+        }
+}
+TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
+    auto line = [](std::vector<std::string> environment) {
+        const ProcessResult r = run_flatgpt(
+            {"selftest", "--device", "cpu", "--dtype", "bf16", "--filter", "add_losses"}, {.environment = environment});
+        CHECK(r.exit_code == 0);
+        return r.out.substr(0, r.out.find('\n'));
+    };
+    if (!cpu_has_bf16()) SKIP("this CPU has no bf16 products");
+    const bool library = onednn_ops<bf16>(Isa::avx512bf16);
+    CHECK((line({"FLATGPT_AMX=pretend", "FLATGPT_GEMM"}).find("oneDNN") != std::string::npos) == library);
+    CHECK((line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM=onednn"}).find("oneDNN") != std::string::npos) == library);
+    CHECK(line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM"}).find("oneDNN") == std::string::npos);
+    CHECK(line({"FLATGPT_AMX=pretend", "FLATGPT_GEMM=own"}).find("oneDNN") == std::string::npos);
+    CHECK(line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM=onednn"}).find("with AMX") == std::string::npos);
+}
+
+TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says what it is") {
+    const Ops<float>& op = cpu_ops<float>();
+    for (int64_t bytes : {int64_t(0), int64_t(1), int64_t(5000), int64_t(3) << 20}) {
+        auto* p = static_cast<unsigned char*>(op.allocate(bytes));
+        REQUIRE(p != nullptr);
+        CHECK(reinterpret_cast<uintptr_t>(p) % 64 == 0);
+        bool zero = true;
+        for (int64_t i = 0; i < bytes; i++) zero = zero && p[i] == 0, p[i] = 1;
+        CHECK(zero);
+        op.zero(p, bytes);
+        for (int64_t i = 0; i < bytes; i++) zero = zero && p[i] == 0;
+        CHECK(zero);
+        op.release(p, bytes);
+    }
+    CHECK(op.allocate(int64_t(1) << 60) == nullptr);
+    const std::vector<float> from = normal<float>(600000, 1);
+    for (auto copy : {op.copy, op.upload, op.download, op.upload_ahead, op.take, op.download_later}) {
+        std::vector<float> to(600000);
+        copy(to.data(), from.data(), 600000 * 4);
+        op.wait(op.mark());
+        CHECK(from == to);
+    }
+    for (auto convert : {op.from_floats, op.to_floats}) {
+        std::vector<float> to(600000);
+        convert(to.data(), from.data(), 600000);
+        CHECK(from == to);
+    }
+    void* host = op.allocate_host(100);
+    CHECK(host != nullptr);
+    op.release_host(host, 100);
+    CHECK(op.free_bytes() > 0);
+    CHECK(op.free_bytes() < int64_t(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGESIZE));
+    cpu_set_threads(3);
+    CHECK(cpu_threads() == 3);
+    cpu_set_threads(0);
+    CHECK(cpu_threads() >= 1);
+    CHECK(cpu_check().ok());
+    CHECK(std::string(op.name).find("cpu fp32 (") == 0);
+    CHECK(std::string(cpu_ops<bf16>().name).find("cpu bf16 (") == 0);
+}
