@@ -17,29 +17,29 @@ WARN ?= -Wall -Wextra -Wno-restrict
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
 LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
-# `make clean` and more in one call: goals are made side by side, and build/version and the like are written while make
-# reads this file. So clean is done here, before anything else.
+# `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
+# clean is done here, before anything else.
 CLEAN_FIRST := $(and $(filter clean,$(MAKECMDGOALS)),$(filter-out clean,$(MAKECMDGOALS)))
 ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation; oneDNN and MPI may stay missing: no AMX then, no ranks
-# on CPUs.
+# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN the CPU's
+# AMX is not used, without MPI there are no CPU ranks.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
-# Headers alone: who wants the library loads it.
+# Only MPI's headers: the library is loaded at run time, when it is needed.
 MPI := $(patsubst -I%,-isystem %,$(filter -I%,$(shell mpicc -show 2>/dev/null)))
 MPI := $(if $(wildcard $(addsuffix /mpi.h,$(MPI))),-DHAVE_MPI -DOMPI_SKIP_MPICXX $(MPI))
-# Others than the last time: what knows of them is compiled again.
+# If these have changed since the last time, the files that use them are compiled again.
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/optional 2>/dev/null)" = "$(strip $(DNNL) $(MPI))" ] || \
         echo "$(strip $(DNNL) $(MPI))" >$(BUILD)/optional)
 ifeq ($(DEPS),failed)
 $(error libraries are missing: see above)
 endif
 
-# The loops of layers/ are compiled once for each instruction set and chosen at run time; the base objects are linked
-# first, so that an inline function which several objects hold is the one that every CPU can run.
+# The loops of layers/ are compiled once for each instruction set and chosen at run time. The base objects are linked
+# first: of an inline function that several objects hold, the linker then keeps the one that every CPU can run.
 LOOPS := embedding norm matmul linear gemv attention/forward attention/backward ffn lm_head adamw table
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
@@ -58,7 +58,7 @@ endif
 KERNELS := $(wildcard layers/*.cu layers/attention/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
-# Another ARCH than the last time: the kernels are compiled again.
+# If ARCH has changed since the last time, the kernels are compiled again.
 ifneq ($(NVCC),)
 $(shell mkdir -p $(BUILD); [ "$$(cat $(BUILD)/arch 2>/dev/null)" = "$(ARCH)" ] || echo "$(ARCH)" >$(BUILD)/arch)
 endif

@@ -1,24 +1,22 @@
 // gpt.h - the model: what it holds and what it does. All computation is a table's operations (layers/ops.h), so the
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
-#include <memory>
-
 #include "model/shards.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
-// What the backward computes again instead of keeping it: nothing; the outputs of norms and GELU; all of a block but
-// its input. Less memory, more work, the same bits; but with cheap on a GPU, whose products apply GELU before they
-// round, the GELU of the backward is that of the rounded input.
+// What the backward pass computes again instead of storing it: nothing; the outputs of norms and GELU; all of a block
+// but its input. Less memory, more work, the same bits. One exception: a GPU's products apply GELU before they round,
+// so with `cheap` the backward pass computes GELU from the rounded input.
 enum class Recompute { none, cheap, blocks };
 
 struct Plan {
     Use use = Use::infer;
     int B = 1, S = 1;    // the largest batch
     Recompute recompute = Recompute::none;
-    bool master = true;    // bf16 parameters have fp32 masters; else they are rounded stochastically
+    bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
-    int zero = 0;    // what the ranks hold once instead of each: 1 AdamW's state, 2 gradients, too (model/shards.h)
-    Element wire = Element::f32;    // in which gradients travel; bf16 halves the bytes
+    int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
+    Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
     const char* purpose;
@@ -27,13 +25,12 @@ struct MemoryRow {
 
 // What a block's forward leaves for its backward.
 struct Activations {
-    Activation *x, *ln1;        // (N,C): the block's input; normed
-    Activation* qkv;            // (N,(NH+2*NKV)*HS)
-    Activation* atty;           // (N,NH*HS): attention's output
-    Activation *x2, *ln2;       // (N,C): with the attention's projection added; normed
-    Activation *fch, *fcg;      // (N,F): the ffn's first product; after GELU
+    Activation *x, *ln1;                     // (N,C): the block's input; normed
+    Activation *qkv, *atty;                  // (N,(NH+2*NKV)*HS); (N,NH*HS): attention's output
+    Activation *x2, *ln2;                    // (N,C): with the attention's projection added; normed
+    Activation *fch, *fcg;                   // (N,F): the ffn's first product; after GELU
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float* lse;                 // (B,NH,S)
+    float* lse;                              // (B,NH,S)
 };
 
 // Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
@@ -41,16 +38,16 @@ struct Cache {
     Activation *k = nullptr, *v = nullptr;
     int B = 0, maxT = 0, pos = 0;    // pos: positions held
     int64_t bytes = 0;               // k and v together
-    int steps = 0;                   // single tokens since the last longer piece
+    int steps = 0;                   // single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
 };
 
-// The passes hand work to the device and return; what returns numbers waits for them.
+// The passes hand work to the device and return at once. Functions that return numbers wait for them.
 struct Model {
     const Table op;
     Config c;
     Plan plan;
-    std::vector<Tensor> tensors;    // the parameters, a row each
+    std::vector<Tensor> tensors;    // the parameters: one row per tensor
     Shards shards;                  // flat buffers of parameters, gradients and AdamW's state
     Params<Parameter> w;            // named pointers to the parameters
     Params<Gradient> dw;            // and to where their gradients are computed
@@ -60,43 +57,44 @@ struct Model {
     ~Model();
 
     Status allocate(const Config& config, const Plan& plan);    // exit 2: impossible sizes; 5: no memory
-    std::vector<MemoryRow> memory;    // what allocate took, by purpose; what it will take: model/count.h
+    std::vector<MemoryRow> memory;                              // what it took; model/count.h tells beforehand
+    int64_t arena_bytes = 0;                                    // in all
     void init(uint64_t seed);                                   // new weights
 
-    // Hands over the next batch; may come while the one before is being worked on. tok null: the sizes alone, for a
-    // table that only counts.     tok, target (B,S), host; target null: none
+    // Hands over the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for
+    // a table that only counts.     tok, target (B,S), host; target null: none
     void batch(const int* tok, const int* target, int B, int S);
-    void forward();    // up to the final norm, of the batch handed over
+    void forward();    // the batch handed over, up to the final norm
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
-    // step), chunk by chunk: (N,V) logits never exist.
+    // step). Chunk by chunk: the logits of all positions never exist at once.
     void loss(bool train, float scale);
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
     void backward(bool last = true);
     double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
-    double grad_norm();                           // global
+    double grad_norm();                           // global; one rank's alone
 
-    // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: of
-    // stochastic rounding; signal: for the other ranks. finish gives the outcome of the oldest update not yet finished,
-    // and what each rank reported in it; at most two may be pending.
+    // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: for
+    // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
+    // finished, and what each rank reported in it; at most two may be pending.
     void begin_step();
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
-    // Generation. extend: S more tokens of each of the cache's sequences.     tok (B,S), host
+    // Generation. extend: S more tokens for each of the cache's sequences.     tok (B,S), host
     Status cache_allocate(Cache& cache, int B, int maxT);
     void cache_free(Cache& cache);
-    void cache_spread(const Cache& from, Cache& to);    // from's only sequence into each one of to
+    void cache_spread(const Cache& from, Cache& to);    // copies from's only sequence to each sequence of to
     void extend(Cache& cache, const int* tok, int S);
-    void logits(float* out);    // each sequence's last position's, after forward or extend.   (B,V), host
+    void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
 
     // Activations and their gradients.
-    std::vector<Activations> a;    // (L); blocks share what is not kept
+    std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
@@ -119,7 +117,6 @@ struct Model {
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
     int64_t step_tokens = 0;       // since begin_step
-    int64_t arena_bytes = 0;       // the device's memory that the model holds, in one piece
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
 
   private:
@@ -130,5 +127,5 @@ struct Model {
     std::vector<int> host_input;
     std::vector<float> host_losses;
     std::vector<char> host_logits;
-    void* arena = nullptr;
+    void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece
 };

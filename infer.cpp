@@ -308,7 +308,7 @@ Command sample_command() {
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
     Command c{"eval",
-              "Loss, perplexity and bits per byte of a model over token shards.",
+              "Measure a model's loss, perplexity and bits per byte over token shards.",
               "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json",
               {},
               {},

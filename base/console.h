@@ -14,6 +14,7 @@ double now_seconds();                   // monotonic
 std::string human_count(double n);      // 124.4M
 std::string human_bytes(double n);      // 1.86 GiB
 std::string human_time(double seconds); // 1:02:03, 4:05, 12 s
+std::string counted(int64_t n, const char* noun);    // "1 step", "2 steps"
 
 // Broken between words, at their spaces, where it is longer than `width` characters of UTF-8; spaces elsewhere stay.
 std::string break_line(const std::string& text, int width);

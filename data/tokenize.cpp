@@ -336,7 +336,7 @@ Status tokenize(const TokenizeOptions& o) {
 
 Command tokenize_command() {
     auto o = std::make_shared<TokenizeOptions>();
-    return {"tokenize", "Write text as token shards.",
+    return {"tokenize", "Turn text into token shards.",
             "flatgpt tokenize --tokenizer tok.json --out tokens/austen --val-fraction 0.1 text.txt",
             {{.name = "FILE", .to = &o->files, .help = "text: one document each; .jsonl, .ndjson: one a line; "
               "also .gz and .zst of them; -: stdin", .required = true},

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Everything that only a GPU can tell, the most telling first: whether the machine has what the build needs (seconds),
-# tests on the device in groups, ten training steps; then benches, 50 steps of GPT-2 124M, generation, PyTorch beside
-# them, the ladders, compute-sanitizer. Goes on after a failed part. After every part $OUT (default
+# Runs everything that only a GPU can show, most important first: whether the machine has what the build needs
+# (seconds), tests on the device in groups, ten training steps; then benches, 50 steps of GPT-2 124M, generation,
+# PyTorch for comparison, the ladders, compute-sanitizer. Goes on after a failed part. After every part $OUT (default
 # dev/results/DATE_DEVICE_COMMIT) has summary.txt, parts/*.txt and results.tar.gz, so a session may be cut off.
 #   dev/gpu.sh              all parts; GPU_PARTS names some of them
 #   dev/gpu.sh preflight    only whether everything is there

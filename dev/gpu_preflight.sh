@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# gpu_preflight.sh - is everything here that dev/gpu.sh needs? Part of it, by itself no script. Says what is missing and
-# where it looked; puts what lies elsewhere (carry/, pip's packages) on CPATH, LIBRARY_PATH and LD_LIBRARY_PATH.
-# Sets device, capability, ARCH, sanitizer.
+# gpu_preflight.sh - is everything here that dev/gpu.sh needs? dev/gpu.sh sources it. Says what is missing and where it
+# looked. Adds what lies elsewhere (carry/, pip's packages) to CPATH, LIBRARY_PATH and LD_LIBRARY_PATH. Sets device,
+# capability, ARCH, sanitizer.
 # shellcheck disable=SC2154    # root, work, limited and smi are of gpu.sh
 
 missing=0

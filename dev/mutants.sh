@@ -10,7 +10,7 @@ rows='
 gpt.cpp ;; s/op.gelu_backward(dwide, dwide, t.fch/op.gelu_backward(dwide, dwide, t.fcg/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.zero(dx, int64_t(sizeof(T)) \* N \* c.C);// ;; gpt: gradients accumulate*
+gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
 gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
@@ -78,12 +78,15 @@ layers/matmul.cpp ;; s/turn ^= 1/turn = 0/ ;; linear: the same bits*
 layers/matmul.cpp ;; s/k.k + k.n == g.K/k.k == 0/ ;; linear: with GELU*
 layers/simd/pack.h ;; s/if (high) total\[j/if (false) total[j/ ;; linear: against*
 layers/simd/gelu.h ;; s/3 \* K2 \* CUBIC/2 * K2 * CUBIC/ ;; linear: with GELU*
-gpt.cpp ;; s/if (comm) comm->join(work_mark\[work_of(k)\]);// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/if (!cache) await(1 + l);// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/        send(1 + l, last);/        send(1 + l, true);/ ;; gpt ranks: gradients are sent*
-gpt.cpp ;; s/    op.copy(made(k) + plan.rank .*// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/step_tokens)) \* plan.ranks), squares/step_tokens))), squares/ ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/op.copy(said + 2 \* plan.rank, loss_total.*// ;; gpt ranks: a NaN*
+model/shards.cpp ;; s/if (comm) comm->join(work_mark\[work_buffer(k)\]);// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/if (!cache) shards.await_parameters(1 + l);// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/shards.gradients_done(1 + l, last);/shards.gradients_done(1 + l, true);/ ;; gpt ranks: gradients are sent*
+model/shards.cpp ;; s/    op.copy(op.at(gradients(k), rank .*// ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt ranks: 2 and 4*
+model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
+model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
+model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
+base/element.h ;; s/x\[i\] = from_float<X>(from\[i\])/x[i] = from_float<X>(from[0])/ ;; start: weights*
 comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The tables of dev/scale.md, as `flatgpt train --dry-run` forecasts them: H100s of 80 GB, eight a machine, 400 Gb/s
-# each, 445 TFLOP/s achieved. Without such a GPU: FLATGPT=build/emu/flatgpt (make build/emu/flatgpt), whose GPU is
+# Prints the tables of dev/scale.md, as `flatgpt train --dry-run` forecasts them: H100s of 80 GB, eight per machine, 400
+# Gb/s each, 445 TFLOP/s achieved. Without a GPU: FLATGPT=build/emu/flatgpt (make build/emu/flatgpt), whose GPU is
 # emulated; it only plans.
 # Usage: scale.sh [TOKENS...]   tokens of a step (4194304 524288)
 set -euo pipefail

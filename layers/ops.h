@@ -19,8 +19,8 @@ struct Heads {
     // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
     const int *doc_start = nullptr, *doc_end = nullptr;
 
-    int width() const { return NH * HS; }                   // of a row of attention's output
-    int qkv_width() const { return (NH + 2 * NKV) * HS; }    // of its input: queries, keys and values side by side
+    int width() const { return NH * HS; }                   // elements in a row of attention's output
+    int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
 };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };

@@ -1,4 +1,4 @@
-// peaks.h - what this CPU can do at most, measured: the ceilings that floors of time follow from.
+// peaks.h - this CPU's peak speeds, measured: the floors of times are computed from them.
 #pragma once
 #include <algorithm>
 
@@ -7,17 +7,17 @@
 struct Peaks {
     double products = 0;    // FLOP/s of matrix products in the chosen type
     double flops = 0;       // FLOP/s of the other arithmetic: fp32
-    double bytes = 0;       // bytes/s: read on the CPU; read and written of a copy on a GPU
-    bool tiles = false;     // products are made by a CPU's tiles (AMX)
-    // Seconds that a work takes at least: its `products` and `arithmetic` (FLOPs) and `bytes`.
+    double bytes = 0;       // bytes/s: reading on the CPU; a copy's reading and writing on a GPU
+    bool tiles = false;     // `products` is that of a CPU's tiles (AMX)
+    // The least seconds that a work takes, from its `products` and `arithmetic` (FLOPs) and `bytes`.
     template <class Work> double floor(const Work& w) const {
         return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
     }
 };
-// The peaks of the instruction set in use, with tiles where this table's products are multiplied by them. Measured at
-// the first call, about a second.
+// The peaks of the instruction set in use, and of tiles where this table's products use them. The first call measures,
+// for about a second.
 const Peaks& cpu_peaks(const Table& op);
-const Peaks& cpu_peaks(bool bf16);               // what the table in use for this type can do
+const Peaks& cpu_peaks(bool bf16);               // the peaks for the table in use for this type
 Table cpu_table(bool bf16);                      // our own products, of the instruction set in use
-void cpu_flush(const void* p, int64_t bytes);    // out of all caches
-double cpu_read();                               // bytes/s of one reading of 64 MiB that no cache holds
+void cpu_flush(const void* p, int64_t bytes);    // removes this memory from all caches
+double cpu_read();                               // bytes/s of reading 64 MiB once that are in no cache

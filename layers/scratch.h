@@ -7,14 +7,14 @@
 
 #include "ops.h"
 
-// Of logits: 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU.
+// A chunk of logits: 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU.
 constexpr int64_t CUDA_LOGITS_BYTES = int64_t(512) << 20;
 
-// embedding_backward: two orders of the positions, a place for each digit and tile, and of each piece of the positions
-// two rows of sums.
+// embedding_backward: two orders of the positions, a place for each digit and tile, and two rows of sums for each piece
+// of the positions.
 struct EmbeddingScratch {
-    static constexpr int DIGITS = 256, TILE = 2048;              // of the sort: values of a digit; positions of a block
-    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;      // to fill a GPU; few enough to add up in one thread
+    static constexpr int DIGITS = 256, TILE = 2048;              // the sort's values of a digit; positions of a block
+    static constexpr int MOST_PIECES = 1024, SHORTEST = 16;      // fill a GPU; one thread can still add them up
     int length, pieces;                                          // positions of a piece; pieces
     int64_t order, place, partial;
     EmbeddingScratch(int64_t N, int64_t C)
@@ -26,21 +26,21 @@ struct EmbeddingScratch {
 constexpr int NORM_PARTS = 512;    // blocks of layernorm_backward: four for each multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
-// A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and `columns` sums. Where the library has no sums,
-// those of ranges of rows, by themselves.
+// A product: cuBLASLt's workspace (as NVIDIA advises for Hopper) and `columns` sums. Where the library computes no
+// sums: those of ranges of rows.
 constexpr int64_t WORKSPACE = 32 << 20;
-inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // of a range
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // in a range
 inline int64_t linear_scratch(int64_t N, int64_t columns) {
     return std::max(round_up(columns * 4, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
 
 constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
 
-// attention_backward. plain: delta. sm80: lse and delta of whole tiles of queries. sm90: dq in float, lse and delta of
-// query tiles, and whose turn it is to add to dq.
+// attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
+// for query tiles, and whose turn it is to add to dq.
 struct Sm90Scratch {
     static bool takes(Heads h) { return h.HS == 64 || h.HS == 128; }
-    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // of a query tile
+    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));
@@ -52,8 +52,8 @@ struct Sm90Scratch {
 };
 enum class AttentionKernels { plain, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
-// The newest that take these heads; FLATGPT_ATTENTION=sm90, sm80 or plain says which, for measurements and tests.
-// sm90: the GPU has those kernels.
+// The newest kernels that take these heads, or those that FLATGPT_ATTENTION=sm90, sm80 or plain names, for measurements
+// and tests. sm90: the GPU has the sm_90 kernels.
 inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
     if (type_bytes != 2) return K::plain;    // the others multiply bf16
@@ -73,12 +73,12 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
     return 4 * int64_t(B) * h.NH * (kernels == AttentionKernels::sm80 ? 2 * round_up(S, SM80_STATS_ROWS) : S);
 }
 
-// attention_cached of one position: E elements a lane, G heads an item, and the partial results of the splits of an
+// attention_cached of one position: E elements per lane, G heads per item, and partial results for the splits of each
 // item's keys.
 struct CachedPlan {
-    static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: of a multiprocessor
+    static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: on a multiprocessor
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
-    static bool takes(Heads h) { return h.HS <= 1024; }                  // else as a prompt
+    static bool takes(Heads h) { return h.HS <= 1024; }                  // else computed like a prompt
     int G, E, lanes = 1, items, splits;
     int64_t bytes;
     CachedPlan(int B, int maxT, bool aligned, Heads h, int multiprocessors) {
@@ -93,7 +93,7 @@ struct CachedPlan {
     }
 };
 
-// What a call takes on a GPU with so many multiprocessors; sm90: with those kernels of attention.
+// The scratch of a call on a GPU with so many multiprocessors. sm90: it has the sm_90 attention kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();

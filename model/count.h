@@ -1,5 +1,5 @@
-// count.h - tables that see each call: one that only counts, so that the real model run over it says what it costs
-// (FLOPs, bytes, scratch, memory, messages); and what the profile is made of.
+// count.h - tables that see each call. Count only counts: the real model run over it says what it costs (FLOPs, bytes,
+// scratch, memory, messages). The profile is another one.
 #pragma once
 #include <array>
 #include <unordered_map>
@@ -7,8 +7,9 @@
 #include "gpt.h"
 #include "model/work.h"
 
-// A table like another, each call of whose operations comes here first. Nothing is recorded as a graph. Operations
-// have no context: they find their observer by the thread. Of several the one made last is used, and it ends first.
+// A table like `real`, but each call of an operation comes here first. No graphs are recorded. Operations have no
+// context: they find their observer through the thread. If there are several, the one made last is used and must end
+// first.
 class Observer {
   public:
     Table table;    // for a Model
@@ -22,14 +23,14 @@ class Observer {
 
   private:
     const WorkOf work;
-    std::unordered_map<const void*, int> first_ints;    // of what was uploaded, by where it lies
+    std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its address
     Observer* const outer;
     bool look(void* to, const void* from, int64_t bytes) const;
     template <Operation, class... A> void remember(A... a);
 };
 const char* operation_name(Operation operation);
 
-// A table that computes nothing, and hands out addresses where no memory is. What it downloads is zeros.
+// A table that computes nothing. Its addresses have no memory behind them, its downloads are zeros.
 class Count : public Observer {
   public:
     struct Sum {
@@ -39,9 +40,9 @@ class Count : public Observer {
     explicit Count(const Table& like);    // has its element types, optional operations, logits_bytes and scratch
     const Sum& of(Operation operation) const { return sums[size_t(operation)]; }
     Work all() const;
-    void clear() { sums = {}; }    // not what memory is held
+    void clear() { sums = {}; }    // keeps `held` and `scratch`
 
-    int64_t scratch = 0;    // bytes: the most that a call asked for
+    int64_t scratch = 0;    // bytes: the largest scratch of a call
     int64_t held = 0;       // bytes of the device's memory that are allocated now
     std::function<void(const Work&)> each;    // sees every call
 
@@ -50,10 +51,10 @@ class Count : public Observer {
     void call(const Work& work, const std::function<void()>& run) override;
 };
 
-// A rank's wire to others that are not there.
+// A rank's connection to other ranks that do not exist: counts what the rank would send.
 struct CountingComm : Comm {
     int64_t calls = 0;
-    double bytes = 0;    // that this rank sends
+    double bytes = 0;    // sent by this rank
 
     explicit CountingComm(int n) { ranks = n; }
     std::string name() const override { return "counting"; }
@@ -82,12 +83,12 @@ struct CountingComm : Comm {
 
 // A step of `batches` batches of the plan's B x S tokens, over a counting table.
 void count_step(Model& model, int batches = 1);
-// A step of B sequences of S tokens, nothing of which is computed again; and the FLOPs of each of its tokens.
+// The work of a step of B sequences of S tokens without recomputation; and the FLOPs per token.
 Work training_work(const Table& like, const Config& c, int B, int S);
 inline double training_flops(const Table& like, const Config& c, int S) {
     return training_work(like, c, 1, S).flops() / S;
 }
-// What a model takes of a device's memory, by purpose: what it allocates, and the scratch of a step (Use::train) or a
-// forward. exit 2: impossible sizes
+// The device memory that a model takes, by purpose: its allocations, and the scratch of a step (Use::train) or of a
+// forward pass. exit 2: impossible sizes
 Result<std::vector<MemoryRow>> count_memory(const Table& like, const Config& c, const Plan& plan);
 int64_t total_bytes(const std::vector<MemoryRow>& rows);

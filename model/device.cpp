@@ -7,7 +7,7 @@
 #include "layers/cuda.h"
 
 #ifndef HAVE_CUDA    // built without nvcc: no device, and why
-static const char without[] = "this binary was built without CUDA (make found no nvcc)";
+static const char without[] = "this binary was built without CUDA: make found no nvcc, or was told NVCC=";
 std::vector<CudaDevice> cuda_devices(std::string* why) {
     *why = without;
     return {};

@@ -11,16 +11,17 @@ struct Family {
     int spelling;                // which of ConfigRow::keys
     std::vector<std::pair<const char*, Config>> presets;
 
-    // Further keys of config.json, as JSON text. checked: a file that says otherwise is of a model that we cannot run.
+    // Further keys of config.json, as JSON text. checked: a file with another value describes a model we cannot run.
     struct Fixed { const char* key; const char* value; bool written, checked; };
     std::vector<Fixed> fixed;
 
-    // The model's tensor `ours` in a file: one name, or one for each of its parts (tensors.cpp); # is the block. A
-    // tensor that has no row is one that the family lacks.
+    // The names in files of the model's tensor `ours`: one, or one for each of its pieces (tensors.cpp); # is the
+    // block's number. The family lacks a tensor that has no row.
     struct Name { const char* ours; std::vector<const char*> file; bool transposed = false; };
     std::vector<Name> names;
-    const char* prefix;    // of names; files may leave it out
-    // Tensors of other exporters' files that say nothing new, without the prefix: a copy of wte; endings of the others.
+    const char* prefix;    // comes before each name; files may leave it out
+    // Tensors in other exporters' files that are not needed, without the prefix. head: a copy of wte; redundant:
+    // endings of the other names.
     const char* head;
     std::vector<const char*> redundant;
 };

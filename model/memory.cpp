@@ -143,16 +143,15 @@ Status Model::allocate(const Config& config, const Plan& what) {
                     what.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, *this, config, what);
-    const Shards& f = shards;
-    w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(f.params, t.offset); });
+    w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
-        return op.at(f.gradients(t.bucket), t.offset - f.buckets[size_t(t.bucket)].offset);
+        return op.at(shards.gradients(t.bucket), t.offset - shards.buckets[size_t(t.bucket)].offset);
     });
     const std::vector<uint8_t> ones(1 << 16, 1);    // what allocate gives is zero
     for (const Tensor& t : tensors)
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
-            op.upload(f.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
+            op.upload(shards.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
     return {};
 }
 

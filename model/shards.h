@@ -1,4 +1,4 @@
-// shards.h - the model's flat buffers: parameters, gradients and AdamW's state; and what of them each rank has.
+// shards.h - the model's flat buffers (parameters, gradients, AdamW's state), and which part of them each rank has.
 //
 // Every rank computes gradients of all parameters from its own sequences. They are summed over the ranks bucket by
 // bucket (tensors.h), beside the computation. With ZeRO (Rajbhandari et al. 2020) a bucket is divided into one share
@@ -6,15 +6,15 @@
 //   zero 0  Each rank gets the whole sum and updates all parameters.                    all-reduce
 //   zero 1  Each rank gets the sum of its share, keeps AdamW's state for its share alone, updates it, and gathers the
 //           others' parameters.                                                         reduce-scatter, all-gather
-//   zero 2  Each rank keeps the gradients, too, of its share alone. A bucket's gradients are computed in a work buffer,
-//           and summed after every batch of a step, not after the last one alone.
+//   zero 2  Each rank also keeps the gradients of its share alone. A bucket's gradients are computed in a work buffer,
+//           and summed after every batch of a step instead of only after the last one.
 #pragma once
 #include <map>
 
 #include "comm/comm.h"
 #include "tensors.h"
 
-// The flat buffers, as float, whatever type they have: what files and tests see. weights: the masters, if there are.
+// The flat buffers as files and tests see them: float, whatever their type. weights: the masters, if there are any.
 enum class Part { weights, gradients, m, v };
 
 // What each rank tells all others in a step's update, so that all decide alike.
@@ -22,13 +22,13 @@ struct RankReport {
     double loss;      // its own, summed over its tokens
     double signal;    // as given to Model::update
 };
-// Summed over the ranks in one message: contiguous on the device.
+// Summed over the ranks in one message, so contiguous on the device.
 struct StepTotals {
-    double *loss = nullptr, *squares = nullptr;    // (1)  (buckets): of the gradients
+    double *loss = nullptr, *squares = nullptr;    // (1)  (buckets): the gradients' sums of squares
     RankReport* reports = nullptr;                 // (ranks)
 };
 
-// What this rank updates of a bucket.
+// The part of a bucket that this rank updates.
 struct Share {
     int bucket;             // -1: all of them
     int64_t first, size;    // elements; first: in a buffer of all parameters
@@ -37,16 +37,16 @@ struct Share {
 
 struct Shards {
     const Table& op;
-    Comm* comm = nullptr;    // null: a process of its own. Set before the first step
+    Comm* comm = nullptr;    // null: a single process. Set before the first step
     int rank = 0, ranks = 1, zero = 0;
-    Element wire = Element::f32;    // in which gradients travel
+    Element wire = Element::f32;    // type in which gradients travel
     std::vector<Bucket> buckets;
     std::vector<int> owners;    // the rank that saves each bucket
     int64_t flat = 0;    // elements of a buffer of all parameters
 
     Parameter* params = nullptr;                            // (flat): what the passes read
     Gradient* grads = nullptr;                              // (flat), with zero 2 (flat / ranks)
-    Gradient* work[3] = {};                                 // zero 2: a bucket each; see work_buffer
+    Gradient* work[3] = {};                                 // zero 2: each holds one bucket; see work_buffer
     float *master = nullptr, *m = nullptr, *v = nullptr;    // (flat), with zero (flat / ranks). master null: none
     uint8_t* decays = nullptr;                              // (flat / 64): AdamW's weight decay applies
 
@@ -73,10 +73,10 @@ struct Shards {
 
     // ---- for files
 
-    bool sharded(Part part) const;                              // this rank has its shares alone
-    bool holds(Part part, int64_t offset, int64_t n) const;     // write would keep any of it
-    // Of sharded parts only what collect has brought, until forget: the buckets that this rank owns. collect:
-    // all ranks together, between steps; it takes the gradients' place.
+    bool sharded(Part part) const;                              // this rank has only its shares
+    bool holds(Part part, int64_t offset, int64_t n) const;     // write would keep some of it
+    // read: of a sharded part, only what collect has brought: the buckets that this rank owns, until forget.
+    // collect: called by all ranks together, between steps; it overwrites the gradients.
     void read(Part part, int64_t offset, int64_t n, float* to) const;
     void write(Part part, int64_t offset, int64_t n, const float* from);
     void collect();
@@ -92,7 +92,7 @@ struct Shards {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
-    int64_t work_mark[3] = {};                                       // what was last sent from there
+    int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
     std::vector<int64_t> params_ready;                               // marks, by bucket
     std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
 };

@@ -16,29 +16,29 @@ template <class T> struct Params {
 };
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
-// Rows of a tensor that are one tensor of a file, under its name there.
+// Rows of a tensor that form one tensor in a file, with its name there.
 struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
 // One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
-// decay, what files hold and tests. What a model lacks has no row, and null in Params.
+// decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in Params.
 struct Tensor {
     std::string name;                  // "0.qkvw"
     int64_t offset = 0;                // in elements, a multiple of 64
     int64_t rows = 0, cols = 0;        // in memory; a vector has cols = 1
     int64_t file_rows = 0;             // rows that files hold: V where memory has Vp
     Init init = Init::zero;
-    bool decay = false, vector = false;    // of a vector files hold shape [rows], not [rows, cols]
+    bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
     bool transposed = false;           // files hold (cols, rows)
-    int bucket = 0;                    // that it lies in
+    int bucket = 0;                    // the bucket that it lies in
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
-// Named pointers to them: place(tensor); null to one of size 0.    T: Parameter or Gradient
+// Named pointers to the tensors, each place(tensor); null for one of size 0.    T: Parameter or Gradient
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
-// What is reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with ln_f. A
-// bucket divides into one part for each rank; with one rank the padding for that is none.
+// Tensors that are reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with
+// ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };

@@ -151,7 +151,7 @@ TEST_CASE("cuda command line: bench takes a step and a token apart") {
     CHECK(contains(rows, "\"profile\":\"training step B=2 T=16\",\"name\":\"attention_backward\""));
     CHECK(contains(rows, "\"name\":\"everything else, on the host\""));
     rows = bench("fp32", "generation, 1 ");
-    CHECK(contains(rows, "\"profile\":\"generation, a token of 1 sequences\",\"name\":\"attention_cached\""));
+    CHECK(contains(rows, "\"profile\":\"generation, a token of 1 sequence\",\"name\":\"attention_cached\""));
     CHECK(contains(rows, "\"name\":\"sum\""));
 }
 

@@ -148,7 +148,7 @@ Command bench_command() {
     sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
-         {{"--filter", &o->filter, "only rows whose name has this part"},
+         {{"--filter", &o->filter, "only rows with this text in their name"},
           {"--steps-only", &o->steps_only, "no single operations"},
           {"--profile", &o->profile, "also time and floor of each operation within a training step and a token"},
           {"--json", &o->json, "one JSON object per row on standard output"}}},

@@ -70,10 +70,10 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
     const ProfileRow sum = sum_of(rows);
     if (!bench.o.json)
-        printf("\nprofile: %s, the fastest of %d%s\nfloors in bytes are of memory: above 100 %% it lay in a cache\n"
+        printf("\nprofile: %s, the fastest of %d%s\nfloors take data from memory: above 100 %%, a cache held them\n"
                "  %-36s %6s %10s %8s %10s %7s %8s\n", what.c_str(), steps,
                bench.device.gpu ? "; every call is waited for, which the row above does not do" : "", "", "calls", "ms",
-               "share", "floor ms", "of it", "above");
+               "share", "floor ms", "ratio", "above");
     for (const ProfileRow& r : rows) print_row(bench, what, r, sum.seconds);
     print_row(bench, what, sum, sum.seconds);
     if (!bench.o.json) printf("\n");
@@ -118,7 +118,7 @@ Status profile_generation(const Bench& bench, const Config& c, int rows) {
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
-    profile(bench, p, "generation, a token of " + std::to_string(rows) + " sequences", std::min(c.T, 64), [&] {
+    profile(bench, p, "generation, a token of " + counted(rows, "sequence"), std::min(c.T, 64), [&] {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
     });

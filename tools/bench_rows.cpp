@@ -128,7 +128,7 @@ struct Rows {
 
 // A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
 #define ROW_FROM(table, entry, detail, ...)                                                                    \
-    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {           \
+    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {                     \
         return std::tuple(__VA_ARGS__);                                                                        \
     })
 #define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
@@ -264,7 +264,7 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
     if (peak.flops != peak.products)
         snprintf(arithmetic, sizeof arithmetic, "%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9);
     printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
-           "%-46s %10s %10s %10s %8s %10s   of it\n",
+           "%-46s %10s %10s %10s %8s %10s   ratio\n",
            bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic, peak.bytes / 1e9,
            B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
 }

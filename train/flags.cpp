@@ -9,7 +9,8 @@
 namespace {
 FlagGroup common_flags(TrainOptions& o) {
     return {"Common", {
-        {"--data", &o.data, "training shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
+        {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
+         "commas", 0, 0, {}, true},
         {"--val", &o.val, "validation shards, given in the same way"},
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
@@ -29,7 +30,7 @@ FlagGroup data_flags(TrainOptions& o) {
     return {"Data", {
         {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
         {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
-         "accumulate); 0: once that", 0, 1e12},
+         "accumulate); 0: exactly that", 0, 1e12},
         {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
     }};
 }
@@ -132,8 +133,9 @@ Command train_command() {
               {},
               {},
               nullptr};
-    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o), measure_flags(*o),
-                           checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o), planning_flags(*o)});
+    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o),
+                           measure_flags(*o), checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o),
+                           planning_flags(*o)});
     c.resolved = &o->resolved;
     c.retired = {"eval-batches"};
     c.run = [o] {

@@ -25,7 +25,7 @@ const std::vector<TestTable>& test_tables();
 std::string absent_tables();    // that other machines or builds have, and why not here; "": none
 extern const int ORDERS;        // in which a table may do its work: numbers of threads, schedules of the emulated GPU
 void set_order(int order);      // 0: the usual one
-extern const int EVERY;         // of many sizes one in so many is taken
+extern const int EVERY;         // a test of many sizes takes one in so many
 extern const bool FAST_EXP;     // the device's exp and division are off by some units of the last place
 
 // f(op, test table) for every table that is like no other in this part.
