@@ -118,6 +118,16 @@ checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoi
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start: weights loaded*
+checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
+checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
+checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
+checkpoint/json.cpp ;; s/if (!rare.empty()) j\["archi.*// ;; config: what GPT-2 has not*
+model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
+model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
+model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
+model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
+gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
+gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1

@@ -256,6 +256,18 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
         });
 }
 
+TEST_CASE("gpt: a window of 3 in each of 2 layers is 5 positions") {
+    const int S = 8;
+    Model g(reference_ops());
+    toy_model(g, GROUPED, {Use::infer, 1, S});
+    auto in = toy_tokens(S, GROUPED.V, 1), out = toy_tokens(S, GROUPED.V, 2);
+    std::vector<float> before(size_t(S), 0), after(before);
+    losses_of(g, in, out, 1, S, before.data());
+    in[0] = (in[0] + 1) % GROUPED.V;
+    losses_of(g, in, out, 1, S, after.data());
+    for (size_t s = 0; s < size_t(S); s++) CHECK((before[s] != after[s]) == (s < 5));
+}
+
 TEST_CASE("gpt: one batch is learnt by heart") {
     const int B = 2, S = 16;
     const Config c = {31, 16, 2, 2, 32, 128, 1e-5f};
