@@ -1,5 +1,5 @@
-// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory in
-// huge pages.
+// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory
+// in huge pages.
 #include "peaks.h"
 
 #include <cstring>
@@ -9,7 +9,7 @@
 #include "cpu.h"
 
 namespace {
-volatile float sink;    // keeps results that nobody wants from being optimised away
+volatile float sink;    // keeps results that nobody reads from being optimised away
 double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds = 3000000) {
     double best = 1e9;
     for (int r = 0; r < 30; r++) {
@@ -21,8 +21,8 @@ double loop_peak(float (*loop)(int64_t), double flops_per_round, int64_t rounds 
     return flops_per_round * double(rounds) * cpu_threads() / best;
 }
 
-// n rounds of `chains` independent vector multiply-adds, which with two more vectors fit the registers; returns
-// something that depends on all of them.
+// n rounds of `chains` independent vector multiply-adds, which fit the registers with two more vectors. Returns a sum
+// of all, so that the compiler keeps them.
 #define FMA_LOOP(name, target_name, width, chains)                                                        \
     __attribute__((target(target_name))) float name(int64_t n) {                                          \
         typedef float vec __attribute__((vector_size(4 * width)));                                        \
@@ -91,7 +91,7 @@ float tile_loop(int64_t n) {
     __asm__ volatile("tilestored %%tmm0, (%0,%1,1)\n\ttilerelease" ::"r"(sums), "r"(int64_t(TILE_BYTES)) : "memory");
     return sums[0];
 }
-// Random numbers: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22), and what a real product has.
+// Multiplies random numbers, as real products do: a fifth slower than zeros (2 cores of an Intel server, 2026-11-22).
 double tile_peak() {
     for (int t = 0; t < 4; t++)
         for (int i = 0; i < TILE_ROWS * TILE_BYTES / 2; i++)
@@ -100,8 +100,8 @@ double tile_peak() {
 }
 }    // namespace
 
-// Line by line. To read 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its floor (two
-// cores of Zen 5, 32 MB of L3, 2026-11-21).
+// Flushes line by line. Reading 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its
+// floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);
 #pragma omp parallel for schedule(static)
@@ -125,7 +125,7 @@ void cpu_flush(const void*, int64_t) {
 namespace {
 constexpr int64_t PART = 64 << 20, PARTS = 4;    // bytes; a part is more than the last level cache of most CPUs
 
-// The sum of n 64-byte lines, n even. Lines asked for beforehand: 8 % more than without (Zen 5, 2026-11-21).
+// The sum of n 64-byte lines, n even. Prefetching makes it 8 % faster (Zen 5, 2026-11-21).
 WIDE int64_t sum_lines(const int64_t* p, int64_t n) {
     typedef uint64_t line __attribute__((vector_size(64)));    // unsigned: the sum may overflow
     line a = {}, b = {};

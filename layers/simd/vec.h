@@ -78,8 +78,8 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
     if (i < n) f(i, Place<false>{int(n - i)});
 }
 
-// b where either is NaN. GCC 12 makes a mask and a blend of AVX-512's comparisons, so its instructions are named;
-// templates, as the names are known to AVX-512 alone.
+// max and min are b where either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a blend, so the
+// instructions are named; in templates, as other instruction sets do not know these names.
 template <class V> INLINE V larger(V a, V b) {
     if constexpr (VW == 16) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
     else return a > b ? a : b;
