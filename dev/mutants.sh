@@ -26,7 +26,7 @@ layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2
 layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
 layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: lengths*
-layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: attention, what*
+layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: what the products*
 layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: *
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw: *
 layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: lengths*
