@@ -54,7 +54,8 @@ std::string words(const ConfigRow& row) {    // "kv heads"
 
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
-        return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C, c.NH);
+        return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
+                    c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
         if (!(value >= row.min && value <= row.max))
