@@ -107,6 +107,13 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
     return rows;
 }
 
+std::vector<const ConfigRow*> config_rare(const Config& c) {
+    const Config plain = c.plain();
+    std::vector<const ConfigRow*> rows = config_listed(c, &plain);
+    std::erase_if(rows, [](const ConfigRow* row) { return row->presence != ConfigRow::rare; });
+    return rows;
+}
+
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows) {
     std::string text;
     for (const ConfigRow* row : rows) {
