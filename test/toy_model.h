@@ -17,7 +17,8 @@ inline Config split_config(Config c, bool transposed = false) {
         for (Family& family : both) {
             std::erase_if(family.names, [](const Family::Name& n) { return n.ours == std::string("projb"); });
             for (Family::Name& n : family.names)
-                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, &family == &both[1]};
+                if (n.ours == std::string("qkvw"))
+                    n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, &family == &both[1]};
                 else if (n.ours == std::string("qkvb")) n = {"qkvb", {"#.q.bias", "#.k.bias", "#.v.bias"}};
         }
         return both;
