@@ -116,6 +116,7 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
+files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
@@ -133,7 +134,7 @@ tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $tree
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $tree/build/ \;
-make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/log 2>&1 || { tail $tree/log; exit 1; }
+make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/build/log 2>&1 || { tail $tree/build/log; exit 1; }
 passed=0 failed=0
 while IFS= read -r row; do
     [ -n "$row" ] || continue
@@ -143,20 +144,20 @@ while IFS= read -r row; do
     [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
     [ "$file" != layers/onednn.cpp ] || grep -q dnnl build/optional || continue
     [ "$file" != comm/mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
-    cp -p "$tree/$file" $tree/original
+    cp -p "$tree/$file" $tree/build/original
     sed -i "$change" "$tree/$file"
-    if cmp -s "$tree/$file" $tree/original; then
+    if cmp -s "$tree/$file" $tree/build/original; then
         echo "FAILED   $file: the line to break is gone: $change"; failed=$((failed + 1))
-    elif ! make -C $tree NVCC= $binary >$tree/log 2>&1; then
+    elif ! make -C $tree NVCC= $binary >$tree/build/log 2>&1; then
         echo "FAILED   $file: the mutant does not compile: $change"; failed=$((failed + 1))
-    elif (cd $tree && timeout -k 10 900 ${binary% *} -tc="$cases" >log 2>&1); then
+    elif (cd $tree && timeout -k 10 900 ${binary% *} -tc="$cases" >build/log 2>&1); then
         echo "SURVIVED $file: $change"; failed=$((failed + 1))
-    elif grep -q FAILED $tree/log; then
+    elif grep -q FAILED $tree/build/log; then
         echo "caught   $file: $change"; passed=$((passed + 1))
     else
-        echo "FAILED   $file: the tests did not run: $(tail -1 $tree/log)"; failed=$((failed + 1))
+        echo "FAILED   $file: the tests did not run: $(tail -1 $tree/build/log)"; failed=$((failed + 1))
     fi
-    cp -p $tree/original "$tree/$file"; touch "$tree/$file"
+    cp -p $tree/build/original "$tree/$file"; touch "$tree/$file"
 done <<<"$rows"
 echo
 echo "$passed passed, $failed failed, 0 skipped"

@@ -15,7 +15,7 @@ Config toy(int window = 0, int NKV = 2) {
 }
 const auto nobody = [](void*, const void*, int64_t) { return false; };
 
-// Of what a model does with a table: training, a prompt, and tokens after it.
+// What a model does with a table: training, a prompt, and tokens after it.
 void use(const Table& op, const Config& c, const Plan& plan) {
     const int N = plan.B * plan.S;
     const std::vector<int> tok = toy_tokens(N, c.V, 1);
