@@ -1,9 +1,10 @@
 // test_count.cpp - what is counted is what is done: calls, FLOPs, scratch, memory. Messages: test_scale.cpp.
 #include <map>
 
+#include "layers/cpu.h"
 #include "tools/bench.h"
 
-#include "ops.h"
+#include "ops/ops.h"
 #include "toy_model.h"
 
 namespace {
@@ -154,7 +155,7 @@ TEST_CASE("count: calls, FLOPs and bytes are those of a real step") {
         }
 }
 
-template <class P> static void announced_scratch(const Ops<float, P>& op) {
+static void announced_scratch(const Table& op) {
     struct Measured final : Observer {
         int64_t most = 0;
         using Observer::Observer;
@@ -183,8 +184,7 @@ template <class P> static void announced_scratch(const Ops<float, P>& op) {
     cpu_scratch_release();
 }
 TEST_CASE("cpu: scratch held is the scratch announced") {
-    each_table<float>(announced_scratch<float>);
-    each_table<bf16>(announced_scratch<bf16>);
+    for (const TestTable& t : test_tables()) std::visit([](auto* op) { announced_scratch(*op); }, t.op);
 }
 
 static int64_t held = 0;
