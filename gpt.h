@@ -97,7 +97,8 @@ struct Model {
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
-    Activation *dx = nullptr, *dt = nullptr;    // (N,C): gradients of the residual stream; of what is added to it
+    Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
+    Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
     Activation* dwide = nullptr;                // (N,max(F,(NH+2*NKV)*HS))
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time

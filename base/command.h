@@ -1,6 +1,6 @@
-// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp), --help
-// (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the table of
-// commands.
+// command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
+// --help (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the
+// table of commands.
 #pragma once
 #include <functional>
 #include <string>

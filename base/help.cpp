@@ -134,7 +134,8 @@ std::string commands_help(const std::vector<Command>& commands, int width) {
     row("--help, -h", "this text; `flatgpt COMMAND --help`: the command's options");
     row("--version", "version, compiler, devices");
     std::string exits;
-    for (auto& [codes, meaning] : EXIT_MEANINGS) exits += (exits.empty() ? "" : "; ") + std::string(codes) + " " + meaning;
+    for (auto& [codes, meaning] : EXIT_MEANINGS)
+        exits += (exits.empty() ? "" : "; ") + std::string(codes) + " " + meaning;
     return out + "\nexit codes: " + wrap(exits, width, 12) + "\n";
 }
 

@@ -42,12 +42,12 @@ static json field_json(const Config& c, const ConfigRow& row) {
 
 std::string config_json(const Config& c, int end_of_text) {
     const Family& family = *c.family;
+    const std::vector<const ConfigRow*> rare = config_rare(c);
     ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
-    for (const ConfigRow& row : config_rows()) {
-        if (row.presence == ConfigRow::rare && config_value(c, row) == config_value(c.plain(), row)) continue;
-        if (row.presence == ConfigRow::rare) j["model_type"] = OWN_TYPE, j["architectures"] = json::array();
-        for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
-    }
+    if (!rare.empty()) j["architectures"] = json::array(), j["model_type"] = OWN_TYPE;
+    for (const ConfigRow& row : config_rows())
+        if (row.presence != ConfigRow::rare || std::count(rare.begin(), rare.end(), &row))
+            for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
     for (const Family::Fixed& f : family.fixed)
         if (f.written) j[f.key] = json::parse(f.value);
     for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text >= 0 ? json(end_of_text) : json();

@@ -7,8 +7,8 @@
 //   a few KiB       everything to everyone, and each adds: one round of messages instead of two
 //
 // wire bf16: what travels is rounded to bf16. Each rank adds in float, its own piece unrounded, and rounds the sum
-// before it sends it: all ranks, this one too, then hold the rounded sum. One thread calls MPI, for one collective after
-// the other.
+// before it sends it: all ranks, this one too, then hold the rounded sum. One thread calls MPI, for one collective
+// after the other.
 //
 // MPI is loaded when it is wanted, never linked: the binary runs where there is none.
 #include "comm.h"

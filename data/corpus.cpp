@@ -62,8 +62,8 @@ Status Corpus::open_next() {
     return {};
 }
 
-// The number of bytes of text in the file just opened. Text that is compressed or converted shows it at its end only: the
-// file is read once more.
+// The number of bytes of text in the file just opened. Text that is compressed or converted shows it at its end only:
+// the file is read once more.
 Result<int64_t> Corpus::text_bytes() const {
     struct stat info{};
     if (fstat(input.fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));

@@ -1,5 +1,5 @@
-// peaks.cpp - the CPU's peaks: a loop of FMAs, of bf16 dot products, of tile products, and a sum over memory in huge
-// pages.
+// peaks.cpp - what a CPU can do at most: an FMA loop, a bf16 dot loop, a loop of tile products, and a sum over memory
+// in huge pages.
 #include "peaks.h"
 
 #include <cstring>

@@ -29,7 +29,7 @@ inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NOR
 // A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and a sum of each column. Where the library computes
 // no sums: those of ranges of rows in float, by themselves.
 constexpr int64_t WORKSPACE = 32 << 20;
-inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // of a range
+inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // in a range
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }

@@ -54,7 +54,8 @@ std::string words(const ConfigRow& row) {    // "kv heads"
 
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
-        return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C, c.NH);
+        return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
+                    c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
         if (!(value >= row.min && value <= row.max))
@@ -103,6 +104,13 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
         const bool differs = config_value(c, row) != config_value(other ? *other : c.plain(), row);
         if (row.name && (differs || (!other && row.presence != ConfigRow::rare))) rows.push_back(&row);
     }
+    return rows;
+}
+
+std::vector<const ConfigRow*> config_rare(const Config& c) {
+    const Config plain = c.plain();
+    std::vector<const ConfigRow*> rows = config_listed(c, &plain);
+    std::erase_if(rows, [](const ConfigRow* row) { return row->presence != ConfigRow::rare; });
     return rows;
 }
 

@@ -103,7 +103,8 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     place_activations(at, g, N);
     at.purpose("activation gradients");
     if (train) {
-        for (Activation** p : {&g.dx, &g.dt}) at.take(*p, N * c.C);
+        at.take(g.dx, N * c.C);
+        at.take(g.dt, N * std::max(c.C, c.heads().width()));
         at.take(g.dwide, N * std::max(c.F, c.heads().qkv_width()));
     }
     at.purpose("logits");

@@ -8,6 +8,8 @@
 
 namespace {
 const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
+// Grouped heads whose size is their own (attention is wider than C, and its input wider than F), and a window.
+const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 double loss_in_double(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
@@ -35,19 +37,17 @@ TEST_CASE("gpt: known sizes") {
     CHECK(config_named("d6").value.C == 384);
     for (const char* bad : {"", "d", "d0", "d-1", "dx", "d6x", "gpt3", "d99999"})
         CHECK(config_named(bad).status.code == Exit::usage);
-    Config c = TOY;
-    c.NH = 5;
-    CHECK(config_check(c).code == Exit::usage);
 }
 
-TEST_CASE("gpt: gradients of all parameters equal central differences") {
+namespace {
+void check_gradients(const Config& c) {
     const int B = 2, S = 7;
     Model g(reference_ops());
-    toy_model(g, TOY, {Use::train, B, S});
-    auto in = toy_tokens(B * S, TOY.V, 1), out = toy_tokens(B * S, TOY.V, 2);
+    toy_model(g, c, {Use::train, B, S});
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     train_pass(g, in, out, B, S);
     const double* gradients = typed<double>(g, g.shards.grads);
-    const std::vector<double> grad(gradients, gradients + config_flat_size(TOY));
+    const std::vector<double> grad(gradients, gradients + config_flat_size(c));
     double size = 0, worst = 0;
     for (double d : grad) size = std::max(size, std::fabs(d));
     int64_t checked = 0;
@@ -63,8 +63,17 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
             worst = std::max(worst, std::fabs(numeric - analytic) / std::max(1e-2 * size, std::fabs(numeric)));
         }
     MESSAGE("worst relative error " << worst << " over " << checked << " parameters");
-    CHECK(checked == config_parameters(TOY));
+    CHECK(checked == config_parameters(c));
     CHECK(worst < 1e-4);
+}
+}    // namespace
+
+TEST_CASE("gpt: gradients of all parameters equal central differences") {
+    Config multi_query = GROUPED, windowed = TOY, one_channel = TOY;
+    multi_query.NKV = 1, multi_query.HS = 2, windowed.window = 1, one_channel.HS = 1;
+    for (const Config& c : {TOY, GROUPED, multi_query, windowed, one_channel}) check_gradients(c);
+    check_gradients(split_config(TOY));
+    check_gradients(split_config(GROUPED));
 }
 
 TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
@@ -86,9 +95,9 @@ TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them")
     CHECK(relative_error(twice.data(), once.data(), int64_t(once.size())) < 1e-6);
 }
 
-TEST_CASE("gpt: the cpu tables agree with the reference") {
+namespace {
+void check_cpu_model(const Config& c) {
     const int B = 3, S = 33;
-    const Config c = {101, 40, 2, 3, 48, 192, 1e-5f};
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Model r(reference_ops());
     toy_model(r, c, {Use::train, B, S});
@@ -107,6 +116,12 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
             CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(tolerance));
         }
     });
+}
+}    // namespace
+
+TEST_CASE("gpt: the cpu tables agree with the reference") {
+    const Config grouped = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24, .window = 9};
+    for (const Config& c : {Config{101, 40, 2, 3, 48}, grouped, split_config(grouped)}) check_cpu_model(c);
 }
 
 TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters") {
@@ -150,7 +165,7 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
 
 TEST_CASE("gpt: what the backward computes again has the same bits as what is kept, in less memory") {
     const int B = 2, S = 24;
-    const Config c = {61, 32, 3, 2, 32, 128, 1e-5f};
+    const Config c = {.V = 61, .T = 32, .L = 3, .NH = 2, .C = 32, .NKV = 1, .HS = 12, .window = 5};
     auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     std::vector<float> kept;
     int64_t bytes = INT64_MAX;
@@ -224,17 +239,21 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
 }
 
 TEST_CASE("gpt: generation with a cache equals the whole sequence") {
-    const Config c = {97, 40, 2, 3, 48, 96, 1e-5f};
+    const Config plain = {97, 40, 2, 3, 48, 96, 1e-5f};
+    const Config grouped = {.V = 97, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 16, .window = 7};
     const int B = 2, S = 37;
-    auto in = toy_tokens(B * S, c.V, 1);
-    each_cpu_model([&](auto model, double tolerance) {
-        auto g = model();
-        toy_model(*g, c, {Use::infer, B, S});
-        for (int split : {1, 5, 36})
-            generate_toy(*g, in, B, S, split, 1, [&](const Cache&, auto& cached, auto& whole) {
-                CHECK(relative_error(cached.data(), whole.data(), B * c.V) < tolerance);
-            });
-    });
+    for (const Config& c : {plain, grouped})
+        each_cpu_model([&](auto model, double tolerance) {
+            auto in = toy_tokens(B * S, c.V, 1);
+            auto g = model();
+            toy_model(*g, c, {Use::infer, B, S});
+            for (int split : {1, 5, 36})
+                generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
+                    const int64_t row = g->op.bytes(cache.k, c.HS);
+                    CHECK(cache.bytes == 2 * int64_t(c.L) * B * c.NKV * c.T * row);
+                    CHECK(relative_error(cached.data(), whole.data(), B * c.V) < tolerance);
+                });
+        });
 }
 
 TEST_CASE("gpt: one batch is learnt by heart") {

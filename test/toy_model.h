@@ -2,11 +2,28 @@
 // doctest.
 #pragma once
 #include "gpt.h"
+#include "model/families.h"
 
 // An array of a model's by its type, which the test must know; in memory of this process.
 template <class T, class X> T* typed(const Model& g, X* p) {
     REQUIRE((g.op.element(p) == element_of<T> && g.op.on_host()));
     return reinterpret_cast<T*>(p);
+}
+
+// c as of a made-up family that holds q, k and v apart, in either orientation, and has no bias after attention.
+inline Config split_config(Config c, bool transposed = false) {
+    static const std::vector<Family> made_up = [] {
+        std::vector<Family> both(2, GPT2);
+        for (Family& family : both) {
+            std::erase_if(family.names, [](const Family::Name& n) { return n.ours == std::string("projb"); });
+            for (Family::Name& n : family.names)
+                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, &family == &both[1]};
+                else if (n.ours == std::string("qkvb")) n = {"qkvb", {"#.q.bias", "#.k.bias", "#.v.bias"}};
+        }
+        return both;
+    }();
+    c.family = &made_up[transposed];
+    return c;
 }
 
 // Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.

@@ -169,6 +169,9 @@ Status Trainer::set_up() {
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
+    if (const auto rare = config_rare(config); !rare.empty() && !resuming)
+        progress.note("warning: " + config_text(config, rare) + ": transformers has no GPT-2 with that; it cannot load "
+                      "these checkpoints, flatgpt can");
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +

@@ -9,6 +9,7 @@ void cuda_scratch_release();    // layers/cuda.cu
 
 namespace {
 const Config SMALL = {101, 48, 2, 2, 64, 256, 1e-5f};    // heads of 32
+const Config GROUPED = {.V = 101, .T = 48, .L = 2, .NH = 4, .C = 64, .NKV = 2, .HS = 32, .window = 11};
 
 template <class T> std::unique_ptr<Model> cuda_model(Dtype dtype = sizeof(T) == 2 ? Dtype::bf16 : Dtype::fp32) {
     return std::make_unique<Model>(cuda_ops<T>(dtype));
@@ -24,11 +25,12 @@ double relative(const std::vector<float>& a, const std::vector<float>& b) {
 std::vector<float> weights_of(const Model& g) { return flat_part(g, Part::weights); }
 }    // namespace
 
-TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
+namespace {
+void check_training(const Config& c) {
     const int B = 2, S = 37;
-    auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
+    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
     Model r(reference_ops());
-    toy_model(r, SMALL, {Use::train, B, S});
+    toy_model(r, c, {Use::train, B, S});
     std::vector<double> losses;
     std::vector<float> first;
     for (int step = 0; step < 4; step++) {
@@ -39,7 +41,7 @@ TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
     for (bool half : {false, true}) {
         CAPTURE(half);
         auto g = cuda_model_of(half);
-        toy_model(*g, SMALL, {Use::train, B, S});
+        toy_model(*g, c, {Use::train, B, S});
         const double tolerance = half ? 3e-2 : 1e-5;
         for (int step = 0; step < 4; step++) {
             CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(losses[size_t(step)]).epsilon(tolerance / 5));
@@ -51,6 +53,12 @@ TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
         CHECK(losses.back() < losses.front() - 0.1);
         CHECK(relative(weights_of(*g), weights_of(r)) < 30 * tolerance);    // AdamW divides noise by noise
     }
+}
+}    // namespace
+
+TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
+    check_training(SMALL);
+    check_training(GROUPED);
 }
 
 TEST_CASE("model on cuda: the same bits in every schedule, with or without recomputation, in less memory") {
@@ -84,10 +92,11 @@ TEST_CASE("model on cuda: the same bits in every schedule, with or without recom
 TEST_CASE("model on cuda: generation, one token at a time and replayed, equals the whole sequence") {
     const int B = 2, S = 20;
     auto in = toy_tokens(B * S, SMALL.V, 1);
-    for (bool half : {false, true}) {
-        CAPTURE(half);
+    for (int k = 0; k < 4; k++) {
+        const bool half = k % 2;
+        CAPTURE(k);
         auto g = cuda_model_of(half);
-        toy_model(*g, SMALL, {Use::infer, B, SMALL.T});
+        toy_model(*g, k < 2 ? SMALL : GROUPED, {Use::infer, B, SMALL.T});
         for (int split : {1, 7})
             generate_toy(*g, in, B, S, split, 3, [&](const Cache& cache, auto& cached, auto& whole) {
                 CHECK((cache.graph != nullptr) == (cache.pos >= split + 2));

@@ -46,8 +46,8 @@ Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
     return check;
 }
 
-// The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each sequence
-// has documents of its own.
+// The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each
+// sequence has documents of its own.
 struct Documents {
     std::vector<int> start, end;
     Documents(int B, int S, Heads h, int length) : start(size_t(B) * size_t(S)), end(start) {

@@ -1,0 +1,112 @@
+// test_config.cpp - the rows of a configuration, families, and tensors that files hold in pieces.
+#include "toy_checkpoint.h"
+#include "toy_model.h"
+
+#include "files/json.h"
+
+namespace {
+Config asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
+    Config c = config_nothing();
+    for (auto [field, value] : fields) c.*field = value;
+    return c;
+}
+void refused(const Config& c, const std::string& why) {
+    const Status s = config_check(c);
+    INFO(s.message);
+    CHECK(s.code == Exit::usage);
+    CHECK(s.message.find(why) != std::string::npos);
+}
+}    // namespace
+
+TEST_CASE("config: fields follow from others until they are asked for") {
+    const Config base = config_named("d6").value;
+    CHECK(config_with(base, config_nothing()) == base);
+    Config c = config_with(base, asked({{&Config::NH, 4}, {&Config::C, 512}}));
+    CHECK(c == Config{.L = 6, .NH = 4, .C = 512, .F = 2048, .NKV = 4, .HS = 128});
+    c = config_with(base, asked({{&Config::NKV, 2}, {&Config::HS, 48}, {&Config::window, 33}}));
+    CHECK(c == Config{.L = 6, .NH = 6, .C = 384, .F = 1536, .NKV = 2, .HS = 48, .window = 33});
+    CHECK(config_with(c, asked({{&Config::L, 3}})).NKV == 2);     // what it followed from did not change
+    CHECK(config_with(c, asked({{&Config::NH, 12}})).NKV == 12);
+    CHECK(config_with(c, asked({{&Config::NH, 12}, {&Config::NKV, 3}})).NKV == 3);
+    CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
+    std::vector<std::string> names;
+    for (const Flag& f : config_flags(c)) names.push_back(f.name);
+    CHECK(names == std::vector<std::string>{"--vocab", "--channels", "--layers", "--heads", "--kv-heads", "--head-size",
+                                            "--window"});
+}
+
+TEST_CASE("config: what no model can be is refused, with the field and its range") {
+    refused({.NH = 5, .C = 12}, "channels (12) are not a multiple of heads (5)");
+    CHECK(config_check({.NH = 5, .C = 12, .HS = 3}).ok());
+    refused({.NH = 4, .C = 12, .NKV = 3}, "heads (4) are not a multiple of kv heads (3)");
+    refused({.NKV = 0}, "kv heads: expected 1 to 1024, found 0");
+    refused({.window = -1}, "window: expected 0 to 1048576, found -1");
+    refused({.NH = 1024, .C = 1024, .HS = 1024}, "262144 at most");
+    refused({.norm_eps = NAN}, "layer_norm_epsilon");
+    for (const ConfigRow& row : config_rows())
+        for (double wrong : {row.min - 1, row.max + 1}) {
+            Config c;
+            config_set(c, row, wrong);
+            CHECK(config_check(c).code == Exit::usage);
+        }
+}
+
+TEST_CASE("config: what GPT-2 has not is written, listed and read back; transformers would refuse it") {
+    for (auto [field, key, text] : {std::tuple{&Config::NKV, "num_key_value_heads", "3 kv heads"},
+                                    std::tuple{&Config::HS, "head_dim", "head size 3"},
+                                    std::tuple{&Config::window, "sliding_window", "window 3"}}) {
+        Config c;
+        CHECK(config_json(c, 0).find(key) == std::string::npos);
+        CHECK(config_text(c, config_listed(c)) ==
+              "vocabulary 50257, context 1024, 768 channels, 12 layers, 12 heads, ffn 3072");
+        c.*field = 3;
+        const std::string json = config_json(c, 0);
+        CHECK(json.find(std::string("\"") + key + "\": 3") != std::string::npos);
+        CHECK(json.find("\"model_type\": \"flatgpt\"") != std::string::npos);
+        CHECK(json.find("GPT2LMHeadModel") == std::string::npos);
+        CHECK(config_parse(json, "c").value == c);
+        CHECK(config_text(c, config_listed(c)).ends_with(std::string("ffn 3072, ") + text));
+        CHECK(config_text(c, config_listed(c, &GPT2.presets[0].second)) == text);
+    }
+}
+
+TEST_CASE("config: a tensor may be several of a file, or none") {
+    const Config whole = {.V = 20, .T = 4, .L = 2, .NH = 4, .C = 8, .F = 16, .NKV = 2, .HS = 3};
+    for (bool transposed : {false, true}) {
+        const Config split = split_config(whole, transposed);
+        CHECK(config_parameters(split) == config_parameters(whole) - 2 * 8);    // no projb
+        CHECK(config_tensors(split).size() == config_tensors(whole).size() - 2);
+        const Params<Parameter> bound = bind<Parameter>(split, 1, [](const Tensor& t) {
+            return reinterpret_cast<Parameter*>(64 + 4 * t.offset);
+        });
+        CHECK(bound.block[1].projb == nullptr);
+        CHECK(bound.block[1].projw != nullptr);
+        const std::string run = temporary_directory();
+        Toy wrote(1, split), read(2, split);
+        REQUIRE(checkpoint_write(run, wrote.g, Tokenizer(), toy_state(5, 1)).ok());
+        const std::string dir = checkpoint_list(run).back();
+        read.poison();
+        const Status s = checkpoint_weights(dir, read.g, true);
+        REQUIRE_MESSAGE(s.ok(), s.message);
+        REQUIRE(checkpoint_optimizer(dir, read.g).ok());
+        CHECK(same_bits(read.params, wrote.params));
+        CHECK(same_bits(read.m, wrote.m));
+        CHECK(same_bits(read.v, wrote.v));
+        // Keys of block 1: rows 12 to 17 of 24, and of the biases.
+        Result<SafetensorsFile> file = SafetensorsFile::open(dir + "/model.safetensors");
+        REQUIRE(file.ok());
+        const TensorEntry *k = file.value.find("1.k.weight"), *b = file.value.find("1.k.bias");
+        REQUIRE((k && b && !file.value.find("transformer.h.1.attn.c_proj.bias")));
+        CHECK(k->shape == (transposed ? std::vector<int64_t>{8, 6} : std::vector<int64_t>{6, 8}));
+        CHECK(b->shape == std::vector<int64_t>{6});
+        for (const Tensor& t : wrote.g.tensors) {
+            if (t.name != "1.qkvw" && t.name != "1.qkvb") continue;
+            std::vector<float> x(size_t(6 * t.cols));
+            REQUIRE(file.value.read(t.vector ? *b : *k, 0, int64_t(x.size()), x.data()).ok());
+            const int64_t second = t.vector ? 1 : transposed ? 8 : 1;    // where the file's second number lies
+            CHECK(x[0] == wrote.params[size_t(t.offset + 12 * t.cols)]);
+            CHECK(x[1] == wrote.params[size_t(t.offset + 12 * t.cols + second)]);
+        }
+        CHECK(checkpoint_weights(dir, Toy(2, whole).g).code == Exit::input);
+    }
+}

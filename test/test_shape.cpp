@@ -1,0 +1,59 @@
+// test_shape.cpp - runs of models with grouped heads, a head size of their own and a window, from start to text.
+#include "toy_run.h"
+
+namespace {
+ProcessResult must(const std::vector<std::string>& args, int code = 0, const std::string& says = "") {
+    ProcessResult r = run_flatgpt(args);
+    INFO(r.err);
+    REQUIRE(r.exit_code == code);
+    CHECK(contains(r.err + r.out, says));
+    return r;
+}
+const std::vector<std::pair<std::string, std::string>> SHAPES = {
+    {"--kv-heads", "1"}, {"--head-size", "24"}, {"--window", "5"}};
+}    // namespace
+
+TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, evaluated and named") {
+    Toy toy;
+    std::vector<std::string> all = {"--steps", "8", "--save-every", "4", "--keep", "0"};
+    for (auto& [flag, value] : SHAPES) all.insert(all.end(), {flag, value});
+    auto check = [&](const std::string& name, const std::vector<std::string>& flags, const std::string& listed) {
+        CAPTURE(name);
+        const std::string a = toy.dir + "/" + name, b = a + "-resumed";
+        must(toy.args(name, flags), 0, "transformers");    // says that it cannot load this
+        // Nothing of the shape is said again.
+        must({"train", "--data", toy.dir + "/train.bin", "--val", toy.dir + "/val.bin", "--out", b, "--batch", "4",
+              "--seq-len", "32", "--lr", "3e-3", "--seed", "5", "--dtype", "fp32", "--eval-tokens", "256", "--steps",
+              "8", "--resume", a + "/step_00000004"});
+        for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
+            CHECK(same_file(toy.newest(name) + file, toy.newest(name + "-resumed") + file));
+        must({"info", a}, 0, listed);
+        must({"eval", a, "--data", toy.dir + "/val.bin"});
+        const std::vector<std::string> sample = {"sample", a, "--prompt", "abc", "--tokens", "20", "--temperature", "0"};
+        const std::string text = must(sample).out;
+        CHECK(text.size() >= 20);
+        std::vector<std::string> dry = toy.args(name + "-dry", flags);
+        dry.push_back("--dry-run");
+        must(dry, 0, listed);
+    };
+    for (auto& [flag, value] : SHAPES)
+        check(flag.substr(2), {"--steps", "8", "--save-every", "4", "--keep", "0", flag, value},
+              flag == "--kv-heads" ? "1 kv heads" : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
+    check("all", all, "1 kv heads, head size 24, window 5");
+    must({"train", "--from", toy.dir + "/all", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/tuned", "--batch",
+          "4", "--steps", "2"});
+    must({"info", toy.dir + "/tuned"}, 0, "1 kv heads, head size 24, window 5");
+}
+
+TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not changed") {
+    Toy toy;
+    for (auto& [flag, value, says] : {std::tuple{"--kv-heads", "3", "heads (2) are not a multiple of kv heads (3)"},
+                                      std::tuple{"--head-size", "100000", "65536"},
+                                      std::tuple{"--window", "-3", "0 to 1048576"}})
+        must(toy.args("a", {"--steps", "1", flag, value}), 2, says);
+    must(toy.args("a", {"--steps", "2"}));
+    CHECK(contains(read_file(toy.newest("a") + "/config.json"), "\"model_type\": \"gpt2\""));
+    for (auto& [flag, value] : SHAPES)
+        must(toy.args("a", {"--steps", "4", "--resume", "auto", flag, value}), 2, "the command line asks for");
+    must(toy.args("a", {"--steps", "4", "--resume", "auto", "--kv-heads", "2"}));    // what it has
+}
