@@ -80,8 +80,8 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(work.adamw(w, numbers, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 30 * 64 + 1);
     CHECK(work.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 24 * 64 + 1);
     CHECK(work_of_floats.adamw(w, nullptr, numbers, numbers, g, nullptr, 64, nullptr, {}, 0).bytes == 28 * 64 + 1);
-    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
-    CHECK(Peaks{4, 2, 1}.floor({.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
+    CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .arithmetic = 2, .bytes = 2.5}) == 3);
+    CHECK(Peaks{4, 2, 1}.floor(Work{.products = 8, .arithmetic = 2, .bytes = 5}) == 5);
 }
 
 TEST_CASE("count: pairs of positions that see each other, one by one") {
