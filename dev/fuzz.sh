@@ -28,7 +28,7 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -maxdepth 2 -name '*.h' -newer "$object")" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp gpt.cpp model/memory.cpp model/shards.cpp model/config.cpp model/tensors.cpp; do
+for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
