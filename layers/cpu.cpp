@@ -1,8 +1,6 @@
 // cpu.cpp - the CPU backend's memory, threads, choice of instruction set and tables.
 #include "cpu.h"
 
-#include "gate.h"
-
 #include <unistd.h>
 
 #include <omp.h>
@@ -50,10 +48,6 @@ void copy(void* to, const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += BLOCK)
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
-
-// Every operation is done when it returns: nothing to wait for.
-int64_t mark() { return 0; }
-void wait(int64_t) {}
 
 struct Scratch {
     void* p = nullptr;
@@ -129,18 +123,6 @@ int64_t free_bytes() {
     return least;
 }
 
-// ---- the step's losses and verdict ----------------------------------------------------------------------------------
-
-void add_losses(double* total, const float* loss, int64_t n) {
-    for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
-}
-void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
-          Limits limits) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += squares[i];
-    gate_step(step, loss_scale * *loss_total, sum, a, limits);
-}
-
 // ---- instruction sets and tables ------------------------------------------------------------------------------------
 
 const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
@@ -180,10 +162,9 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.release = ops.release_host = release;
     ops.zero = zero;
     ops.copy = ops.upload = ops.download = ops.upload_ahead = ops.take = ops.download_later = copy;
-    ops.mark = mark;
-    ops.wait = wait;
-    ops.add_losses = add_losses;
-    ops.gate = gate;
+    const Ops<double>& plain = reference_ops();    // of these there is nothing faster
+    ops.mark = plain.mark, ops.wait = plain.wait;
+    ops.add_losses = plain.add_losses, ops.gate = plain.gate;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);

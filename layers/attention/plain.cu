@@ -21,7 +21,6 @@ constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
 constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes of 8 rows at once
 // Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 struct alignas(16) Tile { float x[TILE][PITCH]; };
 typedef float Sums[ROWS][COLUMNS];

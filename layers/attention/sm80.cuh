@@ -9,8 +9,6 @@
 
 namespace sm80 {
 
-constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
-
 // ---- one call, as its kernels see it --------------------------------------------------------------------------------
 
 struct Span {

@@ -36,14 +36,10 @@ double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, i
 
 int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
 int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
-struct Size { const char* name; int value; };
-Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
+Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more) {
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
-    Check check;
-    check.op = op;
-    for (Size x : all) check.shape += std::string(x.name) + "=" + std::to_string(x.value) + " ";
-    return check;
+    return Check(op, all);
 }
 
 // The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each
@@ -84,9 +80,6 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
         if (int head = int(i / size_t(h.HS) % size_t(h.NH + 2 * h.NKV)); head >= from && head < to) out.push_back(x[i]);
     return out;
 }
-void expect(Check& check, const char* what, double error) {
-    if (!(error <= check.worst)) check.worst = error, check.output = what;
-}
 
 }   // namespace
 
@@ -102,7 +95,7 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int do
     Array<T> in(m, qkv), out(m, int64_t(y.size()));
     Array<float> statistics(m, int64_t(lse.size()));
     op.attention_forward(out, statistics, in, B, S, both.device);
-    expect(check, "y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
+    check.note("y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
     check.expect("lse", statistics, Numbers(lse.begin(), lse.end()), LIMIT<float>);
     return check;
 }
@@ -126,9 +119,9 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int d
     const char* names[] = {"dq", "dk", "dv"};
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
-        expect(check, names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
-                                      i < 2 || !op.attention_rounds));
-    if (!out.intact()) expect(check, "beyond dqkv", INFINITY);
+        check.note(names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
+                                   i < 2 || !op.attention_rounds));
+    if (!out.intact()) check.note("beyond dqkv", INFINITY);
     return check;
 }
 
@@ -152,8 +145,8 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
             if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
         return true;
     };
-    if (!same(k_cache.read(), k) || !k_cache.intact()) expect(check, "k_cache", INFINITY);
-    if (!same(v_cache.read(), v) || !v_cache.intact()) expect(check, "v_cache", INFINITY);
+    if (!same(k_cache.read(), k) || !k_cache.intact()) check.note("k_cache", INFINITY);
+    if (!same(v_cache.read(), v) || !v_cache.intact()) check.note("v_cache", INFINITY);
     return check;
 }
 

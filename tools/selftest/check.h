@@ -14,7 +14,6 @@ using Numbers = std::vector<double>;
 Numbers random_normal(int64_t n, uint64_t stream, double scale = 1);
 std::vector<int> random_tokens(int64_t n, int V, uint64_t stream);
 
-inline float as_float(double x) { return float(x); }
 template <class X> X as(double x) { return from_float<X>(float(x)); }
 template <> inline double as<double>(double x) { return x; }
 template <> inline int as<int>(double x) { return int(x); }
@@ -89,17 +88,19 @@ template <class X> class Array {
 };
 
 // The outcome of one operation at one size.
+struct Size { const char* name; int64_t value; };
 struct Check {
     std::string op, shape;    // "layernorm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
     std::string output;       // the output that has it
+    Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
+    void note(const char* what, double error_over_limit);
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
     // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
     template <class X> void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit) {
-        double e = got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY;
-        if (!(e <= worst)) worst = e, output = what;
+        note(what, got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY);
     }
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
