@@ -128,21 +128,17 @@ int64_t free_bytes() {
 const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
 const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512", "AVX-512 with BF16"};
 
-Isa best() {
-    int i = ISA_COUNT - 1;
-    while (!cpu_supports(Isa(i))) i--;
-    return Isa(i);
-}
-
 // The instruction set of this name; null or empty: the best one.
 Result<Isa> isa_named(const char* key) {
-    if (!key || !*key) return best();
+    Isa best = Isa::base;
     std::string have;
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) {
-            if (!strcmp(key, ISA_KEY[i])) return Isa(i);
+            best = Isa(i);
+            if (key && !strcmp(key, ISA_KEY[i])) return best;
             have += std::string(have.empty() ? "" : ", ") + ISA_KEY[i];
         }
+    if (!key || !*key) return best;
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
 // 0 or 1: which of two values `key` is; -1: it is not set, or empty.
@@ -219,7 +215,7 @@ bool cpu_has_amx() {
     static const bool granted = granted_amx();
     return granted;
 }
-template <class P> const Loops<P>& cpu_loops(Isa isa) {
+template <class P> Loops<P> cpu_loops(Isa isa) {
     switch (isa) {
         case Isa::avx512bf16: return avx512bf16::loops<P>();
         case Isa::avx512: return avx512::loops<P>();
@@ -231,10 +227,10 @@ template <class P> const Loops<P>& cpu_loops(Isa isa) {
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_amx() { return false; }
-template <class P> const Loops<P>& cpu_loops(Isa) { return base::loops<P>(); }
+template <class P> Loops<P> cpu_loops(Isa) { return base::loops<P>(); }
 #endif
-template const Loops<float>& cpu_loops(Isa);
-template const Loops<bf16>& cpu_loops(Isa);
+template Loops<float> cpu_loops(Isa);
+template Loops<bf16> cpu_loops(Isa);
 
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);

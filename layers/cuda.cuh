@@ -131,15 +131,15 @@ constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;    // log2(e), log(2)
 
 // ---- reductions -----------------------------------------------------------------------------------------------------
 
-// All lanes get the sum, always added in the same order: the same bits.
-template <class X> __device__ inline X warp_sum(X x) {
+// All of LANES neighbouring lanes get their sum, always added in the same order: the same bits.
+template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {
 #pragma unroll
-    for (int bit = 16; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
+    for (int bit = LANES / 2; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
     return x;
 }
-__device__ inline float warp_max(float x) {
+template <int LANES = 32> __device__ inline float warp_max(float x) {
 #pragma unroll
-    for (int bit = 16; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
+    for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
     return x;
 }
 // All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers.   none: of_warp's neutral value

@@ -41,8 +41,6 @@ template <class T> void gelu_backward(T* dx, const T* dy, const T* x, int64_t n)
 }
 }   // namespace
 
-// ---- entries --------------------------------------------------------------------------------------------------------
-
 template <class T> void ffn_entries(Ops<T>& o) {
     o.gelu_forward = gelu_forward<T>;
     o.gelu_backward = gelu_backward<T>;

@@ -52,12 +52,6 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 // Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c is done with q.
 enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
 
-// The first key that a query sees. Rows beyond the last see what the last sees. Never decreases with the row.
-__device__ inline int first_key(const Forward& a, int b, int row) {
-    const int document = a.h.doc_start ? a.h.doc_start[int64_t(b) * a.S + min(row, a.S - 1)] : 0;
-    return a.h.window ? max(document, row - a.h.window + 1) : document;
-}
-
 // What a block computes: rows from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
 struct Place {
     int b, head, row, last, tiles;
@@ -65,7 +59,7 @@ struct Place {
         const int i = int(blockIdx.x);
         last = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
         head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = last * BM;
-        tiles = last + 1 - max(0, first_key(a, b, row)) / BN;
+        tiles = last + 1 - first_key(a.h, a.S, b, row) / BN;
     }
 };
 
@@ -111,10 +105,6 @@ struct Softmax {
     float sum[2] = {0, 0};    // over this thread's columns
     float shrink[2];          // factor for the output so far
 };
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
@@ -127,7 +117,7 @@ __device__ __forceinline__ void softmax(float (&S)[BN / 2], Softmax& x, float sc
         float top = x.top[r], sum = 0;
 #pragma unroll
         for (int i = 2 * r; i < BN / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
-        top = quad_max(top);
+        top = warp_max<4>(top);
         const float shift = top * scale_log2;
         x.shrink[r] = exp2_approx(x.top[r] * scale_log2 - shift);
         x.top[r] = top;
@@ -149,8 +139,8 @@ struct View {
     int row;               // the first row; the second is 8 further
     int first[2], most;    // the first key that each row sees, and the warpgroup's last row
     __device__ View(const Forward& a, int b, int from, int row) : row(row) {
-        for (int r = 0; r < 2; r++) first[r] = first_key(a, b, row + 8 * r);
-        most = first_key(a, b, from + 63);
+        for (int r = 0; r < 2; r++) first[r] = first_key(a.h, a.S, b, row + 8 * r);
+        most = first_key(a.h, a.S, b, from + 63);
     }
     // Whether all rows see all keys of a tile to the left of the diagonal.
     __device__ bool sees_all(int key) const { return key >= most; }

@@ -86,8 +86,7 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 #pragma unroll
             for (int i = 0; i < 8; i++) sum += u[i] * v[i];
         }
-#pragma unroll
-        for (int bit = LANES / 2; bit; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+        sum = warp_sum<LANES>(sum);
         if (lane == 0) {
             a.delta[index * BM<HS> + row] = sum;
             a.lse2[index * BM<HS> + row] = s < a.S ? lse[(int64_t(b) * a.h.NH + head) * a.S + s] * LOG2E : INFINITY;

@@ -34,8 +34,6 @@ double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, i
     return worst;
 }
 
-int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
-int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more) {
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
@@ -88,8 +86,8 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int do
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_forward", B, S, h, {{"document", document}});
-    const Numbers qkv = inputs(op, random_normal(packed(B, S, h), 1, scale));
-    Numbers y(size_t(heads(B, S, h)));
+    const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    Numbers y(size_t(int64_t(B) * S * h.width()));
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
     Array<T> in(m, qkv), out(m, int64_t(y.size()));
@@ -105,8 +103,8 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int d
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_backward", B, S, h, {{"document", document}});
-    const Numbers qkv = inputs(op, random_normal(packed(B, S, h), 1, scale));
-    const Numbers dy = inputs(op, random_normal(heads(B, S, h), 2));
+    const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    const Numbers dy = inputs(op, random_normal(int64_t(B) * S * h.width(), 2));
     Numbers y(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
@@ -129,14 +127,14 @@ template <class T, class P>
 Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
     const Memory m(op);
     Check check = named("attention_cached", B, S, h, {{"pos", pos}, {"maxT", maxT}});
-    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
+    const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     Numbers k = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 2, scale));
     Numbers v = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 3, scale));
     for (size_t i = 0; i < k.size(); i++)
         if (int(i / size_t(h.HS) % size_t(maxT)) >= pos) k[i] = v[i] = NAN;    // not there yet
-    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, heads(B, S, h));
+    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, int64_t(B) * S * h.width());
     Array<int> p(m, Numbers{double(pos)});
-    Numbers y(size_t(heads(B, S, h)));
+    Numbers y(size_t(int64_t(B) * S * h.width()));
     reference_ops().attention_cached(y.data(), k.data(), v.data(), qkv.data(), B, S, &pos, maxT, h);
     op.attention_cached(out, k_cache, v_cache, in, B, S, p, maxT, h);
     check.expect("y", out, y, LIMIT<T>);

@@ -27,22 +27,14 @@ template <class X> Numbers rounded(Numbers v) {
     return v;
 }
 
-// A device's memory, whatever the type of its table.
-struct Memory {
-    void* (*allocate)(int64_t);
-    void (*release)(void*, int64_t);
-    void (*upload)(void*, const void*, int64_t);
-    void (*download)(void*, const void*, int64_t);
-    template <class T, class P> explicit Memory(const Ops<T, P>& o)
-        : allocate(o.allocate), release(o.release), upload(o.upload), download(o.download) {}
-};
+using Memory = Table;    // of which the arrays below need allocate, release, upload and download
 
 // n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is
 // given.
 template <class X> class Array {
   public:
-    Array(Memory memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
-    Array(Memory memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
+    Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
+    Array(const Memory& memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
     Array(const Array&) = delete;
     ~Array() { memory.release(base, bytes()); }
     operator X*() { return reinterpret_cast<X*>(static_cast<char*>(base) + GUARD); }
