@@ -64,7 +64,7 @@ layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda d
 layers/cuda.cu ;; s/.*CUDA_CHECK(cudaEventSynchronize(done\[half\]));// ;; cuda device: uploads*
 layers/cuda.cu ;; s/if (b.graphs) b.outgrown.push_back(b.scratch);/if (false);/ ;; cuda device: scratch grows*
 layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
-layers/linear.cu ;; s/if (hex(c.algo) == known) return use(c);/;/ ;; cuda linear: recorded choices*
+layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*

@@ -144,7 +144,9 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
 
 // ---- products: the choice -------------------------------------------------------------------------------------------
 
-std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Form& f, const Plan& p) {
+struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
+
+std::vector<Candidate> candidates(const Form& f, const Plan& p) {
     cublasLtMatmulPreference_t preference;
     CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
@@ -156,13 +158,14 @@ std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Form& f, const Pla
     for (auto which : {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
                        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES})
         prefer(which, uint32_t(f.alignment));
-    std::vector<cublasLtMatmulHeuristicResult_t> found(CANDIDATES);
+    cublasLtMatmulHeuristicResult_t results[CANDIDATES] = {};
     int count = 0;
     const cublasStatus_t status = cublaslt.MatmulAlgoGetHeuristic(handle(), p.operation, p.a, p.b, p.d, p.d, preference,
-                                                                 CANDIDATES, found.data(), &count);
+                                                                 CANDIDATES, results, &count);
     CUBLAS_CHECK(cublaslt.MatmulPreferenceDestroy(preference));
-    found.resize(status == CUBLAS_STATUS_SUCCESS ? size_t(count) : 0);
-    std::erase_if(found, [](const auto& c) { return c.state != CUBLAS_STATUS_SUCCESS; });
+    std::vector<Candidate> found;
+    for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
+        if (results[i].state == CUBLAS_STATUS_SUCCESS) found.push_back({results[i].algo, results[i].workspaceSize});
     return found;
 }
 
@@ -210,18 +213,18 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known) {
     if (steps && known == "-") return;
     if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
-    const auto found = candidates(f, plan);
+    const std::vector<Candidate> found = candidates(f, plan);
     if (found.empty()) return;
-    auto use = [&](const cublasLtMatmulHeuristicResult_t& c) {
-        plan.algorithm = c.algo, plan.workspace = c.workspaceSize, plan.usable = true;
+    auto use = [&](const Candidate& c) {
+        plan.algorithm = c.algorithm, plan.workspace = c.workspace, plan.usable = true;
     };
-    for (const auto& c : found)
-        if (hex(c.algo) == known) return use(c);
+    for (const Candidate& c : found)
+        if (hex(c.algorithm) == known) return use(c);
     char* memory;
     if (!trial_operands(f, x, &memory)) return use(found[0]);
-    const cublasLtMatmulHeuristicResult_t* fastest = nullptr;
+    const Candidate* fastest = nullptr;
     float least = INFINITY;
-    for (const auto& c : found) {
+    for (const Candidate& c : found) {
         use(c);
         if (run(f, plan, x) != CUBLAS_STATUS_SUCCESS) continue;
         const float ms = time_of([&] { CUBLAS_CHECK(run(f, plan, x)); });
