@@ -38,7 +38,7 @@ layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: 
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: against*
 layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: *
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *
-layers/ffn.cpp ;; s/(3 \* K2 \* CUBIC)/(2 * K2 * CUBIC)/ ;; gelu: as exact*
+layers/ffn.cpp ;; s/ \* gelu_slope(/ * gelu(/ ;; gelu: as exact*
 layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: *
 layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
 layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *

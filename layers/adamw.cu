@@ -12,7 +12,6 @@
 
 namespace {
 constexpr int THREADS = 256;
-unsigned blocks_of_4(int64_t n) { return unsigned(ceil_div(n, 4 * THREADS)); }    // 4 elements a thread
 
 // ---- sums -----------------------------------------------------------------------------------------------------------
 
@@ -91,12 +90,11 @@ template <class T> struct Parameters {
 
 // One of the two bf16 next to x, the nearer one more likely: unbiased. Adding 16 random bits to the lower half of x
 // carries into the upper half with the right probability.
-__device__ inline bf16 round_stochastically(float x, uint32_t bits) {
-    if (!(fabsf(x) < INFINITY)) return to_bf16(x);
-    return {uint16_t((__float_as_uint(x) + bits) >> 16)};
+template <class T> __device__ inline T round_weight(float x, uint32_t bits) {
+    if constexpr (sizeof(T) == 2)
+        if (fabsf(x) < INFINITY) return {uint16_t((__float_as_uint(x) + bits) >> 16)};
+    return from_float<T>(x);
 }
-template <class T> __device__ inline T round_weight(float x, uint32_t) { return from_float<T>(x); }
-template <> __device__ inline bf16 round_weight<bf16>(float x, uint32_t bits) { return round_stochastically(x, bits); }
 
 __device__ inline uint32_t word(const Philox4& p, int64_t i) {    // word i % 4; an index would need local memory
     const uint32_t low = i & 1 ? p.v[1] : p.v[0], high = i & 1 ? p.v[3] : p.v[2];
@@ -145,25 +143,18 @@ template <class T>
 void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uint8_t* decays, int64_t n,
            const Step* step, AdamW a, uint64_t seed) {
     const Parameters<T> p = {w, master, m, v, dw, decays};
-    launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, {blocks_of_4(n), THREADS}, p, n, step, a, seed);
-}
-
-// ---- conversions ----------------------------------------------------------------------------------------------------
-
-template <class To, class From> void convert(To* to, const From* from, int64_t n) {
-    convert(to, from, n, cuda_stream());
+    const Launch grid = {unsigned(ceil_div(n, 4 * THREADS)), THREADS};
+    launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);
 }
 }   // namespace
-
-// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void adamw_entries(Ops<T>& o) {
     o.add_losses = add_losses;
     o.sum_of_squares = sum_of_squares;
     o.gate = gate;
     o.adamw = adamw<T>;
-    o.from_floats = convert<T, float>;
-    o.to_floats = convert<float, T>;
+    o.from_floats = [](T* to, const float* from, int64_t n) { convert(to, from, n, cuda_stream()); };
+    o.to_floats = [](float* to, const T* from, int64_t n) { convert(to, from, n, cuda_stream()); };
 }
 template void adamw_entries(Ops<float>&);
 template void adamw_entries(Ops<bf16>&);

@@ -1,8 +1,6 @@
 // cpu.cpp - the CPU backend's memory, threads, choice of instruction set and tables.
 #include "cpu.h"
 
-#include "gate.h"
-
 #include <unistd.h>
 
 #include <omp.h>
@@ -50,10 +48,6 @@ void copy(void* to, const void* from, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += BLOCK)
         memcpy(static_cast<char*>(to) + i, static_cast<const char*>(from) + i, size_t(std::min(BLOCK, bytes - i)));
 }
-
-// Every operation is done when it returns: nothing to wait for.
-int64_t mark() { return 0; }
-void wait(int64_t) {}
 
 struct Scratch {
     void* p = nullptr;
@@ -129,38 +123,22 @@ int64_t free_bytes() {
     return least;
 }
 
-// ---- the step's losses and verdict ----------------------------------------------------------------------------------
-
-void add_losses(double* total, const float* loss, int64_t n) {
-    for (int64_t i = 0; i < n; i++) *total += double(loss[i]);
-}
-void gate(Step* step, const double* loss_total, double loss_scale, const double* squares, int n, AdamW a,
-          Limits limits) {
-    double sum = 0;
-    for (int i = 0; i < n; i++) sum += squares[i];
-    gate_step(step, loss_scale * *loss_total, sum, a, limits);
-}
-
 // ---- instruction sets and tables ------------------------------------------------------------------------------------
 
 const char* const ISA_KEY[ISA_COUNT] = {"base", "avx2", "avx512", "avx512bf16"};
 const char* const ISA_NAME[ISA_COUNT] = {"baseline", "AVX2", "AVX-512", "AVX-512 with BF16"};
 
-Isa best() {
-    int i = ISA_COUNT - 1;
-    while (!cpu_supports(Isa(i))) i--;
-    return Isa(i);
-}
-
 // The instruction set of this name; null or empty: the best one.
 Result<Isa> isa_named(const char* key) {
-    if (!key || !*key) return best();
+    Isa best = Isa::base;
     std::string have;
     for (int i = 0; i < ISA_COUNT; i++)
         if (cpu_supports(Isa(i))) {
-            if (!strcmp(key, ISA_KEY[i])) return Isa(i);
+            best = Isa(i);
+            if (key && !strcmp(key, ISA_KEY[i])) return best;
             have += std::string(have.empty() ? "" : ", ") + ISA_KEY[i];
         }
+    if (!key || !*key) return best;
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
 // 0 or 1: which of two values `key` is; -1: it is not set, or empty.
@@ -180,10 +158,9 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.release = ops.release_host = release;
     ops.zero = zero;
     ops.copy = ops.upload = ops.download = ops.upload_ahead = ops.take = ops.download_later = copy;
-    ops.mark = mark;
-    ops.wait = wait;
-    ops.add_losses = add_losses;
-    ops.gate = gate;
+    const Ops<double>& plain = reference_ops();    // of these there is nothing faster
+    ops.mark = plain.mark, ops.wait = plain.wait;
+    ops.add_losses = plain.add_losses, ops.gate = plain.gate;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte
     ops.free_bytes = free_bytes;
     const char* missing = missing_operation<float, P>(ops);
@@ -238,7 +215,7 @@ bool cpu_has_amx() {
     static const bool granted = granted_amx();
     return granted;
 }
-template <class P> const Loops<P>& cpu_loops(Isa isa) {
+template <class P> Loops<P> cpu_loops(Isa isa) {
     switch (isa) {
         case Isa::avx512bf16: return avx512bf16::loops<P>();
         case Isa::avx512: return avx512::loops<P>();
@@ -250,10 +227,10 @@ template <class P> const Loops<P>& cpu_loops(Isa isa) {
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_amx() { return false; }
-template <class P> const Loops<P>& cpu_loops(Isa) { return base::loops<P>(); }
+template <class P> Loops<P> cpu_loops(Isa) { return base::loops<P>(); }
 #endif
-template const Loops<float>& cpu_loops(Isa);
-template const Loops<bf16>& cpu_loops(Isa);
+template Loops<float> cpu_loops(Isa);
+template Loops<bf16> cpu_loops(Isa);
 
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);

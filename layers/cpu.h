@@ -78,12 +78,12 @@ template <class P> struct Loops : Ops<float, P> {
 // sequences was not compared at equal bandwidth).
 constexpr int GEMV_ROWS = 16;
 
-namespace base { template <class P> const Loops<P>& loops(); }
-namespace avx2 { template <class P> const Loops<P>& loops(); }
-namespace avx512 { template <class P> const Loops<P>& loops(); }
-namespace avx512bf16 { template <class P> const Loops<P>& loops(); }
+namespace base { template <class P> Loops<P> loops(); }
+namespace avx2 { template <class P> Loops<P> loops(); }
+namespace avx512 { template <class P> Loops<P> loops(); }
+namespace avx512bf16 { template <class P> Loops<P> loops(); }
 
-template <class P> const Loops<P>& cpu_loops(Isa isa);
+template <class P> Loops<P> cpu_loops(Isa isa);
 
 // onednn.cpp: cpu_ops_isa(isa) with oneDNN's matrix products; null: this build or CPU has none.
 template <class P> const Ops<float, P>* onednn_ops(Isa isa);

@@ -121,20 +121,16 @@ Status cuda_open(int index) {
     if (b.open && b.device.index == index) return {};
     CHECK(!b.open, "device %d is open", b.device.index);
     std::string why;
+    bool found = false;
     for (const CudaDevice& d : cuda_devices(&why))
-        if (d.index == index) b.device = d, b.open = true;
-    if (!b.open) return fail(Exit::device, "GPU %d: %s", index, why.empty() ? "there is no such device" : why.c_str());
+        if (d.index == index) b.device = d, found = true;
+    if (!found) return fail(Exit::device, "GPU %d: %s", index, why.empty() ? "there is no such device" : why.c_str());
     size_t free = 0, total = 0;
     cudaError_t error = cudaSetDevice(index);
     if (!error) error = cudaMemGetInfo(&free, &total);    // makes the context
-    if (error) {
-        b.open = false;
-        return fail(Exit::device, "%s: %s", b.device.name.c_str(), cudaGetErrorString(error));
-    }
-    if (Status s = cublaslt_load(); !s.ok()) {
-        b.open = false;
-        return s;
-    }
+    if (error) return fail(Exit::device, "%s: %s", b.device.name.c_str(), cudaGetErrorString(error));
+    TRY(cublaslt_load());
+    b.open = true;
     CUDA_CHECK(cudaStreamCreateWithFlags(&b.stream, cudaStreamNonBlocking));
     CUDA_CHECK(cudaStreamCreateWithFlags(&b.side, cudaStreamNonBlocking));
     for (cudaEvent_t* e : {&b.uploaded, &b.taken}) CUDA_CHECK(cudaEventCreateWithFlags(e, cudaEventDisableTiming));

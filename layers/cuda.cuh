@@ -127,37 +127,35 @@ template <int W, class T> __device__ inline void store(T* to, const Vec<T, W>& x
 template <class T> constexpr int VEC = 16 / int(sizeof(T));
 template <class T> inline bool rows_align(int64_t C) { return C % VEC<T> == 0; }
 
+constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;    // log2(e), log(2)
+
 // ---- reductions -----------------------------------------------------------------------------------------------------
 
-// All lanes get the sum, always added in the same order: the same bits.
-template <class X> __device__ inline X warp_sum(X x) {
+// All of LANES neighbouring lanes get their sum, always added in the same order: the same bits.
+template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {
 #pragma unroll
-    for (int bit = 16; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
+    for (int bit = LANES / 2; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
     return x;
 }
-__device__ inline float warp_max(float x) {
+template <int LANES = 32> __device__ inline float warp_max(float x) {
 #pragma unroll
-    for (int bit = 16; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
+    for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
     return x;
 }
-// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers.
-template <class X> __device__ inline X block_sum(X x) {
+// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers.   none: of_warp's neutral value
+template <class X, class F> __device__ inline X block_reduce(X x, X none, F of_warp) {
     SHARED(X[32], parts);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = warp_sum(x);
+    x = of_warp(x);
     if (lane == 0) parts[warp] = x;
     __syncthreads();
-    x = warp_sum(lane < warps ? parts[lane] : X(0));
+    x = of_warp(lane < warps ? parts[lane] : none);
     __syncthreads();    // a fast warp must not overwrite parts in the next reduction
     return x;
 }
+template <class X> __device__ inline X block_sum(X x) {
+    return block_reduce(x, X(0), [](X part) { return warp_sum(part); });
+}
 __device__ inline float block_max(float x) {
-    SHARED(float[32], parts);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    x = warp_max(x);
-    if (lane == 0) parts[warp] = x;
-    __syncthreads();
-    x = warp_max(lane < warps ? parts[lane] : -INFINITY);
-    __syncthreads();
-    return x;
+    return block_reduce(x, -INFINITY, [](float part) { return warp_max(part); });
 }

@@ -267,15 +267,12 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
     int *a = reinterpret_cast<int*>(scratch), *b = reinterpret_cast<int*>(scratch + parts.order);
     int* place = reinterpret_cast<int*>(scratch + 2 * parts.order);
     float* partial = reinterpret_cast<float*>(scratch + 2 * parts.order + parts.place);
-    const ByToken by_token = {sort_positions(a, b, place, tok, N, V), tok};
-    const ByPosition by_position = {B, S};
-    if (rows_align<T>(C)) {
-        add_rows<T, VEC<T>>(dwte, partial, dx, by_token, N, C);
-        add_rows<T, VEC<T>>(dwpe, partial, dx, by_position, N, C);
-    } else {
-        add_rows<T, 1>(dwte, partial, dx, by_token, N, C);
-        add_rows<T, 1>(dwpe, partial, dx, by_position, N, C);
-    }
+    auto add = [&](float* dw, auto rows) {
+        if (rows_align<T>(C)) add_rows<T, VEC<T>>(dw, partial, dx, rows, N, C);
+        else add_rows<T, 1>(dw, partial, dx, rows, N, C);
+    };
+    add(dwte, ByToken{sort_positions(a, b, place, tok, N, V), tok});
+    add(dwpe, ByPosition{B, S});
 }
 }   // namespace
 

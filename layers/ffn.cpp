@@ -8,19 +8,15 @@ void gelu_forward(float* y, const float* x, int64_t n) {
 #pragma omp parallel for schedule(static) if (n > BLOCK)
     for (int64_t i = 0; i < n; i += BLOCK)
         each_vector(least64(BLOCK, n - i), [&](int64_t j, auto at) {
-            vf v = at.get(x + i + j);
-            at.put(y + i + j, v * gate(v).s);
+            at.put(y + i + j, gelu(at.get(x + i + j)));
         });
 }
 
-// dx = dy (s + 2 x s (1-s) u')
 void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i += BLOCK)
         each_vector(least64(BLOCK, n - i), [&](int64_t j, auto at) {
-            Gate g = gate(at.get(x + i + j));
-            vf slope = g.x * g.x * (3 * K2 * CUBIC) + K2;    // 2u'
-            at.put(dx + i + j, at.get(dy + i + j) * (g.s + g.x * (g.e * g.s * g.s) * slope));
+            at.put(dx + i + j, at.get(dy + i + j) * gelu_slope(at.get(x + i + j)));
         });
 }
 

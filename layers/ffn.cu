@@ -8,58 +8,38 @@
 namespace {
 constexpr int THREADS = 256, VECS = 2;
 
-// ---- forward --------------------------------------------------------------------------------------------------------
-
-template <class T> __global__ void gelu_forward_kernel(T* y, const T* x, int64_t n) {
+// BACKWARD: out = dy gelu'(x). Else out = gelu(x), and dy is not read.
+template <class T, bool BACKWARD> __global__ void gelu_kernel(T* out, const T* dy, const T* x, int64_t n) {
     constexpr int W = VEC<T>;
+    auto value = [](float x, float d) { return BACKWARD ? d * gelu_slope(x) : gelu(x); };
     const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
-    Vec<T> v[VECS];
+    Vec<T> v[VECS], d[VECS] = {};
 #pragma unroll
     for (int k = 0; k < VECS; k++)
-        if (int64_t i = first + k * THREADS * W; i + W <= n) v[k] = load<W>(x + i);
+        if (int64_t i = first + k * THREADS * W; i + W <= n) {
+            v[k] = load<W>(x + i);
+            if (BACKWARD) d[k] = load<W>(dy + i);
+        }
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
         int64_t i = first + k * THREADS * W;
         if (i + W <= n) {
 #pragma unroll
-            for (int j = 0; j < W; j++) v[k].set(j, gelu(v[k][j]));
-            store<W>(y + i, v[k]);
+            for (int j = 0; j < W; j++) v[k].set(j, value(v[k][j], d[k][j]));
+            store<W>(out + i, v[k]);
         } else
-            for (; i < n; i++) y[i] = from_float<T>(gelu(to_float(x[i])));
+            for (; i < n; i++) out[i] = from_float<T>(value(to_float(x[i]), BACKWARD ? to_float(dy[i]) : 0));
     }
 }
 
+template <class T> unsigned blocks(int64_t n) { return unsigned(ceil_div(n, VECS * THREADS * VEC<T>)); }
 template <class T> void gelu_forward(T* y, const T* x, int64_t n) {
-    launch(gelu_forward_kernel<T>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, n);
+    launch(gelu_kernel<T, false>, {blocks<T>(n), THREADS}, y, nullptr, x, n);
 }
-
-// ---- backward -------------------------------------------------------------------------------------------------------
-
-template <class T> __global__ void gelu_backward_kernel(T* dx, const T* dy, const T* x, int64_t n) {
-    constexpr int W = VEC<T>;
-    const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
-    Vec<T> v[VECS], d[VECS];
-#pragma unroll
-    for (int k = 0; k < VECS; k++)
-        if (int64_t i = first + k * THREADS * W; i + W <= n) v[k] = load<W>(x + i), d[k] = load<W>(dy + i);
-#pragma unroll
-    for (int k = 0; k < VECS; k++) {
-        int64_t i = first + k * THREADS * W;
-        if (i + W <= n) {
-#pragma unroll
-            for (int j = 0; j < W; j++) d[k].set(j, d[k][j] * gelu_slope(v[k][j]));
-            store<W>(dx + i, d[k]);
-        } else
-            for (; i < n; i++) dx[i] = from_float<T>(to_float(dy[i]) * gelu_slope(to_float(x[i])));
-    }
-}
-
 template <class T> void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
-    launch(gelu_backward_kernel<T>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, dx, dy, x, n);
+    launch(gelu_kernel<T, true>, {blocks<T>(n), THREADS}, dx, dy, x, n);
 }
 }   // namespace
-
-// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void ffn_entries(Ops<T>& o) {
     o.gelu_forward = gelu_forward<T>;

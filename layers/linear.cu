@@ -87,11 +87,8 @@ std::map<Form, Plan> plans;
 std::map<std::string, std::string> chosen;
 
 cublasLtHandle_t handle() {
-    static const cublasLtHandle_t h = [] {
-        cublasLtHandle_t made;
-        CUBLAS_CHECK(cublaslt.Create(&made));
-        return made;
-    }();
+    static cublasLtHandle_t h = nullptr;
+    if (!h) CUBLAS_CHECK(cublaslt.Create(&h));
     return h;
 }
 
@@ -371,8 +368,6 @@ template <class T, Dtype dtype> struct Linear {
     }
 };
 }   // namespace
-
-// ---- entries --------------------------------------------------------------------------------------------------------
 
 template <> void linear_entries(Ops<float>& o, Dtype dtype) {
     dtype == Dtype::tf32 ? Linear<float, Dtype::tf32>::entries(o) : Linear<float, Dtype::fp32>::entries(o);

@@ -13,7 +13,6 @@
 
 namespace {
 constexpr int THREADS = 768;    // two blocks of 1024 would leave a thread 32 registers: bf16 spills
-constexpr float LOG2E = 1.44269504f;
 
 // The largest of some logits, and sum exp(x - largest). It begins at the lowest finite number, so that a logit of -inf
 // adds 0 and no NaN; NaN and +inf make the sum NaN.

@@ -206,7 +206,6 @@ template <class P, bool pairs, bool rounds> struct Product {
         }
     }
 };
-
 }   // namespace
 
 // Calls f with the product as this instruction set computes it.
@@ -227,8 +226,4 @@ void matmul(const Matmul<float>& g) { multiply(g); }
 void matmul(const Matmul<bf16>& g) { multiply(g); }
 int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
 int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
-
-template <class P> static void entries(Loops<P>& l) { l.matmul = multiply<P>; }
-void matmul_entries(Loops<float>& l) { entries(l); }
-void matmul_entries(Loops<bf16>& l) { entries(l); }
 }   // namespace ISA

@@ -293,8 +293,6 @@ void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x
 }
 }   // namespace
 
-// ---- entries --------------------------------------------------------------------------------------------------------
-
 template <class T> void norm_entries(Ops<T>& o) {
     o.layernorm_forward = layernorm_forward<T>;
     o.layernorm_backward = layernorm_backward<T>;

@@ -3,13 +3,13 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Operations whose arguments hold no parameters. The files of the others fill in their entries themselves.
+// Functions of one name. Where these are templates, their files fill in the entries themselves.
 #define EACH(X)                                                                                          \
     X(embedding_backward) X(attention_forward) X(attention_backward) X(attention_cached) X(gelu_forward) \
-    X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(column_sums) X(exponentials)
-#define FILES(X) X(embedding) X(norm) X(matmul) X(linear) X(adamw)
+    X(gelu_backward) X(cross_entropy) X(sum_of_squares) X(matmul) X(column_sums) X(exponentials)
+#define FILES(X) X(embedding) X(norm) X(linear) X(adamw)
 
-#define DECLARE(f) Target<decltype(Loops<float>::f)>::type f;
+#define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
 EACH(DECLARE)
 #define DECLARE_FILE(file) void file##_entries(Loops<float>&), file##_entries(Loops<bf16>&);
 FILES(DECLARE_FILE)
@@ -47,12 +47,6 @@ template <class P> static Loops<P> make() {
     l.scratch_bytes = scratch_bytes<P>;
     return l;
 }
-template <> const Loops<float>& loops<float>() {
-    static const Loops<float> table = make<float>();
-    return table;
-}
-template <> const Loops<bf16>& loops<bf16>() {
-    static const Loops<bf16> table = make<bf16>();
-    return table;
-}
+template <> Loops<float> loops<float>() { return make<float>(); }
+template <> Loops<bf16> loops<bf16>() { return make<bf16>(); }
 }   // namespace ISA

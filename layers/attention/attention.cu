@@ -13,34 +13,29 @@ namespace {
 
 AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }
 
-void forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
+template <class T> void forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
+    if constexpr (sizeof(T) == 2) {
+        const AttentionKernels k = kernels(h);
+        if (k == AttentionKernels::sm90) return attention_forward_sm90(y, lse, qkv, B, S, h);
+        if (k == AttentionKernels::sm80) return attention_forward_sm80(y, lse, qkv, B, S, h);
+    }
     attention_forward_plain(y, lse, qkv, B, S, h);
 }
-void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    switch (kernels(h)) {
-        case AttentionKernels::sm90: return attention_forward_sm90(y, lse, qkv, B, S, h);
-        case AttentionKernels::sm80: return attention_forward_sm80(y, lse, qkv, B, S, h);
-        case AttentionKernels::plain: return attention_forward_plain(y, lse, qkv, B, S, h);
-    }
-}
 
-void backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B, int S,
-              Heads h) {
+template <class T>
+void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    if constexpr (sizeof(T) == 2) {
+        const AttentionKernels k = kernels(h);
+        if (k == AttentionKernels::sm90) return attention_backward_sm90(dqkv, dy, y, qkv, lse, B, S, h);
+        if (k == AttentionKernels::sm80) return attention_backward_sm80(dqkv, dy, y, qkv, lse, B, S, h);
+    }
     attention_backward_plain(dqkv, dy, y, qkv, lse, B, S, h);
 }
-void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
-    switch (kernels(h)) {
-        case AttentionKernels::sm90: return attention_backward_sm90(dqkv, dy, y, qkv, lse, B, S, h);
-        case AttentionKernels::sm80: return attention_backward_sm80(dqkv, dy, y, qkv, lse, B, S, h);
-        case AttentionKernels::plain: return attention_backward_plain(dqkv, dy, y, qkv, lse, B, S, h);
-    }
-}
-
 }   // namespace
 
 template <class T> void attention_entries(Ops<T>& o) {
-    o.attention_forward = forward;
-    o.attention_backward = backward;
+    o.attention_forward = forward<T>;
+    o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
 }
 template void attention_entries(Ops<float>&);

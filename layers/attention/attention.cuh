@@ -3,6 +3,13 @@
 #pragma once
 #include "layers/cuda.cuh"
 
+// The first key that the query at position i sees; it sees all from there to i. Positions beyond the last have the
+// last's document. Never decreases with i.
+__device__ inline int first_key(Heads h, int S, int b, int i) {
+    const int window = h.window ? max(0, i - h.window + 1) : 0;
+    return h.doc_start ? max(window, h.doc_start[int64_t(b) * S + min(i, S - 1)]) : window;
+}
+
 // layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,

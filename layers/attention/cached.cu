@@ -20,7 +20,6 @@
 namespace {
 
 constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
-constexpr float LOG2E = 1.4426950408889634f;
 
 // How many blocks of an item have finished: 0 between launches.
 __device__ unsigned finished[MAX_ITEMS];

@@ -21,7 +21,6 @@ constexpr int TILE = 64, THREADS = 128, ROWS = 8, COLUMNS = 4;
 constexpr int PITCH = TILE + 4;    // rows 4 banks apart: 8 lanes read 16 bytes of 8 rows at once
 // Blocks on a multiprocessor. A thread then has 168 registers, or 255; dkv_kernel<128> spills 3 outside inner loops.
 template <int D> constexpr int BLOCKS = D == 64 ? 3 : 2;
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 
 struct alignas(16) Tile { float x[TILE][PITCH]; };
 typedef float Sums[ROWS][COLUMNS];
@@ -137,11 +136,6 @@ __device__ inline void store_sums(T* to, int64_t stride, int count, int c0, int 
 }
 
 __device__ inline float softmax_scale(Heads h) { return 1 / sqrtf(float(h.HS)); }
-// The first key that the query at position i sees; it sees all from there to i.
-__device__ inline int first_key(Heads h, int S, int b, int i) {
-    const int window = h.window ? max(0, i - h.window + 1) : 0;
-    return h.doc_start ? max(window, h.doc_start[int64_t(b) * S + i]) : window;
-}
 
 // One head (q heads first, then k, then v) of a sequence: its rows in qkv, in y or dy, its elements of lse.
 template <class T> struct Head {
@@ -196,8 +190,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
             s[r][c] = sight.sees(r, j0 + tile_column(c)) ? s[r][c] * scale : -INFINITY;
             now = fmaxf(now, s[r][c]);
         }
-#pragma unroll
-        for (int bit = 8; bit; bit >>= 1) now = fmaxf(now, __shfl_xor_sync(0xffffffff, now, bit));
+        now = warp_max<16>(now);
         const float base = now == -INFINITY ? 0 : now, factor = exp2f(top[r] - base);    // -inf: no key seen so far
         top[r] = now, sum[r] *= factor;
 #pragma unroll
@@ -244,8 +237,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
     float inverse[ROWS];
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
-#pragma unroll
-        for (int bit = 8; bit; bit >>= 1) sum[r] += __shfl_xor_sync(0xffffffff, sum[r], bit);
+        sum[r] = warp_sum<16>(sum[r]);
         inverse[r] = 1 / sum[r];
         const int i = w.row + tile_row(r);
         if (lse && w.column == 0 && threadIdx.x % 16 == 0 && i < S) lse[at.lse + i] = (top[r] + log2f(sum[r])) * LN2;

@@ -38,8 +38,7 @@ __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (
             now[m][r] = top[m][r];
 #pragma unroll
             for (int n = 0; n < N; n++) now[m][r] = fmaxf(now[m][r], fmaxf(x[m][n][r * 2], x[m][n][r * 2 + 1]));
-            now[m][r] = fmaxf(now[m][r], __shfl_xor_sync(0xffffffff, now[m][r], 1));    // four lanes share a row
-            now[m][r] = fmaxf(now[m][r], __shfl_xor_sync(0xffffffff, now[m][r], 2));
+            now[m][r] = warp_max<4>(now[m][r]);    // four lanes share a row
             risen = risen || (now[m][r] - top[m][r]) * scale > LAZY;
         }
     if (__any_sync(0xffffffff, risen)) {

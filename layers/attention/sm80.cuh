@@ -9,8 +9,6 @@
 
 namespace sm80 {
 
-constexpr float LOG2E = 1.44269504f, LN2 = 0.69314718f;
-
 // ---- one call, as its kernels see it --------------------------------------------------------------------------------
 
 struct Span {
@@ -36,8 +34,7 @@ struct Call {
 
     // Neither end of a span decreases with the position. Callers also ask for positions beyond the last.
     __device__ Span keys_of(int b, int query) const {
-        const int doc = h.doc_start ? h.doc_start[int64_t(b) * S + min(query, S - 1)] : 0;
-        return {max(doc, query - h.window + 1), query + 1};
+        return {first_key(h, S, b, query), query + 1};
     }
     __device__ Span queries_of(int b, int key) const {
         const int doc = h.doc_end ? h.doc_end[int64_t(b) * S + min(key, S - 1)] : S;

@@ -52,8 +52,7 @@ __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, co
 #pragma unroll
             for (int j = 0; j < 8; j++) delta += a[j] * b[j];
         }
-#pragma unroll
-        for (int bit = 4; bit; bit >>= 1) delta += __shfl_xor_sync(0xffffffff, delta, bit);
+        delta = warp_sum<8>(delta);
         if (lane) continue;
         stats[s] = tiles.lse[r] = s < c.S ? lse[s] * LOG2E : 0;
         stats[padded(c.S) + s] = tiles.delta[r] = delta;

@@ -24,6 +24,9 @@
 // for lse.
 #include "sm90.cuh"
 
+#include <map>
+#include <tuple>
+
 namespace {
 using namespace sm90;
 
@@ -49,12 +52,6 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 // Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c is done with q.
 enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
 
-// The first key that a query sees. Rows beyond the last see what the last sees. Never decreases with the row.
-__device__ inline int first_key(const Forward& a, int b, int row) {
-    const int document = a.h.doc_start ? a.h.doc_start[int64_t(b) * a.S + min(row, a.S - 1)] : 0;
-    return a.h.window ? max(document, row - a.h.window + 1) : document;
-}
-
 // What a block computes: rows from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
 struct Place {
     int b, head, row, last, tiles;
@@ -62,7 +59,7 @@ struct Place {
         const int i = int(blockIdx.x);
         last = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
         head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = last * BM;
-        tiles = last + 1 - max(0, first_key(a, b, row)) / BN;
+        tiles = last + 1 - first_key(a.h, a.S, b, row) / BN;
     }
 };
 
@@ -108,10 +105,6 @@ struct Softmax {
     float sum[2] = {0, 0};    // over this thread's columns
     float shrink[2];          // factor for the output so far
 };
-__device__ __forceinline__ float quad_max(float x) {
-    x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, 1));
-    return fmaxf(x, __shfl_xor_sync(0xffffffff, x, 2));
-}
 __device__ __forceinline__ float quad_sum(float x) {
     x += __shfl_xor_sync(0xffffffff, x, 1);
     return x + __shfl_xor_sync(0xffffffff, x, 2);
@@ -124,7 +117,7 @@ __device__ __forceinline__ void softmax(float (&S)[BN / 2], Softmax& x, float sc
         float top = x.top[r], sum = 0;
 #pragma unroll
         for (int i = 2 * r; i < BN / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
-        top = quad_max(top);
+        top = warp_max<4>(top);
         const float shift = top * scale_log2;
         x.shrink[r] = exp2_approx(x.top[r] * scale_log2 - shift);
         x.top[r] = top;
@@ -146,8 +139,8 @@ struct View {
     int row;               // the first row; the second is 8 further
     int first[2], most;    // the first key that each row sees, and the warpgroup's last row
     __device__ View(const Forward& a, int b, int from, int row) : row(row) {
-        for (int r = 0; r < 2; r++) first[r] = first_key(a, b, row + 8 * r);
-        most = first_key(a, b, from + 63);
+        for (int r = 0; r < 2; r++) first[r] = first_key(a.h, a.S, b, row + 8 * r);
+        most = first_key(a.h, a.S, b, from + 63);
     }
     // Whether all rows see all keys of a tile to the left of the diagonal.
     __device__ bool sees_all(int key) const { return key >= most; }
@@ -256,10 +249,9 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
 }
 
 template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    const CUtensorMap* map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
-    CHECK(map, "no tensor map of (%d,%d,%d,%d)", B, S, h.NH + 2 * h.NKV, HS);
+    const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
     const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), LOG2E / sqrtf(float(HS))};
-    launch(forward_kernel<HS>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, *map, a);
+    launch(forward_kernel<HS>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, map, a);
 }
 
 }    // namespace
@@ -278,39 +270,22 @@ static auto encoder() {
     return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
 }
 
-struct Encoded {
-    const bf16* x;
-    int B, S, heads, HS, rows;
-    CUtensorMap map;
-    bool of(const Encoded& o) const {
-        return x == o.x && B == o.B && S == o.S && heads == o.heads && HS == o.HS && rows == o.rows;
-    }
-};
-
-static bool encode(Encoded& e) {
-    static const auto encoder_ = encoder();
-    if (!encoder_) return false;
-    const cuuint64_t head = cuuint64_t(e.HS) * sizeof(bf16), position = head * cuuint64_t(e.heads);
-    const cuuint64_t size[4] = {cuuint64_t(e.HS), cuuint64_t(e.heads), cuuint64_t(e.S), cuuint64_t(e.B)};
-    const cuuint64_t stride[3] = {head, position, position * cuuint64_t(e.S)};
-    const cuuint32_t box[4] = {64, 1, cuuint32_t(e.rows), 1}, step[4] = {1, 1, 1, 1};
-    return encoder_(&e.map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(e.x), size, stride, box, step,
-                    CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                    CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
 // A model asks for one or two maps per layer, the same ones at every step: they are kept.
-const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
-    static Encoded known[256];
-    static int count = 0, next = 0;
-    Encoded e{x, B, S, heads, HS, rows, {}};
-    for (int i = 0; i < count; i++)
-        if (known[i].of(e)) return &known[i].map;
-    if (!encode(e)) return nullptr;
-    if (count < 256) next = count++;
-    else next = (next + 1) % 256;
-    known[next] = e;
-    return &known[next].map;
+const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
+    static const auto encode = encoder();
+    static std::map<std::tuple<const bf16*, int, int, int, int, int>, CUtensorMap> known;
+    const auto [entry, is_new] = known.try_emplace({x, B, S, heads, HS, rows});
+    CUtensorMap& map = entry->second;
+    if (!is_new) return map;
+    const cuuint64_t head = cuuint64_t(HS) * sizeof(bf16), position = head * cuuint64_t(heads);
+    const cuuint64_t size[4] = {cuuint64_t(HS), cuuint64_t(heads), cuuint64_t(S), cuuint64_t(B)};
+    const cuuint64_t stride[3] = {head, position, position * cuuint64_t(S)};
+    const cuuint32_t box[4] = {64, 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    CHECK(encode && encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(x), size, stride, box, step,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
+          "no tensor map of (%d,%d,%d,%d)", B, S, heads, HS);
+    return map;
 }
 
 }    // namespace sm90

@@ -8,7 +8,6 @@
 
 namespace sm90 {
 
-constexpr float LOG2E = 1.4426950408889634f, LN2 = 0.6931471805599453f;
 constexpr int WARPGROUP = 128, CONSUMERS = 2;
 constexpr int THREADS = WARPGROUP * (1 + CONSUMERS);          // the producer comes first
 constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // what an SM has; one block gets all of it
@@ -22,8 +21,8 @@ struct Slot {
 };
 
 // How TMA sees heads of rows: (HS, heads, S, B), in boxes of 64 columns of one head in `rows` positions. A column or
-// position outside is zero. Encoded once for each set of arguments; null: this driver cannot.
-const CUtensorMap* tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
+// position outside is zero. Encoded once for each set of arguments.
+const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
 
 // A window as long as the sequence is no window. So key + window cannot overflow.
 inline Heads checked(Heads h, int S) {

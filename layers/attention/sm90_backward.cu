@@ -86,8 +86,7 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 #pragma unroll
             for (int i = 0; i < 8; i++) sum += u[i] * v[i];
         }
-#pragma unroll
-        for (int bit = LANES / 2; bit; bit /= 2) sum += __shfl_xor_sync(0xffffffff, sum, bit);
+        sum = warp_sum<LANES>(sum);
         if (lane == 0) {
             a.delta[index * BM<HS> + row] = sum;
             a.lse2[index * BM<HS> + row] = s < a.S ? lse[(int64_t(b) * a.h.NH + head) * a.S + s] * LOG2E : INFINITY;
@@ -382,10 +381,9 @@ bool in_turns() {
 
 template <int HS>
 void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h) {
-    const CUtensorMap* kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN);
-    const CUtensorMap* q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>);
-    const CUtensorMap* dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>);
-    CHECK(kv_map && q_map && dy_map, "no tensor map of (%d,%d,%d,%d)", B, S, h.NH + 2 * h.NKV, HS);
+    const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN);
+    const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>);
+    const CUtensorMap& dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>);
     static_assert(BM<HS> * HS == 2 * HALF);
     const Sm90Scratch at(B, S, h);
     char* base = static_cast<char*>(cuda_scratch(at.bytes));
@@ -397,7 +395,7 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
     launch(prepare<HS>, {query_tiles, PREPARE_THREADS}, a, dy, y, lse);
     const Launch main{unsigned(B * h.NKV * a.key_tiles), THREADS, sizeof(BackwardShared<HS>), a.turn != nullptr};
-    launch(backward_kernel<HS>, main, *kv_map, *q_map, *dy_map, a);
+    launch(backward_kernel<HS>, main, kv_map, q_map, dy_map, a);
     launch(finish<HS>, {query_tiles * CONSUMERS, FINISH_THREADS}, a);
 }
 

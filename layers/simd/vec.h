@@ -80,16 +80,14 @@ template <class F> INLINE void each_vector(int64_t n, F f) {
 
 // max and min are b where either is NaN. For AVX-512 GCC 12 compiles the comparison to a mask and a blend, so the
 // instructions are named; in templates, as other instruction sets do not know these names.
-template <class V> INLINE V larger(V a, V b) {
+template <class V> INLINE V max(V a, V b) {
     if constexpr (VW == 16) return __builtin_ia32_maxps512_mask(a, b, a, -1, 4);
     else return a > b ? a : b;
 }
-template <class V> INLINE V smaller(V a, V b) {
+template <class V> INLINE V min(V a, V b) {
     if constexpr (VW == 16) return __builtin_ia32_minps512_mask(a, b, a, -1, 4);
     else return a < b ? a : b;
 }
-INLINE vf max(vf a, vf b) { return larger(a, b); }
-INLINE vf min(vf a, vf b) { return smaller(a, b); }
 
 // Reductions by halves, in the same order for all callers.
 template <int W> INLINE vf swapped(vf v) { return __builtin_shuffle(v, lanes() ^ W); }

@@ -43,7 +43,7 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
     each_order([&] {
         Array<bf16> out(memory(), ROWS * COLUMNS);
         launch(tma_kernel<ROWS, COLUMNS>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS>)}, static_cast<bf16*>(out),
-               *tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
+               tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
         Numbers expected;
         for (int r = position; r < position + ROWS; r++)
             for (int c = 0; c < COLUMNS; c++)
@@ -117,7 +117,7 @@ template <Along A, Along B, int N, Source SOURCE> void check_product() {
     each_order([&] {
         Array<float> d(memory(), 64 * N);
         launch(product_kernel<A, B, N, SOURCE>, {1, 128, sizeof(ProductShared<A, B, N>)}, static_cast<float*>(d),
-               *tensor_map(a_, 1, 64, 1, 64, 64), *tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
+               tensor_map(a_, 1, 64, 1, 64, 64), tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
         CHECK(d.read() == expected);
     });
 }

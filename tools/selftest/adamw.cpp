@@ -2,12 +2,6 @@
 #include "checks.h"
 
 namespace {
-Check named(const char* op, int64_t n) {
-    Check check;
-    check.op = op;
-    check.shape = "n=" + std::to_string(n);
-    return check;
-}
 void demand(Check& check, bool holds, const char* what) {
     if (!holds) check.worst = INFINITY, check.output = what;
 }
@@ -140,7 +134,7 @@ template <class T, class P> void check_random_bits(Check& check, const Ops<T, P>
 
 template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bool with_master) {
     const Memory mem(op);
-    Check check = named("adamw", n);
+    Check check("adamw", {{"n", n}});
     check.shape += with_master ? " with master" : "";
     const Problem p = Problem::of<P>(n, with_master);
     for (float scale : {0.37f, 1.0f}) {
@@ -175,7 +169,7 @@ template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bo
 
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
-    Check check = named("sum_of_squares", n);
+    Check check("sum_of_squares", {{"n", n}});
     Numbers x = random_normal(n, 1);
     x[size_t(n / 2)] = 1e15, x[size_t(n - 1)] = 1e25;    // float holds neither their squares nor the sum
     x = rounded<Grad<P>>(x);
@@ -196,7 +190,7 @@ template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int6
 
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
-    Check check = named("add_losses", n);
+    Check check("add_losses", {{"n", n}});
     const Numbers loss = rounded<float>(random_normal(n, 1, 10));
     const std::vector<float> floats(loss.begin(), loss.end());
     double sum = 1234.5;
@@ -210,7 +204,7 @@ template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t 
 
 template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
     const Memory m(op);
-    Check check = named("gate", n);
+    Check check("gate", {{"n", n}});
     Numbers squares = random_normal(n, 1);
     for (double& x : squares) x = x * x + 0.1;
     struct Case { double loss, square; Limits limits; int64_t updates; };
@@ -240,7 +234,7 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
 
 template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
-    Check check = named("from_floats, to_floats", n);
+    Check check("from_floats, to_floats", {{"n", n}});
     std::vector<float> floats(static_cast<size_t>(n));    // random bits: NaN, infinities, ties, denormals
     std::vector<P> expected(floats.size());
     Numbers numbers(floats.size());

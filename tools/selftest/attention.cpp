@@ -34,16 +34,10 @@ double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, i
     return worst;
 }
 
-int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
-int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
-struct Size { const char* name; int value; };
-Check named(const char* op, int B, int S, Heads h, std::vector<Size> more) {
+Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more) {
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
-    Check check;
-    check.op = op;
-    for (Size x : all) check.shape += std::string(x.name) + "=" + std::to_string(x.value) + " ";
-    return check;
+    return Check(op, all);
 }
 
 // The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each
@@ -84,9 +78,6 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
         if (int head = int(i / size_t(h.HS) % size_t(h.NH + 2 * h.NKV)); head >= from && head < to) out.push_back(x[i]);
     return out;
 }
-void expect(Check& check, const char* what, double error) {
-    if (!(error <= check.worst)) check.worst = error, check.output = what;
-}
 
 }   // namespace
 
@@ -95,14 +86,14 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int do
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_forward", B, S, h, {{"document", document}});
-    const Numbers qkv = inputs(op, random_normal(packed(B, S, h), 1, scale));
-    Numbers y(size_t(heads(B, S, h)));
+    const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    Numbers y(size_t(int64_t(B) * S * h.width()));
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
     Array<T> in(m, qkv), out(m, int64_t(y.size()));
     Array<float> statistics(m, int64_t(lse.size()));
     op.attention_forward(out, statistics, in, B, S, both.device);
-    expect(check, "y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
+    check.note("y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
     check.expect("lse", statistics, Numbers(lse.begin(), lse.end()), LIMIT<float>);
     return check;
 }
@@ -112,8 +103,8 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int d
     const Memory m(op);
     const BothHeads both(m, B, S, h, document);
     Check check = named("attention_backward", B, S, h, {{"document", document}});
-    const Numbers qkv = inputs(op, random_normal(packed(B, S, h), 1, scale));
-    const Numbers dy = inputs(op, random_normal(heads(B, S, h), 2));
+    const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    const Numbers dy = inputs(op, random_normal(int64_t(B) * S * h.width(), 2));
     Numbers y(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
@@ -126,9 +117,9 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int d
     const char* names[] = {"dq", "dk", "dv"};
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
-        expect(check, names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
-                                      i < 2 || !op.attention_rounds));
-    if (!out.intact()) expect(check, "beyond dqkv", INFINITY);
+        check.note(names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
+                                   i < 2 || !op.attention_rounds));
+    if (!out.intact()) check.note("beyond dqkv", INFINITY);
     return check;
 }
 
@@ -136,14 +127,14 @@ template <class T, class P>
 Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
     const Memory m(op);
     Check check = named("attention_cached", B, S, h, {{"pos", pos}, {"maxT", maxT}});
-    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1, scale));
+    const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     Numbers k = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 2, scale));
     Numbers v = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 3, scale));
     for (size_t i = 0; i < k.size(); i++)
         if (int(i / size_t(h.HS) % size_t(maxT)) >= pos) k[i] = v[i] = NAN;    // not there yet
-    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, heads(B, S, h));
+    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, int64_t(B) * S * h.width());
     Array<int> p(m, Numbers{double(pos)});
-    Numbers y(size_t(heads(B, S, h)));
+    Numbers y(size_t(int64_t(B) * S * h.width()));
     reference_ops().attention_cached(y.data(), k.data(), v.data(), qkv.data(), B, S, &pos, maxT, h);
     op.attention_cached(out, k_cache, v_cache, in, B, S, p, maxT, h);
     check.expect("y", out, y, LIMIT<T>);
@@ -152,8 +143,8 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
             if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
         return true;
     };
-    if (!same(k_cache.read(), k) || !k_cache.intact()) expect(check, "k_cache", INFINITY);
-    if (!same(v_cache.read(), v) || !v_cache.intact()) expect(check, "v_cache", INFINITY);
+    if (!same(k_cache.read(), k) || !k_cache.intact()) check.note("k_cache", INFINITY);
+    if (!same(v_cache.read(), v) || !v_cache.intact()) check.note("v_cache", INFINITY);
     return check;
 }
 

@@ -12,6 +12,14 @@ std::vector<int> random_tokens(int64_t n, int V, uint64_t stream) {
     return t;
 }
 
+Check::Check(const char* op, const std::vector<Size>& sizes, const std::string& more) : op(op) {
+    for (const Size& x : sizes) shape += std::string(shape.empty() ? "" : " ") + x.name + "=" + std::to_string(x.value);
+    shape += more;
+}
+void Check::note(const char* what, double error) {
+    if (!(error <= worst)) worst = error, output = what;
+}
+
 double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor) {
     if (got.size() != expected.size()) return INFINITY;
     if (got.empty()) return 0;

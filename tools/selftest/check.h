@@ -14,7 +14,6 @@ using Numbers = std::vector<double>;
 Numbers random_normal(int64_t n, uint64_t stream, double scale = 1);
 std::vector<int> random_tokens(int64_t n, int V, uint64_t stream);
 
-inline float as_float(double x) { return float(x); }
 template <class X> X as(double x) { return from_float<X>(float(x)); }
 template <> inline double as<double>(double x) { return x; }
 template <> inline int as<int>(double x) { return int(x); }
@@ -28,22 +27,14 @@ template <class X> Numbers rounded(Numbers v) {
     return v;
 }
 
-// A device's memory, whatever the type of its table.
-struct Memory {
-    void* (*allocate)(int64_t);
-    void (*release)(void*, int64_t);
-    void (*upload)(void*, const void*, int64_t);
-    void (*download)(void*, const void*, int64_t);
-    template <class T, class P> explicit Memory(const Ops<T, P>& o)
-        : allocate(o.allocate), release(o.release), upload(o.upload), download(o.download) {}
-};
+using Memory = Table;    // of which the arrays below need allocate, release, upload and download
 
 // n elements of device memory between guard bytes. Holds `from`, rounded to X, or NaN (0xff bytes) where nothing is
 // given.
 template <class X> class Array {
   public:
-    Array(Memory memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
-    Array(Memory memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
+    Array(const Memory& memory, int64_t n) : memory(memory), n(n) { fill(nullptr); }
+    Array(const Memory& memory, const Numbers& from) : memory(memory), n(int64_t(from.size())) { fill(from.data()); }
     Array(const Array&) = delete;
     ~Array() { memory.release(base, bytes()); }
     operator X*() { return reinterpret_cast<X*>(static_cast<char*>(base) + GUARD); }
@@ -89,17 +80,19 @@ template <class X> class Array {
 };
 
 // The outcome of one operation at one size.
+struct Size { const char* name; int64_t value; };
 struct Check {
     std::string op, shape;    // "layernorm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
     std::string output;       // the output that has it
+    Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
+    void note(const char* what, double error_over_limit);
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
     // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
     template <class X> void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit) {
-        double e = got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY;
-        if (!(e <= worst)) worst = e, output = what;
+        note(what, got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY);
     }
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);

@@ -1,15 +1,8 @@
 #include "checks.h"
 
-namespace {
-std::string sizes(int B, int S, int C, int V) {
-    return "B=" + std::to_string(B) + " S=" + std::to_string(S) + " C=" + std::to_string(C) + " V=" + std::to_string(V);
-}
-}   // namespace
-
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos) {
     const Memory m(op);
-    Check check;
-    check.op = "embedding_forward", check.shape = sizes(B, S, C, V) + " pos=" + std::to_string(pos);
+    Check check("embedding_forward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"pos", pos}});
     const int p = pos < 0 ? 0 : pos;
     const Numbers wte = rounded<P>(random_normal(int64_t(V) * C, 1));
     const Numbers wpe = rounded<P>(random_normal(int64_t(p + S) * C, 2));
@@ -27,8 +20,7 @@ template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, i
 template <class T, class P>
 Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot) {
     const Memory m(op);
-    Check check;
-    check.op = "embedding_backward", check.shape = sizes(B, S, C, V) + " hot=" + std::to_string(hot);
+    Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}}, " hot=" + std::to_string(hot));
     const int64_t N = int64_t(B) * S;
     std::vector<int> tok = random_tokens(N, V, 1);
     for (int64_t n = 0; n < N; n++)

@@ -3,9 +3,7 @@
 // Activations reach to where GELU is x or 0.
 template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_t n) {
     const Memory m(op);
-    Check check;
-    check.op = "gelu_forward";
-    check.shape = "n=" + std::to_string(n);
+    Check check("gelu_forward", {{"n", n}});
     const Numbers x = rounded<T>(random_normal(n, 1, 2));
     Numbers y(x.size());
     reference_ops().gelu_forward(y.data(), x.data(), n);
@@ -17,9 +15,7 @@ template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_
 
 template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64_t n, bool in_place) {
     const Memory m(op);
-    Check check;
-    check.op = "gelu_backward";
-    check.shape = "n=" + std::to_string(n) + (in_place ? " in place" : "");
+    Check check("gelu_backward", {{"n", n}}, in_place ? " in place" : "");
     const Numbers x = rounded<T>(random_normal(n, 1, 2)), dy = rounded<T>(random_normal(n, 2));
     Numbers dx(x.size());
     reference_ops().gelu_backward(dx.data(), dy.data(), x.data(), n);

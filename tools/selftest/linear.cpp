@@ -8,9 +8,8 @@ template <class X> double limit(Dtype dtype, int64_t K) {
     const double sum = dtype == Dtype::fp32 ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
     return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
 }
-std::string sizes(Dtype dtype, int N, int C, int OC) {
-    return "N=" + std::to_string(N) + " C=" + std::to_string(C) + " OC=" + std::to_string(OC) +
-           (dtype == Dtype::tf32 ? " tf32" : "");
+Check named(const char* op, Dtype dtype, int N, int C, int OC, const std::string& more = "") {
+    return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, (dtype == Dtype::tf32 ? " tf32" : "") + more);
 }
 // A float table's bf16 products get inputs that are bf16 values already: their rounding changes nothing.
 template <class X> Numbers normal(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
@@ -29,10 +28,8 @@ template <class T, class P>
 Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias, Residual residual, Dtype dtype) {
     const Memory m(op);
     const int64_t n = int64_t(N) * OC;
-    Check check;
-    check.op = "linear_forward";
-    check.shape = sizes(dtype, N, C, OC) + (bias ? " bias" : "") +
-                  (residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual");
+    const char* added = residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual";
+    Check check = named("linear_forward", dtype, N, C, OC, (bias ? " bias" : "") + std::string(added));
     const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
     const Numbers b = normal<P>(dtype, OC, 3), r = normal<T>(dtype, n, 4);
     Numbers expected(static_cast<size_t>(n));
@@ -50,9 +47,7 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
 template <class T, class P>
 Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype) {
     const Memory m(op);
-    Check check;
-    check.op = "linear_backward";
-    check.shape = sizes(dtype, N, C, OC) + (with_dx ? " dx" : "") + (bias ? " db" : "");
+    Check check = named("linear_backward", dtype, N, C, OC, std::string(with_dx ? " dx" : "") + (bias ? " db" : ""));
     const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, int64_t(N) * C, 2);
     const Numbers w = normal<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
     Numbers dw = start(int64_t(OC) * C, 4, N), db = start(OC, 5, N);
@@ -71,9 +66,7 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
 
 template <class T, class P> Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
     const Memory m(op);
-    Check check;
-    check.op = "linear_gelu_forward";
-    check.shape = sizes(dtype, N, C, OC);
+    Check check = named("linear_gelu_forward", dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
     const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
     const Numbers b = normal<P>(dtype, OC, 3);
@@ -90,9 +83,7 @@ template <class T, class P> Check check_linear_gelu_forward(const Ops<T, P>& op,
 
 template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
     const Memory m(op);
-    Check check;
-    check.op = "linear_gelu_backward";
-    check.shape = sizes(dtype, N, C, OC);
+    Check check = named("linear_gelu_backward", dtype, N, C, OC);
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
     const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, n, 2), pre = normal<T>(dtype, n, 3);

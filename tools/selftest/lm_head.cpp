@@ -3,10 +3,8 @@
 template <class T, class P>
 Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
     const Memory m(op);
-    Check check;
-    check.op = "cross_entropy";
-    check.shape = "N=" + std::to_string(N) + " V=" + std::to_string(V) + " Vp=" + std::to_string(Vp);
-    check.shape += with_gradient ? in_place ? " in place" : " gradient" : " loss only";
+    Check check("cross_entropy", {{"N", N}, {"V", V}, {"Vp", Vp}},
+                with_gradient ? in_place ? " in place" : " gradient" : " loss only");
     const float scale = 0.37f;
     Numbers logits = rounded<T>(random_normal(int64_t(N) * Vp, 1, 3));
     for (int64_t i = 0; i < int64_t(logits.size()); i++)

@@ -12,17 +12,11 @@ template <class T> Numbers weights(int C, uint64_t stream) {
     for (double& x : w) x += 1;
     return rounded<T>(w);
 }
-Check named(const char* op, int N, int C) {
-    Check check;
-    check.op = op;
-    check.shape = "N=" + std::to_string(N) + " C=" + std::to_string(C);
-    return check;
-}
 }   // namespace
 
 template <class T, class P> Check check_layernorm_forward(const Ops<T, P>& op, int N, int C) {
     const Memory m(op);
-    Check check = named("layernorm_forward", N, C);
+    Check check("layernorm_forward", {{"N", N}, {"C", C}});
     const float eps = 1e-5f;
     const Numbers x = rows<T>(N, C, 1), w = weights<P>(C, 2), b = rounded<P>(random_normal(C, 3));
     Numbers y(x.size());
@@ -43,7 +37,7 @@ template <class T, class P> Check check_layernorm_forward(const Ops<T, P>& op, i
 
 template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, int N, int C) {
     const Memory m(op);
-    Check check = named("layernorm_backward", N, C);
+    Check check("layernorm_backward", {{"N", N}, {"C", C}});
     const Numbers x = rows<T>(N, C, 1), w = weights<P>(C, 2), dy = rounded<T>(random_normal(int64_t(N) * C, 3));
     // Statistics near those of x but not its own: with C = 1 these would multiply a difference that is 0 by 300.
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);

@@ -3,7 +3,6 @@
 // The reference's plain loops set the sizes: all checks of one type are 18 s of one core (Zen 5, 2026-11-21).
 #include "selftest.h"
 
-#include <functional>
 #include <memory>
 
 #include "base/console.h"
@@ -12,43 +11,35 @@
 #include "model/device.h"
 
 namespace {
-struct Row {
-    const char* op;
-    std::function<Check()> run;
-};
-
 constexpr int C = 768, F = 3072, NH = 12, HS = 64;    // GPT-2 124M
 
-template <class T, class P> void memory_bound(std::vector<Row>& rows, const Ops<T, P>& op, int V, int VP) {
-    auto add = [&](const char* name, auto run) { rows.push_back({name, run}); };
-    add("embedding_forward", [=, &op] { return check_embedding_forward(op, 4, 500, C, V, 500); });
-    add("embedding_backward", [=, &op] { return check_embedding_backward(op, 4, 1024, C, V, 0.3); });
+template <class T, class P> void memory_bound(Selftest& test, const Ops<T, P>& op, int V, int VP) {
+    test.row("embedding_forward", [&] { return check_embedding_forward(op, 4, 500, C, V, 500); });
+    test.row("embedding_backward", [&] { return check_embedding_backward(op, 4, 1024, C, V, 0.3); });
     for (int width : {C, 1600}) {    // GPT-2 XL's
-        add("layernorm_forward", [&op, width] { return check_layernorm_forward(op, 1024, width); });
-        add("layernorm_backward", [&op, width] { return check_layernorm_backward(op, 1024, width); });
+        test.row("layernorm_forward", [&] { return check_layernorm_forward(op, 1024, width); });
+        test.row("layernorm_backward", [&] { return check_layernorm_backward(op, 1024, width); });
     }
-    add("gelu_forward", [&op] { return check_gelu_forward(op, 1024 * F); });
+    test.row("gelu_forward", [&] { return check_gelu_forward(op, 1024 * F); });
     for (bool in_place : {false, true})
-        add("gelu_backward", [&op, in_place] { return check_gelu_backward(op, 512 * F, in_place); });
+        test.row("gelu_backward", [&] { return check_gelu_backward(op, 512 * F, in_place); });
     for (bool train : {true, false})
-        add("cross_entropy", [=, &op] { return check_cross_entropy(op, 64, V, VP, train, train); });
-    add("add_losses", [&op] { return check_add_losses(op, 1 << 16); });
-    add("sum_of_squares", [&op] { return check_sum_of_squares(op, C * F + 1); });
-    add("gate", [&op] { return check_gate(op, 148); });    // GPT-2's tensors
+        test.row("cross_entropy", [&] { return check_cross_entropy(op, 64, V, VP, train, train); });
+    test.row("add_losses", [&] { return check_add_losses(op, 1 << 16); });
+    test.row("sum_of_squares", [&] { return check_sum_of_squares(op, C * F + 1); });
+    test.row("gate", [&] { return check_gate(op, 148); });    // GPT-2's tensors
     for (bool with_master : {false, true})
         if (sizeof(P) == 2 || !with_master)
-            add("adamw", [&op, with_master] { return check_adamw(op, C * F + 64, with_master); });
-    add("from_floats, to_floats", [&op] { return check_casts(op, C * F); });
+            test.row("adamw", [&] { return check_adamw(op, C * F + 64, with_master); });
+    test.row("from_floats, to_floats", [&] { return check_casts(op, C * F); });
 }
 
-template <class T, class P> void products(std::vector<Row>& rows, const Ops<T, P>& op, Dtype dtype, int VP) {
+template <class T, class P> void products(Selftest& test, const Ops<T, P>& op, Dtype dtype, int VP) {
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
-        rows.push_back({"linear_forward",
-                        [=, &op] { return check_linear_forward(op, N, in, out, bias, residual, dtype); }});
+        test.row("linear_forward", [&] { return check_linear_forward(op, N, in, out, bias, residual, dtype); });
     };
     auto backward = [&](int N, int in, int out, bool bias) {
-        rows.push_back({"linear_backward",
-                        [=, &op] { return check_linear_backward(op, N, in, out, true, bias, dtype); }});
+        test.row("linear_backward", [&] { return check_linear_backward(op, N, in, out, true, bias, dtype); });
     };
     for (int N : {256, 64, 3, 1}) forward(N, C, 3 * C, true, Residual::none);    // training, then generation
     forward(256, C, C, true, Residual::apart);
@@ -59,18 +50,18 @@ template <class T, class P> void products(std::vector<Row>& rows, const Ops<T, P
     backward(8192, 128, 256, true);    // a long sum
     backward(64, 256, VP, false);
     if (op.linear_gelu_forward)
-        rows.push_back({"linear_gelu_forward", [=, &op] { return check_linear_gelu_forward(op, 256, C, F, dtype); }});
+        test.row("linear_gelu_forward", [&] { return check_linear_gelu_forward(op, 256, C, F, dtype); });
     if (op.linear_gelu_backward)
-        rows.push_back({"linear_gelu_backward", [=, &op] { return check_linear_gelu_backward(op, 256, F, C, dtype); }});
+        test.row("linear_gelu_backward", [&] { return check_linear_gelu_backward(op, 256, F, C, dtype); });
 }
 
-template <class T, class P> void attention(std::vector<Row>& rows, const Ops<T, P>& op) {
+template <class T, class P> void attention(Selftest& test, const Ops<T, P>& op) {
     auto add = [&](int B, int S, Heads h, int document) {
-        rows.push_back({"attention_forward", [=, &op] { return check_attention_forward(op, B, S, h, document); }});
-        rows.push_back({"attention_backward", [=, &op] { return check_attention_backward(op, B, S, h, document); }});
+        test.row("attention_forward", [&] { return check_attention_forward(op, B, S, h, document); });
+        test.row("attention_backward", [&] { return check_attention_backward(op, B, S, h, document); });
     };
     auto cached = [&](int B, int S, int pos, Heads h) {
-        rows.push_back({"attention_cached", [=, &op] { return check_attention_cached(op, B, S, pos, 1024, h); }});
+        test.row("attention_cached", [&] { return check_attention_cached(op, B, S, pos, 1024, h); });
     };
     add(4, 256, {NH, NH, HS}, 0);
     add(1, 1024, {2, 2, HS}, 0);
@@ -82,26 +73,27 @@ template <class T, class P> void attention(std::vector<Row>& rows, const Ops<T, 
 }
 }   // namespace
 
+void Selftest::row(const char* op, const std::function<Check()>& run) {
+    if (std::string(op).find(filter) == std::string::npos) return;
+    const Check c = run();
+    checks++;
+    failed += !c.ok();
+    if (json)
+        fprintf(out, "{\"table\":%s,\"op\":%s,\"shape\":%s,\"error_over_limit\":%s,\"output\":%s,\"ok\":%s}\n",
+                json_string(table).c_str(), json_string(c.op).c_str(), json_string(c.shape).c_str(),
+                json_number(c.worst).c_str(), json_string(c.output).c_str(), c.ok() ? "true" : "false");
+    else
+        fprintf(out, "%-7s %8.3f  %-20s  %s (%s)\n", c.ok() ? "ok" : "FAILED", c.worst, c.op.c_str(), c.shape.c_str(),
+                c.output.c_str());
+    fflush(out);
+}
+
 template <class T, class P> void Selftest::run(const Ops<T, P>& op, Dtype dtype) {
-    std::vector<Row> rows;
+    table = op.name;
     const int VP = int(round_up(V, 128));
-    memory_bound(rows, op, V, VP);
-    products(rows, op, dtype, VP);
-    attention(rows, op);
-    for (const Row& row : rows) {
-        if (!filter.empty() && std::string(row.op).find(filter) == std::string::npos) continue;
-        const Check c = row.run();
-        checks++;
-        failed += !c.ok();
-        if (json)
-            fprintf(out, "{\"table\":%s,\"op\":%s,\"shape\":%s,\"error_over_limit\":%s,\"output\":%s,\"ok\":%s}\n",
-                    json_string(op.name).c_str(), json_string(c.op).c_str(), json_string(c.shape).c_str(),
-                    json_number(c.worst).c_str(), json_string(c.output).c_str(), c.ok() ? "true" : "false");
-        else
-            fprintf(out, "%-7s %8.3f  %-20s  %s (%s)\n", c.ok() ? "ok" : "FAILED", c.worst, c.op.c_str(),
-                    c.shape.c_str(), c.output.c_str());
-        fflush(out);
-    }
+    memory_bound(*this, op, V, VP);
+    products(*this, op, dtype, VP);
+    attention(*this, op);
 }
 template void Selftest::run(const Ops<float>&, Dtype);
 template void Selftest::run(const Ops<bf16>&, Dtype);
