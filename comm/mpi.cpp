@@ -29,11 +29,8 @@ std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
 
 #ifndef HAVE_MPI    // built without mpi.h: no MPI, and why
 static const char without[] = "this binary was built without MPI: install libopenmpi-dev and make again";
-bool mpi_available(std::string* why) {
-    *why = without;
-    return false;
-}
-Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "%s", without); }
+Status mpi_available() { return fail(Exit::peer, "%s", without); }
+Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return mpi_available(); }
 #else
 #include <algorithm>
 #include <chrono>
@@ -50,7 +47,6 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "
 #include <sched.h>
 #include <unistd.h>
 
-#include "base/element.h"
 
 namespace {
 // ---- the library ----------------------------------------------------------------------------------------------------
@@ -404,12 +400,9 @@ class Mpi final : public Comm {
 };
 }    // namespace
 
-bool mpi_available(std::string* why) {
-    *why = library().status.message;
-    return library().ok();
-}
+Status mpi_available() { return library().status; }
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
-    TRY(library().status);
+    TRY(mpi_available());
     if (place.ranks > 1 && !launched())
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
                     LAUNCH_ADVICE);

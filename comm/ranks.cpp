@@ -1,6 +1,5 @@
 // ranks.cpp - all parts of comm.h put together: finds the place, meets the others, opens the collectives.
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -92,12 +91,12 @@ Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) 
 Status Ranks::open(const CommOptions& o) {
     place = TRY_VALUE(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
     if (place.launcher.empty()) return {};
-    std::string why;
-    const bool mpi = place.mpi && place.ranks > 1 && mpi_available(&why);
+    const Status here = place.mpi && place.ranks > 1 ? mpi_available() : Status{};
+    const bool mpi = place.mpi && place.ranks > 1 && here.ok();
     if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
         return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
-                    place.launcher.c_str(), place.ranks, why.c_str());
+                    place.launcher.c_str(), place.ranks, here.message.c_str());
     watch = TRY_VALUE(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));
     if (comm) comm->pulse = &watch->pulse;
     return {};
@@ -113,8 +112,8 @@ Status Ranks::start(bool gpu) {
     } else if (!comm && place.ranks == 1) {
         return {};
     } else if (!comm) {
-        std::string why;
-        if (!mpi_available(&why)) return fail(Exit::peer, "ranks on CPUs need MPI: %s", why.c_str());
+        if (Status s = mpi_available(); !s.ok())
+            return fail(Exit::peer, "ranks on CPUs need MPI: %s", s.message.c_str());
         if (!place.mpi && place.launcher != "Slurm")
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
                         place.launcher.c_str(), place.ranks);
