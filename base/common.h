@@ -129,7 +129,7 @@ inline float philox_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     return float(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
 }
 
-// ---- values or the way out ------------------------------------------------------------------------------------------
+// ---- results --------------------------------------------------------------------------------------------------------
 
 // The value of a Result; where there is none, the function returns the reason.
 #define TRY_VALUE(expression)                     \

@@ -173,11 +173,13 @@ std::string escape_control(std::string_view text) {
         const auto first = static_cast<unsigned char>(c[0]), last = static_cast<unsigned char>(c.back());
         const bool control = c.size() == 1 ? (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F
                                            : first == 0xC2 && last < 0xA0;
-        for (char byte : c) {
-            char hex[8];
-            snprintf(hex, sizeof hex, "\\x%02X", static_cast<unsigned char>(byte));
-            out += complete && !control ? std::string(1, byte) : hex;
-        }
+        if (complete && !control) out += c;
+        else
+            for (char byte : c) {
+                char hex[8];
+                snprintf(hex, sizeof hex, "\\x%02X", static_cast<unsigned char>(byte));
+                out += hex;
+            }
         text.remove_prefix(c.size());
     }
     return out;
