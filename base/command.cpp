@@ -2,7 +2,6 @@
 #include "command.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <charconv>
 #include <climits>
 #include <cstring>
@@ -25,10 +24,8 @@ namespace {
 std::string in_quotes(const std::string& text) {
     return "'" + escape_control(text.size() > 60 ? text.substr(0, 60) + "..." : text) + "'";
 }
-template <class V> bool holds(const Flag& f) { return std::holds_alternative<V*>(f.to); }
 bool is_list(const Flag& f) { return holds<Strings>(f); }
 bool is_text(const Flag& f) { return holds<std::string>(f) || is_list(f); }
-bool is_integer(const Flag& f) { return holds<int>(f) || holds<int64_t>(f); }
 
 // The name in a TOML file: "--val-fraction" is val-fraction, "RUN" is run.
 std::string key(const Flag& f) {
@@ -85,20 +82,18 @@ std::optional<std::string> plain_number(std::string text) {
     if (text.find_first_not_of("0123456789.eE+-") != std::string::npos) return {};    // inf, nan, hexadecimal
     return text;
 }
-std::optional<double> read_number(const std::string& text) {
-    auto plain = plain_number(text);
-    if (!plain) return {};
-    double x;
-    auto [end, error] = std::from_chars(plain->data(), plain->data() + plain->size(), x);
-    if (error != std::errc() || end != plain->data() + plain->size()) return {};
+template <class X> std::optional<X> all_of_it(const std::optional<std::string>& text) {
+    X x;
+    if (!text) return {};
+    auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), x);
+    if (error != std::errc() || end != text->data() + text->size()) return {};
     return x;
 }
+std::optional<double> read_number(const std::string& text) {
+    return all_of_it<double>(plain_number(text));
+}
 std::optional<int64_t> read_integer(const std::string& text) {
-    auto plain = plain_number(text);
-    if (!plain) return {};
-    int64_t n;
-    auto [end, error] = std::from_chars(plain->data(), plain->data() + plain->size(), n);
-    if (error == std::errc() && end == plain->data() + plain->size()) return n;
+    if (auto n = all_of_it<int64_t>(plain_number(text))) return n;
     auto x = read_number(text);    // 1e6, 0.5M: exact up to 2^53
     if (!x || *x != std::floor(*x) || std::fabs(*x) > 0x1p53) return {};
     return int64_t(*x);
@@ -244,7 +239,7 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
         if (!is_positional(*f)) known.push_back(f->name);
         else if (is_list(*f)) o->expected(int(args.size()) + 1);    // not "unlimited": [a,b] would be two
     }
-    if (Status s = mend(app, args); !s.ok()) return s;
+    TRY(mend(app, args));
     try {
         app.parse(Strings(args.rbegin(), args.rend()));
     } catch (const CLI::CallForHelp&) {
@@ -263,7 +258,7 @@ Result<bool> read_arguments(const Command& command, const Flag& config, Strings 
     for (auto f : rows) {
         const Strings& values = app.get_option(f->name)->results();
         if (values.empty()) continue;
-        if (Status s = flag_set(*f, values); !s.ok()) return s;
+        TRY(flag_set(*f, values));
         given->push_back(f);
     }
     return true;
@@ -274,12 +269,10 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
     std::string config;
     const Flag config_row = {.name = "--config", .to = &config, .help = ""};
     std::vector<const Flag*> given;
-    Result<bool> run = read_arguments(command, config_row, args, &given);
-    if (!run.ok() || !run.value) return run;
+    if (!TRY_VALUE(read_arguments(command, config_row, args, &given))) return false;
     if (std::count(given.begin(), given.end(), &config_row)) {
-        Result<std::string> toml = read_file(config, 1 << 20);
-        if (!toml.ok()) return toml.status;
-        if (Status s = command_read_toml(command, toml.value, config, &given); !s.ok()) return s;
+        const std::string toml = TRY_VALUE(read_file(config, 1 << 20));
+        TRY(command_read_toml(command, toml, config, &given));
     }
     for (auto& f : command.flags)
         if (f.required && (!std::count(given.begin(), given.end(), &f) || value_text(f).empty()))
@@ -292,15 +285,14 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
 
 Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
                          std::vector<const Flag*>* given) {
-    Result<std::vector<TomlSetting>> settings = toml_parse(toml, name);
-    if (!settings.ok()) return settings.status;
+    const std::vector<TomlSetting> settings = TRY_VALUE(toml_parse(toml, name));
     auto wrong = [&](int line, const std::string& what) {
         return fail(Exit::usage, "%s:%d: %s", escape_control(name).c_str(), line, what.c_str());
     };
     Strings seen, known;
     for (auto& f : command.flags) known.push_back(key(f));
     std::vector<const Flag*> from_arguments = *given;
-    for (auto& s : settings.value) {
+    for (auto& s : settings) {
         std::string k = dashed(s.key);
         auto row = std::find(known.begin(), known.end(), k);
         if (std::count(command.retired.begin(), command.retired.end(), k)) {

@@ -2,6 +2,7 @@
 // --help (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the
 // table of commands.
 #pragma once
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -21,6 +22,8 @@ struct Flag {
     std::string group = {};    // the heading above it in help; rows of a group stand together
 };
 inline bool is_positional(const Flag& f) { return f.name[0] != '-'; }
+template <class V> bool holds(const Flag& f) { return std::holds_alternative<V*>(f.to); }
+inline bool is_integer(const Flag& f) { return holds<int>(f) || holds<int64_t>(f); }
 struct FlagGroup {
     const char* heading;
     std::vector<Flag> rows;
@@ -35,6 +38,8 @@ struct Command {
     std::string* resolved = nullptr;
     std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
 };
+
+inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(), c.flags.end(), is_positional); }
 
 Command train_command();              // train_gpt.cu
 Command sample_command();             // infer.cpp

@@ -1,5 +1,4 @@
 // completion.cpp - shell completion (bash, zsh, fish) and the manual page, made from the flag rows.
-#include <algorithm>
 #include <memory>
 
 #include "command.h"
@@ -8,10 +7,6 @@ namespace {
 void replace_all(std::string& text, const std::string& from, const std::string& to) {
     for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
         text.replace(at, from.size(), to);
-}
-bool is_switch(const Flag& f) { return std::holds_alternative<bool*>(f.to); }
-bool has_options(const Command& c) {
-    return !std::all_of(c.flags.begin(), c.flags.end(), is_positional);
 }
 // The words that may follow a flag; a command's name follows `help`.
 std::vector<std::string> values(const std::vector<Command>& commands, const Command& c, const Flag& f) {
@@ -63,7 +58,7 @@ std::string zsh_completion(const std::vector<Command>& commands) {
         for (auto& f : c.flags) {
             const std::string words = join(values(commands, c, f), " ");
             const std::string value = words.empty() ? "_files" : "(" + words + ")";
-            const std::string about = "[" + plain(f.help) + "]" + (is_switch(f) ? "'" : ":value:" + value + "'");
+            const std::string about = "[" + plain(f.help) + "]" + (holds<bool>(f) ? "'" : ":value:" + value + "'");
             const std::string letter = std::string("-") + f.letter;
             if (is_positional(f)) cases += " '*:" + f.name + ":" + value + "'";
             else if (!f.letter) cases += " \\\n        '" + f.name + about;
@@ -100,7 +95,7 @@ std::string fish_completion(const std::vector<Command>& commands) {
             if (!words.empty()) words = " -f -a '" + words + "'";
             std::string flag = is_positional(f) ? "" : " -l " + f.name.substr(2);
             if (f.letter) flag += std::string(" -s ") + f.letter;
-            if (!flag.empty() && !is_switch(f)) flag += " -r";
+            if (!flag.empty() && !holds<bool>(f)) flag += " -r";
             if (!(flag + words).empty()) out += when + flag + words + " -d '" + plain(f.help) + "'\n";
         }
     }

@@ -153,37 +153,34 @@ Progress::~Progress() {
 
 // ---- text of unknown origin -----------------------------------------------------------------------------------------
 
-namespace {
-// Bytes of the valid UTF-8 character at the start of text (RFC 3629: shortest form, no surrogates), 0 if there is none.
-int utf8_length(std::string_view text) {
-    auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-    unsigned a = byte(0), b = byte(1);
-    int n = a < 0x80 ? 1 : a < 0xC2 ? 0 : a < 0xE0 ? 2 : a < 0xF0 ? 3 : a < 0xF5 ? 4 : 0;
-    if ((a == 0xE0 && b < 0xA0) || (a == 0xED && b > 0x9F)) return 0;
-    if ((a == 0xF0 && b < 0x90) || (a == 0xF4 && b > 0x8F)) return 0;
-    for (int i = 1; i < n; i++)
-        if ((byte(size_t(i)) & 0xC0) != 0x80) return 0;
+size_t utf8_character(std::string_view text, bool& complete) {
+    auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+    const unsigned char b = byte(0);
+    complete = b < 0x80;
+    if (b < 0xC2 || b > 0xF4) return 1;
+    const size_t length = b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
+    unsigned low = b == 0xE0 ? 0xA0 : b == 0xF0 ? 0x90 : 0x80, high = b == 0xED ? 0x9F : b == 0xF4 ? 0x8F : 0xBF;
+    size_t n = 1;
+    for (; n < length && n < text.size() && byte(n) >= low && byte(n) <= high; n++) low = 0x80, high = 0xBF;
+    complete = n == length;
     return n;
 }
-}   // namespace
 
 std::string escape_control(std::string_view text) {
     std::string out;
-    for (size_t i = 0; i < text.size();) {
-        auto a = static_cast<unsigned char>(text[i]);
-        int n = utf8_length(text.substr(i));
-        bool control = n == 1 ? (a < 0x20 && a != '\n' && a != '\t') || a == 0x7F
-                              : n == 2 && a == 0xC2 && static_cast<unsigned char>(text[i + 1]) < 0xA0;
-        if (n && !control) {
-            out.append(text, i, size_t(n));
-        } else {
-            for (int k = 0; k < std::max(n, 1); k++) {
+    for (bool complete; !text.empty();) {
+        const std::string_view c = text.substr(0, utf8_character(text, complete));
+        const auto first = static_cast<unsigned char>(c[0]), last = static_cast<unsigned char>(c.back());
+        const bool control = c.size() == 1 ? (first < 0x20 && first != '\n' && first != '\t') || first == 0x7F
+                                           : first == 0xC2 && last < 0xA0;
+        if (complete && !control) out += c;
+        else
+            for (char byte : c) {
                 char hex[8];
-                snprintf(hex, sizeof hex, "\\x%02X", static_cast<unsigned char>(text[i + size_t(k)]));
+                snprintf(hex, sizeof hex, "\\x%02X", static_cast<unsigned char>(byte));
                 out += hex;
             }
-        }
-        i += size_t(std::max(n, 1));
+        text.remove_prefix(c.size());
     }
     return out;
 }

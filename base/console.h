@@ -33,5 +33,16 @@ class Progress {
     double every, last = -1e9;
     std::string shown;
 };
-// A text fit for a terminal: C0, C1 and ESC as visible escapes, newline and tab kept.
+
+// ---- UTF-8 (RFC 3629: shortest forms, no surrogates) ----------------------------------------------------------------
+
+// Bytes of the longest part of `text`, which is not empty, that begins a character; complete: it is one.
+size_t utf8_character(std::string_view text, bool& complete);
+inline void append_utf8(std::string& text, uint32_t c) {
+    const int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;    // bytes after the first
+    const unsigned lead[] = {0, 0xC0, 0xE0, 0xF0};
+    text += char(lead[more] | c >> 6 * more);
+    for (int i = more; i-- > 0;) text += char(0x80 | (c >> 6 * i & 0x3F));
+}
+// A text fit for a terminal: C0, C1, ESC and what is no UTF-8 as visible escapes, newline and tab kept.
 std::string escape_control(std::string_view text);

@@ -54,14 +54,13 @@ Status File::read(int64_t offset, void* to, int64_t bytes) const {
 }
 
 Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
-    Result<File> file = File::open(path);
-    TRY(file.status);
-    int64_t bytes = file.value.bytes();
+    const File file = TRY_VALUE(File::open(path));
+    int64_t bytes = file.bytes();
     if (bytes > max_bytes)
         return fail(Exit::input, "%s: expected at most %lld bytes, found %lld", path.c_str(), (long long)max_bytes,
                     (long long)bytes);
     std::string text(size_t(bytes), '\0');
-    TRY(file.value.read(0, text.data(), bytes));
+    TRY(file.read(0, text.data(), bytes));
     return text;
 }
 

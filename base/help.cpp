@@ -1,5 +1,4 @@
 // help.cpp - `flatgpt --help` and `flatgpt COMMAND --help`, from the flag rows.
-#include <algorithm>
 #include <memory>
 #include <sstream>
 
@@ -70,20 +69,12 @@ std::string wrap_shell(const std::string& example, int width, const std::string&
 
 // ---- one command ----------------------------------------------------------------------------------------------------
 
-namespace {
-bool takes_number(const Flag& f) {
-    return std::holds_alternative<int*>(f.to) || std::holds_alternative<int64_t*>(f.to) ||
-           std::holds_alternative<double*>(f.to);
-}
-}    // namespace
-
 std::string command_usage(const Command& command) {
     std::string usage = "flatgpt " + command.name;
     for (auto& f : command.flags)
         if (is_positional(f)) usage += f.required ? " " + flag_form(f) : " [" + flag_form(f) + "]";
         else if (f.required) usage += " " + f.name + flag_form(f).substr(flag_form(f).rfind(' '));
-    const bool options = !std::all_of(command.flags.begin(), command.flags.end(), is_positional);
-    return usage + (options ? " [options]" : "");
+    return usage + (has_options(command) ? " [options]" : "");
 }
 
 std::string command_help(const Command& command, int width) {
@@ -97,12 +88,12 @@ std::string command_help(const Command& command, int width) {
         line.resize(size_t(column), ' ');
         out += line + wrap(meaning, width, column) + "\n";
     };
-    bool options = false, numbers = false;
     auto common = [&] {
-        if (options) row("--config TEXT", CONFIG_HELP);
+        if (has_options(command)) row("--config TEXT", CONFIG_HELP);
         row("--help, -h", "this text");
     };
-    for (auto& f : command.flags) options |= !is_positional(f), numbers |= takes_number(f);
+    auto is_number = [](const Flag& f) { return is_integer(f) || holds<double>(f); };
+    const bool numbers = std::any_of(command.flags.begin(), command.flags.end(), is_number);
     const std::string* group = nullptr;
     bool common_shown = false;    // --config and --help end the first group
     for (auto& f : command.flags) {

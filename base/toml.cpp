@@ -8,12 +8,6 @@
 #include "console.h"
 
 namespace {
-void append_utf8(std::string& out, uint32_t c) {
-    if (c < 0x80) out += char(c);
-    else if (c < 0x800) out += {char(0xC0 | c >> 6), char(0x80 | (c & 63))};
-    else if (c < 0x10000) out += {char(0xE0 | c >> 12), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
-    else out += {char(0xF0 | c >> 18), char(0x80 | (c >> 12 & 63)), char(0x80 | (c >> 6 & 63)), char(0x80 | (c & 63))};
-}
 struct Reader {
     std::string_view text;
     size_t at = 0;

@@ -127,7 +127,7 @@ struct Comm {
 };
 
 // comm/mpi.cpp. exit 7: the library is missing, or its world is another than the place's.
-bool mpi_available(std::string* why);                            // compiled in, and the library is here
+Status mpi_available();                                          // compiled in, and the library is here
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place);      // starts MPI, on a thread of its own
 std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0);    // host bytes, before there is a watch
 // comm/nccl.cu; without CUDA model/device.cpp says that there is none. To be called once the device is open; the id

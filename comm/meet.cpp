@@ -218,10 +218,8 @@ std::string Meeting::missing() const {
         if (n++ < 16) list += (list.empty() ? "" : ", ") + std::to_string(r);
     }
     if (n > 16) list += ", ...";
-    if (foreign) notes += fail(Exit::ok, "; %d connection%s brought another job's token", foreign,
-                               foreign > 1 ? "s" : "").message;
-    if (strangers) notes += fail(Exit::ok, "; %d connection%s came from no rank at all", strangers,
-                                 strangers > 1 ? "s" : "").message;
+    if (foreign) notes += "; " + counted(foreign, "connection") + " brought another job's token";
+    if (strangers) notes += "; " + counted(strangers, "connection") + " came from no rank at all";
     return fail(Exit::peer, "%s %s of %d did not come to %s within %s%s", n > 1 ? "ranks" : "rank", list.c_str(),
                 place.ranks, met.names[0].c_str(), seconds_text(timeout).c_str(), notes.c_str()).message;
 }

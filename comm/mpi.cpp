@@ -29,16 +29,14 @@ std::string mpi_broadcast(Comm& mpi, const std::string& of_rank_0) {
 
 #ifndef HAVE_MPI    // built without mpi.h: no MPI, and why
 static const char without[] = "this binary was built without MPI: install libopenmpi-dev and make again";
-bool mpi_available(std::string* why) {
-    *why = without;
-    return false;
-}
-Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "%s", without); }
+Status mpi_available() { return fail(Exit::peer, "%s", without); }
+Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return mpi_available(); }
 #else
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
+#include <future>
 #include <mutex>
 #include <sstream>
 #include <thread>
@@ -49,7 +47,6 @@ Result<std::unique_ptr<Comm>> mpi_open(const Place&) { return fail(Exit::peer, "
 #include <sched.h>
 #include <unistd.h>
 
-#include "base/element.h"
 
 namespace {
 // ---- the library ----------------------------------------------------------------------------------------------------
@@ -125,8 +122,7 @@ std::string version(const Library& l) {
 
 template <class T> using Sum = std::conditional_t<std::is_same_v<T, double>, double, float>;
 inline double wide(double x) { return x; }
-inline float wide(float x) { return x; }
-inline float wide(bf16 x) { return to_float(x); }
+template <class T> float wide(T x) { return to_float(x); }
 
 template <class S, class T> void add(S* sum, const T* x, int64_t n, bool first) {
     if (first)
@@ -134,13 +130,10 @@ template <class S, class T> void add(S* sum, const T* x, int64_t n, bool first) 
     else
         for (int64_t i = 0; i < n; i++) sum[i] += wide(x[i]);
 }
-void narrow(double* to, const double* x, int64_t n) { std::copy_n(x, n, to); }
-void narrow(float* to, const float* x, int64_t n) { std::copy_n(x, n, to); }
-void narrow(bf16* to, const float* x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = to_bf16(x[i]);
-}
-void widen(float* to, const bf16* x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) to[i] = to_float(x[i]);
+template <class To, class From> void convert(To* to, const From* x, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if constexpr (std::is_same_v<To, bf16>) to[i] = to_bf16(x[i]);
+        else to[i] = wide(x[i]);
 }
 
 // out (n) = sum over ranks in their order of their rows: own (n), may be out; the others' in stage (ranks,stride).
@@ -154,7 +147,7 @@ void sum_rows(T* out, const T* own, const W* stage, int64_t stride, int64_t n, i
         for (int r = 0; r < ranks; r++)
             if (r == rank) add(sum, own + i, block, r == 0);
             else add(sum, stage + r * stride + i, block, r == 0);
-        narrow(out + i, sum, block);
+        convert(out + i, sum, block);
     }
 }
 
@@ -255,7 +248,7 @@ class Mover {
         } else {
             W* to = from + room;
             for (int r = 0; r < ranks; r++)
-                if (r != rank) narrow(to + r * rows.chunk, rows.at(r, column), rows.length(r, column));
+                if (r != rank) convert(to + r * rows.chunk, rows.at(r, column), rows.length(r, column));
             exchange([&](int r) { return bytes(to + r * rows.chunk, rows.length(r, column)); }, received);
         }
         sum_rows(out, rows.at(rank, column), from, rows.chunk, n, rank, ranks);
@@ -267,10 +260,9 @@ class Mover {
     template <class W, class T> void gather_rounded(const Rows<T>& rows, int64_t column) {
         W* moved = staged<W>(ranks * rows.chunk);
         auto piece = [&](int r) { return bytes(moved + r * rows.chunk, rows.length(r, column)); };
-        narrow(moved + rank * rows.chunk, rows.at(rank, column), rows.length(rank, column));
+        convert(moved + rank * rows.chunk, rows.at(rank, column), rows.length(rank, column));
         exchange([&](int) { return piece(rank); }, piece);
-        for (int r = 0; r < ranks; r++)
-            widen(rows.at(r, column), moved + r * rows.chunk, rows.length(r, column));
+        for (int r = 0; r < ranks; r++) convert(rows.at(r, column), moved + r * rows.chunk, rows.length(r, column));
     }
     // What send(r) names to each other rank r, and from each into what receive(r) names.
     template <class Send, class Receive> void exchange(Send send, Receive receive) {
@@ -323,14 +315,6 @@ class Mpi final : public Comm {
         mover.mpi = library().value, mover.rank = rank, mover.ranks = ranks;
         start();
     }
-    ~Mpi() override {
-        {
-            std::lock_guard lock(mutex);
-            ending = true;
-        }
-        changed.notify_all();
-        thread.join();
-    }
     std::string name() const override { return "MPI (" + version(mover.mpi) + ")"; }
     void all_reduce(void* x, int64_t n, Element type, Element wire) override {
         enqueue({Job::all_reduce, nullptr, x, n, type, wire});
@@ -350,12 +334,11 @@ class Mpi final : public Comm {
   private:
     static constexpr int64_t QUEUE = 256;    // collectives that may be under way; the next one waits
     Mover mover;
-    std::thread thread;
     std::mutex mutex;
-    std::condition_variable changed;
-    bool started = false, ending = false;
+    std::condition_variable_any changed;
     Job queue[QUEUE];
     int64_t enqueued = 0, done = 0;    // enqueued: written by the caller's thread alone
+    std::jthread thread;               // the last member: it ends before the others go
 
     // Signals go to the main thread: MPI's threads inherit that this one blocks them. The handlers that MPI installs
     // are taken out again.
@@ -366,10 +349,12 @@ class Mpi final : public Comm {
         sigfillset(&all);
         for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP}) sigdelset(&all, s);
         pthread_sigmask(SIG_BLOCK, &all, &mask);
-        thread = std::thread([this] { work(); });
+        std::promise<Status> begun;
+        std::future<Status> how = begun.get_future();
+        thread = std::jthread(
+            [this](std::stop_token stop, std::promise<Status> p) { work(stop, std::move(p)); }, std::move(begun));
         pthread_sigmask(SIG_SETMASK, &mask, nullptr);
-        std::unique_lock lock(mutex);
-        changed.wait(lock, [&] { return started; });
+        status = how.get();
         for (int s = 1; s < NSIG; s++) sigaction(s, &before[s], nullptr);
     }
     Status begin() {
@@ -383,18 +368,13 @@ class Mpi final : public Comm {
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI says rank %d of %d%s", rank, ranks, its_rank,
                     its_ranks, its_ranks == 1 ? LAUNCH_ADVICE : "");
     }
-    void work() {
-        status = begin();
-        {
-            std::lock_guard lock(mutex);
-            started = true;
-        }
-        changed.notify_all();
-        if (!status.ok()) return;
+    void work(std::stop_token stop, std::promise<Status> begun) {
+        const Status how = begin();
+        begun.set_value(how);
+        if (!how.ok()) return;
         while (true) {
             std::unique_lock lock(mutex);
-            changed.wait(lock, [&] { return enqueued > done || ending; });
-            if (enqueued == done) break;
+            if (!changed.wait(lock, stop, [&] { return enqueued > done; })) break;
             const Job job = queue[done % QUEUE];
             lock.unlock();
             mover.run(job);
@@ -407,11 +387,8 @@ class Mpi final : public Comm {
     }
     void enqueue(const Job& job) {
         wait_until(enqueued + 1 - QUEUE);
-        {
-            std::lock_guard lock(mutex);
-            queue[enqueued % QUEUE] = job;
-            enqueued++;
-        }
+        std::lock_guard lock(mutex);
+        queue[enqueued++ % QUEUE] = job;
         changed.notify_all();
     }
     void wait_until(int64_t count) {
@@ -423,12 +400,9 @@ class Mpi final : public Comm {
 };
 }    // namespace
 
-bool mpi_available(std::string* why) {
-    *why = library().status.message;
-    return library().ok();
-}
+Status mpi_available() { return library().status; }
 Result<std::unique_ptr<Comm>> mpi_open(const Place& place) {
-    TRY(library().status);
+    TRY(mpi_available());
     if (place.ranks > 1 && !launched())
         return fail(Exit::peer, "rank %d of %d ranks expected, but MPI finds no launcher%s", place.rank, place.ranks,
                     LAUNCH_ADVICE);

@@ -24,7 +24,6 @@ void nccl_abort(Comm&) {}
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "base/console.h"

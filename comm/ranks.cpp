@@ -1,6 +1,5 @@
 // ranks.cpp - all parts of comm.h put together: finds the place, meets the others, opens the collectives.
 #include <sys/random.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -40,31 +39,19 @@ std::string hex(const Token& t) {
     return s;
 }
 
-// Ends the process with exit 7 unless this object is gone in time. It guards a call that waits for other ranks before
+// Ends the process with exit 7 unless the thread is gone in time. It guards a call that waits for other ranks before
 // there is a watch.
-class Deadline {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool gone = false;
-    std::thread thread;
-
-  public:
-    Deadline(double seconds, const std::string& text)
-        : thread([this, seconds, text] {
-              std::unique_lock lock(mutex);
-              if (changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return gone; })) return;
-              fprintf(stderr, "flatgpt: %s\n", text.c_str());
-              end_process(Exit::peer);
-          }) {}
-    ~Deadline() {
-        {
-            std::lock_guard lock(mutex);
-            gone = true;
-        }
-        changed.notify_all();
-        thread.join();
-    }
-};
+std::jthread deadline(double seconds, const std::string& text) {
+    return std::jthread([seconds, text](std::stop_token stop) {
+        std::mutex mutex;
+        std::unique_lock lock(mutex);
+        std::condition_variable_any never;
+        never.wait_for(lock, stop, std::chrono::duration<double>(seconds), [] { return false; });
+        if (stop.stop_requested()) return;
+        fprintf(stderr, "flatgpt: %s\n", text.c_str());
+        end_process(Exit::peer);
+    });
+}
 
 // MPI carries where rank 0 listens and a token that nobody can guess: "addresses port token", or why there is none.
 Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<Comm>* comm, double timeout) {
@@ -78,12 +65,11 @@ Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<C
         } else told = "! " + l.status.message;
     }
     {
-        const Deadline deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within "
-                                              "%.3g s (--timeout): one has not started, or has stopped",
-                                              place.rank, place.ranks, timeout).message);
-        Result<std::unique_ptr<Comm>> mpi = mpi_open(place);
-        if (!mpi.ok()) return mpi.status;
-        *comm = std::move(mpi.value);
+        const std::jthread guard =
+            deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within %.3g s "
+                                   "(--timeout): one has not started, or has stopped", place.rank, place.ranks,
+                                   timeout).message);
+        *comm = TRY_VALUE(mpi_open(place));
         told = mpi_broadcast(**comm, told);
     }
     if (told.starts_with("! ")) return fail(Exit::peer, "%s", told.c_str() + 2);
@@ -95,30 +81,23 @@ Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<C
 
 Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) {
     Listener listener;
-    if (place.rank == 0 && place.ranks > 1) {
-        // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
-        Result<Listener> l = Listener::open(is_loopback(place.host) ? place.host : "", place.port);
-        if (!l.ok()) return l.status;
-        listener = l.value;
-    }
+    // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
+    if (place.rank == 0 && place.ranks > 1)
+        listener = TRY_VALUE(Listener::open(is_loopback(place.host) ? place.host : "", place.port));
     return Watch::meet(place, listener, place.host, place.port, comm_token(place.job), timeout);
 }
 }   // namespace
 
 Status Ranks::open(const CommOptions& o) {
-    Result<Place> p = comm_place(o, [](const char* name) -> const char* { return getenv(name); });
-    if (!p.ok()) return p.status;
-    place = p.value;
+    place = TRY_VALUE(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
     if (place.launcher.empty()) return {};
-    std::string why;
-    const bool mpi = place.mpi && place.ranks > 1 && mpi_available(&why);
+    const Status here = place.mpi && place.ranks > 1 ? mpi_available() : Status{};
+    const bool mpi = place.mpi && place.ranks > 1 && here.ok();
     if (!mpi && place.ranks > 1 && (place.host.empty() || place.port == 0))
         return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
-                    place.launcher.c_str(), place.ranks, why.c_str());
-    Result<std::unique_ptr<Watch>> w = mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout);
-    if (!w.ok()) return w.status;
-    watch = std::move(w.value);
+                    place.launcher.c_str(), place.ranks, here.message.c_str());
+    watch = TRY_VALUE(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));
     if (comm) comm->pulse = &watch->pulse;
     return {};
 }
@@ -133,15 +112,13 @@ Status Ranks::start(bool gpu) {
     } else if (!comm && place.ranks == 1) {
         return {};
     } else if (!comm) {
-        std::string why;
-        if (!mpi_available(&why)) return fail(Exit::peer, "ranks on CPUs need MPI: %s", why.c_str());
+        if (Status s = mpi_available(); !s.ok())
+            return fail(Exit::peer, "ranks on CPUs need MPI: %s", s.message.c_str());
         if (!place.mpi && place.launcher != "Slurm")
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
                         place.launcher.c_str(), place.ranks);
         const Waiting waiting(&watch->pulse);
-        Result<std::unique_ptr<Comm>> c = mpi_open(place);
-        if (!c.ok()) return c.status;
-        comm = std::move(c.value);
+        comm = TRY_VALUE(mpi_open(place));
     }
     comm->pulse = &watch->pulse;
     return {};

@@ -326,10 +326,8 @@ Result<std::unique_ptr<Watch>> Watch::meet(const Place& place, Listener listener
     state->timeout = timeout, state->interval = std::fmin(1, timeout / 10);
     Met met;
     if (place.ranks > 1) {
-        Result<Met> r = place.rank == 0 ? meet_as_first(place, listener, token, timeout)
-                                        : meet_as_other(place, host, port, token, timeout);
-        if (!r.ok()) return r.status;
-        met = std::move(r.value);
+        met = TRY_VALUE(place.rank == 0 ? meet_as_first(place, listener, token, timeout)
+                                        : meet_as_other(place, host, port, token, timeout));
     } else {
         if (listener.fd >= 0) close(listener.fd);
         state->names = {"rank 0 (pid " + std::to_string(getpid()) + ")"};

@@ -9,6 +9,8 @@
 #include <queue>
 #include <unordered_map>
 
+#include "base/console.h"
+
 extern "C" const uint16_t gpt2_merges[100000];
 
 namespace {
@@ -358,26 +360,13 @@ size_t Tokenizer::safe_cut(std::string_view text, size_t limit) const {
 // ---- streaming ------------------------------------------------------------------------------------------------------
 
 namespace {
-// The longest part of s that begins a UTF-8 character; complete tells whether it is one (RFC 3629, section 4).
-size_t character(std::string_view s, bool& complete) {
-    auto byte = [&](size_t i) { return static_cast<unsigned char>(s[i]); };
-    unsigned char b = byte(0);
-    complete = b < 0x80;
-    if (b < 0xC2 || b > 0xF4) return 1;
-    size_t length = b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
-    unsigned low = b == 0xE0 ? 0xA0 : b == 0xF0 ? 0x90 : 0x80, high = b == 0xED ? 0x9F : b == 0xF4 ? 0x8F : 0xBF;
-    size_t n = 1;
-    for (; n < length && n < s.size() && byte(n) >= low && byte(n) <= high; n++) low = 0x80, high = 0xBF;
-    complete = n == length;
-    return n;
-}
 // Moves characters from `from` to the result; what a later byte could complete stays unless at the end.
 std::string take(std::string& from, bool end) {
     std::string out;
     size_t at = 0;
     while (at < from.size()) {
         bool complete = false;
-        size_t n = character(std::string_view(from).substr(at), complete);
+        size_t n = utf8_character(std::string_view(from).substr(at), complete);
         auto lead = static_cast<unsigned char>(from[at]);
         if (!complete && !end && at + n == from.size() && lead >= 0xC2 && lead <= 0xF4) break;
         complete ? out.append(from, at, n) : out.append("\xEF\xBF\xBD");

@@ -42,10 +42,7 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
 
 Status Corpus::open_next() {
     name = config.files[file++];
-    Result<TextFile> opened = TextFile::open(name);
-    TRY(opened.status);
-    input = std::move(opened.value);
-    reading = true;
+    input = TRY_VALUE(TextFile::open(name));
     buffer.clear();
     at = 0;
     ended = false;
@@ -55,9 +52,8 @@ Status Corpus::open_next() {
     tail = !json && many && hold_out();
     until_tail = INT64_MAX;
     if (config.val_fraction > 0 && !many && !json) {
-        Result<int64_t> bytes = text_bytes();
-        TRY(bytes.status);
-        until_tail = bytes.value - int64_t(double(bytes.value) * config.val_fraction);
+        const int64_t bytes = TRY_VALUE(text_bytes());
+        until_tail = bytes - int64_t(double(bytes) * config.val_fraction);
     }
     return {};
 }
@@ -66,19 +62,17 @@ Status Corpus::open_next() {
 // the file is read once more.
 Result<int64_t> Corpus::text_bytes() const {
     struct stat info{};
-    if (fstat(input.fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
-    if (input.plain()) return int64_t(info.st_size);
+    if (fstat(input->fd(), &info)) return fail(Exit::io, "%s: fstat: %s", name.c_str(), strerror(errno));
+    if (input->plain()) return int64_t(info.st_size);
     if (name == "-")
         return fail(Exit::usage, "--val-fraction: the tail of a compressed or UTF-16 text is known at its end only, "
                     "and stdin is read once; give the file's name");
-    Result<TextFile> again = TextFile::open(name);
-    TRY(again.status);
+    TextFile again = TRY_VALUE(TextFile::open(name));
     std::string block(BLOCK, '\0');
     for (int64_t bytes = 0;;) {
-        Result<size_t> n = again.value.read(block.data(), BLOCK);
-        TRY(n.status);
-        bytes += int64_t(n.value);
-        if (n.value < BLOCK) return bytes;
+        const size_t n = TRY_VALUE(again.read(block.data(), BLOCK));
+        bytes += int64_t(n);
+        if (n < BLOCK) return bytes;
     }
 }
 
@@ -90,26 +84,23 @@ Status Corpus::fill(size_t bytes) {
     while (buffer.size() < bytes && !ended) {
         size_t had = buffer.size();
         buffer.resize(had + BLOCK);
-        Result<size_t> n = input.read(buffer.data() + had, BLOCK);
-        TRY(n.status);
-        buffer.resize(had + n.value);
-        ended = n.value < BLOCK;
+        const size_t n = TRY_VALUE(input->read(buffer.data() + had, BLOCK));
+        buffer.resize(had + n);
+        ended = n < BLOCK;
     }
     return {};
 }
 
 Result<bool> Corpus::next(Segment& segment) {
     for (;;) {
-        if (!reading) {
+        if (!input) {
             if (file == config.files.size()) return false;
-            if (Status s = open_next(); !s.ok()) return s;
+            TRY(open_next());
         }
         segment = {};
-        Result<bool> found = json ? next_line(segment) : next_text(segment);
-        if (!found.ok() || found.value) return found;
-        done += input.file_bytes();
-        reading = false;
-        input = {};
+        if (TRY_VALUE(json ? next_line(segment) : next_text(segment))) return true;
+        done += input->file_bytes();
+        input.reset();
     }
 }
 
@@ -123,7 +114,7 @@ Result<bool> Corpus::next_line(Segment& segment) {
     for (;;) {
         size_t length = 0;
         for (size_t want = BLOCK; ; want *= 2) {
-            if (Status s = fill(want); !s.ok()) return s;
+            TRY(fill(want));
             size_t end = buffer.find('\n', at + length);
             length = (end == std::string::npos ? buffer.size() : end) - at;
             if (end != std::string::npos || ended) break;
@@ -142,7 +133,7 @@ Result<bool> Corpus::next_line(Segment& segment) {
 
 Result<bool> Corpus::next_text(Segment& segment) {
     for (size_t want = SEGMENT; want <= LONGEST; want *= 2) {
-        if (Status s = fill(want); !s.ok()) return s;
+        TRY(fill(want));
         std::string_view rest = std::string_view(buffer).substr(at);
         if (rest.empty()) return false;
         bool splits = until_tail <= int64_t(want) && until_tail < int64_t(rest.size());
@@ -167,9 +158,8 @@ Result<bool> Corpus::next_text(Segment& segment) {
 
 Status Corpus::json_text(Segment& segment) const {
     if (segment.where.empty()) return {};
-    Result<nlohmann::json> line = json_parse(segment.text, segment.where, 64);
-    if (!line.ok()) return line.status;
-    if (!line.value.is_object()) return fail(Exit::input, "%s: expected a JSON object", segment.where.c_str());
+    const nlohmann::json line = TRY_VALUE(json_parse(segment.text, segment.where, 64));
+    if (!line.is_object()) return fail(Exit::input, "%s: expected a JSON object", segment.where.c_str());
     std::string field = config.field.empty() ? "text" : config.field;
-    return JsonFields{line.value, segment.where}.get(field.c_str(), &segment.text);
+    return JsonFields{line, segment.where}.get(field.c_str(), &segment.text);
 }

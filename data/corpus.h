@@ -1,7 +1,7 @@
 // corpus.h - text files, JSON lines and stdin as documents, in bounded memory; compressed or not (files/text_file.h).
 #pragma once
 #include <functional>
-#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,15 +36,14 @@ class Corpus {
     // A JSON line's text in place of the line; exit 3 naming file and line. Other segments are left alone.
     Status json_text(Segment& segment) const;
     // Counts the files' bytes as they are, compressed or not.
-    int64_t bytes_read() const { return done + (reading ? input.file_bytes() : 0); }
+    int64_t bytes_read() const { return done + (input ? input->file_bytes() : 0); }
     int64_t bytes() const { return total; }    // 0: unknown
 
   private:
     CorpusConfig config;
     bool many = false;                     // files: whole ones are held out
     size_t file = 0;                       // the next one to open
-    TextFile input;
-    bool reading = false;                  // input is open
+    std::optional<TextFile> input;         // the open file
     std::string name, buffer;              // the open file's; the buffer's text from `at` on is to come
     size_t at = 0;
     bool ended = false, json = false;

@@ -40,13 +40,12 @@ struct Loader::State {
 
     // Shared with the reader. Batches [taken, made) wait in the ring; the reader fills the one after.
     std::mutex mutex;
-    std::condition_variable changed;
+    std::condition_variable_any changed;
     std::vector<int> ring[DEPTH];      // (B,S+1) each
     Status error;                      // why there is no batch after the last one made
     Position ahead;                    // where the batch that the reader fills begins
     int64_t made = 0, taken = 0, seeks = 0;
-    bool stop = false;
-    std::thread reader;
+    std::jthread reader;               // the last member: it ends before the others go
 
     Position normal(Position p) const { return {p.epoch + p.index / epoch, p.index % epoch}; }
     int64_t sample_at(Position place) const {
@@ -66,11 +65,11 @@ struct Loader::State {
         return {};
     }
 
-    void read_ahead() {
+    void read_ahead(std::stop_token stop) {
         std::unique_lock lock(mutex);
         while (true) {
-            changed.wait(lock, [&] { return stop || (error.ok() && made - taken < DEPTH); });
-            if (stop) return;
+            changed.wait(lock, stop, [&] { return error.ok() && made - taken < DEPTH; });
+            if (stop.stop_requested()) return;
             Position p = ahead;
             int64_t seeks_then = seeks;
             int* out = ring[made % DEPTH].data();
@@ -79,47 +78,23 @@ struct Loader::State {
             lock.lock();
             if (seeks != seeks_then) continue;    // nobody wants it any more
             error = status;
-            if (!status.ok()) {
-                changed.notify_all();
-                continue;
-            }
-            ahead = after(p);
-            made++;
+            if (status.ok()) ahead = after(p), made++;
             changed.notify_all();
         }
     }
-
-    ~State() {
-        {
-            std::lock_guard lock(mutex);
-            stop = true;
-        }
-        changed.notify_all();
-        if (reader.joinable()) reader.join();
-    }
 };
-
-Loader::Loader() = default;
-Loader::~Loader() = default;
-Loader::Loader(Loader&&) noexcept = default;
-Loader& Loader::operator=(Loader&&) noexcept = default;
 
 Result<Loader> Loader::open(const LoaderConfig& c) {
     CHECK(c.B > 0 && c.S > 0 && c.vocab > 0 && c.ranks > 0 && c.rank >= 0 && c.rank < c.ranks);
     CHECK(c.most_tokens >= 0 && (c.most_tokens == 0 || !c.shuffle), "some samples, in a shuffled order");
-    Result<std::vector<std::string>> files = shard_glob(c.pattern);
-    TRY(files.status);
     Loader loader;
-    loader.s = std::make_unique<State>();
+    loader.s = std::make_shared<State>();
     State& s = *loader.s;
     s.c = c;
     s.before = {0};
-    for (const std::string& path : files.value) {
-        Result<Shard> shard = shard_open(path, c.raw_u16);
-        TRY(shard.status);
-        int64_t n = std::max<int64_t>(0, shard.value.tokens - 1) / c.S;
-        s.before.push_back(s.before.back() + n);
-        s.shards.push_back(std::move(shard.value));
+    for (const std::string& path : TRY_VALUE(shard_glob(c.pattern))) {
+        s.shards.push_back(TRY_VALUE(shard_open(path, c.raw_u16)));
+        s.before.push_back(s.before.back() + std::max<int64_t>(0, s.shards.back().tokens - 1) / c.S);
     }
     const int64_t all = s.before.back();
     s.epoch = c.most_tokens ? std::min(all, ceil_div(c.most_tokens, c.S)) : all;
@@ -129,7 +104,7 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
                     (long long)s.shards[0].tokens);
     for (auto& batch : s.ring) batch.resize(size_t(c.B) * size_t(c.S + 1));
     try {
-        s.reader = std::thread([&s] { s.read_ahead(); });
+        s.reader = std::jthread([&s](std::stop_token stop) { s.read_ahead(stop); });
     } catch (const std::system_error& e) {
         return fail(Exit::run, "the thread that reads the data cannot be started: %s", e.what());
     }

@@ -43,11 +43,10 @@ Status shard_read(const Shard& shard, int64_t first, int64_t count, int vocab, i
 // Files of a glob pattern (or a comma-separated list of them), sorted by name; a pattern that matches none is exit 3.
 Result<std::vector<std::string>> shard_glob(const std::string& pattern);
 
-// Writes one shard: the header last, when the count is known; fsync, then rename from path.tmp. Errors: exit 4.
+// Writes one shard: the header last, when the count is known; fsync, then rename from path.tmp, which goes where there
+// is no commit. Errors: exit 4.
 class ShardWriter {
   public:
-    ShardWriter();
-    ~ShardWriter();    // not committed: the temporary file goes
     // vocab > 65536 takes uint32. tokenizer: the fingerprint of the one with this vocabulary; 0: none is named.
     Status open(const std::string& path, int vocab, uint64_t tokenizer = 0);
     Status append(const int* tokens, int64_t count);
@@ -57,7 +56,7 @@ class ShardWriter {
 
   private:
     struct State;
-    std::unique_ptr<State> s;
+    std::shared_ptr<State> s;    // copies share it
 };
 
 struct LoaderConfig {
@@ -80,10 +79,6 @@ int64_t shuffled(uint64_t seed, int64_t epoch, int64_t n, int64_t i);
 // samples of a step depend on (seed, epoch, index) and the global batch alone, not on the number of ranks.
 class Loader {
   public:
-    Loader();
-    ~Loader();
-    Loader(Loader&&) noexcept;
-    Loader& operator=(Loader&&) noexcept;
     static Result<Loader> open(const LoaderConfig& config);
     // tokens, targets (B,S): targets are tokens one later. Read ahead by a thread; waits only when that is behind.
     // After an error (that of shard_read) every further call gives the same one, until seek.
@@ -101,5 +96,5 @@ class Loader {
 
   private:
     struct State;
-    std::unique_ptr<State> s;
+    std::shared_ptr<State> s;    // copies share it
 };

@@ -92,13 +92,12 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
 }
 
 Result<Shard> shard_open(const std::string& path, bool raw_u16) {
-    Result<File> file = File::open(path);
-    TRY(file.status);
+    const File file = TRY_VALUE(File::open(path));
     char head[HEADER_BYTES];
-    int64_t bytes = std::min(HEADER_BYTES, file.value.bytes());
-    TRY(file.value.read(0, head, bytes));
-    Result<Shard> s = shard_parse({head, size_t(bytes)}, file.value.bytes(), path, raw_u16);
-    s.value.modified = file.value.modified();
+    int64_t bytes = std::min(HEADER_BYTES, file.bytes());
+    TRY(file.read(0, head, bytes));
+    Shard s = TRY_VALUE(shard_parse({head, size_t(bytes)}, file.bytes(), path, raw_u16));
+    s.modified = file.modified();
     return s;
 }
 
@@ -119,15 +118,14 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
     CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
     // Opened for each read: any number of shards works, and a file that was removed or replaced is seen.
-    Result<File> file = File::open(s.path);
+    const File file = TRY_VALUE(File::open(s.path));
     int64_t offset = s.data_offset + first * s.token_bytes;
-    TRY(file.status);
-    if (file.value.bytes() != s.file_bytes || file.value.modified() != s.modified)
+    if (file.bytes() != s.file_bytes || file.modified() != s.modified)
         return fail(Exit::input, "%s: the file was changed while in use (%lld bytes, now %lld); reading at offset %lld",
-                    s.path.c_str(), (long long)s.file_bytes, (long long)file.value.bytes(), (long long)offset);
+                    s.path.c_str(), (long long)s.file_bytes, (long long)file.bytes(), (long long)offset);
     // Into the upper end of out, then widened in place: the write at i never passes the read.
     char* raw = reinterpret_cast<char*>(out) + count * (4 - s.token_bytes);
-    TRY(file.value.read(offset, raw, count * s.token_bytes));
+    TRY(file.read(offset, raw, count * s.token_bytes));
     for (int64_t i = 0; i < count; i++) {
         uint32_t token = 0;
         memcpy(&token, raw + i * s.token_bytes, size_t(s.token_bytes));
@@ -188,12 +186,10 @@ struct ShardWriter::State {
         unlink((path + ".tmp").c_str());
     }
 };
-ShardWriter::ShardWriter() = default;
-ShardWriter::~ShardWriter() = default;
 int64_t ShardWriter::tokens() const { return s ? s->tokens : 0; }
 
 Status ShardWriter::open(const std::string& path, int vocab, uint64_t tokenizer) {
-    s = std::make_unique<State>();
+    s = std::make_shared<State>();
     s->path = path;
     s->vocab = vocab;
     s->tokenizer = tokenizer;

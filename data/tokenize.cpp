@@ -76,8 +76,7 @@ struct BadLines {
         return {};
     }
     void tell(Progress& progress) const {
-        if (count) progress.note(std::to_string(count) + (count == 1 ? " line" : " lines") +
-                                 " left out (--skip-bad-lines); the first: " + first);
+        if (count) progress.note(counted(count, "line") + " left out (--skip-bad-lines); the first: " + first);
     }
 };
 }   // namespace
@@ -98,16 +97,14 @@ Status train_tokenizer(const TrainOptions& o) {
     training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Result<Corpus> corpus = Corpus::open({o.files, o.field, 0, cut});
-    if (!corpus.ok()) return corpus.status;
+    Corpus corpus = TRY_VALUE(Corpus::open({o.files, o.field, 0, cut}));
     TRY(check_writable(o.out, o.overwrite));
     BadLines bad;
     training.read = [&](std::string& text) -> Result<bool> {
         for (;;) {
             Segment segment;
-            Result<bool> more = corpus.value.next(segment);
-            if (!more.ok() || !more.value) return more;
-            Status read = corpus.value.json_text(segment);
+            if (!TRY_VALUE(corpus.next(segment))) return false;
+            Status read = corpus.json_text(segment);
             TRY(bad.add(read, o.skip_bad_lines));
             if (!read.ok()) continue;
             text = std::move(segment.text);
@@ -119,7 +116,7 @@ Status train_tokenizer(const TrainOptions& o) {
     double shown = 0;
     training.progress = [&](const char* phase, int64_t done, int64_t total) {
         if (phase == std::string("count"))
-            return counting.show(corpus.value.bytes_read(), corpus.value.bytes(), progress);
+            return counting.show(corpus.bytes_read(), corpus.bytes(), progress);
         if (done < total && now_seconds() < shown + 0.1) return;
         shown = now_seconds();
         progress.line("merging: " + std::to_string(done) + " of " + std::to_string(total));
@@ -131,7 +128,7 @@ Status train_tokenizer(const TrainOptions& o) {
     int got = trained.value.vocab_size();
     std::string why = got < o.vocab ? " (no pair of tokens occurs twice any more)" : "";
     progress.line(o.out + ": " + std::to_string(got) + " tokens" + why + " from " +
-                  human_bytes(double(corpus.value.bytes_read())) + " of text", true);
+                  human_bytes(double(corpus.bytes_read())) + " of text", true);
     return {};
 }
 }   // namespace
@@ -244,9 +241,7 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     batch.clear();
     for (int64_t bytes = 0; bytes < BATCH;) {
         Segment segment;
-        Result<bool> more = corpus.next(segment);
-        if (!more.ok()) return more.status;
-        if (!more.value) break;
+        if (!TRY_VALUE(corpus.next(segment))) break;
         bytes += int64_t(segment.text.size()) + 64;
         batch.push_back(std::move(segment));
     }
@@ -269,16 +264,13 @@ void encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<
 // Why nothing was held out, and what to do.
 std::string too_short(int64_t documents, int64_t bytes, double fraction) {
     char text[160];
-    snprintf(text, sizeof text, "%s of text in %lld %s are too little to hold out %g of it; give more text, or a "
-             "larger --val-fraction", human_bytes(double(bytes)).c_str(), (long long)documents,
-             documents == 1 ? "document" : "documents", fraction);
+    snprintf(text, sizeof text, "%s of text in %s are too little to hold out %g of it; give more text, or a larger "
+             "--val-fraction", human_bytes(double(bytes)).c_str(), counted(documents, "document").c_str(), fraction);
     return text;
 }
 
 Status tokenize(const TokenizeOptions& o) {
-    Result<Tokenizer> loaded = Tokenizer::load(o.tokenizer);
-    if (!loaded.ok()) return loaded.status;
-    const Tokenizer& tokenizer = loaded.value;
+    const Tokenizer tokenizer = TRY_VALUE(Tokenizer::load(o.tokenizer));
     if (tokenizer.end_of_text() < 0)
         return fail(Exit::input, "%s: expected a token <|endoftext|>, which parts documents; train one with flatgpt "
                     "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
@@ -288,9 +280,7 @@ Status tokenize(const TokenizeOptions& o) {
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Result<Corpus> opened = Corpus::open({o.files, o.field, o.val_fraction, cut});
-    if (!opened.ok()) return opened.status;
-    Corpus& corpus = opened.value;
+    Corpus corpus = TRY_VALUE(Corpus::open({o.files, o.field, o.val_fraction, cut}));
     TRY(make_parent(prefix));
 
     Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "bpe.h"
+#include "base/console.h"
 #include "base/file.h"
 #include "files/json.h"
 
@@ -27,9 +28,8 @@ struct Alphabet {
         auto order = gpt2_byte_order();
         for (int i = 0; i < 256; i++) {
             int c = i < 188 ? order[size_t(i)] : 256 + i - 188;
-            std::string s = c < 128 ? std::string(1, char(c)) : std::string{char(0xC0 | c >> 6), char(0x80 | (c & 63))};
             byte_of[c] = order[size_t(i)];
-            spelling[order[size_t(i)]] = std::move(s);
+            append_utf8(spelling[order[size_t(i)]], uint32_t(c));
         }
     }
     std::string spell(std::string_view bytes) const {
@@ -234,16 +234,14 @@ struct Reader {
         return {};
     }
 };
-std::string literal(const std::string& s) { return json(s).dump(-1, ' ', false, json::error_handler_t::replace); }
 }   // namespace
 
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
     Vocabulary v;
     {    // The document takes more memory than the tokenizer: it is gone before the tables are made.
-        Result<json> document = json_parse(text, name, 64);
-        if (!document.ok()) return document.status;
-        Reader reader{name, document.value, {}, {}};
-        if (Status s = reader.read(); !s.ok()) return s;
+        const json document = TRY_VALUE(json_parse(text, name, 64));
+        Reader reader{name, document, {}, {}};
+        TRY(reader.read());
         v = std::move(reader.v);
     }
     return Tokenizer(std::move(v));
@@ -251,9 +249,8 @@ Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& nam
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
     if (path == "gpt2") return gpt2();
-    Result<std::string> text = read_file(path, MAX_FILE);
-    if (!text.ok()) return text.status;
-    return parse(text.value, path);
+    const std::string text = TRY_VALUE(read_file(path, MAX_FILE));
+    return parse(text, path);
 }
 
 std::string Tokenizer::to_json() const {
@@ -272,14 +269,14 @@ std::string Tokenizer::to_json() const {
         s += text;
     };
     for (const AddedToken& a : v.added)
-        item("{\"id\": " + std::to_string(a.id) + ", \"content\": " + literal(spelled[size_t(a.id)]) +
+        item("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
              R"(, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": )" +
              (a.special ? "true}" : "false}"));
     std::string bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": )";
     s += "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ";
     if (v.pattern == Pattern::gpt2) s += bytes + "true}";
     else s += R"({"type": "Sequence", "pretokenizers": [
-    {"type": "Split", "pattern": {"Regex": )" + literal(pattern_text(v.pattern)) +
+    {"type": "Split", "pattern": {"Regex": )" + json_string(pattern_text(v.pattern)) +
               R"(}, "behavior": "Isolated", "invert": false},
     )" + bytes + "false}\n  ]}";
     s += ",\n  \"post_processor\": null,\n  \"decoder\": " + bytes + R"(true},
@@ -293,8 +290,8 @@ std::string Tokenizer::to_json() const {
     "byte_fallback": false,
     "ignore_merges": )" + (v.ignore_merges ? "true" : "false") + ",\n    \"vocab\": {";
     for (size_t id = 0; id < spelled.size(); id++)
-        if (!spelled[id].empty()) item(literal(spelled[id]) + ": " + std::to_string(id));
+        if (!spelled[id].empty()) item(json_string(spelled[id]) + ": " + std::to_string(id));
     s += "\n    },\n    \"merges\": [";
-    for (const Merge& m : v.merges) item(literal(spelled[size_t(m.left)] + " " + spelled[size_t(m.right)]));
+    for (const Merge& m : v.merges) item(json_string(spelled[size_t(m.left)] + " " + spelled[size_t(m.right)]));
     return s + "\n    ]\n  }\n}\n";
 }

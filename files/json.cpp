@@ -75,26 +75,30 @@ Result<json> json_parse(std::string_view text, const std::string& name, int max_
     return json::parse(text.begin(), text.end(), nullptr, false);
 }
 
-bool JsonFields::has(const char* key) const {
+namespace {
+const json& field(const json& object, const char* key) {    // null where there is none
+    static const json none;
     auto it = object.find(key);
-    return it != object.end() && !it->is_null();
+    return it == object.end() ? none : *it;
 }
+}   // namespace
 
-Status JsonFields::expected(const char* key, const std::string& what) const {
-    auto it = object.find(key);
+bool JsonFields::has(const char* key) const { return !field(object, key).is_null(); }
+
+template <class V> Status JsonFields::take(const char* key, bool fits, const std::string& expected, V* out) const {
     std::string found = "nothing";
-    if (it != object.end()) found = it->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
-    return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), key, what.c_str(), found.c_str());
+    if (auto it = object.find(key); it != object.end()) {
+        if (fits) return *out = it->get<V>(), Status{};
+        found = it->dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60);
+    }
+    return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), key, expected.c_str(), found.c_str());
 }
 
 Status JsonFields::get(const char* key, int64_t* out, int64_t min, int64_t max) const {
-    auto it = object.find(key);
-    bool fits = it != object.end() && it->is_number_integer() &&
-                !(it->is_number_unsigned() && it->get<uint64_t>() > uint64_t(INT64_MAX));
-    if (!fits || it->get<int64_t>() < min || it->get<int64_t>() > max)
-        return expected(key, "an integer from " + std::to_string(min) + " to " + std::to_string(max));
-    *out = it->get<int64_t>();
-    return {};
+    const json& j = field(object, key);
+    const bool fits = j.is_number_integer() && !(j.is_number_unsigned() && j.get<uint64_t>() > uint64_t(INT64_MAX)) &&
+                      j.get<int64_t>() >= min && j.get<int64_t>() <= max;
+    return take(key, fits, "an integer from " + std::to_string(min) + " to " + std::to_string(max), out);
 }
 Status JsonFields::get(const char* key, int* out, int min, int max) const {
     int64_t wide = 0;
@@ -103,32 +107,16 @@ Status JsonFields::get(const char* key, int* out, int min, int max) const {
     return {};
 }
 Status JsonFields::get(const char* key, uint64_t* out) const {
-    auto it = object.find(key);
-    if (it == object.end() || !it->is_number_unsigned()) return expected(key, "an integer from 0 to 2^64-1");
-    *out = it->get<uint64_t>();
-    return {};
+    return take(key, field(object, key).is_number_unsigned(), "an integer from 0 to 2^64-1", out);
 }
 Status JsonFields::get(const char* key, double* out, double min, double max) const {
-    auto it = object.find(key);
-    if (it == object.end() || !it->is_number() || !(it->get<double>() >= min && it->get<double>() <= max)) {
-        char range[80];
-        snprintf(range, sizeof range, "a number from %g to %g", min, max);
-        return expected(key, range);
-    }
-    *out = it->get<double>();
-    return {};
-}
-Status JsonFields::get(const char* key, bool* out) const {
-    auto it = object.find(key);
-    if (it == object.end() || !it->is_boolean()) return expected(key, "true or false");
-    *out = it->get<bool>();
-    return {};
+    const json& j = field(object, key);
+    char range[80];
+    snprintf(range, sizeof range, "a number from %g to %g", min, max);
+    return take(key, j.is_number() && j.get<double>() >= min && j.get<double>() <= max, range, out);
 }
 Status JsonFields::get(const char* key, std::string* out) const {
-    auto it = object.find(key);
-    if (it == object.end() || !it->is_string()) return expected(key, "a string");
-    *out = it->get<std::string>();
-    return {};
+    return take(key, field(object, key).is_string(), "a string", out);
 }
 
 std::string json_string(std::string_view text) {

@@ -22,9 +22,8 @@ struct JsonFields {
     Status get(const char* key, int* out, int min, int max) const;
     Status get(const char* key, uint64_t* out) const;
     Status get(const char* key, double* out, double min, double max) const;
-    Status get(const char* key, bool* out) const;
     Status get(const char* key, std::string* out) const;
 
   private:
-    Status expected(const char* key, const std::string& what) const;
+    template <class V> Status take(const char* key, bool fits, const std::string& expected, V* out) const;
 };

@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 #include <cstring>
 
-#include "base/file.h"
 #include "json.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is all our reading");
@@ -103,13 +101,12 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
     std::string_view text = file.substr(8, length);
     if (text.empty() || text[0] != '{')
         return fail(Exit::input, "%s: offset 8: expected a header that begins with '{'", name.c_str());
-    Result<json> header = json_parse(text, name, 3);
-    TRY(header.status);
+    const json header = TRY_VALUE(json_parse(text, name, 3));
 
     int64_t data_bytes = file_bytes - 8 - int64_t(length), end = 0;
     struct Row { TensorEntry entry; bool readable = false; };
     std::vector<Row> rows;
-    for (const auto& [key, value] : header.value.items()) {
+    for (const auto& [key, value] : header.items()) {
         if (key == "__metadata__") {
             TRY(metadata_check(value, name));
             continue;
@@ -137,41 +134,19 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-struct SafetensorsFile::Opened {
-    File file;
-    int64_t data = 0;    // where the header ends
-    std::vector<TensorEntry> entries;
-};
-
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
-    Result<File> file = File::open(path);
-    TRY(file.status);
-    const int64_t all = file.value.bytes();
+    SafetensorsFile f;
+    f.file = TRY_VALUE(File::open(path));
     uint64_t length = 0;
-    if (all >= 8) TRY(file.value.read(0, &length, 8));
-    std::string head(size_t(std::min(all, 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))))), '\0');
-    TRY(file.value.read(0, head.data(), int64_t(head.size())));
-    auto entries = safetensors_parse(head, all, path);
-    TRY(entries.status);
-    auto opened = std::make_shared<Opened>();
-    opened->file = std::move(file.value);
-    opened->data = int64_t(head.size());
-    opened->entries = std::move(entries.value);
-    SafetensorsFile out;
-    out.f = std::move(opened);
-    return out;
+    if (f.bytes() >= 8) TRY(f.file.read(0, &length, 8));
+    f.data = std::min(f.bytes(), 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))));
+    std::string head(size_t(f.data), '\0');
+    TRY(f.file.read(0, head.data(), f.data));
+    f.tensors = TRY_VALUE(safetensors_parse(head, f.bytes(), path));
+    return f;
 }
 
-const std::vector<TensorEntry>& SafetensorsFile::entries() const { return f->entries; }
-const TensorEntry* SafetensorsFile::find(const std::string& name) const {
-    auto it = std::find_if(f->entries.begin(), f->entries.end(), [&](auto& e) { return e.name == name; });
-    return it == f->entries.end() ? nullptr : &*it;
-}
-int64_t SafetensorsFile::bytes() const { return f->file.bytes(); }
-int64_t SafetensorsFile::data_begin() const { return f->data; }
 int SafetensorsFile::element_bytes(TensorType type) { return row_of(type).bytes; }
-Status SafetensorsFile::read_bytes(int64_t at, void* to, int64_t bytes) const { return f->file.read(at, to, bytes); }
-
 void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, float* out) {
     if (type == TensorType::f32) {
         memcpy(out, from, size_t(count) * 4);
@@ -186,17 +161,6 @@ void SafetensorsFile::convert(TensorType type, const void* from, int64_t count, 
     };
     if (type == TensorType::f16) each(half_to_float);
     else each([](uint16_t h) { return std::bit_cast<float>(uint32_t(h) << 16); });
-}
-
-Status SafetensorsFile::read(const TensorEntry& e, int64_t first, int64_t count, float* out) const {
-    const int bytes = row_of(e.type).bytes;
-    CHECK(first >= 0 && count >= 0 && first + count <= (e.end - e.begin) / bytes, "tensor %s", e.name.c_str());
-    const int64_t at = f->data + e.begin + first * bytes;
-    if (e.type == TensorType::f32) return read_bytes(at, out, count * 4);
-    std::vector<char> raw(size_t(count * bytes));
-    TRY(read_bytes(at, raw.data(), count * bytes));
-    convert(e.type, raw.data(), count, out);
-    return {};
 }
 
 // ---- writing --------------------------------------------------------------------------------------------------------

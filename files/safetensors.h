@@ -1,12 +1,11 @@
 // safetensors.h - read and write safetensors: u64 header length, a JSON header, the tensors' bytes without holes.
 #pragma once
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "base/common.h"
+#include "base/file.h"
 
 enum class TensorType { f32, bf16, f16 };
 
@@ -27,20 +26,18 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 class SafetensorsFile {
   public:
     static Result<SafetensorsFile> open(const std::string& path);
-    const TensorEntry* find(const std::string& name) const;
-    const std::vector<TensorEntry>& entries() const;
-    // Elements, converted to float; several threads may read at once. exit 3: the file has become shorter, 4.
-    Status read(const TensorEntry& e, int64_t first, int64_t count, float* out) const;
-    // The same in two steps: bytes as the file has them, of any place in it; and their conversion.
-    Status read_bytes(int64_t at, void* to, int64_t bytes) const;
+    const std::vector<TensorEntry>& entries() const { return tensors; }
+    // Bytes as the file has them, of any place in it; threads may read at once. Exit 3: it has become shorter; 4.
+    Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     static void convert(TensorType type, const void* from, int64_t count, float* out);
     static int element_bytes(TensorType type);
-    int64_t bytes() const;         // the whole file
-    int64_t data_begin() const;    // after the header
+    int64_t bytes() const { return file.bytes(); }    // the whole file
+    int64_t data_begin() const { return data; }       // after the header
 
   private:
-    struct Opened;
-    std::shared_ptr<const Opened> f;
+    File file;
+    int64_t data = 0;
+    std::vector<TensorEntry> tensors;
 };
 
 struct TensorSource {

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/console.h"
+
 namespace {
 constexpr size_t BLOCK = 64 << 10;    // read at a time; the first one, unpacked, must look like text
 
@@ -206,9 +208,7 @@ Status TextFile::State::start() {
             return fail(Exit::input, "%s: expected %s data, as its name says, found %s; a file that is not compressed "
                         "needs another name", path.c_str(), name_of(p), block.empty() ? "nothing" : "other bytes");
     beginning.resize(BLOCK);
-    Result<size_t> n = unpack(beginning.data(), BLOCK);
-    TRY(n.status);
-    beginning.resize(n.value);
+    beginning.resize(TRY_VALUE(unpack(beginning.data(), BLOCK)));
     if (std::string what = not_text(beginning); !what.empty())
         return fail(Exit::input, "%s: expected text, but %sit is %s", path.c_str(),
                     packing == Packing::none ? "" : "unpacked ", what.c_str());
@@ -228,32 +228,16 @@ Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     memcpy(to, beginning.data() + given, n);
     given += n;
     if (n == bytes) return n;
-    Result<size_t> more = unpack(to + n, bytes - n);
-    if (more.ok()) more.value += n;
-    return more;
+    return n + TRY_VALUE(unpack(to + n, bytes - n));
 }
-
-namespace {
-void append_utf8(std::string& s, uint32_t c) {
-    if (c < 0x80) {
-        s += char(c);
-        return;
-    }
-    int more = c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;    // bytes after the first
-    const unsigned lead[] = {0, 0xC0, 0xE0, 0xF0};
-    s += char(lead[more] | c >> 6 * more);
-    while (more--) s += char(0x80 | (c >> 6 * more & 0x3F));
-}
-}   // namespace
 
 // The next units as UTF-8; a surrogate without its partner and half a unit at the end become U+FFFD.
 Status TextFile::State::decode_some() {
     size_t had = units.size();
     units.resize(had + BLOCK);
-    Result<size_t> n = unpacked(units.data() + had, BLOCK);
-    TRY(n.status);
-    units.resize(had + n.value);
-    text_ended = n.value < BLOCK;
+    const size_t n = TRY_VALUE(unpacked(units.data() + had, BLOCK));
+    units.resize(had + n);
+    text_ended = n < BLOCK;
     text.clear();
     text_given = 0;
     size_t i = 0;
@@ -281,14 +265,9 @@ Status TextFile::State::decode_some() {
 
 // ---- the class ------------------------------------------------------------------------------------------------------
 
-TextFile::TextFile() = default;
-TextFile::~TextFile() = default;
-TextFile::TextFile(TextFile&&) noexcept = default;
-TextFile& TextFile::operator=(TextFile&&) noexcept = default;
-
 Result<TextFile> TextFile::open(const std::string& path) {
     TextFile f;
-    f.s = std::make_unique<State>();
+    f.s = std::make_shared<State>();
     f.s->path = path == "-" ? "stdin" : path;
     f.s->file = path == "-" ? stdin : fopen(path.c_str(), "rb");
     if (!f.s->file) return fail(Exit::input, "%s: cannot read: %s", path.c_str(), strerror(errno));

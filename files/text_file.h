@@ -10,10 +10,6 @@
 
 class TextFile {
   public:
-    TextFile();
-    ~TextFile();
-    TextFile(TextFile&&) noexcept;
-    TextFile& operator=(TextFile&&) noexcept;
     // "-" is stdin. Exit 3: not there; or its beginning, unpacked, is no text: the message says what it is and what
     // to do. Exit 4: the disk fails.
     static Result<TextFile> open(const std::string& path);
@@ -26,7 +22,7 @@ class TextFile {
 
   private:
     struct State;
-    std::unique_ptr<State> s;
+    std::shared_ptr<State> s;    // copies share it
 };
 
 // The name without .gz or .zst, in lower case: "a/X.JSONL.gz" is "a/x.jsonl".

@@ -16,8 +16,7 @@ const char RANKS[] = "build/test_ranks";
 TEST_CASE("mpi: collectives between 1 to 4 ranks") {
     NEED_MPIRUN();
     NEED_PROGRAM("build/test_ranks");
-    std::string why;
-    if (!mpi_available(&why)) SKIP(why.c_str());
+    if (Status s = mpi_available(); !s.ok()) SKIP(s.message.c_str());
     for (int ranks : {1, 2, 3, 4}) {
         const ProcessResult r = run_process(mpirun(ranks, {program(RANKS), "mpi"}), mpirun_options(240));
         INFO(ranks << " ranks: " << r.err);
@@ -29,8 +28,7 @@ TEST_CASE("mpi: collectives between 1 to 4 ranks") {
 TEST_CASE("mpi: collectives between 3 ranks over TCP") {
     NEED_MPIRUN();
     NEED_PROGRAM("build/test_ranks");
-    std::string why;
-    if (!mpi_available(&why)) SKIP(why.c_str());
+    if (Status s = mpi_available(); !s.ok()) SKIP(s.message.c_str());
     const ProcessResult r = run_process(mpirun(3, {program(RANKS), "mpi"}),
                                         mpirun_options(240, {"OMPI_MCA_btl=tcp,self", "OMPI_MCA_pml=ob1"}));
     INFO(r.err);
@@ -47,8 +45,7 @@ TEST_CASE("mpi: a rank that is over the tests' limit fails by name") {
 
 TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks, is exit 7 with advice") {
     NEED_PROGRAM("build/test_ranks");
-    std::string why;
-    if (!mpi_available(&why)) SKIP(why.c_str());
+    if (Status s = mpi_available(); !s.ok()) SKIP(s.message.c_str());
     ProcessOptions slurm;    // srun without PMI
     slurm.environment = {"SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=4", "SLURM_LOCALID=1", "SLURM_STEP_NODELIST=here",
                          "SLURM_JOB_ID=7", "OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK"};
@@ -67,8 +64,7 @@ TEST_CASE("mpi: a launcher that MPI knows nothing of, or another number of ranks
 
 TEST_CASE("mpi: a rank that is stopped before the ranks have met is waited for no longer than --timeout") {
     NEED_MPIRUN();
-    std::string why;
-    if (!mpi_available(&why)) SKIP(why.c_str());
+    if (Status s = mpi_available(); !s.ok()) SKIP(s.message.c_str());
     const double begin = now_seconds();
     const std::string stop = "[ $OMPI_COMM_WORLD_RANK = 0 ] || kill -STOP $$; exec ",
                       train = flatgpt_binary() + " train --data x --model d1 --out x --timeout 2 --device cpu";

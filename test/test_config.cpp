@@ -3,6 +3,7 @@
 #include "toy_model.h"
 
 #include "files/json.h"
+#include "tensors.h"
 
 namespace {
 Config asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
@@ -95,14 +96,14 @@ TEST_CASE("config: a tensor may be several of a file, or none") {
         // Keys of block 1: rows 12 to 17 of 24, and of the biases.
         Result<SafetensorsFile> file = SafetensorsFile::open(dir + "/model.safetensors");
         REQUIRE(file.ok());
-        const TensorEntry *k = file.value.find("1.k.weight"), *b = file.value.find("1.k.bias");
-        REQUIRE((k && b && !file.value.find("transformer.h.1.attn.c_proj.bias")));
+        const TensorEntry *k = find_tensor(file.value, "1.k.weight"), *b = find_tensor(file.value, "1.k.bias");
+        REQUIRE((k && b && !find_tensor(file.value, "transformer.h.1.attn.c_proj.bias")));
         CHECK(k->shape == (transposed ? std::vector<int64_t>{8, 6} : std::vector<int64_t>{6, 8}));
         CHECK(b->shape == std::vector<int64_t>{6});
         for (const Tensor& t : wrote.g.tensors) {
             if (t.name != "1.qkvw" && t.name != "1.qkvb") continue;
             std::vector<float> x(size_t(6 * t.cols));
-            REQUIRE(file.value.read(t.vector ? *b : *k, 0, int64_t(x.size()), x.data()).ok());
+            REQUIRE(read_tensor(file.value, t.vector ? *b : *k, 0, int64_t(x.size()), x.data()).ok());
             const int64_t second = t.vector ? 1 : transposed ? 8 : 1;    // where the file's second number lies
             CHECK(x[0] == wrote.params[size_t(t.offset + 12 * t.cols)]);
             CHECK(x[1] == wrote.params[size_t(t.offset + 12 * t.cols + second)]);

@@ -2,7 +2,7 @@
 #include "model/count.h"
 
 #include "checkpoint/checkpoint.h"
-#include "files/safetensors.h"
+#include "tensors.h"
 #include "test.h"
 #include "toy_model.h"
 
@@ -350,11 +350,11 @@ namespace {
 struct Golden {
     SafetensorsFile file;
     std::vector<float> get(const std::string& name) const {
-        const TensorEntry* e = file.find(name);
+        const TensorEntry* e = find_tensor(file, name);
         INFO(name);
         REQUIRE(e != nullptr);
         std::vector<float> x(size_t((e->end - e->begin) / 4));
-        REQUIRE(file.read(*e, 0, int64_t(x.size()), x.data()).ok());
+        REQUIRE(read_tensor(file, *e, 0, int64_t(x.size()), x.data()).ok());
         return x;
     }
     std::vector<int> ids(const std::string& name) const {
@@ -385,7 +385,7 @@ void check_tensors(const Golden& golden, const Model& g, Part part, const std::s
 template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     Result<SafetensorsFile> file = SafetensorsFile::open("test/golden/gpt_tiny/expected.safetensors");
     REQUIRE_MESSAGE(file.ok(), file.status.message);
-    Golden golden{file.value};
+    Golden golden{std::move(file.value)};
     const int B = 3, S = 13;
     Result<Config> config = checkpoint_config("test/golden/gpt_tiny");
     REQUIRE_MESSAGE(config.ok(), config.status.message);

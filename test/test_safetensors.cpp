@@ -1,5 +1,5 @@
 // test_safetensors.cpp - the format against a file of the Python library, and against hostile ones.
-#include "files/safetensors.h"
+#include "tensors.h"
 
 #include "test.h"
 
@@ -23,12 +23,12 @@ std::string written(const std::vector<TensorSource>& tensors) {
     return file;
 }
 std::vector<float> values(const SafetensorsFile& f, const char* name) {
-    const TensorEntry* e = f.find(name);
+    const TensorEntry* e = find_tensor(f, name);
     REQUIRE(e);
     int64_t n = 1;
     for (int64_t d : e->shape) n *= d;
     Guarded<float> out(n);
-    REQUIRE(f.read(*e, 0, n, out).ok());
+    REQUIRE(read_tensor(f, *e, 0, n, out).ok());
     CHECK(out.intact());
     return {out.data(), out.data() + n};
 }
@@ -39,14 +39,14 @@ TEST_CASE("safetensors: a file of the Python library") {
     REQUIRE_MESSAGE(f.ok(), f.status.message);
     CHECK(f.value.entries().size() == 4);    // the ints and bools are left out
     CHECK(values(f.value, "matrix") == std::vector<float>{1.5f, -2.25f, 3.f, 4.f, 5.5f, -0.f});
-    CHECK(f.value.find("matrix")->shape == std::vector<int64_t>{2, 3});
+    CHECK(find_tensor(f.value, "matrix")->shape == std::vector<int64_t>{2, 3});
     CHECK(values(f.value, "brain") == std::vector<float>{1.f, -3.140625f, 0x1.94p99f, INFINITY});
     CHECK(values(f.value, "half") == std::vector<float>{1.f, -0.333251953125f, 0x1p-24f, 65504.f, -INFINITY});
     CHECK(values(f.value, "scalar") == std::vector<float>{2.5f});
-    CHECK(f.value.find("scalar")->shape.empty());
-    CHECK(!f.value.find("counts"));
+    CHECK(find_tensor(f.value, "scalar")->shape.empty());
+    CHECK(!find_tensor(f.value, "counts"));
     float part[2];
-    REQUIRE(f.value.read(*f.value.find("matrix"), 3, 2, part).ok());
+    REQUIRE(read_tensor(f.value, *find_tensor(f.value, "matrix"), 3, 2, part).ok());
     CHECK(part[0] == 4.f);
     CHECK(part[1] == 5.5f);
 }

@@ -8,7 +8,7 @@
 #include <sstream>
 #include <thread>
 
-#include "files/safetensors.h"
+#include "tensors.h"
 #include "sanitizers.h"
 #include "toy_run.h"
 #include "toy_model.h"
@@ -365,7 +365,7 @@ TEST_CASE("train: three bad gradients in a row end the run with exit 6 and whole
     REQUIRE(opened.ok());
     for (const TensorEntry& e : opened.value.entries()) {
         std::vector<float> x(size_t((e.end - e.begin) / 4));
-        REQUIRE(opened.value.read(e, 0, int64_t(x.size()), x.data()).ok());
+        REQUIRE(read_tensor(opened.value, e, 0, int64_t(x.size()), x.data()).ok());
         for (float f : x) REQUIRE(std::isfinite(f));
     }
     std::vector<bool> skips;

@@ -1,4 +1,5 @@
 // test_train_ranks.cpp - `flatgpt train` as several ranks under mpirun, on the CPU.
+#include "tensors.h"
 #include "toy_ranks.h"
 
 TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO is plain to the bit") {
@@ -313,7 +314,7 @@ TEST_CASE("train ranks: a rank whose memory breaks is named: its NaN, or at the 
     REQUIRE(file.ok());
     float row[32];
     for (const TensorEntry& e : file.value.entries())
-        if (e.name == "transformer.wte.weight") REQUIRE(file.value.read(e, 0, 32, row).ok());
+        if (e.name == "transformer.wte.weight") REQUIRE(read_tensor(file.value, e, 0, 32, row).ok());
     const std::string bytes(reinterpret_cast<const char*>(row), sizeof row);
     for (bool nan : {true, false}) {
         forget_notes(dir);
