@@ -126,13 +126,9 @@ static Status check_flags(const TrainOptions& o) {
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{"train",
-              "Train a GPT on token shards, from scratch or from a checkpoint.",
+    Command c{"train", "Train a GPT on token shards, from scratch or from a checkpoint.",
               "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
-              "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3",
-              {},
-              {},
-              nullptr};
+              "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3"};
     c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o),
                            measure_flags(*o), checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o),
                            planning_flags(*o)});

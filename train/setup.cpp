@@ -81,21 +81,16 @@ Status Trainer::same_configuration() {
     uint64_t binary = HASH_START;
     Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
     if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
-    char line[64];
-    snprintf(line, sizeof line, "binary = %016llx\n", (unsigned long long)binary);
-    return same_everywhere(line + without(o.resolved, {"threads"}));
+    return same_everywhere(formatted("binary = %016llx\n", (unsigned long long)binary) +
+                           without(o.resolved, {"threads"}));
 }
 
 Status Trainer::same_start() {
     if (!ranks.watch) return {};
-    auto hash = [](const char* name, uint64_t h) {
-        char row[64];
-        snprintf(row, sizeof row, "%s = %016llx\n", name, (unsigned long long)h);
-        return std::string(row);
-    };
-    return same_everywhere("step = " + std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
-                           hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
-                           hash("weights", device.model->shards.hash()));
+    return same_everywhere(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
+                                     (long long)state.step, (unsigned long long)data.fingerprint(),
+                                     (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
+                                     (unsigned long long)device.model->shards.hash()));
 }
 
 // A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
@@ -260,14 +255,10 @@ Status Trainer::open_data() {
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
     l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
-    Result<Loader> opened = Loader::open(l);
-    TRY(opened.status);
-    data = std::move(opened.value);
+    data = TRY(Loader::open(l));
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
-        Result<Loader> v = Loader::open(l);
-        TRY(v.status);
-        val = std::move(v.value);
+        val = TRY(Loader::open(l));
         const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));
