@@ -227,10 +227,6 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
 
 // ---- verify and find ------------------------------------------------------------------------------------------------
 
-namespace {
-bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json") || exists(dir + "/MANIFEST"); }
-}   // namespace
-
 static Status verify(const std::string& dir, bool weights) {
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
         return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
@@ -313,7 +309,7 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
     if (!S_ISDIR(there.st_mode))
         return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
-    if (is_checkpoint(path)) {
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());

@@ -9,7 +9,8 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <memory>
+#include <fstream>
+#include <sstream>
 
 #include "base/file.h"
 #include "model/gpu_plan.h"
@@ -17,12 +18,9 @@
 #include "train.h"
 
 int64_t resident_bytes() {
-    long pages = 0, resident = 0;
-    FILE* f = fopen("/proc/self/statm", "r");
-    if (!f) return 0;
-    int got = fscanf(f, "%ld %ld", &pages, &resident);
-    fclose(f);
-    return got == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
 }
 
 Trainer::~Trainer() {
@@ -32,13 +30,11 @@ Trainer::~Trainer() {
 
 // TOML without some of its rows.
 static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
+    std::istringstream rows(toml);
     std::string rest;
-    for (size_t at = 0, end; at < toml.size(); at = end) {
-        end = std::min(toml.find('\n', at), toml.size() - 1) + 1;
-        const std::string row = toml.substr(at, end - at);
+    for (std::string row; std::getline(rows, row);)
         if (std::none_of(keys.begin(), keys.end(), [&](const std::string& k) { return row.starts_with(k + " = "); }))
-            rest += row;
-    }
+            rest += row + "\n";
     return rest;
 }
 
@@ -53,11 +49,9 @@ static std::string lock_holder(const std::string& path) {
 Status Trainer::same_everywhere(const std::string& text) {
     if (!ranks.watch) return {};
     auto lines = [](const std::string& all) {
+        std::istringstream in(all);
         std::vector<std::string> out;
-        for (size_t at = 0, end; at < all.size(); at = end + 1) {
-            end = std::min(all.find('\n', at), all.size());
-            out.push_back(all.substr(at, end - at));
-        }
+        for (std::string line; std::getline(in, line);) out.push_back(line);
         return out;
     };
     const std::vector<std::string> all = ranks.watch->gather(text), mine = lines(text);

@@ -4,6 +4,7 @@
 #include <climits>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "train.h"
 
@@ -16,8 +17,7 @@ Result<std::string> Trainer::newest(const std::string& path) {
 }
 
 Status Trainer::find_start() {
-    Status found = ranks.first() ? look_for_start() : Status{};
-    TRY(agreed(found));
+    TRY(agreed(ranks.first() ? look_for_start() : Status{}));
     if (!ranks.watch) return {};
     start = ranks.watch->broadcast(start);
     resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
@@ -40,13 +40,11 @@ Status Trainer::look_for_start() {
 
 namespace {
 std::map<std::string, std::string> rows_of(const std::string& toml) {
+    std::istringstream lines(toml);
     std::map<std::string, std::string> rows;
-    for (size_t at = 0, end; at < toml.size(); at = end + 1) {
-        end = std::min(toml.find('\n', at), toml.size());
-        const std::string row = toml.substr(at, end - at);
+    for (std::string row; std::getline(lines, row);)
         if (const size_t equals = row.find(" = "); equals != std::string::npos)
             rows[row.substr(0, equals)] = row.substr(equals + 3);
-    }
     return rows;
 }
 // "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
