@@ -26,7 +26,7 @@ layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2
 layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
 layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: lengths*
-layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: attention, what*
+layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: what the products*
 layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: *
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw: *
 layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: lengths*
@@ -116,14 +116,25 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
+files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start: weights loaded*
+checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
+checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
+checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
+checkpoint/json.cpp ;; s/if (!rare.empty()) j\["archi.*// ;; config: what GPT-2 has not*
+model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
+model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
+model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
+model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
+gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
+gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
 '
 tree=build/mutants
 rm -rf $tree && mkdir -p $tree/build || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $tree
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $tree/build/ \;
-make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/log 2>&1 || { tail $tree/log; exit 1; }
+make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/build/log 2>&1 || { tail $tree/build/log; exit 1; }
 passed=0 failed=0
 while IFS= read -r row; do
     [ -n "$row" ] || continue
@@ -133,20 +144,20 @@ while IFS= read -r row; do
     [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
     [ "$file" != layers/onednn.cpp ] || grep -q dnnl build/optional || continue
     [ "$file" != comm/mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
-    cp -p "$tree/$file" $tree/original
+    cp -p "$tree/$file" $tree/build/original
     sed -i "$change" "$tree/$file"
-    if cmp -s "$tree/$file" $tree/original; then
+    if cmp -s "$tree/$file" $tree/build/original; then
         echo "FAILED   $file: the line to break is gone: $change"; failed=$((failed + 1))
-    elif ! make -C $tree NVCC= $binary >$tree/log 2>&1; then
+    elif ! make -C $tree NVCC= $binary >$tree/build/log 2>&1; then
         echo "FAILED   $file: the mutant does not compile: $change"; failed=$((failed + 1))
-    elif (cd $tree && timeout -k 10 900 ${binary% *} -tc="$cases" >log 2>&1); then
+    elif (cd $tree && timeout -k 10 900 ${binary% *} -tc="$cases" >build/log 2>&1); then
         echo "SURVIVED $file: $change"; failed=$((failed + 1))
-    elif grep -q FAILED $tree/log; then
+    elif grep -q FAILED $tree/build/log; then
         echo "caught   $file: $change"; passed=$((passed + 1))
     else
-        echo "FAILED   $file: the tests did not run: $(tail -1 $tree/log)"; failed=$((failed + 1))
+        echo "FAILED   $file: the tests did not run: $(tail -1 $tree/build/log)"; failed=$((failed + 1))
     fi
-    cp -p $tree/original "$tree/$file"; touch "$tree/$file"
+    cp -p $tree/build/original "$tree/$file"; touch "$tree/$file"
 done <<<"$rows"
 echo
 echo "$passed passed, $failed failed, 0 skipped"

@@ -142,6 +142,28 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
             }
 }
 
+// A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
+template <class T, int VECS, int R = Held<T, VECS>::R>
+__device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
+                                         const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS],
+                                         const float (&m)[R], const float (&r)[R]) {
+    typedef Held<T, VECS> H;
+#pragma unroll
+    for (int j = 0; j < R; j++)
+#pragma unroll
+        for (int k = 0; k < VECS; k++) {
+            const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
+#pragma unroll
+            for (int i = 0; i < VEC<T>; i++) {
+                const float d = dyn[i], product = d * (xn[i] - m[j]);
+                sums[2 * j] += d * weight[k][i];
+                sums[2 * j + 1] += product * weight[k][i];
+                dw[k][i] += product * r[j];
+                db[k][i] += d;
+            }
+        }
+}
+
 // partial (gridDim.x,2,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
 template <class T, int VECS>
 __global__ void __launch_bounds__(MAX_THREADS)
@@ -176,20 +198,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
         }
         statistics = statistic(first + step);
         cp_async_wait<1>();
-#pragma unroll
-        for (int j = 0; j < R; j++)
-#pragma unroll
-            for (int k = 0; k < VECS; k++) {
-                const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    const float d = dyn[i], product = d * (xn[i] - m[j]);
-                    sums[2 * j] += d * weight[k][i];
-                    sums[2 * j + 1] += product * weight[k][i];
-                    dw[k][i] += product * r[j];
-                    db[k][i] += d;
-                }
-            }
+        add_rows<T, VECS>(sums, dw, db, held, turn, weight, m, r);
 #pragma unroll
         for (int j = 0; j < 2 * R; j++) {
             const float sum = warp_sum(sums[j]);

@@ -42,7 +42,7 @@ TEST_CASE("config: what no model can be is refused, with the field and its range
     refused({.NKV = 0}, "kv heads: expected 1 to 1024, found 0");
     refused({.window = -1}, "window: expected 0 to 1048576, found -1");
     refused({.NH = 1024, .C = 1024, .HS = 1024}, "262144 at most");
-    refused({.norm_eps = NAN}, "layer_norm_epsilon");
+    refused({.norm_eps = NAN}, "layer norm epsilon: expected 1e-12 to 0.1");
     for (const ConfigRow& row : config_rows())
         for (double wrong : {row.min - 1, row.max + 1}) {
             Config c;

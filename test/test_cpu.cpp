@@ -149,7 +149,7 @@ TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
 }
 
 static float nearest(float x) { return to_float(to_bf16(x)); }
-TEST_CASE("cpu: attention, what the products of bf16 round, and what not") {
+TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     if (!cpu_supports(Isa::avx512bf16)) SKIP("this CPU has no bf16 products");
     const Ops<float, bf16>& op = cpu_ops_isa<bf16>(Isa::avx512bf16);
     const Heads h = {1, 1, 4};

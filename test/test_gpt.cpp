@@ -251,9 +251,24 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
                 generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
                     const int64_t row = g->op.bytes(cache.k, c.HS);
                     CHECK(cache.bytes == 2 * int64_t(c.L) * B * c.NKV * c.T * row);
-                    CHECK(relative_error(cached.data(), whole.data(), B * c.V) < tolerance);
+                    // In bf16 the whole sequence rounds q, k, v and probabilities, which the cache does not; here up to
+                    // 0.015 (window 7 or 20 alike). CUDA's bound is 2e-2, too.
+                    const double bound = c.window && tolerance > 1e-3 ? 2 * tolerance : tolerance;
+                    CHECK(relative_error(cached.data(), whole.data(), B * c.V) < bound);
                 });
         });
+}
+
+TEST_CASE("gpt: a window of 3 in each of 2 layers is 5 positions") {
+    const int S = 8;
+    Model g(reference_ops());
+    toy_model(g, GROUPED, {Use::infer, 1, S});
+    auto in = toy_tokens(S, GROUPED.V, 1), out = toy_tokens(S, GROUPED.V, 2);
+    std::vector<float> before(size_t(S), 0), after(before);
+    losses_of(g, in, out, 1, S, before.data());
+    in[0] = (in[0] + 1) % GROUPED.V;
+    losses_of(g, in, out, 1, S, after.data());
+    for (size_t s = 0; s < size_t(S); s++) CHECK((before[s] != after[s]) == (s < 5));
 }
 
 TEST_CASE("gpt: one batch is learnt by heart") {

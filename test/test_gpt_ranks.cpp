@@ -171,7 +171,8 @@ TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank 
             CHECK(r.reports[1][0].signal == 0);
             CHECK(r.reports[1][1].signal == 15);
             CHECK(r.reports[1][0].loss != r.reports[1][1].loss);
-            CHECK((r.reports[1][0].loss + r.reports[1][1].loss) / (B * S) == doctest::Approx(r.steps[1].loss).epsilon(1e-12));
+            const double both = r.reports[1][0].loss + r.reports[1][1].loss;
+            CHECK(both / (B * S) == doctest::Approx(r.steps[1].loss).epsilon(1e-12));
         }
     }
 }

@@ -311,8 +311,8 @@ echo "1 passed, 0 failed, 0 skipped")");
           "sanitizer --error-exitcode 9 --tool memcheck build/test_cuda -tc=attention sm90*",
           "test_cuda -tc=linear*,cuda linear*", "test_cuda -tce=ptx*,", "make flatgpt", "flatgpt selftest",
           "flatgpt bench --device cuda --filter attention", "--steps 10 ATTENTION=sm80",
-          "flatgpt bench --device cuda --batch 32", "--steps 50 ATTENTION=sm80", "--dry-run", "--zero 2", "make ladders",
-          "--tool racecheck"}) {
+          "flatgpt bench --device cuda --batch 32", "--steps 50 ATTENTION=sm80", "--dry-run", "--zero 2",
+          "make ladders", "--tool racecheck"}) {
         const size_t found = t.log().find(step, at);
         CHECK_MESSAGE(found != std::string::npos, step);
         if (found != std::string::npos) at = found;
@@ -328,7 +328,8 @@ echo "1 passed, 0 failed, 0 skipped")");
     for (const char* line : {"before: 1980 MHz, 2619 MHz, 120.00 W, 40, 0x", "after:  1980 MHz", "during: SM 1755 to",
                              "clocks_event_reasons.active", "exit 0"})
         CHECK_MESSAGE(has(t.part("train"), line), line);
-    const ProcessResult tokens = run_flatgpt({"train", "--data", t.dir + "/tokens.bin", "--dry-run", "--device", "cpu"});
+    const ProcessResult tokens =
+        run_flatgpt({"train", "--data", t.dir + "/tokens.bin", "--dry-run", "--device", "cpu"});
     CHECK_MESSAGE(tokens.exit_code == 0, tokens.err);
     CHECK(has(tokens.out, "1.8M tokens in 1 shards, 1757 windows of 1024"));
     const std::string names = t.archived();

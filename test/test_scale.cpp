@@ -13,7 +13,8 @@ constexpr double INF = INFINITY;
 
 Workload gpt2(int ranks, int zero, int accumulate = 1) {
     static const Table h100 = planned_table(gpu_named("h100").value, Dtype::bf16);
-    Workload w = {h100, config_named("gpt2").value, {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero}};
+    const Plan plan = {.use = Use::train, .B = 8, .S = 1024, .ranks = ranks, .zero = zero};
+    Workload w = {h100, config_named("gpt2").value, plan};
     w.accumulate = accumulate;
     return w;
 }
@@ -68,7 +69,8 @@ TEST_CASE("scale: calls and bytes of a step are those that the model makes") {
             for (int batches : {1, 3}) {
                 INFO("ranks " << ranks << " zero " << zero << " batches " << batches);
                 const Sent sent = send_a_step(ranks, zero, batches);
-                Workload w = {reference_ops(), TOY, {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero}, batches};
+                const Plan plan = {.use = Use::train, .B = 1, .S = S, .ranks = ranks, .zero = zero};
+                Workload w = {reference_ops(), TOY, plan, batches};
                 const Forecast f = forecast(w, gpus());
                 CHECK(f.collectives == sent.calls);
                 CHECK(f.sent() == doctest::Approx(sent.bytes).epsilon(1e-12));
@@ -147,7 +149,8 @@ TEST_CASE("scale: what a step waits for, by hand") {
     CHECK(f.waiting_for_gradients ==
           doctest::Approx(seconds(2, 4.0 * double(b[1].size)) + seconds(2, 4.0 * double(b[0].size)) + verdict));
     CHECK(f.waiting_for_parameters == 0);
-    // On a fast link the gradients of the first block and of the embeddings are waited for, and ZeRO's first parameters.
+    // On a fast link only the gradients of the first block and of the embeddings are waited for, and ZeRO's first
+    // parameters.
     w = gpt2(16, 1);
     Cluster fast = k;
     fast.inside = fast.outside = 2e12, fast.hop_inside = fast.hop_outside = fast.call = 1e-7;

@@ -48,7 +48,8 @@ void holes(float* y, float* lse, const float* qkv, int B, int S, Heads h) {    /
     right->attention_forward(y, lse, qkv, B, S, h);
     for (int64_t i = 0; i < int64_t(B) * S * h.NH * h.HS; i += 100) y[i] = 0;
 }
-// test/ops/ holds every instruction set to the reference; here are the sizes of models, on what a user gets, and oneDNN.
+// test/ops/ holds every instruction set to the reference. This checks the sizes of models, on what a user gets, and
+// oneDNN.
 template <class P> void model_sizes() {
     auto passes = [](const Ops<float, P>& op) {
         const Run run(op, "", false, 3000);

@@ -29,9 +29,8 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
             CHECK(same_file(toy.newest(name) + file, toy.newest(name + "-resumed") + file));
         must({"info", a}, 0, listed);
         must({"eval", a, "--data", toy.dir + "/val.bin"});
-        const std::vector<std::string> sample = {"sample", a, "--prompt", "abc", "--tokens", "20", "--temperature", "0"};
-        const std::string text = must(sample).out;
-        CHECK(text.size() >= 20);
+        const ProcessResult text = must({"sample", a, "--prompt", "abc", "--tokens", "20", "--temperature", "0"});
+        CHECK(text.out.size() >= 20);
         std::vector<std::string> dry = toy.args(name + "-dry", flags);
         dry.push_back("--dry-run");
         must(dry, 0, listed);

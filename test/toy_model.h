@@ -16,8 +16,9 @@ inline Config split_config(Config c, bool transposed = false) {
         std::vector<Family> both(2, GPT2);
         for (Family& family : both) {
             std::erase_if(family.names, [](const Family::Name& n) { return n.ours == std::string("projb"); });
+            const bool turned = &family == &both[1];
             for (Family::Name& n : family.names)
-                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, &family == &both[1]};
+                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, turned};
                 else if (n.ours == std::string("qkvb")) n = {"qkvb", {"#.q.bias", "#.k.bias", "#.v.bias"}};
         }
         return both;

@@ -14,7 +14,8 @@ void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf
 
 namespace {
 
-// Of a whole: bf16 probabilities cost about 2e-3. The small term is for gradients that are zero (S = 1, window 1).
+// The error against the whole result's size: bf16 probabilities cost about 2e-3. The small term is for gradients that
+// are zero (S = 1, window 1).
 double relative_error(const Numbers& got, const Numbers& expected) {
     double error = 0, square = 0;
     for (size_t i = 0; i < got.size(); i++)
@@ -45,7 +46,7 @@ struct Documents {
     }
 };
 
-// Of packed qkv: its q (0), k (1) or v (2).
+// A part of packed qkv: q (0), k (1) or v (2).
 Numbers part_of(const Numbers& qkv, const Case& c, int part) {
     const size_t NH = size_t(c.NH), NKV = size_t(c.NKV), HS = size_t(c.HS);
     const size_t first = (part > 0 ? NH : 0) + (part > 1 ? NKV : 0), heads = part ? NKV : NH;

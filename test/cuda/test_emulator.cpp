@@ -49,7 +49,7 @@ struct SecondStream {
     SecondStream() { cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaEventCreate(&done); }
     ~SecondStream() { cudaEventDestroy(done), cudaStreamDestroy(s); }
 };
-// Of 16 seeds, how many make f() give false; and 0 must not.
+// How many of 16 seeds make f() give false; seed 0 must not.
 template <class F> int seeds_that_show(F f) {
     int shown = 0;
     for (uint64_t seed = 0; seed <= 16; seed++) {

@@ -169,7 +169,9 @@ TEST_CASE("model on cuda: memory held is the memory foretold") {
             (void)train_pass(*g, in, in, B, S);
             (void)update(*g, 1e-3f, 0.95f, 0.1f);
             const int64_t foretold = total_bytes(count_memory(g->op, SMALL, g->plan).value);
-            if (cuda_emulated()) CHECK(before - g->op.free_bytes() == foretold);
-            else CHECK(before - g->op.free_bytes() <= foretold + (4 << 20));    // a GPU rounds up
+            // Column sums are foretold that the library may not compute. A GPU rounds up.
+            const int64_t held = before - g->op.free_bytes();
+            CHECK(held <= foretold + (cuda_emulated() ? 0 : 4 << 20));
+            CHECK(held >= foretold - 1024);
         }
 }

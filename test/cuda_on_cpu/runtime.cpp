@@ -53,7 +53,7 @@ cudaError_t allocate(void** p, size_t bytes, bool device) {
     if (bytes == 0) return cudaSuccess;
     if (device && bytes > config.memory_bytes - std::min(device_bytes, config.memory_bytes))
         return set_error(cudaErrorMemoryAllocation);
-    // Of the exact size, so that AddressSanitizer sees each overrun.
+    // The exact size, so that AddressSanitizer sees each overrun.
     if (posix_memalign(p, 256, bytes)) return set_error(cudaErrorMemoryAllocation);
     std::memset(*p, 0xff, bytes);
     allocations[static_cast<char*>(*p)] = {bytes, device};

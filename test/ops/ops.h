@@ -20,7 +20,7 @@ struct TestTable {
     bool same_bits = true;    // promised of its products, whatever the number of threads
 };
 
-// Of the binary (test/cpu_tables.cpp, test/cuda/tables.cpp):
+// The tables that this binary has (test/cpu_tables.cpp, test/cuda/tables.cpp):
 const std::vector<TestTable>& test_tables();
 std::string absent_tables();    // that other machines or builds have, and why not here; "": none
 extern const int ORDERS;        // in which a table may do its work: numbers of threads, schedules of the emulated GPU

@@ -1,0 +1,381 @@
+// test_house.cpp - the rules of the house (shared/DESIGN.md), kept by a test that reads the sources: who includes whom,
+// how long, how wide, how many, and where the process may end. Each rule also meets a small house that breaks it.
+#include "test.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <set>
+#include <sstream>
+
+namespace fs = std::filesystem;
+
+namespace {
+typedef std::map<std::string, std::string> House;    // path from the top level -> text
+typedef std::vector<std::string> Breaches;           // "file:line: what is wrong"
+
+constexpr int TOP_ENTRIES = 20, FILE_LINES = 450, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 27;
+
+// Who may include whom: a room, and what it includes besides itself: other rooms, or single files of them. Commands are
+// the files at the top that hold no declarations; nobody may include them, as no row names them.
+const std::map<std::string, std::set<std::string>> MAY_INCLUDE = {
+    {"base", {}},
+    {"files", {"base"}},
+    {"layers", {"base"}},
+    {"data", {"base", "files"}},
+    {"comm", {"base", "layers/convert.cuh"}},    // a GPU's gradients are rounded to bf16 on their way
+    {"model", {"base", "layers", "gpt.h", "comm/comm.h"}},
+    {"gpt.h", {"base", "layers", "model", "comm/comm.h"}},
+    {"gpt.cpp", {"base", "layers", "model", "comm/comm.h", "gpt.h"}},
+    {"checkpoint", {"base", "layers", "files", "data", "model", "gpt.h", "train/schedule.h"}},
+    {"infer", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint"}},
+    {"train", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer"}},
+    {"tools", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},
+    {"infer.cpp", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer"}},
+    {"train_gpt.cu", {"base", "layers", "files", "data", "comm", "model", "gpt.h", "checkpoint", "infer", "train"}},
+    {"main.cpp", {"base", "layers", "model"}},
+};
+// Files that may end the process, as there is nobody left to return to.
+const std::map<std::string, const char*> MAY_EXIT = {
+    {"main.cpp", "its purpose"},
+    {"base/common.h", "a CHECK has failed"},
+    {"layers/cuda.cu", "the device has failed, and with it what it holds"},
+    {"comm/watch.cpp", "another rank has died, and a collective waits for it for ever"},
+};
+
+std::string room(const std::string& path) { return path.substr(0, path.find('/')); }
+bool has_ending(const std::string& path, const std::set<std::string>& endings) {
+    return endings.count(fs::path(path).extension().string()) > 0;
+}
+bool is_source(const std::string& path) { return has_ending(path, {".h", ".cpp", ".cu", ".cuh", ".inc"}); }
+bool is_product(const std::string& path) {
+    return is_source(path) && room(path) != "test" && room(path) != "dev";
+}
+bool is_written_by_hand(const std::string& path) {
+    return is_source(path) || path == "Makefile" || path == ".ci/run" || has_ending(path, {".sh", ".py"});
+}
+std::vector<std::string> lines_of(const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) lines.push_back(line);
+    return lines;
+}
+std::string breach(const std::string& path, size_t line, const std::string& what) {
+    return path + ":" + std::to_string(line) + ": " + what;
+}
+
+// The tracked files of a checkout; those of an unpacked archive, and of the copy that mutants are made in, but for what
+// builds and tests leave there.
+House this_house() {
+    std::vector<std::string> paths;
+    const ProcessResult git = fs::exists(".git") ? run_process({"git", "ls-files"}) : ProcessResult{};
+    if (git.exit_code == 0) paths = lines_of(git.out);
+    else
+        for (auto it = fs::recursive_directory_iterator("."); it != fs::recursive_directory_iterator(); ++it) {
+            const std::string path = it->path().lexically_relative(".").string();
+            if (path == "build" || path == ".git") it.disable_recursion_pending();
+            else if (it->is_regular_file() && !it->is_symlink() && path != "VERSION") paths.push_back(path);
+        }
+    House house;
+    for (auto& path : paths)
+        if (fs::exists(path)) house[path] = read_file(path);
+    return house;
+}
+
+// A source in two texts, each as long as it: one without comments and what stands in quotes, one with comments alone.
+struct Parts {
+    std::string code, comments;
+};
+Parts parts_of(const std::string& text) {
+    Parts p = {std::string(text.size(), ' '), std::string(text.size(), ' ')};
+    const size_t size = text.size();
+    auto until = [&](const std::string& end, size_t from) { return std::min(text.find(end, from), size); };
+    for (size_t at = 0, end; at < size; at = end) {
+        end = at + 1;
+        const char c = text[at], before = at ? text[at - 1] : ' ';
+        if (text.compare(at, 2, "//") == 0 || text.compare(at, 2, "/*") == 0) {
+            end = text[at + 1] == '/' ? until("\n", at) : std::min(until("*/", at + 2) + 2, size);
+            std::copy(text.begin() + long(at), text.begin() + long(end), p.comments.begin() + long(at));
+        } else if (c == '"' && before == 'R') {
+            const std::string tag = text.substr(at + 1, until("(", at) - at - 1);
+            end = std::min(until(")" + tag + "\"", at) + tag.size() + 2, size);
+        } else if (c == '"' || (c == '\'' && !isalnum(static_cast<unsigned char>(before)))) {    // else 1'000
+            while (end < size && text[end] != c && text[end] != '\n') end += text[end] == '\\' ? 2 : 1;
+            end = std::min(end + 1, size);
+            p.code[at] = '"';
+        } else {
+            p.code[at] = c;
+        }
+        for (size_t i = at; i < end; i++)
+            if (text[i] == '\n') p.code[i] = p.comments[i] = '\n';
+    }
+    return p;
+}
+
+// ---- the rules ------------------------------------------------------------------------------------------------------
+
+Breaches top_level(const House& house) {
+    std::set<std::string> top;
+    for (auto& [path, text] : house)
+        if (path[0] != '.') top.insert(room(path));
+    if (int(top.size()) <= TOP_ENTRIES) return {};
+    std::string names;
+    for (auto& name : top) names += " " + name;
+    return {breach(".", 0, std::to_string(top.size()) + " entries at the top level, the limit is " +
+                               std::to_string(TOP_ENTRIES) + ":" + names)};
+}
+
+Breaches includes(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_product(path)) continue;
+        const auto row = MAY_INCLUDE.find(room(path));
+        if (row == MAY_INCLUDE.end()) {
+            found.push_back(breach(path, 1, "no rule says what " + room(path) + " may include"));
+            continue;
+        }
+        size_t number = 0;
+        for (auto& line : lines_of(text)) {
+            number++;
+            const size_t hash = line.find_first_not_of(" \t"), open = line.find('"');
+            if (hash == std::string::npos || line[hash] != '#' || open == std::string::npos) continue;
+            if (line.find_first_not_of(" \t", hash + 1) != line.find("include")) continue;
+            const std::string name = line.substr(open + 1, line.find('"', open + 1) - open - 1);
+            std::string target = (fs::path(path).parent_path() / name).lexically_normal().string();
+            if (!house.count(target)) target = name;
+            if (!house.count(target)) found.push_back(breach(path, number, "no file " + name));
+            else if (room(target) != row->first && !row->second.count(room(target)) && !row->second.count(target))
+                found.push_back(breach(path, number, row->first + " may not include " + target));
+        }
+    }
+    return found;
+}
+
+Breaches file_lengths(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house)
+        if (const size_t n = lines_of(text).size(); is_written_by_hand(path) && n >= FILE_LINES)
+            found.push_back(breach(path, n, "the file has " + std::to_string(FILE_LINES) + " lines or more"));
+    return found;
+}
+
+Breaches columns(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_source(path) && path != "Makefile") continue;    // rows of dev/mutants.sh are a line each
+        size_t number = 0;
+        for (auto& line : lines_of(text)) {
+            number++;
+            auto begins = [](char c) { return (c & 0xC0) != 0x80; };    // a character of UTF-8
+            if (const auto n = std::count_if(line.begin(), line.end(), begins); n > COLUMNS)
+                found.push_back(breach(path, number, std::to_string(n) + " columns"));
+        }
+    }
+    return found;
+}
+
+// Is this what stands before the { of a function (or a lambda at namespace scope)? It has parameters, and is no
+// initializer.
+bool is_function_head(const std::string& head) {
+    std::istringstream words(head);
+    std::string first;
+    words >> first;
+    for (const char* other : {"namespace", "class", "struct", "union", "enum", "extern"})
+        if (first == other && head.find('(') == std::string::npos) return false;
+    const size_t open = head.find('('), equals = head.find(" = ");
+    return open != std::string::npos && (equals == std::string::npos || equals > open || head.find('[') < open);
+}
+// A function's lines are those from its head to its closing brace.
+Breaches function_lengths(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_source(path)) continue;
+        std::string code = parts_of(text).code;
+        for (size_t at = 0; at < code.size(); at = code.find('\n', at) + 1) {    // macros and conditions are no code
+            const size_t first = code.find_first_not_of(" \t", at);
+            for (bool more = first != std::string::npos && code[first] == '#'; more;) {
+                const size_t end = std::min(code.find('\n', at), code.size());
+                more = code[end - 1] == '\\' && end + 1 < code.size();
+                std::fill(code.begin() + long(at), code.begin() + long(end), ' ');
+                if (more) at = end + 1;
+            }
+            if (code.find('\n', at) == std::string::npos) break;
+        }
+        size_t head = 0, line = 1, begin = 0;    // where this head begins; lines: this one, a function's first
+        int depth = 0, outside = -1;             // open braces; those around the present function, -1: in none
+        for (size_t at = 0; at < code.size(); at++) {
+            const char c = code[at];
+            if (c == '\n') line++;
+            if (c == '{' && depth++ >= 0 && outside < 0) {
+                while (head < at && isspace(static_cast<unsigned char>(code[head]))) head++;
+                const bool function = is_function_head(code.substr(head, at - head));
+                if (function) outside = depth - 1, begin = line - size_t(std::count(&code[head], &code[at], '\n'));
+            }
+            if (c == '}' && --depth == outside) {
+                if (const size_t n = line - begin + 1; n > FUNCTION_LINES)
+                    found.push_back(breach(path, begin, "a function of " + std::to_string(n) + " lines"));
+                outside = -1;
+            }
+            // After `: member{value}` a constructor's head goes on.
+            const size_t next = code.find_first_not_of(" \n", at + 1);
+            const bool goes_on = c == '}' && next != std::string::npos && (code[next] == ',' || code[next] == '{');
+            if (outside < 0 && (c == ';' || c == '{' || c == '}') && !goes_on) head = at + 1;
+        }
+        if (depth != 0) found.push_back(breach(path, line, "braces do not match: functions cannot be measured"));
+    }
+    return found;
+}
+
+Breaches conditionals(const House& house) {
+    Breaches all;
+    for (auto& [path, text] : house) {
+        if (!is_source(path)) continue;
+        size_t number = 0;
+        for (auto& line : lines_of(parts_of(text).code)) {
+            number++;
+            const size_t hash = line.find_first_not_of(" \t");
+            if (hash == std::string::npos || line[hash] != '#') continue;
+            const size_t word = line.find_first_not_of(" \t", hash + 1);
+            if (word == std::string::npos || line.compare(word, 2, "if") != 0) continue;
+            all.push_back(breach(path, number, line.substr(0, line.find_last_not_of(' ') + 1)));
+        }
+    }
+    return int(all.size()) > CONDITIONALS ? all : Breaches{};
+}
+
+// A comment that begins with "of" is a riddle: whose?
+Breaches comments(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_source(path)) continue;
+        const Parts p = parts_of(text);
+        const std::vector<std::string> code = lines_of(p.code), notes = lines_of(p.comments);
+        for (size_t i = 0; i < notes.size(); i++) {
+            const size_t at = notes[i].find("//");
+            if (at == std::string::npos) continue;
+            const std::string note = notes[i].substr(std::min(notes[i].find_first_not_of("/ ", at), notes[i].size()));
+            const bool trailing = code[i].find_first_not_of(' ') < at;
+            if (note.starts_with("Of ") || (trailing && note.starts_with("of ")))
+                found.push_back(breach(path, i + 1, "a comment begins with 'of': //" + notes[i].substr(at + 2)));
+        }
+    }
+    return found;
+}
+
+Breaches exits(const House& house) {
+    Breaches found;
+    for (auto& [path, text] : house) {
+        if (!is_product(path) || MAY_EXIT.count(path)) continue;
+        size_t number = 0;
+        for (auto& line : lines_of(parts_of(text).code)) {
+            number++;
+            for (const char* name : {"exit", "_exit", "_Exit", "quick_exit", "abort", "terminate", "assert"}) {
+                auto is_name = [](char c) { return c == '_' || isalnum(static_cast<unsigned char>(c)); };
+                for (size_t at = 0; (at = line.find(name, at)) != std::string::npos; at++) {
+                    const size_t end = at + strlen(name);
+                    const size_t next = line.find_first_not_of(' ', end);
+                    if ((at && is_name(line[at - 1])) || next == std::string::npos || line[next] != '(') continue;
+                    found.push_back(breach(path, number, std::string(name) + ": only main.cpp ends the process"));
+                }
+            }
+        }
+    }
+    return found;
+}
+
+struct Rule {
+    const char* name;
+    Breaches (*find)(const House&);
+};
+const Rule RULES[] = {{"top level", top_level},
+                      {"includes", includes},
+                      {"file lengths", file_lengths},
+                      {"columns", columns},
+                      {"function lengths", function_lengths},
+                      {"conditionals", conditionals},
+                      {"comments", comments},
+                      {"exits", exits}};
+
+// Every rule's breaches, "rule: file:line: what".
+Breaches breaches(const House& house) {
+    Breaches all;
+    for (const Rule& rule : RULES)
+        for (auto& found : rule.find(house)) all.push_back(std::string(rule.name) + ": " + found);
+    return all;
+}
+std::string repeated(const std::string& text, int times) {
+    std::string all;
+    for (int i = 0; i < times; i++) all += text;
+    return all;
+}
+}   // namespace
+
+TEST_CASE("house: includes, sizes, conditionals, comments, exits") {
+    const House house = this_house();
+    REQUIRE(house.count("base/common.h"));
+    for (auto& found : breaches(house)) FAIL_CHECK(found);
+}
+
+TEST_CASE("house: each rule finds what breaks it, and nothing else") {
+    const House house = {
+        {"README.md", repeated("x", 200)},
+        {".ci/run", "make\n"},
+        {"main.cpp", "#include \"base/a.h\"\nint main() { _exit(0); }\n"},
+        {"gpt.h", "#include \"comm/comm.h\"\n"},
+        {"base/a.h", "#include <vector>\nvoid exits();    // offers \"exit(1)\"\n"},
+        {"base/b.cpp", "#include \"a.h\"\nstd::string s = \"exit(1) // of\";\nint big = 1'000;    // The { of big.\n"},
+        {"comm/comm.h", "#include \"base/a.h\"\n#if X\n#endif\n"},
+        {"comm/x.cu", "#include \"layers/convert.cuh\"\n"},
+        {"layers/convert.cuh", ""},
+        {"layers/ops.h", "struct Long {\n" + repeated("    int x() { return 1; }\n", 100) + "};\n"},
+        {"test/test_a.cpp", "#include \"comm/comm.h\"\nvoid f() { abort(); }\n"},
+    };
+    CHECK(breaches(house) == Breaches{});
+
+    struct Case { const char *path; std::string text; Breaches found; };
+    const std::string at_70 = "Foo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 67) + "}\n";
+    const std::string at_71 = "\nFoo::Foo(int a)\n    : a{a}, b(1) {\n" + repeated("    f();\n", 68) + "}\n";
+    const std::string if_26 = repeated("#ifdef X\n#elif Y\n#else\n#endif\n// #if\n", 26);
+    const Case cases[] = {
+        {"base/a.h", "\n#include \"layers/ops.h\"\n", {"includes: base/a.h:2: base may not include layers/ops.h"}},
+        {"comm/x.cu", " # include \"layers/ops.h\"\n", {"includes: comm/x.cu:1: comm may not include layers/ops.h"}},
+        {"layers/ops.h", "#include \"gpt.h\"\n", {"includes: layers/ops.h:1: layers may not include gpt.h"}},
+        {"base/a.h", "#include \"gone.h\"\n", {"includes: base/a.h:1: no file gone.h"}},
+        {"attic/x.h", "", {"includes: attic/x.h:1: no rule says what attic may include"}},
+        {"base/a.h", repeated("\n", 449), {}},
+        {"base/a.h", repeated("\n", 450), {"file lengths: base/a.h:450: the file has 450 lines or more"}},
+        {"dev/x.h", "\n" + repeated("\xC3\xA9", 120), {}},
+        {"dev/x.h", "\n" + repeated("\xC3\xA9", 121), {"columns: dev/x.h:2: 121 columns"}},
+        {"base/b.cpp", at_70, {}},
+        {"base/b.cpp", at_71, {"function lengths: base/b.cpp:2: a function of 71 lines"}},
+        {"base/b.cpp", "TEST_CASE(\"x\") {" + repeated("\n", 70) + "}\n",
+         {"function lengths: base/b.cpp:1: a function of 71 lines"}},
+        {"base/b.cpp", "auto f = [](int x) {" + repeated("\n", 70) + "};\n",
+         {"function lengths: base/b.cpp:1: a function of 71 lines"}},
+        {"base/b.cpp", "struct S { int f() {" + repeated("\n", 70) + "} };\n",
+         {"function lengths: base/b.cpp:1: a function of 71 lines"}},
+        {"base/b.cpp", "int x[] = {f(1)," + repeated("\n", 100) + "};\n", {}},
+        {"base/b.cpp", "\n}", {"function lengths: base/b.cpp:2: braces do not match: functions cannot be measured"}},
+        {"base/b.cpp", if_26, {}},
+        {"base/b.cpp", "int x;    // of y\n", {"comments: base/b.cpp:1: a comment begins with 'of': // of y"}},
+        {"base/b.cpp", "\n// Of y.\n", {"comments: base/b.cpp:2: a comment begins with 'of': // Of y."}},
+        {"base/b.cpp", "// a part\n// of y.\n", {}},
+        {"base/b.cpp", "\nvoid f() { std::exit (1); }\n",
+         {"exits: base/b.cpp:2: exit: only main.cpp ends the process"}},
+        {"base/b.cpp", "void f() { assert(x); }\n", {"exits: base/b.cpp:1: assert: only main.cpp ends the process"}},
+    };
+    for (const Case& c : cases) {
+        House broken = house;
+        broken[c.path] = c.text;
+        INFO(c.path << ":\n" << c.text);
+        CHECK(breaches(broken) == c.found);
+    }
+    House crowded = house;
+    for (int i = 0; i < 14; i++) crowded["entry" + std::to_string(i)] = "";
+    CHECK(breaches(crowded).size() == 1);    // 21
+    crowded.erase("entry0");
+    CHECK(breaches(crowded) == Breaches{});
+    House forked = house;
+    forked["base/b.cpp"] = if_26 + "#if X\n#endif\n";
+    CHECK(breaches(forked).size() == 28);    // each is named
+}
