@@ -2,13 +2,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <tuple>
 
-#include "base/file.h"
 #include "files/json.h"
 #include "model/count.h"
 #include "train/train.h"

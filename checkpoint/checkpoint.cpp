@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "manifest.h"
-#include "base/file.h"
 
 namespace fs = std::filesystem;
 

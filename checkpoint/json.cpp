@@ -1,7 +1,6 @@
 // json.cpp - config.json and state.json, both ways. Hostile until checked: every field has a range.
 #include <cfloat>
 #include <charconv>
-#include <climits>
 #include <unistd.h>
 
 #include "checkpoint.h"

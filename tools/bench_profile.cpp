@@ -121,6 +121,5 @@ Status profile_generation(const Bench& bench, const Config& c, int rows) {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
     });
-    g.cache_free(cache);
     return {};
 }

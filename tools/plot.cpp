@@ -1,6 +1,5 @@
 // plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal, or all metrics as CSV.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <unistd.h>
 

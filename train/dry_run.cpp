@@ -1,6 +1,5 @@
 // dry_run.cpp - `flatgpt train --dry-run`: what a run would take, and what its ranks would send and wait for.
 #include <algorithm>
-#include <cmath>
 
 #include "layers/peaks.h"
 #include "model/forecast.h"
