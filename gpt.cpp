@@ -195,8 +195,8 @@ void Model::set_updates(int64_t done) {
 
 Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
     const Heads h = c.heads();
-    cache = {};
-    cache.B = cache_B, cache.maxT = maxT;
+    CHECK(!cache.k, "the cache holds %d sequences", cache.B);
+    cache.op = &op, cache.B = cache_B, cache.maxT = maxT;
     const int64_t elements = int64_t(c.L) * cache_B * h.NKV * maxT * h.HS;
     cache.bytes = 2 * op.bytes(cache.k, elements);
     cache.k = static_cast<Activation*>(op.allocate(cache.bytes));
@@ -208,10 +208,9 @@ Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
     cache.v = op.at(cache.k, elements);
     return {};
 }
-void Model::cache_free(Cache& cache) {
-    if (cache.graph) op.release_graph(cache.graph);
-    if (cache.k) op.release(cache.k, cache.bytes);
-    cache = {};
+Cache::~Cache() {
+    if (graph) op->release_graph(graph);
+    if (k) op->release(k, bytes);
 }
 void Model::cache_spread(const Cache& from, Cache& to) {
     CHECK(from.B == 1 && from.maxT == to.maxT, "B=%d", from.B);

@@ -40,6 +40,10 @@ struct Cache {
     int64_t bytes = 0;               // k and v together
     int steps = 0;                   // single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
+    const Table* op = nullptr;       // whose memory it is
+    Cache() = default;
+    Cache(const Cache&) = delete;
+    ~Cache();
 };
 
 // The passes hand work to the device and return at once. Functions that return numbers wait for them.
@@ -83,8 +87,7 @@ struct Model {
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
     // Generation. extend: S more tokens for each of the cache's sequences.     tok (B,S), host
-    Status cache_allocate(Cache& cache, int B, int maxT);
-    void cache_free(Cache& cache);
+    Status cache_allocate(Cache& cache, int B, int maxT);    // the cache must end before the model
     void cache_spread(const Cache& from, Cache& to);    // copies from's only sequence to each sequence of to
     void extend(Cache& cache, const int* tok, int S);
     void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host

@@ -28,13 +28,11 @@ struct Opened {
 
 // Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
 Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& named) {
-    Result<Tokenizer> own = checkpoint_tokenizer(m.dir);
-    TRY(own.status);
-    m.tokenizer = own.value;
+    m.tokenizer = TRY(checkpoint_tokenizer(m.dir));
     if (name.empty()) return {};
-    if (own.value.vocab_size() && named.fingerprint() != own.value.fingerprint())
+    if (m.tokenizer.vocab_size() && named.fingerprint() != m.tokenizer.fingerprint())
         return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
-                    name.c_str(), named.vocab_size(), m.dir.c_str(), own.value.vocab_size());
+                    name.c_str(), named.vocab_size(), m.dir.c_str(), m.tokenizer.vocab_size());
     m.tokenizer = named;
     return {};
 }
@@ -46,12 +44,8 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
     // The newest checkpoint knows which one is the best, an older one only which was.
     if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
     const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
-    std::string best, text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
-    if (state.best_step >= 0) {
-        char loss[32];
-        snprintf(loss, sizeof loss, ", %.4g", state.best_loss);
-        best = loss;
-    }
+    std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
+    const std::string best = state.best_step >= 0 ? formatted(", %.4g", state.best_loss) : "";
     const bool kept = std::any_of(dirs.begin(), dirs.end(),
                                   [&](auto& d) { return checkpoint_step(d) == state.best_step; });
     if (which == "best") text += best;
@@ -72,48 +66,41 @@ struct Room { int B, S; };
 // means the run's own type, if this device has it.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(int context, bool gpu)>& room) {
-    Result<Device> opened = open_device(device, false);
-    TRY(opened.status);
-    m.device = opened.value.text;
-    Result<Tokenizer> named = source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer);
-    TRY(named.status);
+    Device opened = TRY(open_device(device, false));
+    const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
     TrainState state;
     auto load = [&](const std::string& dir) -> Status {
         TRY(checkpoint_verify_frame(dir));
         m.dir = dir;
-        Result<Config> config = checkpoint_config(dir);
-        TRY(config.status);
+        const Config config = TRY(checkpoint_config(dir));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
-            Result<TrainState> read = checkpoint_state(dir);
-            TRY(read.status);
-            state = read.value;
+            state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
         }
-        if (!opened.value.model) {    // an earlier attempt has used the model: open the device again
+        if (!opened.model) {    // an earlier attempt has used the model: open the device again
             m.g.reset();
-            opened = open_device(device, false);
-            TRY(opened.status);
+            opened = TRY(open_device(device, false));
         }
         DeviceOptions wanted = device;
         if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
-        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.value.dtype))
-            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = std::move(other);
-        m.device = opened.value.text;
-        m.g = std::move(opened.value.model);
+        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.dtype))
+            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = other.take();
+        m.device = opened.text;
+        m.g = std::move(opened.model);
         Status chosen;
         auto choose = [&] {
-            chosen = choose_tokenizer(m, source.tokenizer, named.value);
+            chosen = choose_tokenizer(m, source.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
         // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
         std::error_code none;
-        const int64_t element = opened.value.dtype == Dtype::bf16 ? 2 : 4;
+        const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
         const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
         std::thread beside;
-        if (none || parsed > config_parameters(config.value) * element / 20) choose();
+        if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
-        const Room size = room(config.value.T, opened.value.gpu);
-        Status s = m.g->allocate(config.value, {Use::infer, size.B, std::min(size.S, config.value.T)});
+        const Room size = room(config.T, opened.gpu);
+        Status s = m.g->allocate(config, {Use::infer, size.B, std::min(size.S, config.T)});
         if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
@@ -154,13 +141,12 @@ Result<std::string> read_prompt(const SampleOptions& o) {
 }
 
 Status sample(const SampleOptions& o) {
-    Result<std::string> prompt = read_prompt(o);
-    TRY(prompt.status);
+    const std::string prompt = TRY(read_prompt(o));
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
-        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.value.size()));    // no more tokens than bytes
+        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.size()));    // no more tokens than bytes
         const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
@@ -171,7 +157,7 @@ Status sample(const SampleOptions& o) {
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
 
     Generation what;
-    what.prompt = m.tokenizer.encode(prompt.value, true);
+    what.prompt = m.tokenizer.encode(prompt, true);
     if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
@@ -184,7 +170,7 @@ Status sample(const SampleOptions& o) {
     // Notes never interrupt the text: early ones come before it, the others wait for its end.
     std::vector<std::string> notes;
     bool begun = false;
-    const std::string echo = o.no_echo ? "" : prompt.value;
+    const std::string echo = o.no_echo ? "" : prompt;
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
     const Sampling any, &how = o.sampling;
     if (how.temperature == 0 && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p))
@@ -193,12 +179,11 @@ Status sample(const SampleOptions& o) {
     auto begin = [&] { return std::exchange(begun, true) || put(echo); };
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
-    Result<Generated> out = generate(*m.g, m.tokenizer, what);
-    TRY(out.status);
+    const Generated out = TRY(generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
-    for (size_t i = 0; !stream && i < out.value.texts.size(); i++) {
-        const std::string& text = out.value.texts[i];
-        std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt.value) +
+    for (size_t i = 0; !stream && i < out.texts.size(); i++) {
+        const std::string& text = out.texts[i];
+        std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt) +
                                         ",\"text\":" + json_string(text) + "}"
                                   : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
@@ -206,8 +191,8 @@ Status sample(const SampleOptions& o) {
     }
     if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
     for (const std::string& text : notes) say(text);
-    fprintf(stderr, "%s in %s, %.1f tokens/s (%s)\n", counted(out.value.tokens, "token").c_str(),
-            human_time(seconds).c_str(), double(out.value.tokens) / seconds, m.device.c_str());
+    fprintf(stderr, "%s in %s, %.1f tokens/s (%s)\n", counted(out.tokens, "token").c_str(),
+            human_time(seconds).c_str(), double(out.tokens) / seconds, m.device.c_str());
     return {};
 }
 
@@ -233,22 +218,19 @@ Status eval(const EvalOptions& o) {
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
     config.shuffle = false, config.most_tokens = o.eval_tokens;
-    Result<Loader> loader = Loader::open(config);
-    TRY(loader.status);
+    Loader loader = TRY(Loader::open(config));
     const std::string own = m.dir + "/tokenizer.json";
     const bool named = access(own.c_str(), F_OK) != 0;
-    TRY(shards_match(loader.value.shards(), m.tokenizer, m.g->c.V,
+    TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
                      named ? TokenizerSource{"--tokenizer " + o.source.tokenizer, "give the one that it was made with"}
                            : TokenizerSource{own, "tokenize the text again with that one"}));
     const double start = now_seconds();
     Progress progress;
-    Result<Evaluation> result =
-        evaluate(*m.g, loader.value, m.tokenizer, o.batch, m.g->plan.S, [&](int64_t done, int64_t windows) {
-            progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
-        });
-    TRY(result.status);
+    auto show = [&](int64_t done, int64_t windows) {
+        progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
+    };
+    const Evaluation e = TRY(evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show));
     progress.clear();
-    const Evaluation& e = result.value;
     const double seconds = now_seconds() - start;
     const bool known = e.bits_per_byte > 0;
     if (o.json) {
@@ -256,9 +238,8 @@ Status eval(const EvalOptions& o) {
                json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
                (long long)e.tokens);
     } else {
-        char bits[32];
-        snprintf(bits, sizeof bits, known ? "%.4f" : "unknown (--tokenizer)", e.bits_per_byte);
-        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits,
+        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
                (long long)e.tokens);
     }
     fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
@@ -271,12 +252,8 @@ const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hug
 
 Command sample_command() {
     auto o = std::make_shared<SampleOptions>();
-    Command c{"sample",
-              "Continue a prompt with a trained model.",
-              "flatgpt sample runs/a --prompt \"It is a truth\" --tokens 200 --temperature 0.8 --top-k 50 --seed 1",
-              {},
-              {},
-              nullptr};
+    Command c{"sample", "Continue a prompt with a trained model.",
+              "flatgpt sample runs/a --prompt \"It is a truth\" --tokens 200 --temperature 0.8 --top-k 50 --seed 1"};
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
@@ -307,12 +284,8 @@ Command sample_command() {
 
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
-    Command c{"eval",
-              "Measure a model's loss, perplexity and bits per byte over token shards.",
-              "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json",
-              {},
-              {},
-              nullptr};
+    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards.",
+              "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json"};
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},

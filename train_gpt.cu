@@ -2,13 +2,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
 #include <tuple>
 
-#include "base/file.h"
 #include "files/json.h"
 #include "model/count.h"
 #include "train/train.h"
@@ -108,10 +105,8 @@ Step Trainer::outcome() {
     state.tokens += o.total_batch;
     if (s.skipped) {
         state.skipped++;
-        char why[160];
-        snprintf(why, sizeof why, "step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
-                 (long long)state.step, s.loss, loss_z, s.norm, norm_z);
-        progress.note(why);
+        progress.note(formatted("step %lld: update skipped, loss %.4g (z %.1f), gradient norm %.4g (z %.1f)",
+                                (long long)state.step, s.loss, loss_z, s.norm, norm_z));
     }
     return s;
 }
@@ -123,17 +118,17 @@ Status Trainer::report(const Step& s, double seconds) {
         bytes = device.gpu ? device.total_bytes - device.model->op.free_bytes() : 0;
     const double left = (now_seconds() - started) / double(state.step - first_step) * double(o.steps - state.step);
     const double work = rate * flops / ranks.count();    // FLOP/s of each device
-    char speed[96], line[320];
-    if (device.gpu)    // shares of the peak by the device's properties, and of a large product measured at the start
-        snprintf(speed, sizeof speed, "MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
-                 100 * work / measured);
-    if (!device.gpu || !(device.peak > 0)) snprintf(speed, sizeof speed, "%.0f GFLOP/s", work / 1e9);
+    // Shares of the peak by the device's properties, and of a large product measured at the start.
+    const std::string speed = device.gpu && device.peak > 0
+                                  ? formatted("MFU %.1f%% (%.1f%% of measured)", 100 * work / device.peak,
+                                              100 * work / measured)
+                                  : formatted("%.0f GFLOP/s", work / 1e9);
     // What a terminal of 80 columns cuts off comes last.
-    snprintf(line, sizeof line, "step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
-             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss, val_text.c_str(),
-             human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
-             human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed);
-    progress.line(line + (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
+    progress.line(formatted("step %lld/%lld  ETA %s  loss %.4f%s  %s tok/s  %.0f ms  lr %.2e  norm %.2f  %s  %s",
+                            (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
+                            val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
+                            human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed.c_str()) +
+                      (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
@@ -154,10 +149,8 @@ Status Trainer::save() {
     Model& g = *device.model;
     if (ranks.watch) {
         ranks.watch->pulse.at("writing a checkpoint");
-        char hash[64];
-        snprintf(hash, sizeof hash, "parameters after step %lld: %016llx\n", (long long)state.step,
-                 (unsigned long long)g.shards.hash());
-        TRY(same_everywhere(hash));
+        TRY(same_everywhere(formatted("parameters after step %lld: %016llx\n", (long long)state.step,
+                                      (unsigned long long)g.shards.hash())));
     }
     state.algorithms = device_choices();
     saved_at = now_seconds(), save_due = false;
@@ -183,11 +176,10 @@ Status Trainer::sample_text() {
     if (what.prompt.empty()) what.prompt = beginning_of_text(tokenizer, state.documents);
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);
-    Result<Generated> text = generate(*device.model, tokenizer, what);
-    TRY(text.status);
+    const std::string text = TRY(generate(*device.model, tokenizer, what)).texts[0];
     progress.note("--- sample after step " + std::to_string(state.step) + " ---\n" +
-                  escape_control(o.sample_prompt + text.value.texts[0]) + "\n---");
-    extra += ",\"sample\":" + json_string(text.value.texts[0]);
+                  escape_control(o.sample_prompt + text) + "\n---");
+    extra += ",\"sample\":" + json_string(text);
     return {};
 }
 
@@ -207,22 +199,17 @@ Status Trainer::between_steps() {
 
 Status Trainer::validate() {
     const double began = now_seconds();
-    Result<Evaluation> e = evaluate(*device.model, val, tokenizer, o.batch, o.seq_len,
-                                    [&](int64_t done, int64_t windows) {
-                                        const double seconds = now_seconds() - began;
-                                        if (seconds > 2)
-                                            progress.line(evaluation_progress("validation", done, windows, seconds));
-                                    },
-                                    ranks.watch.get());
-    TRY(e.status);
-    const double loss = e.value.loss;
+    auto show = [&](int64_t done, int64_t windows) {
+        const double seconds = now_seconds() - began;
+        if (seconds > 2) progress.line(evaluation_progress("validation", done, windows, seconds));
+    };
+    const double loss =
+        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.watch.get())).loss;
     const bool better = loss < state.best_loss;    // never where it is not finite
     best_before = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;
     if (better) state.best_loss = loss, state.best_step = state.step;
-    char text[48];
-    snprintf(text, sizeof text, "  val %.4f", loss);
-    val_text = text;
+    val_text = formatted("  val %.4f", loss);
     extra += ",\"val_loss\":" + json_number(loss);
     return {};
 }
@@ -305,19 +292,14 @@ Status Trainer::finished() {
     const std::vector<std::string> all = checkpoint_list(o.out);
     const std::string whole = all.empty() ? start : all.back();
     const bool nothing = first_step == state.step;
-    if (out_of_patience()) {
-        char text[160];
-        snprintf(text, sizeof text, "step %lld: the validation loss has not fallen for %s (--patience %lld)",
-                 (long long)state.step, counted(state.bad_validations, "validation").c_str(), (long long)o.patience);
-        progress.note(text);
-    }
+    if (out_of_patience())
+        progress.note(formatted("step %lld: the validation loss has not fallen for %s (--patience %lld)",
+                                (long long)state.step, counted(state.bad_validations, "validation").c_str(),
+                                (long long)o.patience));
     progress.note(nothing ? "nothing to do, the run has ended with step " + std::to_string(state.step) + ": " + whole
                           : human_time(now_seconds() - started) + "; saved " + whole);
-    if (o.keep_best && state.best_step >= 0 && state.best_step < state.step) {
-        char text[160];
-        snprintf(text, sizeof text, "the best by validation is step %lld, %.4f: sample and eval take it with "
-                 "--checkpoint best", (long long)state.best_step, state.best_loss);
-        progress.note(text);
-    }
+    if (o.keep_best && state.best_step >= 0 && state.best_step < state.step)
+        progress.note(formatted("the best by validation is step %lld, %.4f: sample and eval take it with "
+                                "--checkpoint best", (long long)state.best_step, state.best_loss));
     return {};
 }

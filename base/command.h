@@ -32,8 +32,8 @@ std::vector<Flag> flag_groups(const std::vector<FlagGroup>& groups);    // all r
 
 struct Command {
     std::string name, summary, example;
-    std::vector<Flag> flags;
-    std::function<Status()> run;
+    std::vector<Flag> flags = {};
+    std::function<Status()> run = {};
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
     std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note

@@ -27,16 +27,31 @@ struct [[nodiscard]] Status {
     Exit code = Exit::ok;
     std::string message;
     bool ok() const { return code == Exit::ok; }
+    const Status& error() const { return *this; }
+    void take() const {}
 };
 
-[[gnu::format(printf, 2, 3)]] inline Status fail(Exit code, const char* format, ...) {
-    va_list args, again;
-    va_start(args, format);
+// What printf would print.
+[[gnu::format(printf, 1, 0)]] inline std::string formatted(const char* format, va_list args) {
+    va_list again;
     va_copy(again, args);
-    std::string text(static_cast<size_t>(vsnprintf(nullptr, 0, format, args)), '\0');
-    vsnprintf(text.data(), text.size() + 1, format, again);
-    va_end(args);
+    std::string text(static_cast<size_t>(vsnprintf(nullptr, 0, format, again)), '\0');
     va_end(again);
+    vsnprintf(text.data(), text.size() + 1, format, args);
+    return text;
+}
+[[gnu::format(printf, 1, 2)]] inline std::string formatted(const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    std::string text = formatted(format, args);
+    va_end(args);
+    return text;
+}
+[[gnu::format(printf, 2, 3)]] inline Status fail(Exit code, const char* format, ...) {
+    va_list args;
+    va_start(args, format);
+    std::string text = formatted(format, args);
+    va_end(args);
     return {code, text};
 }
 
@@ -47,12 +62,17 @@ template <class V> struct [[nodiscard]] Result {
     Result(V v) : value(std::move(v)) {}
     Result(Status s) : status(std::move(s)) {}
     bool ok() const { return status.ok(); }
+    const Status& error() const { return status; }
+    V take() { return std::move(value); }
 };
 
-#define TRY(expression)                                   \
-    do {                                                  \
-        if (Status try_ = (expression); !try_.ok()) return try_; \
-    } while (0)
+// The value of a Result; where there is none, or a Status is an error, the function returns that error.
+#define TRY(expression)                           \
+    ({                                            \
+        auto try_ = (expression);                 \
+        if (!try_.ok()) return try_.error();      \
+        try_.take();                              \
+    })
 
 // Our own mistakes: always on, prints where, aborts (the one exit outside main.cpp: there is nothing left to save).
 #define CHECK(condition, ...)                                                             \

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 #include "manifest.h"
-#include "base/file.h"
 
 namespace fs = std::filesystem;
 
@@ -71,9 +70,7 @@ std::vector<std::string> names_in(const std::string& dir) {
     return names;
 }
 std::string step_directory(const std::string& run, int64_t step) {
-    char name[40];
-    snprintf(name, sizeof name, "/step_%08lld", (long long)step);
-    return run + name;
+    return run + formatted("/step_%08lld", (long long)step);
 }
 bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 bool is_directory(const std::string& path) {
@@ -229,18 +226,10 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
 
 // ---- verify and find ------------------------------------------------------------------------------------------------
 
-namespace {
-bool is_checkpoint(const std::string& dir) { return exists(dir + "/config.json") || exists(dir + "/MANIFEST"); }
-}   // namespace
-
 static Status verify(const std::string& dir, bool weights) {
-    if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json")) {
-        const Result<Config> c = checkpoint_config(dir);
-        return c.ok() ? checkpoint_weight_headers(dir, *c.value.family) : c.status;
-    }
-    Result<std::vector<Sum>> sums = manifest_read(dir);
-    TRY(sums.status);
-    for (const Sum& s : sums.value) {
+    if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
+        return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
+    for (const Sum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
         // Where only the frame is checked, the optimizer's files are not read at all.
         if (tensors && !weights && !s.name.starts_with("model")) continue;
@@ -319,12 +308,12 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
     if (!S_ISDIR(there.st_mode))
         return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
-    if (is_checkpoint(path)) {
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());
-        Status s = use(path);
-        return s.ok() ? Result<std::string>(path) : s;
+        TRY(use(path));
+        return path;
     }
     if (checkpoint_list(path).empty())
         return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
@@ -332,11 +321,8 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
     if (which == "last") return find_last(path, damaged, use);
     int64_t wanted = atoll(which.c_str());
     if (which == "best") {
-        Result<std::string> last = find_last(path, damaged, checkpoint_verify_frame);
-        TRY(last.status);
-        Result<TrainState> state = checkpoint_state(last.value);
-        TRY(state.status);
-        wanted = state.value.best_step;
+        const std::string last = TRY(find_last(path, damaged, checkpoint_verify_frame));
+        wanted = TRY(checkpoint_state(last)).best_step;
         if (wanted < 0)
             return fail(Exit::usage, "--checkpoint best: no validation is recorded in %s, which holds %s; a run with "
                         "--val records them", path.c_str(), steps_text(path).c_str());
@@ -345,6 +331,6 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
     if (!is_directory(dir))
         return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
                     path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
-    Status s = use_of_run(dir, use);
-    return s.ok() ? Result<std::string>(dir) : s;
+    TRY(use_of_run(dir, use));
+    return dir;
 }

@@ -1,7 +1,6 @@
 // json.cpp - config.json and state.json, both ways. Hostile until checked: every field has a range.
 #include <cfloat>
 #include <charconv>
-#include <climits>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -14,8 +13,8 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 Result<json> object_parse(std::string_view text, const std::string& name, int max_depth) {
-    Result<json> j = json_parse(text, name, max_depth);
-    if (j.ok() && !j.value.is_object()) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
+    json j = TRY(json_parse(text, name, max_depth));
+    if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
     return j;
 }
 
@@ -101,14 +100,11 @@ Status field_parse(const JsonFields& f, const ConfigRow& row, Config* c) {
 }    // namespace
 
 Result<Config> config_parse(std::string_view text, const std::string& name) {
-    Result<json> j = object_parse(text, name, 16);
-    TRY(j.status);
-    JsonFields f{j.value, name};
-    Result<const Family*> family = family_parse(f);
-    TRY(family.status);
-    TRY(fixed_check(f, *family.value));
+    const json j = TRY(object_parse(text, name, 16));
+    const JsonFields f{j, name};
     Config c;
-    c.family = family.value;
+    c.family = TRY(family_parse(f));
+    TRY(fixed_check(f, *c.family));
     for (const ConfigRow& row : config_rows()) TRY(field_parse(f, row, &c));
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", name.c_str(), s.message.c_str());
     return c;
@@ -118,37 +114,25 @@ Result<Config> config_parse(std::string_view text, const std::string& name) {
 
 namespace {
 // One row per number of the state: writing and reading walk the same rows.
-struct CountRow {
+template <class T> struct Row {
     const char* key;
-    int64_t TrainState::*field;
+    T TrainState::*field;
 };
-constexpr CountRow COUNTS[] = {{"step", &TrainState::step},       {"tokens", &TrainState::tokens},
-                               {"updates", &TrainState::updates}, {"skipped", &TrainState::skipped},
-                               {"epoch", &TrainState::epoch},     {"bad_in_a_row", &TrainState::bad_in_a_row},
-                               {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
+constexpr Row<int64_t> COUNTS[] = {{"step", &TrainState::step},       {"tokens", &TrainState::tokens},
+                                   {"updates", &TrainState::updates}, {"skipped", &TrainState::skipped},
+                                   {"epoch", &TrainState::epoch},     {"bad_in_a_row", &TrainState::bad_in_a_row},
+                                   {"index", &TrainState::index},     {"metrics_bytes", &TrainState::metrics_bytes}};
 constexpr int64_t MOST = (int64_t(1) << 62) - 1;    // the sum of two does not overflow
-struct HashRow {
-    const char* key;
-    uint64_t TrainState::*field;
-};
-constexpr HashRow HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
-struct DetectorRow {
-    const char* key;
-    Detector TrainState::*field;
-};
-constexpr DetectorRow DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
+constexpr Row<uint64_t> HASHES[] = {{"data", &TrainState::data}, {"seed", &TrainState::seed}};
+constexpr Row<Detector> DETECTORS[] = {{"loss", &TrainState::loss}, {"grad_norm", &TrainState::grad_norm}};
 constexpr size_t FIELDS = std::size(COUNTS) + std::size(HASHES) + std::size(DETECTORS) + 1;    // and config
 // Written only where they differ from a new state's, which is what a file without them means.
-constexpr CountRow OPTIONAL[] = {{"best_step", &TrainState::best_step},
-                                 {"bad_validations", &TrainState::bad_validations},
-                                 {"documents", &TrainState::documents}};
-struct TextRow {
-    const char* key;
-    std::string TrainState::*field;
-};
-constexpr TextRow OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
-                                      {"backend", &TrainState::backend},
-                                      {"algorithms", &TrainState::algorithms}};
+constexpr Row<int64_t> OPTIONAL[] = {{"best_step", &TrainState::best_step},
+                                     {"bad_validations", &TrainState::bad_validations},
+                                     {"documents", &TrainState::documents}};
+constexpr Row<std::string> OPTIONAL_TEXTS[] = {{"dtype", &TrainState::dtype},
+                                               {"backend", &TrainState::backend},
+                                               {"algorithms", &TrainState::algorithms}};
 
 int64_t window_size(int64_t seen) { return std::min<int64_t>(seen, Detector::WINDOW); }
 
@@ -194,9 +178,8 @@ std::string state_json(const TrainState& s) {
 }
 
 Result<TrainState> state_parse(std::string_view text, const std::string& name) {
-    Result<json> j = object_parse(text, name, 4);
-    TRY(j.status);
-    JsonFields f{j.value, name};
+    const json j = TRY(object_parse(text, name, 4));
+    const JsonFields f{j, name};
     TrainState s;
     for (auto& row : COUNTS) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
     for (auto& row : HASHES) TRY(f.get(row.key, &(s.*row.field)));
@@ -204,8 +187,8 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     TRY(f.get("config", &s.config));
     size_t fields = FIELDS;
     auto given = [&](const char* key) {
-        fields += j.value.contains(key);
-        return j.value.contains(key);
+        fields += j.contains(key);
+        return j.contains(key);
     };
     for (auto& row : OPTIONAL_TEXTS)
         if (given(row.key)) TRY(f.get(row.key, &(s.*row.field)));
@@ -213,20 +196,18 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
     for (auto& row : OPTIONAL)
         if (given(row.key)) TRY(f.get(row.key, &(s.*row.field), int64_t(0), MOST));
     if (given("best_loss")) TRY(f.get("best_loss", &s.best_loss, -DBL_MAX, DBL_MAX));
-    if (j.value.contains("best_step") != j.value.contains("best_loss"))
+    if (j.contains("best_step") != j.contains("best_loss"))
         return fail(Exit::input, "%s: best_step and best_loss: expected both or neither", name.c_str());
-    if (j.value.size() != fields)
-        return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), fields, j.value.size());
+    if (j.size() != fields)
+        return fail(Exit::input, "%s: expected %zu fields, found %zu", name.c_str(), fields, j.size());
     return s;
 }
 
 // ---- from a directory -----------------------------------------------------------------------------------------------
 
 Result<TrainState> checkpoint_state(const std::string& dir) {
-    std::string path = dir + "/state.json";
-    Result<std::string> text = read_file(path, 64 << 20);
-    TRY(text.status);
-    return state_parse(text.value, path);
+    const std::string path = dir + "/state.json";
+    return state_parse(TRY(read_file(path, 64 << 20)), path);
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {

@@ -1,4 +1,4 @@
-// manifest.cpp - see checkpoint_manifest.h.
+// manifest.cpp - see manifest.h.
 #include "manifest.h"
 
 #include <algorithm>
@@ -8,9 +8,7 @@
 static constexpr const char* VERSION_LINE = "flatgpt checkpoint 1\n";
 
 std::string sum_line(const Sum& s) {
-    char line[64];
-    snprintf(line, sizeof line, "%08x %lld ", s.crc, (long long)s.bytes);
-    return line + s.name + "\n";
+    return formatted("%08x %lld %s\n", s.crc, (long long)s.bytes, s.name.c_str());
 }
 bool sum_parse(const std::string& line, Sum* s) {
     long long bytes = 0;
@@ -24,9 +22,7 @@ bool sum_parse(const std::string& line, Sum* s) {
 std::string manifest_text(const std::vector<Sum>& sums) {
     std::string text = VERSION_LINE;
     for (const Sum& s : sums) text += sum_line(s);
-    char line[32];
-    snprintf(line, sizeof line, "%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
-    return text + line;
+    return text + formatted("%08x MANIFEST\n", crc32c(0, text.data(), int64_t(text.size())));
 }
 
 // The text is right when the rows read from it give it again.
@@ -55,17 +51,14 @@ Result<std::vector<Sum>> manifest_parse(const std::string& text, const std::stri
 
 Result<std::vector<Sum>> manifest_read(const std::string& dir) {
     const std::string path = dir + "/MANIFEST";
-    Result<std::string> text = read_file(path, 1 << 20);
-    TRY(text.status);
-    return manifest_parse(text.value, path);
+    return manifest_parse(TRY(read_file(path, 1 << 20)), path);
 }
 
 Status sum_check(const std::string& path, const Sum& expected, bool contents) {
-    Result<File> file = File::open(path);
-    TRY(file.status);
-    if (file.value.bytes() != expected.bytes)
+    const File file = TRY(File::open(path));
+    if (file.bytes() != expected.bytes)
         return fail(Exit::input, "%s: expected %lld bytes (MANIFEST), found %lld", path.c_str(),
-                    (long long)expected.bytes, (long long)file.value.bytes());
+                    (long long)expected.bytes, (long long)file.bytes());
     if (!contents) return {};
     constexpr int64_t PIECE = 1 << 18;    // stays in a core's cache from the read to the sum
     std::vector<uint32_t> sums(size_t(ceil_div(expected.bytes, PIECE)));
@@ -76,7 +69,7 @@ Status sum_check(const std::string& path, const Sum& expected, bool contents) {
 #pragma omp for schedule(dynamic)
         for (size_t i = 0; i < sums.size(); i++) {
             const int64_t at = int64_t(i) * PIECE, bytes = std::min(PIECE, expected.bytes - at);
-            const Status s = file.value.read(at, piece.data(), bytes);
+            const Status s = file.read(at, piece.data(), bytes);
             if (s.ok()) sums[i] = crc32c(0, piece.data(), bytes);
 #pragma omp critical(sum_status)
             if (!s.ok() && status.ok()) status = s;

@@ -41,9 +41,7 @@ void transpose(float* to, const float* from, int64_t rows, int64_t cols) {
 // ---- writing --------------------------------------------------------------------------------------------------------
 
 std::string checkpoint_file(const std::string& stem, int rank, int ranks) {
-    char numbers[48] = "";
-    if (ranks > 1) snprintf(numbers, sizeof numbers, "-%05d-of-%05d", rank + 1, ranks);
-    return stem + numbers + ".safetensors";
+    return stem + (ranks > 1 ? formatted("-%05d-of-%05d", rank + 1, ranks) : "") + ".safetensors";
 }
 
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes) {
@@ -104,31 +102,22 @@ std::string bare_name(const std::string& name, const Family& family) {
 Result<std::vector<std::string>> tensor_files(const std::string& dir, const std::string& stem) {
     std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
     if (access(one.c_str(), F_OK) == 0 || access(index.c_str(), F_OK) != 0) return std::vector{one};
-    Result<std::string> text = read_file(index, 64 << 20);
-    TRY(text.status);
-    Result<nlohmann::json> j = json_parse(text.value, index, 8);
-    TRY(j.status);
-    if (!j.value.is_object() || !j.value["weight_map"].is_object() || j.value["weight_map"].empty())
+    nlohmann::json j = TRY(json_parse(TRY(read_file(index, 64 << 20)), index, 8));
+    if (!j.is_object() || !j["weight_map"].is_object() || j["weight_map"].empty())
         return fail(Exit::input, "%s: weight_map: expected an object from tensor names to files", index.c_str());
-    std::vector<std::string> files;
-    for (const auto& [tensor, file] : j.value["weight_map"].items()) {
+    std::set<std::string> files;
+    for (const auto& [tensor, file] : j["weight_map"].items()) {
         if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos)
             return fail(Exit::input, "%s: weight_map: %s: expected a file of this directory", index.c_str(),
                         tensor.c_str());
-        files.push_back(dir + "/" + file.get<std::string>());
+        files.insert(dir + "/" + file.get<std::string>());
     }
-    std::sort(files.begin(), files.end());
-    files.erase(std::unique(files.begin(), files.end()), files.end());
-    return files;
+    return std::vector<std::string>(files.begin(), files.end());
 }
 
 Result<Weights> weights_open(const std::vector<std::string>& paths, const Family& family) {
     Weights w;
-    for (const std::string& path : paths) {
-        Result<SafetensorsFile> file = SafetensorsFile::open(path);
-        TRY(file.status);
-        w.files.push_back(std::move(file.value));
-    }
+    for (const std::string& path : paths) w.files.push_back(TRY(SafetensorsFile::open(path)));
     for (size_t i = 0; i < paths.size(); i++)
         for (const TensorEntry& e : w.files[i].entries())
             if (!w.tensors.emplace(bare_name(e.name, family), Found{&w.files[i], &e}).second)
@@ -293,55 +282,42 @@ struct Loading {
 }   // namespace
 
 Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
-    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
-    return paths.ok() ? weights_open(paths.value, family).status : paths.status;
+    return weights_open(TRY(tensor_files(dir, "model")), family).status;
 }
 
 Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
-    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
-    TRY(paths.status);
-    Result<Weights> w = weights_open(paths.value, *g.c.family);
-    TRY(w.status);
-    TRY(weights_match(w.value, g, {""}, paths.value.size() == 1 ? paths.value[0] : dir));
+    const std::vector<std::string> paths = TRY(tensor_files(dir, "model"));
+    const Weights w = TRY(weights_open(paths, *g.c.family));
+    TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
     Sums sums;
-    TRY((Loading{w.value, g, "", Part::weights, verify ? &sums : nullptr}.run()));
+    TRY((Loading{w, g, "", Part::weights, verify ? &sums : nullptr}.run()));
     if (!verify) return {};
-    Result<std::vector<Sum>> manifest = manifest_read(dir);
-    TRY(manifest.status);
-    for (size_t i = 0; i < paths.value.size(); i++) {
-        const std::string& path = paths.value[i];
-        auto listed = std::find_if(manifest.value.begin(), manifest.value.end(),
-                                   [&](const Sum& s) { return dir + "/" + s.name == path; });
-        if (listed == manifest.value.end())
-            return fail(Exit::input, "%s: MANIFEST does not list it", path.c_str());
-        TRY(sums.check(w.value.files[i], path, *listed));
+    const std::vector<Sum> manifest = TRY(manifest_read(dir));
+    for (size_t i = 0; i < paths.size(); i++) {
+        auto listed = std::find_if(manifest.begin(), manifest.end(),
+                                   [&](const Sum& s) { return dir + "/" + s.name == paths[i]; });
+        if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", paths[i].c_str());
+        TRY(sums.check(w.files[i], paths[i], *listed));
     }
     return {};
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
-    Result<std::vector<std::string>> paths = tensor_files(dir, "optimizer");
-    TRY(paths.status);
-    Result<Weights> w = weights_open(paths.value, *g.c.family);
-    TRY(w.status);
-    TRY(weights_match(w.value, g, {"m.", "v."}, paths.value.size() == 1 ? paths.value[0] : dir));
-    TRY((Loading{w.value, g, "m.", Part::m, nullptr}.run()));
-    return Loading{w.value, g, "v.", Part::v, nullptr}.run();
+    const std::vector<std::string> paths = TRY(tensor_files(dir, "optimizer"));
+    const Weights w = TRY(weights_open(paths, *g.c.family));
+    TRY(weights_match(w, g, {"m.", "v."}, paths.size() == 1 ? paths[0] : dir));
+    TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
+    return Loading{w, g, "v.", Part::v, nullptr}.run();
 }
 
 Result<Config> checkpoint_config(const std::string& dir) {
-    std::string path = dir + "/config.json";
-    Result<std::string> text = read_file(path, 1 << 20);
-    TRY(text.status);
-    Result<Config> c = config_parse(text.value, path);
-    if (!c.ok()) return c;
-    Result<std::vector<std::string>> paths = tensor_files(dir, "model");
-    TRY(paths.status);
+    const std::string path = dir + "/config.json";
+    const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
     // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)
-    int64_t least = 2 * config_parameters(c.value), found = 0;
+    int64_t least = 2 * config_parameters(c), found = 0;
     struct stat file;
-    for (const std::string& weights : paths.value)
+    for (const std::string& weights : TRY(tensor_files(dir, "model")))
         if (stat(weights.c_str(), &file) == 0) found += file.st_size;
     if (found && found < least)
         return fail(Exit::input, "%s: the model it describes takes at least %lld bytes, the weights have %lld",

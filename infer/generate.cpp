@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "base/console.h"
 
@@ -132,13 +131,6 @@ void feed(Model& g, Cache& cache, const std::vector<int>& rows, int n, float* lo
         if (s + len == n) g.logits(logits);
     }
 }
-
-struct CacheOwner {
-    Model& g;
-    Cache cache;
-    explicit CacheOwner(Model& g) : g(g) {}
-    ~CacheOwner() { g.cache_free(cache); }
-};
 }    // namespace
 
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents) {
@@ -159,17 +151,17 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             what.note("the prompt has " + std::to_string(what.prompt.size()) + " tokens, the context " +
                       std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
     }
-    CacheOwner one(g), all(g);
+    Cache one, all;
     const int room = int(std::min<int64_t>(maxT, int64_t(prompt.size()) + what.tokens));    // positions of the cache
-    TRY(g.cache_allocate(one.cache, 1, room));
+    TRY(g.cache_allocate(one, 1, room));
     std::vector<float> logits(size_t(num) * size_t(V));
-    feed(g, one.cache, prompt, int(prompt.size()), logits.data());
+    feed(g, one, prompt, int(prompt.size()), logits.data());
     for (int b = 1; b < num; b++) std::copy_n(logits.begin(), V, logits.begin() + int64_t(b) * V);
     if (num > 1) {
-        TRY(g.cache_allocate(all.cache, num, room));
-        g.cache_spread(one.cache, all.cache);
+        TRY(g.cache_allocate(all, num, room));
+        g.cache_spread(one, all);
     }
-    Cache& cache = num > 1 ? all.cache : one.cache;
+    Cache& cache = num > 1 ? all : one;
 
     std::vector<Sequence> sequences(static_cast<size_t>(num));
     for (Sequence& s : sequences) s.tokens = prompt;

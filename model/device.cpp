@@ -36,14 +36,10 @@ void nccl_abort(Comm&) {}
 
 std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
-            {"--dtype",
-             &o.dtype,
+            {"--dtype", &o.dtype,
              std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
-                         "CPU activations stay fp32. auto: ") +
-                 auto_dtype,
-             0,
-             0,
-             {"auto", "fp32", "tf32", "bf16"}},
+                         "CPU activations stay fp32. auto: ") + auto_dtype,
+             0, 0, {"auto", "fp32", "tf32", "bf16"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }
 
@@ -86,29 +82,25 @@ void fill(const Table& op, void* to, Element type, int64_t n) {
 }
 
 double product_speed(const Table& op) {
-    double best = 0;
-    for (int n = 512; n <= 8192; n *= 2) {
+    double best = 0, seconds = 0;
+    for (int n = 512; n <= 8192 && seconds < 0.02; n *= 2) {
         const int64_t count = int64_t(n) * n;
         const int64_t x_bytes = 2 * count * element_bytes(op.activation), w_bytes = count * element_bytes(op.parameter);
-        Activation* x = static_cast<Activation*>(op.allocate(x_bytes));    // and y
-        Parameter* w = static_cast<Parameter*>(op.allocate(w_bytes));
-        if (x && w) {
-            fill(op, x, op.activation, count);
-            fill(op, w, op.parameter, count);
-            auto product = [&] { op.linear_forward(op.at(x, count), x, w, nullptr, nullptr, n, n, n); };
-            product();
-            op.wait(op.mark());
-            const double start = now_seconds();
-            for (int r = 0; r < 5; r++) product();
-            op.wait(op.mark());
-            const double seconds = now_seconds() - start;
-            best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
-            if (seconds > 0.02) n = 8192;    // long enough
-        } else {
-            n = 8192;
-        }
-        if (x) op.release(x, x_bytes);
-        if (w) op.release(w, w_bytes);
+        char* memory = static_cast<char*>(op.allocate(x_bytes + w_bytes));
+        if (!memory) break;
+        Activation* x = reinterpret_cast<Activation*>(memory);    // and y
+        Parameter* w = reinterpret_cast<Parameter*>(memory + x_bytes);
+        fill(op, x, op.activation, count);
+        fill(op, w, op.parameter, count);
+        auto product = [&] { op.linear_forward(op.at(x, count), x, w, nullptr, nullptr, n, n, n); };
+        product();
+        op.wait(op.mark());
+        const double start = now_seconds();
+        for (int r = 0; r < 5; r++) product();
+        op.wait(op.mark());
+        seconds = now_seconds() - start;
+        best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
+        op.release(memory, x_bytes + w_bytes);
     }
     return best;
 }
@@ -143,13 +135,10 @@ std::string describe_devices() {
     const std::vector<CudaDevice> devices = cuda_devices(&why);
     if (devices.empty()) text = "GPU   none: " + why + "\n";
     for (const CudaDevice& d : devices) {
-        char line[256];
-        snprintf(line, sizeof line, "GPU   %s, compute capability %d.%d, %d multiprocessors,\n      %s of %s free",
-                 d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
-                 human_bytes(double(d.memory)).c_str());
-        text += line;
-        if (d.peak_bf16 > 0)
-            snprintf(line, sizeof line, ", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12), text += line;
+        text += formatted("GPU   %s, compute capability %d.%d, %d multiprocessors,\n      %s of %s free",
+                          d.name.c_str(), d.major, d.minor, d.multiprocessors, human_bytes(double(d.free)).c_str(),
+                          human_bytes(double(d.memory)).c_str());
+        if (d.peak_bf16 > 0) text += formatted(", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12);
         text += "\n";
     }
     return text + "CPU   " + cpu_ops<float>().name + ", " + counted(cpu_threads(), "thread") +

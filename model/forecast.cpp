@@ -85,9 +85,7 @@ std::vector<std::string> forecast_advice(const Workload& w, const Cluster& k) {
     const double now = speed(w);
     auto offer = [&](const std::string& what, const Workload& other, const char* but) {
         const double times = speed(other) / now;
-        char text[32];
-        snprintf(text, sizeof text, ": %.2f times the tokens/s", times);
-        if (times > 1.02) lines.push_back(what + text + but);
+        if (times > 1.02) lines.push_back(what + formatted(": %.2f times the tokens/s", times) + but);
     };
     if (w.plan.ranks == 1 || forecast(w, k).efficiency() > 0.95) return lines;
     Workload other = w;

@@ -107,12 +107,11 @@ Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int l
         name = GPUS[0].name;
     }
     if (o.device == "cpu") return fail(Exit::usage, "--gpu %s: --device cpu has none", gpu.c_str());
-    Result<Gpu> found = gpu_named(name);
-    TRY(found.status);
+    const Gpu found = TRY(gpu_named(name));
     Device d;
     d.gpu = d.planned = true;
     d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
-    d.model = std::make_unique<Model>(planned_table(found.value, d.dtype));
+    d.model = std::make_unique<Model>(planned_table(found, d.dtype));
     const std::string backend = d.model->op.name;
     d.text = backend + ", by its data sheet";
     if (gpu.empty())

@@ -36,7 +36,6 @@ void use(const Table& op, const Config& c, const Plan& plan) {
     for (int S : {plan.S, 1, 1}) g.extend(cache, tok.data(), S);
     std::vector<float> logits(size_t(plan.B) * size_t(c.V));
     g.logits(logits.data());
-    g.cache_free(cache);
 }
 }    // namespace
 

@@ -111,5 +111,4 @@ void generate_toy(Model& g, const std::vector<int>& in, int B, int S, int split,
         g.logits(whole.data());
         same(cache, cached, whole);
     }
-    g.cache_free(cache);
 }

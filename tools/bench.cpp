@@ -26,11 +26,9 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
         if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
         printf("}\n");
     } else {
-        char rates[2][24] = {"", ""};
-        if (flops > 0) snprintf(rates[0], sizeof rates[0], "%.1f", gflops);
-        if (work.bytes > 0) snprintf(rates[1], sizeof rates[1], "%.1f", gbytes);
-        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6, rates[0],
-               rates[1], floor * 1e6, ratio * 100);
+        auto rate = [](double giga) { return giga > 0 ? formatted("%.1f", giga) : ""; };
+        printf("%-46s %10.1f %10.1f %10s %8s %10.1f %5.0f %%\n", name.c_str(), best * 1e6, median * 1e6,
+               rate(gflops).c_str(), rate(gbytes).c_str(), floor * 1e6, ratio * 100);
     }
     fflush(stdout);
 }
@@ -47,9 +45,8 @@ bool Bench::wanted(const std::string& name) {
 }
 Status Bench::close() const {
     if (any) return {};
-    std::string there;
-    for (const std::string& name : names) there += (there.empty() ? "" : ", ") + name;
-    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(), there.c_str());
+    return fail(Exit::usage, "--filter %s: no row has this in its name; there are %s", o.filter.c_str(),
+                join(names, ", ").c_str());
 }
 
 TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size_t(B) * size_t(S)), target(tok) {
@@ -98,13 +95,9 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
 }
 
 Status run(const BenchOptions& o) {
-    Result<Device> opened = open_device(o.device, true);
-    TRY(opened.status);
-    Result<Config> named = config_named(o.model);
-    TRY(named.status);
-    const Config c = config_with(named.value, o.shape);
+    const Config c = config_with(TRY(config_named(o.model)), o.shape);
     TRY(config_check(c));
-    Bench bench{o, std::move(opened.value), {}};
+    Bench bench{o, TRY(open_device(o.device, true)), {}};
     const bool gpu = bench.device.gpu;
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
@@ -112,9 +105,7 @@ Status run(const BenchOptions& o) {
     TRY(bench_operations(bench, c, B, S));
     const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
-        opened = open_device(o.device, train);
-        TRY(opened.status);
-        bench.device = std::move(opened.value);
+        bench.device = TRY(open_device(o.device, train));
         return {};
     };
     if (bench.wanted(training(B, S))) {
@@ -136,12 +127,8 @@ Status run(const BenchOptions& o) {
 
 Command bench_command() {
     auto o = std::make_shared<BenchOptions>();
-    Command c{"bench",
-              "Measure every operation, a training step and generation: time, floor, ratio.",
-              "flatgpt bench --filter attention --batch 32 --seq-len 1024",
-              {},
-              {},
-              nullptr};
+    Command c{"bench", "Measure every operation, a training step and generation: time, floor, ratio.",
+              "flatgpt bench --filter attention --batch 32 --seq-len 1024"};
     std::vector<Flag> sizes = config_flags(o->shape);
     sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
     sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});

@@ -84,7 +84,6 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
             peak.bytes = bandwidth, tokens.push_back({seconds, peak.floor(work), bandwidth, work});
         before = after, spent += seconds;
     }
-    g.cache_free(cache);
     if (tokens.empty()) return {};
     auto times = each(tokens, [](const Measured& t) { return t.seconds; });
     const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));

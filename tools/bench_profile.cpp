@@ -46,7 +46,6 @@ ProfileRow sum_of(const std::vector<ProfileRow>& rows) {
 void print_row(const Bench& bench, const std::string& what, const ProfileRow& r, double total) {
     const double flops = r.work.flops(), bytes = r.work.bytes;
     const double compute = r.work.products / bench.peak.products + r.work.arithmetic / bench.peak.flops;
-    const char* bound = r.floor == 0 ? "" : compute > bytes / bench.peak.bytes ? "FLOPs" : "bytes";
     if (bench.o.json) {
         printf("{\"profile\":%s,\"name\":%s,\"device\":%s,\"calls\":%lld,\"ms\":%s,\"share\":%s,\"floor_ms\":%s,"
                "\"FLOPs\":%s,\"bytes\":%s}\n",
@@ -55,16 +54,16 @@ void print_row(const Bench& bench, const std::string& what, const ProfileRow& r,
                json_number(r.floor * 1e3).c_str(), json_number(flops).c_str(), json_number(bytes).c_str());
         return;
     }
-    char text[4][24] = {"", "", "", ""};
-    if (r.calls) snprintf(text[0], sizeof text[0], "%lld", (long long)r.calls);
+    const std::string calls = r.calls ? std::to_string(r.calls) : "";
+    std::string floor, ratio, rate;
     if (r.floor > 0) {
-        snprintf(text[1], sizeof text[1], "%.3f", r.floor * 1e3);
-        snprintf(text[2], sizeof text[2], "%.0f %%", r.floor / r.seconds * 100);
-        if (*bound == 'F') snprintf(text[3], sizeof text[3], "%.1f GFLOP/s", flops / r.seconds / 1e9);
-        else snprintf(text[3], sizeof text[3], "%.1f GB/s", bytes / r.seconds / 1e9);
+        floor = formatted("%.3f", r.floor * 1e3), ratio = formatted("%.0f %%", r.floor / r.seconds * 100);
+        rate = compute > bytes / bench.peak.bytes ? formatted("%.1f GFLOP/s", flops / r.seconds / 1e9)
+                                                  : formatted("%.1f GB/s", bytes / r.seconds / 1e9);
     }
-    printf("  %-36s %6s %10.3f %6.1f %% %10s %7s %8.3f   %s\n", r.name.c_str(), text[0], r.seconds * 1e3,
-           r.seconds / total * 100, text[1], text[2], std::max(0.0, r.seconds - r.floor) * 1e3, text[3]);
+    printf("  %-36s %6s %10.3f %6.1f %% %10s %7s %8.3f   %s\n", r.name.c_str(), calls.c_str(), r.seconds * 1e3,
+           r.seconds / total * 100, floor.c_str(), ratio.c_str(), std::max(0.0, r.seconds - r.floor) * 1e3,
+           rate.c_str());
 }
 
 void print(const Bench& bench, const std::string& what, int steps, const std::vector<ProfileRow>& rows) {
@@ -122,6 +121,5 @@ Status profile_generation(const Bench& bench, const Config& c, int rows) {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
     });
-    g.cache_free(cache);
     return {};
 }

@@ -30,10 +30,13 @@ struct Rows {
 
     Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads()) {}
-    ~Rows() {
-        for (auto [p, bytes] : held) op.release(p, bytes);
-    }
+    ~Rows() { free_all(); }
 
+    template <class X> X* allocate(int64_t bytes) {    // until free_all; null: not enough memory
+        void* p = op.allocate(bytes);
+        if (p) held.push_back({p, bytes});
+        return static_cast<X*>(p);
+    }
     // SETS arrays of n random numbers; null: not enough memory.
     template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
         std::array<X*, SETS> sets{};
@@ -45,10 +48,8 @@ struct Rows {
                 p = sets[0];
                 continue;
             }
-            const int64_t bytes = op.bytes(p, n);
-            p = static_cast<X*>(op.allocate(bytes));
+            p = allocate<X>(op.bytes(p, n));
             if (!p) return {};
-            held.push_back({p, bytes});
             std::vector<char> some(size_t(op.bytes(p, CHUNK)));
             from_floats(some.data(), op.element(p), host.data(), CHUNK);
             for (int64_t i = 0; i < n; i += CHUNK)
@@ -61,9 +62,8 @@ struct Rows {
         std::vector<int> host(static_cast<size_t>(n));
         for (int64_t i = 0; i < n; i++) host[size_t(i)] = int(philox(5, 1, uint64_t(i)).v[0] % uint32_t(V));
         for (int*& p : sets) {
-            p = static_cast<int*>(op.allocate(n * 4));
+            p = allocate<int>(n * 4);
             if (!p) return {};
-            held.push_back({p, n * 4});
             op.upload(p, host.data(), n * 4);
         }
         return sets;
@@ -260,13 +260,12 @@ void Rows::linear() {
 
 void print_head(const Bench& bench, const Config& c, int B, int S) {
     const Peaks& peak = bench.peak;
-    char arithmetic[48] = "";
-    if (peak.flops != peak.products)
-        snprintf(arithmetic, sizeof arithmetic, "%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9);
+    const std::string arithmetic =
+        peak.flops != peak.products ? formatted("%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9) : "";
     printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
            "%-46s %10s %10s %10s %8s %10s   ratio\n",
-           bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic, peak.bytes / 1e9,
-           B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
+           bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
+           peak.bytes / 1e9, B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
 }
 }    // namespace
 

@@ -25,10 +25,8 @@ struct Row {
     nlohmann::ordered_json value;
     std::string text = {};        // for people; empty: the value
 };
-struct Info {
-    std::vector<Row> rows;
-    Status status;                // if an error: the rows hold what was found before it
-};
+// A function of a kind of file adds its rows; where it fails they hold what was found before the error.
+typedef std::vector<Row> Rows;
 struct InfoOptions {
     bool devices = false;
     std::vector<std::string> paths;
@@ -42,11 +40,7 @@ Row count_row(const char* key, int64_t n) {
     return {key, n, n < 10000 ? std::to_string(n) : std::to_string(n) + " (" + human_count(double(n)) + ")"};
 }
 
-std::string hex(uint64_t n) {
-    char text[20];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)n);
-    return text;
-}
+std::string hex(uint64_t n) { return formatted("%016llx", (unsigned long long)n); }
 
 // All errors are printed; the first one decides the exit code.
 void add_error(Status* all, const Status& one) {
@@ -58,110 +52,99 @@ bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-Info shard_info(const std::string& path, const InfoOptions& o) {
-    Result<Shard> shard = shard_open(path, o.raw_u16);
-    if (!shard.ok()) return {{}, shard.status};
-    const Shard& s = shard.value;
+Status shard_info(const std::string& path, const InfoOptions& o, Rows& rows) {
+    const Shard s = TRY(shard_open(path, o.raw_u16));
     constexpr int64_t PIECE = 1 << 20;    // tokens
     std::vector<int> tokens(size_t(std::min(PIECE, s.tokens)));
     int largest = -1;
-    Info info;
-    info.rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
+    rows = {kind("shard"), count_row("tokens", s.tokens), {"token_bytes", s.token_bytes}, bytes_row(s.file_bytes)};
     if (s.tokenizer)    // the one that made it
-        info.rows.push_back({"tokenizer", {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
-                             std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
-    if (s.documents) info.rows.push_back(count_row("documents", s.documents));
-    for (int64_t first = 0; first < s.tokens && info.status.ok(); first += PIECE) {
+        rows.push_back({"tokenizer", {{"vocabulary", s.vocab}, {"fingerprint", hex(s.tokenizer)}},
+                        std::to_string(s.vocab) + " tokens, fingerprint " + hex(s.tokenizer)});
+    if (s.documents) rows.push_back(count_row("documents", s.documents));
+    for (int64_t first = 0; first < s.tokens; first += PIECE) {
         int64_t count = std::min(PIECE, s.tokens - first);
-        info.status = shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data());
-        if (info.status.ok()) largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
+        TRY(shard_read(s, first, count, o.vocab ? o.vocab : INT32_MAX, tokens.data()));
+        largest = std::max(largest, *std::max_element(tokens.begin(), tokens.begin() + count));
     }
-    if (info.status.ok() && s.tokens) info.rows.push_back({"largest_id", largest});
-    return info;
+    if (s.tokens) rows.push_back({"largest_id", largest});
+    return {};
 }
 
-Info safetensors_info(const std::string& path, int64_t bytes) {
-    Result<SafetensorsFile> file = SafetensorsFile::open(path);
-    if (!file.ok()) return {{}, file.status};
+Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
+    const SafetensorsFile file = TRY(SafetensorsFile::open(path));
     int64_t numbers = 0;
     std::set<std::string> types;
     bool moments = true;
-    for (const TensorEntry& e : file.value.entries()) {
+    for (const TensorEntry& e : file.entries()) {
         numbers += (e.end - e.begin) / (e.type == TensorType::f32 ? 4 : 2);
         moments &= e.name.starts_with("m.") || e.name.starts_with("v.");
         types.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
     }
-    std::string all;
-    for (const std::string& t : types) all += (all.empty() ? "" : " ") + t;
     const char* what = moments && numbers ? "optimizer state" : "safetensors";
-    return {{kind(what), {"tensors", file.value.entries().size()}, count_row("numbers", numbers),
-             {"types", types, all}, bytes_row(bytes)}, {}};
+    rows = {kind(what), {"tensors", file.entries().size()}, count_row("numbers", numbers),
+            {"types", types, join({types.begin(), types.end()}, " ")}, bytes_row(bytes)};
+    return {};
 }
 
-Info tokenizer_info(const std::string& path) {
-    Result<Tokenizer> t = Tokenizer::load(path);
-    if (!t.ok()) return {{}, t.status};
+Status tokenizer_info(const std::string& path, Rows& rows) {
+    const Tokenizer t = TRY(Tokenizer::load(path));
     int special = 0;
-    for (int id = 0; id < t.value.vocab_size(); id++) special += t.value.is_special(id);
-    return {{kind("tokenizer"), {"vocabulary", t.value.vocab_size()}, {"special_tokens", special},
-             {"end_of_text", t.value.end_of_text()}, {"fingerprint", hex(t.value.fingerprint())}}, {}};
+    for (int id = 0; id < t.vocab_size(); id++) special += t.is_special(id);
+    rows = {kind("tokenizer"), {"vocabulary", t.vocab_size()}, {"special_tokens", special},
+            {"end_of_text", t.end_of_text()}, {"fingerprint", hex(t.fingerprint())}};
+    return {};
 }
 
-std::vector<Row> model_rows(const Config& c) {
-    std::vector<Row> rows = {count_row("parameters", config_parameters(c)), {"shape", {}}};
-    std::vector<const ConfigRow*> shape;
+void add_model(const Config& c, Rows& rows) {
+    Row shape = {"shape", {}};
+    Rows sizes;
+    std::vector<const ConfigRow*> listed;
     for (const ConfigRow* row : config_listed(c)) {
         const int value = int(config_value(c, *row));
         if (row->member == ConfigRow::Member(&Config::T) || row->member == ConfigRow::Member(&Config::V)) {
-            rows.push_back({row->name, value});
+            sizes.push_back({row->name, value});
         } else {
-            rows[1].value[row->name] = value;
-            shape.push_back(row);
+            shape.value[row->name] = value;
+            listed.push_back(row);
         }
     }
-    rows[1].text = config_text(c, shape);
-    return rows;
+    shape.text = config_text(c, listed);
+    rows.insert(rows.end(), {count_row("parameters", config_parameters(c)), shape});
+    rows.insert(rows.end(), sizes.begin(), sizes.end());
 }
-Info config_info(const std::string& text, const std::string& path) {
-    Result<Config> config = config_parse(text, path);
-    Info info{{kind("model configuration")}, config.status};
-    if (!config.ok()) return info;
-    std::vector<Row> rows = model_rows(config.value);
-    info.rows.insert(info.rows.end(), rows.begin(), rows.end());
-    return info;
+Status config_info(const std::string& text, const std::string& path, Rows& rows) {
+    rows = {kind("model configuration")};
+    add_model(TRY(config_parse(text, path)), rows);
+    return {};
 }
-Info state_info(const std::string& text, const std::string& path) {
-    Result<TrainState> state = state_parse(text, path);
-    Info info{{kind("training state")}, state.status};
-    if (!state.ok()) return info;
-    const TrainState& s = state.value;
-    info.rows.insert(info.rows.end(), {count_row("step", s.step), count_row("tokens", s.tokens),
-                                       count_row("epoch", s.epoch), count_row("skipped_updates", s.skipped)});
-    return info;
+Status state_info(const std::string& text, const std::string& path, Rows& rows) {
+    rows = {kind("training state")};
+    const TrainState s = TRY(state_parse(text, path));
+    rows.insert(rows.end(), {count_row("step", s.step), count_row("tokens", s.tokens), count_row("epoch", s.epoch),
+                             count_row("skipped_updates", s.skipped)});
+    return {};
 }
 // run.toml: the options that say most about a run.
-Info toml_info(const std::string& text, const std::string& path) {
+Status toml_info(const std::string& text, const std::string& path, Rows& rows) {
     Result<std::vector<TomlSetting>> settings = toml_parse(text, path);
-    if (!settings.ok()) return {{}, {Exit::input, settings.status.message}};
-    Info info{{kind("run configuration"), {"options", settings.value.size()}}, {}};
+    if (!settings.ok()) return {Exit::input, settings.status.message};
+    rows = {kind("run configuration"), {"options", settings.value.size()}};
     for (const char* key : {"model", "from", "data", "val", "tokenizer", "out", "steps", "batch", "seq-len", "lr"})
         for (const TomlSetting& s : settings.value)
-            if (s.key == key && s.values.size() == 1 && !s.values[0].empty()) info.rows.push_back({key, s.values[0]});
-    return info;
+            if (s.key == key && s.values.size() == 1 && !s.values[0].empty()) rows.push_back({key, s.values[0]});
+    return {};
 }
 // A JSON file is recognized by its keys; if these say nothing, by its name, and the parser says what is missing.
-Info json_info(const std::string& path) {
-    Result<std::string> text = read_file(path, 256 << 20);
-    if (!text.ok()) return {{}, text.status};
-    Result<nlohmann::json> parsed = json_parse(text.value, path, 64);
-    if (!parsed.ok()) return {{}, parsed.status};
-    const nlohmann::json& j = parsed.value;
+Status json_info(const std::string& path, Rows& rows) {
+    const std::string text = TRY(read_file(path, 256 << 20));
+    const nlohmann::json j = TRY(json_parse(text, path, 64));
     auto has = [&](const char* key) { return j.is_object() && j.contains(key); };
     auto named = [&](const char* name) { return std::filesystem::path(path).filename() == name; };
-    if (has("model") || named("tokenizer.json")) return tokenizer_info(path);
-    if (has("metrics_bytes") || named("state.json")) return state_info(text.value, path);
-    if (has("model_type") || has("n_embd") || named("config.json")) return config_info(text.value, path);
-    return {{}, fail(Exit::input, "%s: JSON, but none of tokenizer.json, config.json and state.json", path.c_str())};
+    if (has("model") || named("tokenizer.json")) return tokenizer_info(path, rows);
+    if (has("metrics_bytes") || named("state.json")) return state_info(text, path, rows);
+    if (has("model_type") || has("n_embd") || named("config.json")) return config_info(text, path, rows);
+    return fail(Exit::input, "%s: JSON, but none of tokenizer.json, config.json and state.json", path.c_str());
 }
 
 // ---- metrics --------------------------------------------------------------------------------------------------------
@@ -185,31 +168,26 @@ Status read_losses(const std::string& path, Losses* l) {
     });
 }
 Row loss_row(const char* key, double loss, int64_t step) {
-    char text[64];
-    snprintf(text, sizeof text, "%.4f at step %lld", loss, (long long)step);
-    return {key, {{"loss", loss}, {"step", step}}, text};
+    return {key, {{"loss", loss}, {"step", step}}, formatted("%.4f at step %lld", loss, (long long)step)};
 }
-std::vector<Row> loss_rows(const Losses& l) {
-    std::vector<Row> rows;
+void add_losses(const Losses& l, Rows& rows) {
     if (std::isfinite(l.loss)) rows.push_back(loss_row("last_loss", l.loss, l.last));
     if (std::isfinite(l.val)) rows.push_back(loss_row("last_validation", l.val, l.val_step));
     if (std::isfinite(l.best)) rows.push_back(loss_row("best_validation", l.best, l.best_step));
-    return rows;
 }
-Info metrics_info(const std::string& path) {
+Status metrics_info(const std::string& path, Rows& rows) {
     Losses l;
-    Info info{{kind("metrics")}, read_losses(path, &l)};
+    Status status = read_losses(path, &l);
     std::string steps = std::to_string(l.first) + " to " + std::to_string(l.last);
-    info.rows.push_back(count_row("rows", l.rows));
-    if (l.rows) info.rows.push_back({"steps", {l.first, l.last}, steps});
-    std::vector<Row> losses = loss_rows(l);
-    info.rows.insert(info.rows.end(), losses.begin(), losses.end());
-    return info;
+    rows = {kind("metrics"), count_row("rows", l.rows)};
+    if (l.rows) rows.push_back({"steps", {l.first, l.last}, steps});
+    add_losses(l, rows);
+    return status;
 }
 
 // ---- any file -------------------------------------------------------------------------------------------------------
 
-Info unknown_file(const std::string& path, std::string_view head) {
+Status unknown_file(const std::string& path, std::string_view head) {
     std::string what = head.empty() ? "an empty file" : not_text(head);
     size_t hint = std::min(what.find(';'), what.find(", no text"));
     if (Result<TextFile> text = TextFile::open(path); !head.empty() && text.ok()) {
@@ -217,73 +195,67 @@ Info unknown_file(const std::string& path, std::string_view head) {
                "text (flatgpt tokenize makes shards of it)";
         hint = what.size();
     }
-    return {{}, fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
-                     "config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of "
-                     "runs", path.c_str(), what.substr(0, hint).c_str())};
+    return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
+                "config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of runs",
+                path.c_str(), what.substr(0, hint).c_str());
 }
 
 // A file is recognized by its first bytes; if these say nothing, by its name, and the parser says what is wrong.
-Info file_info(const std::string& path, const InfoOptions& o) {
-    Result<File> file = File::open(path);
-    if (!file.ok()) return {{}, file.status};
-    std::string head(size_t(std::min<int64_t>(4096, file.value.bytes())), '\0');
-    if (Status s = file.value.read(0, head.data(), int64_t(head.size())); !s.ok()) return {{}, s};
-    if (o.raw_u16) return shard_info(path, o);
+Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
+    const File file = TRY(File::open(path));
+    std::string head(size_t(std::min<int64_t>(4096, file.bytes())), '\0');
+    TRY(file.read(0, head.data(), int64_t(head.size())));
+    if (o.raw_u16) return shard_info(path, o, rows);
     bool safetensors = head.size() > 8 && head[7] == 0 && head[8] == '{';    // a length, then JSON
-    if (safetensors || path.ends_with(".safetensors")) return safetensors_info(path, file.value.bytes());
+    if (safetensors || path.ends_with(".safetensors")) return safetensors_info(path, file.bytes(), rows);
     if (path.ends_with(".jsonl")) {
         bool metrics = head.starts_with("{\"step\"") || path.ends_with("metrics.jsonl");
-        return metrics ? metrics_info(path) : unknown_file(path, head);
+        return metrics ? metrics_info(path, rows) : unknown_file(path, head);
     }
-    if (head.starts_with('{') || path.ends_with(".json")) return json_info(path);
-    if (path.ends_with(".toml")) {
-        Result<std::string> text = read_file(path, 16 << 20);
-        return text.ok() ? toml_info(text.value, path) : Info{{}, text.status};
-    }
-    return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o) : unknown_file(path, head);
+    if (head.starts_with('{') || path.ends_with(".json")) return json_info(path, rows);
+    if (path.ends_with(".toml")) return toml_info(TRY(read_file(path, 16 << 20)), path, rows);
+    return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o, rows) : unknown_file(path, head);
 }
 
 // ---- directories ----------------------------------------------------------------------------------------------------
 
-Info checkpoint_info(const std::string& dir) {
-    Info info{{kind("checkpoint")}, checkpoint_verify(dir)};
-    if (!info.status.ok()) return info;
-    Result<Config> config = checkpoint_config(dir);
-    Result<Tokenizer> tokenizer = checkpoint_tokenizer(dir);
-    bool ours = exists(dir + "/state.json");
-    Result<TrainState> state = ours ? checkpoint_state(dir) : Result<TrainState>(TrainState{});
-    for (const Status& s : {config.status, tokenizer.status, state.status})
-        if (!s.ok()) return {info.rows, s};
-    std::vector<Row> rows = model_rows(config.value);
-    if (tokenizer.value.vocab_size()) rows.push_back({"tokenizer", tokenizer.value.vocab_size()});
-    if (ours) rows.insert(rows.end(), {count_row("step", state.value.step), count_row("tokens", state.value.tokens)});
+Status checkpoint_info(const std::string& dir, Rows& rows) {
+    rows = {kind("checkpoint")};
+    TRY(checkpoint_verify(dir));
+    const Config config = TRY(checkpoint_config(dir));
+    const Tokenizer tokenizer = TRY(checkpoint_tokenizer(dir));
+    const bool ours = exists(dir + "/state.json");
+    const TrainState state = TRY(ours ? checkpoint_state(dir) : TrainState{});
+    add_model(config, rows);
+    if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
+    if (ours) rows.insert(rows.end(), {count_row("step", state.step), count_row("tokens", state.tokens)});
     rows.push_back({"checksums", ours ? "verified" : "none"});
-    info.rows.insert(info.rows.end(), rows.begin(), rows.end());
-    return info;
+    return {};
 }
 
 // Every checkpoint of the run, and more about the newest whole one. For a run without any yet, its losses.
-Info run_info(const std::string& run) {
+Status run_info(const std::string& run, Rows& rows) {
     std::vector<std::string> dirs = checkpoint_list(run);
-    Info info, newest;
+    Status status;
+    Rows newest;
     Losses losses;
-    if (exists(run + "/metrics.jsonl")) add_error(&info.status, read_losses(run, &losses));
-    std::vector<Row> loss = loss_rows(losses);
+    if (exists(run + "/metrics.jsonl")) add_error(&status, read_losses(run, &losses));
     std::string name;
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
-        Info one = checkpoint_info(*dir);
-        if (!one.status.ok()) add_error(&info.status, one.status);
-        else if (name.empty()) name = *dir, newest = one;
+        Rows one;
+        const Status s = checkpoint_info(*dir, one);
+        add_error(&status, s);
+        if (s.ok() && name.empty()) name = *dir, newest = one;
     }
-    if (name.empty() && (!dirs.empty() || losses.rows == 0)) return {{}, checkpoint_find(run, nullptr).status};
-    info.rows = {kind("run"), {"checkpoints", dirs.size()}};
-    if (name.empty()) info.rows.push_back(count_row("step", losses.last));
+    if (name.empty() && (!dirs.empty() || losses.rows == 0)) return checkpoint_find(run, nullptr).status;
+    rows = {kind("run"), {"checkpoints", dirs.size()}};
+    if (name.empty()) rows.push_back(count_row("step", losses.last));
     else {
-        info.rows.push_back({"newest", name});
-        info.rows.insert(info.rows.end(), newest.rows.begin() + 1, newest.rows.end());
+        rows.push_back({"newest", name});
+        rows.insert(rows.end(), newest.begin() + 1, newest.end());
     }
-    info.rows.insert(info.rows.end(), loss.begin(), loss.end());
-    return info;
+    add_losses(losses, rows);
+    return status;
 }
 
 bool is_run(const std::string& dir) {
@@ -300,8 +272,8 @@ std::vector<std::string> runs_in(const std::string& dir) {
     return runs;
 }
 // One line per run, from its metrics and the names of its checkpoints, which are not read.
-Info runs_info(const std::string& dir, const std::vector<std::string>& runs) {
-    Info info{{kind("runs")}, {}};
+Status runs_info(const std::string& dir, const std::vector<std::string>& runs, Rows& rows) {
+    Status status;
     nlohmann::ordered_json list = nlohmann::ordered_json::array();
     std::string text = std::to_string(runs.size());
     size_t widest = 0;
@@ -311,49 +283,47 @@ Info runs_info(const std::string& dir, const std::vector<std::string>& runs) {
         const std::string path = dir + "/" + run;
         std::vector<std::string> checkpoints = checkpoint_list(path);
         Losses l;
-        if (exists(path + "/metrics.jsonl")) add_error(&info.status, read_losses(path, &l));
+        if (exists(path + "/metrics.jsonl")) add_error(&status, read_losses(path, &l));
         std::string newest = checkpoints.empty() ? "" : std::filesystem::path(checkpoints.back()).filename().string();
         list.push_back({{"name", run}, {"step", l.last}, {"loss", number(l.loss)}, {"val_loss", number(l.val)},
                         {"newest", newest}});
-        char line[160];
-        int n = snprintf(line, sizeof line, "  step %lld", (long long)l.last);
-        if (std::isfinite(l.loss)) n += snprintf(line + n, sizeof line - size_t(n), ", loss %.4f", l.loss);
-        if (std::isfinite(l.val)) n += snprintf(line + n, sizeof line - size_t(n), ", validation %.4f", l.val);
-        text += "\n    " + run + std::string(widest - run.size(), ' ') + line +
-                (newest.empty() ? ", no checkpoint" : ", newest " + newest);
+        text += "\n    " + run + std::string(widest - run.size(), ' ') + "  step " + std::to_string(l.last);
+        if (std::isfinite(l.loss)) text += formatted(", loss %.4f", l.loss);
+        if (std::isfinite(l.val)) text += formatted(", validation %.4f", l.val);
+        text += newest.empty() ? ", no checkpoint" : ", newest " + newest;
     }
-    info.rows.push_back({"runs", list, text});
-    return info;
+    rows = {kind("runs"), {"runs", list, text}};
+    return status;
 }
 
-Info info_of(const std::string& path, const InfoOptions& o) {
+Status info_of(const std::string& path, const InfoOptions& o, Rows& rows) {
     struct stat s;
     const bool there = stat(path.c_str(), &s) == 0;
-    if (!there && errno == ENOENT) return {{}, checkpoint_find(path, nullptr).status};    // a Hub name gets its hint
-    if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o);
-    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) return checkpoint_info(path);
+    if (!there && errno == ENOENT) return checkpoint_find(path, nullptr).status;    // a Hub name gets its hint
+    if (!there || !S_ISDIR(s.st_mode)) return file_info(path, o, rows);
+    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) return checkpoint_info(path, rows);
     std::vector<std::string> runs = is_run(path) ? std::vector<std::string>{} : runs_in(path);
-    return runs.empty() ? run_info(path) : runs_info(path, runs);
+    return runs.empty() ? run_info(path, rows) : runs_info(path, runs, rows);
 }
 
-void print(const std::string& path, const Info& info, bool json) {
+void print(const std::string& path, const Rows& rows, const Status& status, bool json) {
     if (json) {
         nlohmann::ordered_json j = {{"path", path}};
-        for (const Row& row : info.rows) j[row.key] = row.value;
-        if (!info.status.ok()) j["error"] = info.status.message;
+        for (const Row& row : rows) j[row.key] = row.value;
+        if (!status.ok()) j["error"] = status.message;
         puts(j.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
         return;
     }
-    if (info.rows.empty()) return;    // the error says it all
+    if (rows.empty()) return;    // the error says it all
     puts(escape_control(path).c_str());
-    for (const Row& row : info.rows) {
+    for (const Row& row : rows) {
         std::string key = row.key;
         std::replace(key.begin(), key.end(), '_', ' ');
         std::string value = row.value.is_string() ? row.value.get<std::string>() : row.value.dump();
         std::string text = row.text.empty() ? value : row.text;
         printf("  %-16s%s\n", key.c_str(), escape_control(text).c_str());
     }
-    if (!info.status.ok()) puts("  damaged");
+    if (!status.ok()) puts("  damaged");
 }
 }   // namespace
 
@@ -372,9 +342,10 @@ Command info_command() {
                     return fail(Exit::usage, "PATH is required: a file or a directory; or --devices");
                 if (o->devices) fputs(describe_devices().c_str(), stdout);
                 for (const std::string& path : o->paths) {
-                    Info info = info_of(path, *o);
-                    print(path, info, o->json);
-                    add_error(&status, info.status);
+                    Rows rows;
+                    const Status one = info_of(path, *o, rows);
+                    print(path, rows, one, o->json);
+                    add_error(&status, one);
                 }
                 return status;
             }};

@@ -1,6 +1,5 @@
 // plot.cpp - `flatgpt plot`: the loss curves of runs as braille dots in the terminal, or all metrics as CSV.
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <unistd.h>
 
@@ -29,7 +28,7 @@ struct Curve {
 Result<Curve> read_curve(const std::string& run) {
     Curve curve;
     curve.name = run;
-    Status status = read_metrics(run, [&](const Json& object, const std::string& where) {
+    TRY(read_metrics(run, [&](const Json& object, const std::string& where) {
         JsonFields fields{object, where};
         double step, loss = NAN, val = NAN;
         TRY(fields.get("step", &step, 0, 1e15));
@@ -38,8 +37,7 @@ Result<Curve> read_curve(const std::string& run) {
         if (std::isfinite(loss)) curve.train.push_back({step, loss});
         if (std::isfinite(val)) curve.val.push_back({step, val});
         return Status{};
-    });
-    if (!status.ok()) return status;
+    }));
     if (curve.train.empty() && curve.val.empty())
         return fail(Exit::input, "%s: no losses in it yet", escape_control(run).c_str());
     return curve;
@@ -52,9 +50,7 @@ Status print_csv(const Strings& runs) {
         for (char c : text) out += c == '"' ? "\"\"" : std::string{c};
         return out + "\"";
     };
-    std::string header = "run";
-    for (auto& c : columns) header += "," + c;
-    puts(header.c_str());
+    puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
         TRY(read_metrics(run, [&](const Json& object, const std::string&) {
             std::string line = quoted(run);
@@ -128,11 +124,7 @@ int hue(size_t run) {
     static const int colors[] = {36, 33, 35, 32, 34, 31};
     return colors[run % 6];
 }
-std::string number(double x) {
-    char text[32];
-    snprintf(text, sizeof text, "%.6g", x);
-    return text;
-}
+std::string number(double x) { return formatted("%.6g", x); }
 // Where an axis is labelled: multiples of 1, 2 or 5 times a power of ten, about `count` of them.
 std::vector<double> ticks(double low, double high, int count) {
     double raw = (high - low) / std::max(count, 1), power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -200,15 +192,10 @@ void print_legend(const Curve& c, const std::vector<Point>& train, size_t run, b
     if (colors) text = "\x1b[" + std::to_string(hue(run)) + "m" + text + "⠒⠒\x1b[0m";
     else text += "⠒⠒";
     text += " " + escape_control(c.name) + ":";
-    char part[96];
-    if (!train.empty()) {
-        snprintf(part, sizeof part, " loss %.4g at step %.0f", train.back().y, train.back().x);
-        text += part;
-    }
+    if (!train.empty()) text += formatted(" loss %.4g at step %.0f", train.back().y, train.back().x);
     if (!c.val.empty()) {
         auto best = std::min_element(c.val.begin(), c.val.end(), [](auto& a, auto& b) { return a.y < b.y; });
-        snprintf(part, sizeof part, "; ● val %.4g, lowest %.4g at step %.0f", c.val.back().y, best->y, best->x);
-        text += part;
+        text += formatted("; ● val %.4g, lowest %.4g at step %.0f", c.val.back().y, best->y, best->x);
     }
     puts(text.c_str());
 }
@@ -261,11 +248,7 @@ Command plot_command() {
             .run = [o] {
                 if (o->csv) return print_csv(o->runs);
                 std::vector<Curve> curves;
-                for (auto& run : o->runs) {
-                    Result<Curve> curve = read_curve(run);
-                    if (!curve.ok()) return curve.status;
-                    curves.push_back(std::move(curve.value));
-                }
+                for (auto& run : o->runs) curves.push_back(TRY(read_curve(run)));
                 draw(curves, *o);
                 return Status{};
             }};

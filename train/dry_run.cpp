@@ -1,6 +1,5 @@
 // dry_run.cpp - `flatgpt train --dry-run`: what a run would take, and what its ranks would send and wait for.
 #include <algorithm>
-#include <cmath>
 
 #include "layers/peaks.h"
 #include "model/forecast.h"
@@ -27,9 +26,8 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
         if (x.transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
     // The libraries take theirs when they first work: a pass of a toy shows how much.
-    Result<Device> toy = open_device(t.o.device, true);
-    TRY(toy.status);
-    Model& g = *toy.value.model;
+    Device toy = TRY(open_device(t.o.device, true));
+    Model& g = *toy.model;
     TRY(g.allocate({256, 256, 1, 4, 256}, {Use::train, 1, 256}));
     g.init(1);
     const std::vector<int> zeros(256);
@@ -37,7 +35,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     g.forward();
     g.loss(true, 1.0f / 256);
     g.backward();
-    toy.value.model.reset();
+    toy.model.reset();
     rows.push_back({"program, libraries, tokenizer, batches", resident_bytes()});
     return {};
 }
@@ -97,14 +95,10 @@ std::string decimal_bytes(double n) {
     static const char* const units[] = {"kB", "MB", "GB", "TB"};
     int unit = 0;
     for (n /= 1e3; n >= 1e3 && unit < 3; n /= 1e3) unit++;
-    char text[32];
-    snprintf(text, sizeof text, "%.1f %s", n, units[unit]);
-    return text;
+    return formatted("%.1f %s", n, units[unit]);
 }
 std::string duration(double seconds) {
-    char text[32];
-    snprintf(text, sizeof text, seconds < 1 ? "%.1f ms" : "%.2f s", seconds < 1 ? 1e3 * seconds : seconds);
-    return text;
+    return seconds < 1 ? formatted("%.1f ms", 1e3 * seconds) : formatted("%.2f s", seconds);
 }
 
 void print_ranks(const Trainer& t) {
@@ -118,12 +112,10 @@ void print_ranks(const Trainer& t) {
     printf("on the wire   each rank sends %s a step in %d collectives: gradients as %s%s\n",
            decimal_bytes(f.sent()).c_str(), f.collectives, w.plan.wire == Element::bf16 ? "bf16" : "fp32",
            of_zero(" " + decimal_bytes(f.gradients) + ", parameters " + decimal_bytes(f.parameters)).c_str());
-    char links[128];
-    if (nodes == 1) snprintf(links, sizeof links, "%.4g GB/s", k.inside / 1e9);
-    else if (node == 1) snprintf(links, sizeof links, "%.4g GB/s", k.outside / 1e9);
-    else snprintf(links, sizeof links, "%.4g GB/s to other machines, %.4g within", k.outside / 1e9, k.inside / 1e9);
-    printf("to hide       %s of sending at %s, behind %s of work at %.3g TFLOP/s\n", duration(f.sending).c_str(), links,
-           duration(f.work).c_str(), k.flops / 1e12);
+    std::string links = formatted("%.4g GB/s", (nodes == 1 ? k.inside : k.outside) / 1e9);
+    if (nodes > 1 && node > 1) links += formatted(" to other machines, %.4g within", k.inside / 1e9);
+    printf("to hide       %s of sending at %s, behind %s of work at %.3g TFLOP/s\n", duration(f.sending).c_str(),
+           links.c_str(), duration(f.work).c_str(), k.flops / 1e12);
     printf("efficiency    %.1f %%: %s a step, %s of it waiting for gradients%s; %s tokens/s in all\n",
            100 * f.efficiency(), duration(f.step()).c_str(), duration(f.waiting_for_gradients).c_str(),
            of_zero(", " + duration(f.waiting_for_parameters) + " for parameters").c_str(),
@@ -140,19 +132,16 @@ Status Trainer::dry_run() {
            config_text(config, config_listed(config)).c_str());
     printf("data          %s tokens in %zu shards, %lld windows of %d\n", human_count(double(data.tokens())).c_str(),
            data.shards().size(), (long long)data.samples(), o.seq_len);
-    char by_ranks[32] = "";
-    if (plan.ranks > 1) snprintf(by_ranks, sizeof by_ranks, " x %d (ranks)", plan.ranks);
+    const std::string by_ranks = plan.ranks > 1 ? formatted(" x %d (ranks)", plan.ranks) : "";
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s; %lld steps = %s tokens, %.2f epochs\n",
-           (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks, (long long)o.steps,
+           (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks.c_str(), (long long)o.steps,
            human_count(double(o.total_batch) * double(o.steps)).c_str(),
            double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
     const double flops = training_flops(device.model->op, config, o.seq_len);
     printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
            flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
-    Result<std::vector<MemoryRow>> memory = count_memory(device.model->op, config, plan);
-    TRY(memory.status);
-    std::vector<MemoryRow>& rows = memory.value;
+    std::vector<MemoryRow> rows = TRY(count_memory(device.model->op, config, plan));
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});
     if (device.gpu) rows.push_back({device.planned ? "the driver (a guess)" : "the driver", device.context_bytes});
     else TRY(add_cpu_rows(*this, rows));

@@ -7,8 +7,8 @@
 // ---- the rows, in the order of --help -------------------------------------------------------------------------------
 
 namespace {
-FlagGroup common_flags(TrainOptions& o) {
-    return {"Common", {
+std::vector<FlagGroup> run_flags(TrainOptions& o) {
+    return {{"Common", {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
          "commas", 0, 0, {}, true},
         {"--val", &o.val, "validation shards, given in the same way"},
@@ -24,18 +24,12 @@ FlagGroup common_flags(TrainOptions& o) {
          1 << 20},
         {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
-    }};
-}
-FlagGroup data_flags(TrainOptions& o) {
-    return {"Data", {
+    }}, {"Model", config_flags(o.shape)}, {"Data", {
         {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
         {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
          "accumulate); 0: exactly that", 0, 1e12},
         {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
-    }};
-}
-FlagGroup schedule_flags(TrainOptions& o) {
-    return {"Schedule and optimizer", {
+    }}, {"Schedule and optimizer", {
         {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
         {"--lr-schedule", &o.lr_schedule, "how the learning rate falls after the warm-up (wsd: only over the last "
          "fifth of the steps)", 0, 0, {"cosine", "linear", "constant", "wsd"}},
@@ -47,10 +41,7 @@ FlagGroup schedule_flags(TrainOptions& o) {
         {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
          "last 128; 0: never", 0, 1e9},
         {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
-    }};
-}
-FlagGroup measure_flags(TrainOptions& o) {
-    return {"Validation and samples", {
+    }}, {"Validation and samples", {
         {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
         {"--eval-tokens", &o.eval_tokens, "tokens per validation, spread evenly over the shards, the same each time; "
          "0: all", 0, 1e12},
@@ -58,29 +49,15 @@ FlagGroup measure_flags(TrainOptions& o) {
         {"--sample-every", &o.sample_every, "steps between samples; 0: none", 0, 1e12},
         {"--sample-prompt", &o.sample_prompt, "text that a sample continues; none: begin a new document"},
         {"--sample-tokens", &o.sample_tokens, "tokens per sample", 1, 1e6},
-    }};
-}
-FlagGroup checkpoint_flags(TrainOptions& o) {
-    return {"Checkpoints", {
+    }}, {"Checkpoints", {
         {"--save-minutes", &o.save_minutes, "minutes between checkpoints; 0: never by time", 0, 1e6},
         {"--save-every", &o.save_every, "steps between checkpoints; 0: never by steps", 0, 1e12},
         {"--keep", &o.keep, "checkpoints to keep; 0: all", 0, 1e6},
         {"--keep-best", &o.keep_best, "with --val: also keep the checkpoint with the lowest validation loss"},
-    }};
+    }}};
 }
-FlagGroup device_and_memory_flags(TrainOptions& o) {
-    FlagGroup group = {"Device and memory", {
-        {"--recompute", &o.recompute, "save memory: what the backward pass computes again instead of storing it: "
-         "nothing; norms and GELU (cheap); whole blocks", 0, 0, {"none", "cheap", "blocks"}},
-        {"--stochastic-rounding", &o.stochastic_rounding, "in bf16: keep no fp32 copy of the weights, round their "
-         "updates stochastically"},
-    }};
-    const std::vector<Flag> device = device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32");
-    group.rows.insert(group.rows.begin(), device.begin(), device.end());
-    return group;
-}
-FlagGroup rank_flags(TrainOptions& o) {
-    return {"Ranks", {
+std::vector<FlagGroup> machine_flags(TrainOptions& o) {
+    return {{"Ranks", {
         {"--rank", &o.comm.rank, "this process's number among --ranks; -1: from mpirun, srun or torchrun", -1, 1e6},
         {"--ranks", &o.comm.ranks, "number of processes, each with a device; 0: from the launcher", 0, 1e6},
         {"--local-rank", &o.comm.local_rank, "this process's number on its machine; -1: from the launcher", -1, 1e5},
@@ -90,10 +67,14 @@ FlagGroup rank_flags(TrainOptions& o) {
         {"--zero", &o.zero, "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
          "state, 2 also the gradients", 0, 2},
         {"--reduce-dtype", &o.reduce_dtype, "type in which gradients travel between ranks", 0, 0, {"fp32", "bf16"}},
-    }};
-}
-FlagGroup planning_flags(TrainOptions& o) {
-    return {"Planning", {
+    }},
+            {"Device and memory", device_flags(o.device, "bf16 on a GPU and where the CPU multiplies it, else fp32")},
+            {"Device and memory", {
+        {"--recompute", &o.recompute, "save memory: what the backward pass computes again instead of storing it: "
+         "nothing; norms and GELU (cheap); whole blocks", 0, 0, {"none", "cheap", "blocks"}},
+        {"--stochastic-rounding", &o.stochastic_rounding, "in bf16: keep no fp32 copy of the weights, round their "
+         "updates stochastically"},
+    }}, {"Planning", {
         {"--dry-run", &o.dry_run, "print parameters, memory, tokens and FLOPs per step, with --ranks also what they "
          "would send and wait for; then stop"},
         {"--gpu", &o.gpu, "with --dry-run: the GPU to plan for, here or not: " + gpu_names()},
@@ -102,7 +83,7 @@ FlagGroup planning_flags(TrainOptions& o) {
          "CPUs (400 and 10 Gb/s)", 0, 1e6},
         {"--tflops", &o.tflops, "with --dry-run: TFLOP/s of a rank; 0: 45 % of a GPU's peak, 60 % of the peak "
          "measured on this CPU", 0, 1e6},
-    }};
+    }}};
 }
 }    // namespace
 
@@ -126,16 +107,12 @@ static Status check_flags(const TrainOptions& o) {
 
 Command train_command() {
     auto o = std::make_shared<TrainOptions>();
-    Command c{"train",
-              "Train a GPT on token shards, from scratch or from a checkpoint.",
+    Command c{"train", "Train a GPT on token shards, from scratch or from a checkpoint.",
               "flatgpt train --data 'tokens/austen_train_*.bin' --val 'tokens/austen_val_*.bin' --tokenizer tok.json "
-              "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3",
-              {},
-              {},
-              nullptr};
-    c.flags = flag_groups({common_flags(*o), {"Model", config_flags(o->shape)}, data_flags(*o), schedule_flags(*o),
-                           measure_flags(*o), checkpoint_flags(*o), rank_flags(*o), device_and_memory_flags(*o),
-                           planning_flags(*o)});
+              "--model d6 --out runs/a --batch 8 --seq-len 256 --steps 500 --lr 1e-3"};
+    c.flags = flag_groups(run_flags(*o));
+    const std::vector<Flag> machine = flag_groups(machine_flags(*o));
+    c.flags.insert(c.flags.end(), machine.begin(), machine.end());
     c.resolved = &o->resolved;
     c.retired = {"eval-batches"};
     c.run = [o] {

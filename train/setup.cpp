@@ -9,7 +9,8 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
-#include <memory>
+#include <fstream>
+#include <sstream>
 
 #include "base/file.h"
 #include "model/gpu_plan.h"
@@ -17,12 +18,9 @@
 #include "train.h"
 
 int64_t resident_bytes() {
-    long pages = 0, resident = 0;
-    FILE* f = fopen("/proc/self/statm", "r");
-    if (!f) return 0;
-    int got = fscanf(f, "%ld %ld", &pages, &resident);
-    fclose(f);
-    return got == 2 ? resident * sysconf(_SC_PAGESIZE) : 0;
+    int64_t pages = 0, resident = 0;
+    std::ifstream("/proc/self/statm") >> pages >> resident;
+    return resident * sysconf(_SC_PAGESIZE);
 }
 
 Trainer::~Trainer() {
@@ -32,13 +30,11 @@ Trainer::~Trainer() {
 
 // TOML without some of its rows.
 static std::string without(const std::string& toml, const std::vector<std::string>& keys) {
+    std::istringstream rows(toml);
     std::string rest;
-    for (size_t at = 0, end; at < toml.size(); at = end) {
-        end = std::min(toml.find('\n', at), toml.size() - 1) + 1;
-        const std::string row = toml.substr(at, end - at);
+    for (std::string row; std::getline(rows, row);)
         if (std::none_of(keys.begin(), keys.end(), [&](const std::string& k) { return row.starts_with(k + " = "); }))
-            rest += row;
-    }
+            rest += row + "\n";
     return rest;
 }
 
@@ -53,11 +49,9 @@ static std::string lock_holder(const std::string& path) {
 Status Trainer::same_everywhere(const std::string& text) {
     if (!ranks.watch) return {};
     auto lines = [](const std::string& all) {
+        std::istringstream in(all);
         std::vector<std::string> out;
-        for (size_t at = 0, end; at < all.size(); at = end + 1) {
-            end = std::min(all.find('\n', at), all.size());
-            out.push_back(all.substr(at, end - at));
-        }
+        for (std::string line; std::getline(in, line);) out.push_back(line);
         return out;
     };
     const std::vector<std::string> all = ranks.watch->gather(text), mine = lines(text);
@@ -81,21 +75,16 @@ Status Trainer::same_configuration() {
     uint64_t binary = HASH_START;
     Result<std::string> exe = read_file("/proc/self/exe", int64_t(1) << 32);
     if (exe.ok()) binary = hash_words(binary, exe.value.data(), int64_t(exe.value.size()));
-    char line[64];
-    snprintf(line, sizeof line, "binary = %016llx\n", (unsigned long long)binary);
-    return same_everywhere(line + without(o.resolved, {"threads"}));
+    return same_everywhere(formatted("binary = %016llx\n", (unsigned long long)binary) +
+                           without(o.resolved, {"threads"}));
 }
 
 Status Trainer::same_start() {
     if (!ranks.watch) return {};
-    auto hash = [](const char* name, uint64_t h) {
-        char row[64];
-        snprintf(row, sizeof row, "%s = %016llx\n", name, (unsigned long long)h);
-        return std::string(row);
-    };
-    return same_everywhere("step = " + std::to_string(state.step) + "\n" + hash("data", data.fingerprint()) +
-                           hash("validation", o.val.empty() ? 0 : val.fingerprint()) +
-                           hash("weights", device.model->shards.hash()));
+    return same_everywhere(formatted("step = %lld\ndata = %016llx\nvalidation = %016llx\nweights = %016llx\n",
+                                     (long long)state.step, (unsigned long long)data.fingerprint(),
+                                     (unsigned long long)(o.val.empty() ? 0 : val.fingerprint()),
+                                     (unsigned long long)device.model->shards.hash()));
 }
 
 // A GPU's library is asked which algorithm is fastest when a shape first comes: here, by rank 0 alone.
@@ -260,14 +249,10 @@ Status Trainer::open_data() {
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
     l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
-    Result<Loader> opened = Loader::open(l);
-    TRY(opened.status);
-    data = std::move(opened.value);
+    data = TRY(Loader::open(l));
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
-        Result<Loader> v = Loader::open(l);
-        TRY(v.status);
-        val = std::move(v.value);
+        val = TRY(Loader::open(l));
         const uint64_t measured_on[] = {val.fingerprint(), uint64_t(val.samples())};
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));

@@ -4,6 +4,7 @@
 #include <climits>
 #include <filesystem>
 #include <map>
+#include <sstream>
 
 #include "train.h"
 
@@ -16,8 +17,7 @@ Result<std::string> Trainer::newest(const std::string& path) {
 }
 
 Status Trainer::find_start() {
-    Status found = ranks.first() ? look_for_start() : Status{};
-    TRY(agreed(found));
+    TRY(agreed(ranks.first() ? look_for_start() : Status{}));
     if (!ranks.watch) return {};
     start = ranks.watch->broadcast(start);
     resuming = ranks.watch->broadcast(resuming ? "yes" : "") == "yes";
@@ -28,9 +28,7 @@ Status Trainer::look_for_start() {
     resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
-    Result<std::string> found = newest(path);
-    TRY(found.status);
-    start = found.value;
+    start = TRY(newest(path));
     // Checkpoints of another future would be pruned against this one's, and resumed in its place.
     const std::vector<std::string> mine = checkpoint_list(o.out);
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
@@ -42,13 +40,11 @@ Status Trainer::look_for_start() {
 
 namespace {
 std::map<std::string, std::string> rows_of(const std::string& toml) {
+    std::istringstream lines(toml);
     std::map<std::string, std::string> rows;
-    for (size_t at = 0, end; at < toml.size(); at = end + 1) {
-        end = std::min(toml.find('\n', at), toml.size());
-        const std::string row = toml.substr(at, end - at);
+    for (std::string row; std::getline(lines, row);)
         if (const size_t equals = row.find(" = "); equals != std::string::npos)
             rows[row.substr(0, equals)] = row.substr(equals + 3);
-    }
     return rows;
 }
 // "batch 4 -> 8, lr 0.001 -> 0.0005": options of the run that are others now than when the checkpoint was written.
@@ -72,17 +68,14 @@ Status Trainer::choose_model() {
     std::string base = start;
     Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
     if (directory && !resuming) {
-        Result<std::string> found = newest(o.model);
-        TRY(found.status);
-        if (base.empty()) base = found.value;
-        named = checkpoint_config(found.value);
+        const std::string found = TRY(newest(o.model));
+        if (base.empty()) base = found;
+        named = checkpoint_config(found);
     } else if (!directory && !o.model.empty()) {
         named = config_named(o.model);
     }
     if (!resuming && !o.model.empty()) TRY(named.status);
-    Result<Config> found = base.empty() ? named : checkpoint_config(base);
-    TRY(found.status);
-    config = found.value;
+    config = TRY(base.empty() ? named : checkpoint_config(base));
     Config asked = config;
     // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared.
     if (given && !start.empty() && named.ok() && !(resuming && !o.from.empty())) {
@@ -112,26 +105,22 @@ Status Trainer::choose_model() {
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
 // --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
 Status Trainer::choose_tokenizer(const std::string& base) {
-    Result<Tokenizer> own = base.empty() ? Tokenizer() : checkpoint_tokenizer(base);
-    TRY(own.status);
-    tokenizer = own.value;
+    if (!base.empty()) tokenizer = TRY(checkpoint_tokenizer(base));
     const bool known = tokenizer.vocab_size() > 0;
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
-        Result<TrainState> before = checkpoint_state(base);
-        TRY(before.status);
-        gone = rows_of(before.value.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
+        const TrainState before = TRY(checkpoint_state(base));
+        gone = rows_of(before.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
     }
     if (!o.tokenizer.empty() && !gone) {
-        Result<Tokenizer> given = Tokenizer::load(o.tokenizer);
-        TRY(given.status);
-        const bool same = known && given.value.fingerprint() == tokenizer.fingerprint();
-        const std::string differ = "--tokenizer " + o.tokenizer + " (" + std::to_string(given.value.vocab_size()) +
+        const Tokenizer given = TRY(Tokenizer::load(o.tokenizer));
+        const bool same = known && given.fingerprint() == tokenizer.fingerprint();
+        const std::string differ = "--tokenizer " + o.tokenizer + " (" + std::to_string(given.vocab_size()) +
                                    " tokens) is not the one that " + base + " was trained with (" +
                                    (known ? std::to_string(tokenizer.vocab_size()) + " tokens)" : "it has none)");
         if (resuming && !same) return fail(Exit::usage, "%s; leave it out", differ.c_str());
         if (known && !same && !start.empty()) progress.note("warning: " + differ + ": its ids meant other text there");
-        tokenizer = given.value;
+        tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
@@ -171,45 +160,42 @@ Status Trainer::load() {
         return {};
     }
     const bool ours = access((start + "/state.json").c_str(), F_OK) == 0;
-    Result<TrainState> before = ours ? checkpoint_state(start) : TrainState{};
-    TRY(before.status);
-    if (before.value.documents < 0) state.documents = -1;
-    else if (state.documents >= 0) state.documents += before.value.documents;
+    const int64_t before = ours ? TRY(checkpoint_state(start)).documents : -1;
+    if (before < 0) state.documents = -1;
+    else if (state.documents >= 0) state.documents += before;
     return checkpoint_weights(start, *device.model);
 }
 
 Status Trainer::resume() {
-    Result<TrainState> s = checkpoint_state(start);
-    TRY(s.status);
-    if (s.value.data != state.data)
+    const TrainState s = TRY(checkpoint_state(start));
+    if (s.data != state.data)
         return fail(Exit::usage, "%s: trained on other shards than --data %s names, or with another --seq-len",
                     start.c_str(), o.data.c_str());
-    if (s.value.seed != state.seed)
+    if (s.seed != state.seed)
         return fail(Exit::usage, "%s: trained with --seed %llu, asked for is %llu", start.c_str(),
-                    (unsigned long long)s.value.seed, (unsigned long long)state.seed);
-    if (s.value.step > o.steps)
+                    (unsigned long long)s.seed, (unsigned long long)state.seed);
+    if (s.step > o.steps)
         return fail(Exit::usage, "--steps %lld: the run has done %s already; to go on, ask for more than that",
-                    (long long)o.steps, counted(s.value.step, "step").c_str());
-    device_choose(s.value.algorithms);
+                    (long long)o.steps, counted(s.step, "step").c_str());
+    device_choose(s.algorithms);
     TRY(checkpoint_weights(start, *device.model));
     TRY(checkpoint_optimizer(start, *device.model));
-    device.model->set_updates(s.value.updates);
+    device.model->set_updates(s.updates);
     const uint64_t validation = state.validation;
-    state = s.value;
+    state = s;
     data.seek({state.epoch, state.index});
     if (validation && state.validation != validation)    // losses of other data are not to be compared
         state.best_step = -1, state.best_loss = INFINITY, state.bad_validations = 0;
     if (validation) state.validation = validation;
     // The shape that is not given again stays in run.toml as it was.
-    std::map<std::string, std::string> before = rows_of(s.value.config);
+    std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     for (const Flag& flag : config_flags(o.shape))
         if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
-    std::vector<std::string> changed = changed_options(s.value.config, o.resolved);
+    std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
-    if (!s.value.backend.empty() && s.value.backend != backend) changed.push_back(s.value.backend + " -> " + backend);
-    std::string text;
-    for (const std::string& row : changed) text += (text.empty() ? "; changed: " : ", ") + row;
-    progress.note("resumed from " + start + " after step " + std::to_string(state.step) + text);
+    if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);
+    progress.note("resumed from " + start + " after step " + std::to_string(state.step) +
+                  (changed.empty() ? "" : "; changed: ") + join(changed, ", "));
     return {};
 }

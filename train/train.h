@@ -1,5 +1,5 @@
-// train.h - the parts of `flatgpt train`: train_command.cpp has the flags, train_setup.cpp all up to the first step,
-// train/start.cpp what it starts from, train/dry_run.cpp what a run would take, train_gpt.cu steps.
+// train.h - the parts of `flatgpt train`: flags.cpp has the flags, setup.cpp all up to the first step, start.cpp what
+// it starts from, dry_run.cpp what a run would take, train_gpt.cu steps.
 #pragma once
 #include "checkpoint/checkpoint.h"
 #include "comm/comm.h"
