@@ -37,7 +37,7 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
     };
     for (auto& [flag, value] : SHAPES)
         check(flag.substr(2), {"--steps", "8", "--save-every", "4", "--keep", "0", flag, value},
-              flag == "--kv-heads" ? "1 kv head," : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
+              flag == "--kv-heads" ? "1 kv head" : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
     check("all", all, "1 kv head, head size 24, window 5");
     must({"train", "--from", toy.dir + "/all", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/tuned", "--batch",
           "4", "--steps", "2"});
