@@ -133,7 +133,7 @@ Status flag_set(const Flag& f, const Strings& values) {
     for (auto& v : values) {
         if (set_value(f, v)) continue;
         std::string expected = wanted(f);
-        if (holds<int>(f) && read_integer(v) && std::fabs(double(*read_integer(v))) > INT_MAX)
+        if (holds<int>(f) && f.max > INT_MAX && read_integer(v) && std::fabs(double(*read_integer(v))) > INT_MAX)
             expected += " and at most " + std::to_string(INT_MAX);
         return fail(Exit::usage, "%s: expected %s, found %s", f.name.c_str(),
                     expected.empty() ? "text without NUL" : expected.c_str(), in_quotes(v).c_str());

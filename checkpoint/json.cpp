@@ -63,7 +63,8 @@ Result<const Family*> family_parse(const JsonFields& f) {
         if (type == family->type) return family;
         known += (known.empty() ? "" : ", ") + std::string(family->type);
     }
-    return fail(Exit::input, "%s: model_type: expected %s, found \"%s\"", f.name.c_str(), known.c_str(), type.c_str());
+    return fail(Exit::input, "%s: model_type: expected %s or %s, found \"%s\"", f.name.c_str(), known.c_str(), OWN_TYPE,
+                type.c_str());
 }
 
 Status fixed_check(const JsonFields& f, const Family& family) {

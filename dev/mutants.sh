@@ -124,6 +124,10 @@ checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
 checkpoint/json.cpp ;; s/if (!rare.empty()) j\["archi.*// ;; config: what GPT-2 has not*
+train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
+train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
+train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
+base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
 model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*

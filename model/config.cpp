@@ -3,13 +3,15 @@
 
 #include <algorithm>
 
+#include "base/console.h"
+
 const std::vector<ConfigRow>& config_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
     // clang-format off
     static const std::vector<ConfigRow> rows = {
         {&C::V, "vocabulary", false, "--vocab", {{"vocab_size"}, {"vocab_size"}}, "vocab_size", 2, 1 << 24, required,
-         "tokens of the vocabulary; 0: the tokenizer's, else the model's"},
+         "tokens of the vocabulary; 0: the tokenizer's where one is used, else the model's"},
         {&C::T, "context", false, nullptr, {{"n_positions", "n_ctx"}, {"max_position_embeddings"}}, "context_length",
          1, 1 << 20, required, ""},    // n_ctx: llama.cpp's converter asks for it
         {&C::C, "channels", true, "--channels", {{"n_embd"}, {"hidden_size"}}, "embedding_length", 1, 1 << 16, required,
@@ -26,9 +28,9 @@ const std::vector<ConfigRow>& config_rows() {
          "attention.layer_norm_epsilon", 1e-12, 0.1, usual, ""},
         {&C::NKV, "kv_heads", true, "--kv-heads", {{"num_key_value_heads"}, {"num_key_value_heads"}},
          "attention.head_count_kv", 1, 1024, rare,
-         "key/value heads, each shared by as many heads; 0: the model's, as many as heads in a new one"},
+         "key/value heads, each shared by as many heads; 0: the model's (in a new one, or with other heads: as many)"},
         {&C::HS, "head_size", false, "--head-size", {{"head_dim"}, {"head_dim"}}, "attention.key_length", 1, 1 << 16,
-         rare, "channels of a head; 0: the model's, channels / heads in a new one"},
+         rare, "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
         {&C::window, "window", false, "--window", {{"sliding_window"}, {"sliding_window"}}, "attention.sliding_window",
          0, 1 << 20, rare, "positions that attention looks back, the token's own included; 0: the model's, all in a "
          "new one"},
@@ -117,8 +119,10 @@ std::vector<const ConfigRow*> config_rare(const Config& c) {
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows) {
     std::string text;
     for (const ConfigRow* row : rows) {
-        const std::string number = std::to_string(int(config_value(c, *row))), name = words(*row);
-        text += (text.empty() ? "" : ", ") + (row->counted ? number + " " + name : name + " " + number);
+        const int value = int(config_value(c, *row));
+        const std::string name = words(*row), noun = name.substr(0, name.size() - 1);
+        text += (text.empty() ? "" : ", ") +
+                (row->counted ? counted(value, noun.c_str()) : name + " " + std::to_string(value));
     }
     return text;
 }

@@ -75,6 +75,8 @@ TEST_CASE("cli: messages say what was expected and what was found") {
     CHECK(t.parse({"--x", "abc"}) == "--x: expected a number from 0 to 1, found 'abc'");
     CHECK(t.parse({"--n", "0"}) == "--n: expected a whole number from 1 to 1e+12, found '0'");
     CHECK(contains(t.parse({"--n", "3000000000"}), "at most 2147483647"));
+    CHECK(command_parse(train_command(), {"--data", "x", "--window", "99999999999"}).status.message ==
+          "--window: expected a whole number from 0 to 1048576, found '99999999999'");
     CHECK(t.parse({"--kind", "three"}) == "--kind: expected one of one, two, found 'three'");
     CHECK(t.parse({"--on=maybe"}) == "--on: expected true or false, found 'maybe'");
     CHECK(t.parse({"--x", "\x1b[31m"}) == "--x: expected a number from 0 to 1, found '\\x1B[31m'");

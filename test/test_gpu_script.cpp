@@ -331,7 +331,7 @@ echo "1 passed, 0 failed, 0 skipped")");
     const ProcessResult tokens =
         run_flatgpt({"train", "--data", t.dir + "/tokens.bin", "--dry-run", "--device", "cpu"});
     CHECK_MESSAGE(tokens.exit_code == 0, tokens.err);
-    CHECK(has(tokens.out, "1.8M tokens in 1 shards, 1757 windows of 1024"));
+    CHECK(has(tokens.out, "1.8M tokens in 1 shard, 1757 windows of 1024"));
     const std::string names = t.archived();
     for (const char* name : {"summary.txt", "parts/machine.txt", "parts/tests-ptx.txt", "parts/train.txt",
                              "parts/train-metrics.jsonl", "parts/tests-hopper-bulk-synccheck.txt"})

@@ -37,11 +37,11 @@ TEST_CASE("shape: each option trains, resumes with the same bits, is sampled, ev
     };
     for (auto& [flag, value] : SHAPES)
         check(flag.substr(2), {"--steps", "8", "--save-every", "4", "--keep", "0", flag, value},
-              flag == "--kv-heads" ? "1 kv heads" : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
-    check("all", all, "1 kv heads, head size 24, window 5");
+              flag == "--kv-heads" ? "1 kv head," : flag.substr(2, 4) == "head" ? "head size 24" : "window 5");
+    check("all", all, "1 kv head, head size 24, window 5");
     must({"train", "--from", toy.dir + "/all", "--data", toy.dir + "/train.bin", "--out", toy.dir + "/tuned", "--batch",
           "4", "--steps", "2"});
-    must({"info", toy.dir + "/tuned"}, 0, "1 kv heads, head size 24, window 5");
+    must({"info", toy.dir + "/tuned"}, 0, "1 kv head, head size 24, window 5");
 }
 
 TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not changed") {
@@ -55,4 +55,33 @@ TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not chan
     for (auto& [flag, value] : SHAPES)
         must(toy.args("a", {"--steps", "4", "--resume", "auto", flag, value}), 2, "the command line asks for");
     must(toy.args("a", {"--steps", "4", "--resume", "auto", "--kv-heads", "2"}));    // what it has
+    must(toy.args("a", {"--steps", "4", "--resume", "auto", "--model", "gpt2-xl", "--layers", "0"}), 2, "48 layers");
+    // 0 is the checkpoint's own, whatever the run began with.
+    must(toy.args("b", {"--steps", "2", "--model", "d2", "--window", "5"}));
+    std::vector<std::string> resumed = {"train", "--config", toy.dir + "/b/run.toml", "--resume", "auto"};
+    for (const char* flag : {"--window", "--heads", "--layers"}) Toy::set(resumed, flag, "0");
+    must(resumed, 0, "resumed from");
+    must({"info", toy.dir + "/b"}, 0, "window 5");
+    Toy::set(resumed, "--seq-len", "16");
+    must(resumed, 2, "--seq-len");
+}
+
+TEST_CASE("shape: a config.json alone is a model to take; a window that limits nothing is none") {
+    Toy toy;
+    fs::create_directory(toy.dir + "/alone");
+    write_file(toy.dir + "/alone/config.json", config_json({257, 32, 3, 2, 16}, 256));
+    std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--tokenizer", toy.dir + "/tok.json",
+                                  "--model", toy.dir + "/alone", "--steps", "1", "--batch", "4", "--out",
+                                  toy.dir + "/a", "--dtype", "fp32", "--window", "32"};
+    must(a, 0, "window 32 is no limit in a context of 32");
+    must({"info", toy.dir + "/a"}, 0, "3 layers, 2 heads");
+    CHECK(contains(read_file(toy.newest("a") + "/config.json"), "\"model_type\": \"gpt2\""));
+    must({"train", "--config", toy.dir + "/a/run.toml", "--resume", "auto", "--steps", "2"}, 0, "resumed from");
+    Toy::set(a, "--window", "31");
+    Toy::set(a, "--out", toy.dir + "/b");
+    must(a, 0, "transformers");
+    must({"info", toy.dir + "/b"}, 0, "window 31");
+    Toy::set(a, "--out", toy.dir + "/c");
+    a.push_back("--dry-run");
+    must(a, 0, " MFLOP per step, ");
 }

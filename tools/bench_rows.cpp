@@ -194,6 +194,7 @@ void Rows::attention() {
     ROW(attention_forward, "", y[i], lse[i], qkv[i], B, S, h);
     ROW(attention_backward, "", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, h);
     free_all();
+    const int keys = h.window ? std::min(h.window, c.T) : c.T;
     for (int rows : {1, 8, 64}) {
         const int64_t cache = int64_t(rows) * h.NKV * c.T * h.HS;
         auto k = arrays<Activation>(cache), v = arrays<Activation>(cache);
@@ -202,7 +203,7 @@ void Rows::attention() {
         if (!v[0] || !pos[0]) return bench.short_of_memory("attention_cached");
         const int last = c.T - 1;
         for (int* p : pos) op.upload(p, &last, 4);
-        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(c.T) + " keys", o[i], k[i], v[i],
+        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys", o[i], k[i], v[i],
             q[i], rows, 1, pos[i], c.T, h);
         free_all();
     }
@@ -262,10 +263,12 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
     const Peaks& peak = bench.peak;
     const std::string arithmetic =
         peak.flops != peak.products ? formatted("%.0f GFLOP/s of other arithmetic, ", peak.flops / 1e9) : "";
-    printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory; B=%d S=%d C=%d\n\n"
-           "%-46s %10s %10s %10s %8s %10s   ratio\n",
+    printf("%s\nceilings measured now: %.0f GFLOP/s of products%s, %s%.1f GB/s of memory\n"
+           "B=%d S=%d C=%d NH=%d NKV=%d HS=%d%s\n\n%-46s %10s %10s %10s %8s %10s   ratio\n",
            bench.device.text.c_str(), peak.products / 1e9, peak.tiles ? " by tiles" : "", arithmetic.c_str(),
-           peak.bytes / 1e9, B, S, c.C, "", "best us", "median us", "GFLOP/s", "GB/s", "floor us");
+           peak.bytes / 1e9, B, S, c.C, c.NH, c.NKV, c.HS,
+           c.window ? formatted(" window=%d", c.window).c_str() : "", "", "best us", "median us", "GFLOP/s", "GB/s",
+           "floor us");
 }
 }    // namespace
 

@@ -92,12 +92,12 @@ Cluster cluster(const Trainer& t) {
     return k;
 }
 
-std::string decimal_bytes(double n) {
-    static const char* const units[] = {"kB", "MB", "GB", "TB"};
-    int unit = 0;
-    for (n /= 1e3; n >= 1e3 && unit < 3; n /= 1e3) unit++;
-    return formatted("%.1f %s", n, units[unit]);
+std::string decimal(double n, const char* unit) {    // "1.5 GFLOP"
+    int prefix = 0;
+    for (n /= 1e3; n >= 999.95 && prefix < 6; n /= 1e3) prefix++;
+    return formatted("%.1f %c%s", n, "kMGTPEZ"[prefix], unit);
 }
+std::string decimal_bytes(double n) { return decimal(n, "B"); }
 std::string duration(double seconds) {
     return seconds < 1 ? formatted("%.1f ms", 1e3 * seconds) : formatted("%.2f s", seconds);
 }
@@ -131,16 +131,18 @@ void print_ranks(const Trainer& t) {
 Status Trainer::dry_run() {
     printf("model         %s parameters: %s\n", human_count(double(config_parameters(config))).c_str(),
            config_text(config, config_listed(config)).c_str());
-    printf("data          %s tokens in %zu shards, %lld windows of %d\n", human_count(double(data.tokens())).c_str(),
-           data.shards().size(), (long long)data.samples(), o.seq_len);
+    printf("data          %s tokens in %s, %s of %d\n", human_count(double(data.tokens())).c_str(),
+           counted(int64_t(data.shards().size()), "shard").c_str(), counted(data.samples(), "window").c_str(),
+           o.seq_len);
     const std::string by_ranks = plan.ranks > 1 ? formatted(" x %d (ranks)", plan.ranks) : "";
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s; %lld steps = %s tokens, %.2f epochs\n",
            (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks.c_str(), (long long)o.steps,
            human_count(double(o.total_batch) * double(o.steps)).c_str(),
            double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
     const double flops = training_flops(device.model->op, config, o.seq_len);
-    printf("work          %.3g GFLOP per token, %.3g GFLOP per step, %.3g TFLOP in all\n", flops / 1e9,
-           flops * double(o.total_batch) / 1e9, flops * double(o.total_batch) * double(o.steps) / 1e12);
+    const double step_flops = flops * double(o.total_batch);
+    printf("work          %s per token, %s per step, %s in all\n", decimal(flops, "FLOP").c_str(),
+           decimal(step_flops, "FLOP").c_str(), decimal(step_flops * double(o.steps), "FLOP").c_str());
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
     std::vector<MemoryRow> rows = TRY(count_memory(device.model->op, config, plan));
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});

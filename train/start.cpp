@@ -68,7 +68,8 @@ Status Trainer::choose_model() {
     std::string base = start;
     Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
     if (directory && !resuming) {
-        const std::string found = TRY(newest(o.model));
+        const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // no weights are asked for
+        const std::string found = config_here ? o.model : TRY(newest(o.model));
         if (base.empty()) base = found;
         named = checkpoint_config(found);
     } else if (!directory && !o.model.empty()) {
@@ -77,16 +78,27 @@ Status Trainer::choose_model() {
     if (!resuming && !o.model.empty()) TRY(named.status);
     config = TRY(base.empty() ? named : checkpoint_config(base));
     Config asked = config;
-    // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared.
-    if (given && !start.empty() && named.ok() && !(resuming && !o.from.empty())) {
+    // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared, nor
+    // the one that the checkpoint's run began with: its options of the shape came on top.
+    auto began_with_it = [&] {
+        const Result<TrainState> before = checkpoint_state(start);
+        return before.ok() && rows_of(before.value.config)["model"] == rows_of(o.resolved)["model"];
+    };
+    const bool compared = given && !start.empty() && named.ok();
+    if (compared && !(resuming && (!o.from.empty() || began_with_it()))) {
         asked = named.value;
         asked.V = config.V, asked.norm_eps = config.norm_eps;
         asked.T = resuming && o.seq_len ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
+    const int context = start.empty() && o.seq_len ? o.seq_len : asked.T;
+    if (asked.window >= context && (start.empty() || asked.window != config.window)) {
+        progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
+        asked.window = 0;
+    }
     if (const auto other = config_listed(config, &asked); !start.empty() && !other.empty())
-        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model and the options of the "
-                    "shape to take it as it is", start.c_str(), config_text(config, other).c_str(),
+        return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model, --seq-len and the "
+                    "options of the shape to take it as it is", start.c_str(), config_text(config, other).c_str(),
                     config_text(asked, other).c_str());
     config = asked;
     TRY(choose_tokenizer(base));
