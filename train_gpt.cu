@@ -12,14 +12,14 @@
 
 namespace {
 // The first signal asks for a checkpoint at the end of the step; SA_RESETHAND makes the second one final.
-volatile sig_atomic_t stop_signal = 0, says_so = 0;
-void catch_signals(bool aloud) {
-    says_so = aloud;
+volatile sig_atomic_t stop_signal = 0, print_on_signal = 0;
+void catch_signals(bool prints) {
+    print_on_signal = prints;
     struct sigaction action = {};
     action.sa_handler = [](int s) {
-        static const char said[] = "\nstopping after this step, with a checkpoint; a second signal stops at once\n";
+        static const char notice[] = "\nstopping after this step, with a checkpoint; a second signal stops at once\n";
         stop_signal = s;
-        [[maybe_unused]] ssize_t n = says_so ? write(STDERR_FILENO, said, sizeof said - 1) : 0;
+        [[maybe_unused]] ssize_t n = print_on_signal ? write(STDERR_FILENO, notice, sizeof notice - 1) : 0;
     };
     action.sa_flags = SA_RESETHAND;
     for (int s : {SIGINT, SIGTERM, SIGHUP}) sigaction(s, &action, nullptr);

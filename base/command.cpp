@@ -269,9 +269,9 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
     std::string config;
     const Flag config_row = {.name = "--config", .to = &config, .help = ""};
     std::vector<const Flag*> given;
-    if (!TRY_VALUE(read_arguments(command, config_row, args, &given))) return false;
+    if (!TRY(read_arguments(command, config_row, args, &given))) return false;
     if (std::count(given.begin(), given.end(), &config_row)) {
-        const std::string toml = TRY_VALUE(read_file(config, 1 << 20));
+        const std::string toml = TRY(read_file(config, 1 << 20));
         TRY(command_read_toml(command, toml, config, &given));
     }
     for (auto& f : command.flags)
@@ -285,7 +285,7 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
 
 Status command_read_toml(const Command& command, std::string_view toml, const std::string& name,
                          std::vector<const Flag*>* given) {
-    const std::vector<TomlSetting> settings = TRY_VALUE(toml_parse(toml, name));
+    const std::vector<TomlSetting> settings = TRY(toml_parse(toml, name));
     auto wrong = [&](int line, const std::string& what) {
         return fail(Exit::usage, "%s:%d: %s", escape_control(name).c_str(), line, what.c_str());
     };

@@ -148,13 +148,3 @@ inline float philox_normal(uint64_t seed, uint64_t stream, uint64_t index) {
     double radius = std::sqrt(-2.0 * std::log((r.v[0] + 1.0) * 0x1p-32)), angle = 6.283185307179586 * r.v[1] * 0x1p-32;
     return float(radius * ((index & 1) ? std::sin(angle) : std::cos(angle)));
 }
-
-// ---- results --------------------------------------------------------------------------------------------------------
-
-// The value of a Result; where there is none, the function returns the reason.
-#define TRY_VALUE(expression)                     \
-    ({                                            \
-        auto try_ = (expression);                 \
-        if (!try_.ok()) return try_.status;       \
-        std::move(try_.value);                    \
-    })

@@ -54,7 +54,7 @@ Status File::read(int64_t offset, void* to, int64_t bytes) const {
 }
 
 Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
-    const File file = TRY_VALUE(File::open(path));
+    const File file = TRY(File::open(path));
     int64_t bytes = file.bytes();
     if (bytes > max_bytes)
         return fail(Exit::input, "%s: expected at most %lld bytes, found %lld", path.c_str(), (long long)max_bytes,

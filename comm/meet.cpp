@@ -64,7 +64,7 @@ void set_no_delay(int fd) {
     const int on = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
-std::string seconds_text(double s) { return fail(Exit::ok, "%.3g s", s).message; }
+std::string seconds_text(double s) { return formatted("%.3g s", s); }
 }   // namespace
 
 // ---- rank 0 ---------------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ Result<std::unique_ptr<Watch>> meet_by_mpi(const Place& place, std::unique_ptr<C
             deadline(timeout, fail(Exit::peer, "rank %d: MPI has not brought all %d ranks together within %.3g s "
                                    "(--timeout): one has not started, or has stopped", place.rank, place.ranks,
                                    timeout).message);
-        *comm = TRY_VALUE(mpi_open(place));
+        *comm = TRY(mpi_open(place));
         told = mpi_broadcast(**comm, told);
     }
     if (told.starts_with("! ")) return fail(Exit::peer, "%s", told.c_str() + 2);
@@ -83,13 +83,13 @@ Result<std::unique_ptr<Watch>> meet_by_port(const Place& place, double timeout) 
     Listener listener;
     // A name may mean 127.0.1.1 here and this machine's address elsewhere: every address, but for loopback's own.
     if (place.rank == 0 && place.ranks > 1)
-        listener = TRY_VALUE(Listener::open(is_loopback(place.host) ? place.host : "", place.port));
+        listener = TRY(Listener::open(is_loopback(place.host) ? place.host : "", place.port));
     return Watch::meet(place, listener, place.host, place.port, comm_token(place.job), timeout);
 }
 }   // namespace
 
 Status Ranks::open(const CommOptions& o) {
-    place = TRY_VALUE(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
+    place = TRY(comm_place(o, [](const char* name) -> const char* { return getenv(name); }));
     if (place.launcher.empty()) return {};
     const Status here = place.mpi && place.ranks > 1 ? mpi_available() : Status{};
     const bool mpi = place.mpi && place.ranks > 1 && here.ok();
@@ -97,7 +97,7 @@ Status Ranks::open(const CommOptions& o) {
         return fail(Exit::usage, "%s started %d ranks, and this flatgpt cannot ask MPI where rank 0 is (%s): set "
                     "MASTER_ADDR to its machine and MASTER_PORT to a free port there, on every rank",
                     place.launcher.c_str(), place.ranks, here.message.c_str());
-    watch = TRY_VALUE(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));
+    watch = TRY(mpi ? meet_by_mpi(place, &comm, o.timeout) : meet_by_port(place, o.timeout));
     if (comm) comm->pulse = &watch->pulse;
     return {};
 }
@@ -118,7 +118,7 @@ Status Ranks::start(bool gpu) {
             return fail(Exit::usage, "ranks on CPUs need MPI, and %s is no launcher of it: mpirun -np %d flatgpt ...",
                         place.launcher.c_str(), place.ranks);
         const Waiting waiting(&watch->pulse);
-        comm = TRY_VALUE(mpi_open(place));
+        comm = TRY(mpi_open(place));
     }
     comm->pulse = &watch->pulse;
     return {};

@@ -326,7 +326,7 @@ Result<std::unique_ptr<Watch>> Watch::meet(const Place& place, Listener listener
     state->timeout = timeout, state->interval = std::fmin(1, timeout / 10);
     Met met;
     if (place.ranks > 1) {
-        met = TRY_VALUE(place.rank == 0 ? meet_as_first(place, listener, token, timeout)
+        met = TRY(place.rank == 0 ? meet_as_first(place, listener, token, timeout)
                                         : meet_as_other(place, host, port, token, timeout));
     } else {
         if (listener.fd >= 0) close(listener.fd);

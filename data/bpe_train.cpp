@@ -37,7 +37,7 @@ Result<Counts> count_all(const BpeTraining& training) {
     for (bool more = true; more;) {
         batch.clear();
         for (std::string text; batch.size() < 8 * threads;) {
-            more = TRY_VALUE(training.read(text));
+            more = TRY(training.read(text));
             if (!more) break;
             done += int64_t(text.size());
             for (size_t cut = 1; text.size() > CHUNK && (cut = safe_cut(training.pattern, text, CHUNK)) > 0;) {
@@ -174,7 +174,7 @@ Result<Tokenizer> bpe_train(const BpeTraining& training) {
     if (training.vocab <= fixed || training.vocab > MAX_VOCAB)
         return fail(Exit::usage, "vocabulary: expected %lld (bytes and special tokens) < size <= %d, found %d",
                     (long long)fixed, MAX_VOCAB, training.vocab);
-    Counts counts = TRY_VALUE(count_all(training));
+    Counts counts = TRY(count_all(training));
     int64_t symbols = 1;
     for (auto& [piece, n] : counts) symbols += int64_t(piece.size()) + 1;
     if (counts.empty()) return fail(Exit::input, "expected text to train a tokenizer on, found none");

@@ -42,7 +42,7 @@ Result<Corpus> Corpus::open(CorpusConfig config) {
 
 Status Corpus::open_next() {
     name = config.files[file++];
-    input = TRY_VALUE(TextFile::open(name));
+    input = TRY(TextFile::open(name));
     buffer.clear();
     at = 0;
     ended = false;
@@ -52,7 +52,7 @@ Status Corpus::open_next() {
     tail = !json && many && hold_out();
     until_tail = INT64_MAX;
     if (config.val_fraction > 0 && !many && !json) {
-        const int64_t bytes = TRY_VALUE(text_bytes());
+        const int64_t bytes = TRY(text_bytes());
         until_tail = bytes - int64_t(double(bytes) * config.val_fraction);
     }
     return {};
@@ -67,10 +67,10 @@ Result<int64_t> Corpus::text_bytes() const {
     if (name == "-")
         return fail(Exit::usage, "--val-fraction: the tail of a compressed or UTF-16 text is known at its end only, "
                     "and stdin is read once; give the file's name");
-    TextFile again = TRY_VALUE(TextFile::open(name));
+    TextFile again = TRY(TextFile::open(name));
     std::string block(BLOCK, '\0');
     for (int64_t bytes = 0;;) {
-        const size_t n = TRY_VALUE(again.read(block.data(), BLOCK));
+        const size_t n = TRY(again.read(block.data(), BLOCK));
         bytes += int64_t(n);
         if (n < BLOCK) return bytes;
     }
@@ -84,7 +84,7 @@ Status Corpus::fill(size_t bytes) {
     while (buffer.size() < bytes && !ended) {
         size_t had = buffer.size();
         buffer.resize(had + BLOCK);
-        const size_t n = TRY_VALUE(input->read(buffer.data() + had, BLOCK));
+        const size_t n = TRY(input->read(buffer.data() + had, BLOCK));
         buffer.resize(had + n);
         ended = n < BLOCK;
     }
@@ -98,7 +98,7 @@ Result<bool> Corpus::next(Segment& segment) {
             TRY(open_next());
         }
         segment = {};
-        if (TRY_VALUE(json ? next_line(segment) : next_text(segment))) return true;
+        if (TRY(json ? next_line(segment) : next_text(segment))) return true;
         done += input->file_bytes();
         input.reset();
     }
@@ -158,7 +158,7 @@ Result<bool> Corpus::next_text(Segment& segment) {
 
 Status Corpus::json_text(Segment& segment) const {
     if (segment.where.empty()) return {};
-    const nlohmann::json line = TRY_VALUE(json_parse(segment.text, segment.where, 64));
+    const nlohmann::json line = TRY(json_parse(segment.text, segment.where, 64));
     if (!line.is_object()) return fail(Exit::input, "%s: expected a JSON object", segment.where.c_str());
     std::string field = config.field.empty() ? "text" : config.field;
     return JsonFields{line, segment.where}.get(field.c_str(), &segment.text);

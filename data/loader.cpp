@@ -92,8 +92,8 @@ Result<Loader> Loader::open(const LoaderConfig& c) {
     State& s = *loader.s;
     s.c = c;
     s.before = {0};
-    for (const std::string& path : TRY_VALUE(shard_glob(c.pattern))) {
-        s.shards.push_back(TRY_VALUE(shard_open(path, c.raw_u16)));
+    for (const std::string& path : TRY(shard_glob(c.pattern))) {
+        s.shards.push_back(TRY(shard_open(path, c.raw_u16)));
         s.before.push_back(s.before.back() + std::max<int64_t>(0, s.shards.back().tokens - 1) / c.S);
     }
     const int64_t all = s.before.back();

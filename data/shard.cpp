@@ -92,11 +92,11 @@ Result<Shard> shard_parse(std::string_view head, int64_t file_bytes, const std::
 }
 
 Result<Shard> shard_open(const std::string& path, bool raw_u16) {
-    const File file = TRY_VALUE(File::open(path));
+    const File file = TRY(File::open(path));
     char head[HEADER_BYTES];
     int64_t bytes = std::min(HEADER_BYTES, file.bytes());
     TRY(file.read(0, head, bytes));
-    Shard s = TRY_VALUE(shard_parse({head, size_t(bytes)}, file.bytes(), path, raw_u16));
+    Shard s = TRY(shard_parse({head, size_t(bytes)}, file.bytes(), path, raw_u16));
     s.modified = file.modified();
     return s;
 }
@@ -118,7 +118,7 @@ Status shards_match(const std::vector<Shard>& shards, const Tokenizer& tokenizer
 Status shard_read(const Shard& s, int64_t first, int64_t count, int vocab, int* out) {
     CHECK(first >= 0 && count >= 0 && count <= s.tokens - first && vocab > 0);
     // Opened for each read: any number of shards works, and a file that was removed or replaced is seen.
-    const File file = TRY_VALUE(File::open(s.path));
+    const File file = TRY(File::open(s.path));
     int64_t offset = s.data_offset + first * s.token_bytes;
     if (file.bytes() != s.file_bytes || file.modified() != s.modified)
         return fail(Exit::input, "%s: the file was changed while in use (%lld bytes, now %lld); reading at offset %lld",

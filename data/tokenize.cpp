@@ -97,13 +97,13 @@ Status train_tokenizer(const TrainOptions& o) {
     training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Corpus corpus = TRY_VALUE(Corpus::open({o.files, o.field, 0, cut}));
+    Corpus corpus = TRY(Corpus::open({o.files, o.field, 0, cut}));
     TRY(check_writable(o.out, o.overwrite));
     BadLines bad;
     training.read = [&](std::string& text) -> Result<bool> {
         for (;;) {
             Segment segment;
-            if (!TRY_VALUE(corpus.next(segment))) return false;
+            if (!TRY(corpus.next(segment))) return false;
             Status read = corpus.json_text(segment);
             TRY(bad.add(read, o.skip_bad_lines));
             if (!read.ok()) continue;
@@ -241,7 +241,7 @@ Status read_batch(Corpus& corpus, std::vector<Segment>& batch) {
     batch.clear();
     for (int64_t bytes = 0; bytes < BATCH;) {
         Segment segment;
-        if (!TRY_VALUE(corpus.next(segment))) break;
+        if (!TRY(corpus.next(segment))) break;
         bytes += int64_t(segment.text.size()) + 64;
         batch.push_back(std::move(segment));
     }
@@ -270,7 +270,7 @@ std::string too_short(int64_t documents, int64_t bytes, double fraction) {
 }
 
 Status tokenize(const TokenizeOptions& o) {
-    const Tokenizer tokenizer = TRY_VALUE(Tokenizer::load(o.tokenizer));
+    const Tokenizer tokenizer = TRY(Tokenizer::load(o.tokenizer));
     if (tokenizer.end_of_text() < 0)
         return fail(Exit::input, "%s: expected a token <|endoftext|>, which parts documents; train one with flatgpt "
                     "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
@@ -280,7 +280,7 @@ Status tokenize(const TokenizeOptions& o) {
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", old[0].c_str());
     auto cut = [&](std::string_view text, size_t limit) { return tokenizer.safe_cut(text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
-    Corpus corpus = TRY_VALUE(Corpus::open({o.files, o.field, o.val_fraction, cut}));
+    Corpus corpus = TRY(Corpus::open({o.files, o.field, o.val_fraction, cut}));
     TRY(make_parent(prefix));
 
     Shards train(prefix + "train", tokenizer, o.shard_tokens), val(prefix + "val", tokenizer, o.shard_tokens);

@@ -239,7 +239,7 @@ struct Reader {
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
     Vocabulary v;
     {    // The document takes more memory than the tokenizer: it is gone before the tables are made.
-        const json document = TRY_VALUE(json_parse(text, name, 64));
+        const json document = TRY(json_parse(text, name, 64));
         Reader reader{name, document, {}, {}};
         TRY(reader.read());
         v = std::move(reader.v);
@@ -249,7 +249,7 @@ Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& nam
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
     if (path == "gpt2") return gpt2();
-    const std::string text = TRY_VALUE(read_file(path, MAX_FILE));
+    const std::string text = TRY(read_file(path, MAX_FILE));
     return parse(text, path);
 }
 

@@ -74,7 +74,7 @@ def attention(args):
             print(json.dumps({"what": f"sdpa {name}", "error": str(error).splitlines()[0]}), flush=True)
             continue
         print(json.dumps({"what": f"sdpa {name} forward", "ms": ms, "tflops": 4 * pairs / ms / 1e9}), flush=True)
-        print(json.dumps({"what": f"sdpa {name} backward", "ms": back, "tflops": 10 * pairs / back / 1e9}), flush=True)
+        print(json.dumps({"what": f"sdpa {name} backward", "ms": back, "tflops": 8 * pairs / back / 1e9}), flush=True)
 
 
 class Block(nn.Module):

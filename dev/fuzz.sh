@@ -25,7 +25,7 @@ compile() {    # source, further flags
     local source=$1 object=$out/${1//\//_}.o
     shift
     objects+=("$object")
-    [ -e "$object" ] && [ -z "$(find . -maxdepth 2 -name '*.h' -newer "$object")" ] && [ "$object" -nt "$source" ] ||
+    [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
 for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do

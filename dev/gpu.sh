@@ -170,7 +170,7 @@ echo "$device, $commit, ARCH=$ARCH, $(date -u +%FT%TZ), GPU_PARTS=$parts" >>"$fi
 archive
 
 part build-tests 400 make build/test_cuda
-attention=()    # of the parts that train: the older kernels where the newest fail
+attention=()    # what the parts that train ask for: the older kernels where the newest fail
 for row in "${groups[@]}"; do
     group "$row"
     part "tests-$name" "$seconds" build/test_cuda "$filter"

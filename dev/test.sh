@@ -23,7 +23,7 @@ for binary in "${binaries[@]}"; do
         */emu/*)
             run env EMU_CC=90 "$binary" "$@"
             [ $# -gt 0 ] || run env EMU_CC=80 "$binary" -tc='model*,attention:*,attention cached*,cuda attention*' ;;
-        */test_all) run env CUDA_VISIBLE_DEVICES= "$binary" "$@" ;;    # of the CPU, wherever it runs
+        */test_all) run env CUDA_VISIBLE_DEVICES= "$binary" "$@" ;;    # the CPU's tests, wherever it runs
         *) run "$binary" "$@" ;;
     esac
 done

@@ -101,7 +101,7 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
     std::string_view text = file.substr(8, length);
     if (text.empty() || text[0] != '{')
         return fail(Exit::input, "%s: offset 8: expected a header that begins with '{'", name.c_str());
-    const json header = TRY_VALUE(json_parse(text, name, 3));
+    const json header = TRY(json_parse(text, name, 3));
 
     int64_t data_bytes = file_bytes - 8 - int64_t(length), end = 0;
     struct Row { TensorEntry entry; bool readable = false; };
@@ -136,13 +136,13 @@ Result<std::vector<TensorEntry>> safetensors_parse(std::string_view file, int64_
 
 Result<SafetensorsFile> SafetensorsFile::open(const std::string& path) {
     SafetensorsFile f;
-    f.file = TRY_VALUE(File::open(path));
+    f.file = TRY(File::open(path));
     uint64_t length = 0;
     if (f.bytes() >= 8) TRY(f.file.read(0, &length, 8));
     f.data = std::min(f.bytes(), 8 + int64_t(std::min(length, uint64_t(MAX_HEADER))));
     std::string head(size_t(f.data), '\0');
     TRY(f.file.read(0, head.data(), f.data));
-    f.tensors = TRY_VALUE(safetensors_parse(head, f.bytes(), path));
+    f.tensors = TRY(safetensors_parse(head, f.bytes(), path));
     return f;
 }
 

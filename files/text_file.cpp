@@ -208,7 +208,7 @@ Status TextFile::State::start() {
             return fail(Exit::input, "%s: expected %s data, as its name says, found %s; a file that is not compressed "
                         "needs another name", path.c_str(), name_of(p), block.empty() ? "nothing" : "other bytes");
     beginning.resize(BLOCK);
-    beginning.resize(TRY_VALUE(unpack(beginning.data(), BLOCK)));
+    beginning.resize(TRY(unpack(beginning.data(), BLOCK)));
     if (std::string what = not_text(beginning); !what.empty())
         return fail(Exit::input, "%s: expected text, but %sit is %s", path.c_str(),
                     packing == Packing::none ? "" : "unpacked ", what.c_str());
@@ -228,14 +228,14 @@ Result<size_t> TextFile::State::unpacked(char* to, size_t bytes) {
     memcpy(to, beginning.data() + given, n);
     given += n;
     if (n == bytes) return n;
-    return n + TRY_VALUE(unpack(to + n, bytes - n));
+    return n + TRY(unpack(to + n, bytes - n));
 }
 
 // The next units as UTF-8; a surrogate without its partner and half a unit at the end become U+FFFD.
 Status TextFile::State::decode_some() {
     size_t had = units.size();
     units.resize(had + BLOCK);
-    const size_t n = TRY_VALUE(unpacked(units.data() + had, BLOCK));
+    const size_t n = TRY(unpacked(units.data() + had, BLOCK));
     units.resize(had + n);
     text_ended = n < BLOCK;
     text.clear();

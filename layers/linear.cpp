@@ -83,7 +83,7 @@ template <class P> static void linear_gelu_backward(float* dpre, float* dw, floa
     m.gelu_of = pre;
     matmul(m);
     matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
-    column_sums(dpre_sum, dpre, N, C);
+    if (dpre_sum) column_sums(dpre_sum, dpre, N, C);
 }
 
 template <class P> static int64_t scratch_of(const CallSizes& call) {

@@ -313,12 +313,14 @@ template <class T, Dtype dtype> struct Linear {
 
     static void gelu_forward(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
         if (N <= GEMV_ROWS) return gemv<T>(y, pre, x, w, b, nullptr, N, C, OC);
+        auto in_steps = [&](const Operands&) {
+            forward(pre, x, w, b, nullptr, N, C, OC);
+            cuda_ops<T>(dtype).gelu_forward(y, pre, int64_t(N) * OC);
+        };
+        if (!b) return in_steps({});
         const auto epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
         multiply({type, type, compute, CUBLAS_OP_T, CUBLAS_OP_N, OC, N, C, epilogue}, {w, x, nullptr, y, b, pre},
-                 [&](const Operands&) {
-                     forward(pre, x, w, b, nullptr, N, C, OC);
-                     cuda_ops<T>(dtype).gelu_forward(y, pre, int64_t(N) * OC);
-                 });
+                 in_steps);
     }
 
     static Form dx_form(int N, int C, int OC, cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT) {
@@ -355,8 +357,9 @@ template <class T, Dtype dtype> struct Linear {
             multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU), to, slope_after);
             column_sums(to.sums, dpre, N, C);
         };
-        multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD), {w, dy, nullptr, dpre, nullptr, pre, dpre_sum},
-                 sums_after);
+        const Operands operands = {w, dy, nullptr, dpre, nullptr, pre, dpre_sum};
+        if (dpre_sum) multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU_BGRAD), operands, sums_after);
+        else multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU), operands, slope_after);
         parameters(dw, db, dy, x, N, C, OC);
     }
 

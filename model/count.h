@@ -82,7 +82,8 @@ struct CountingComm : Comm {
 
 // ---- the model, counted ---------------------------------------------------------------------------------------------
 
-// A step of `batches` batches of plan.B x plan.S tokens. The model's table must be a Count's.
+// A step of `batches` batches of plan.B x plan.S tokens; each sequence is one document. The model's table must be a
+// Count's.
 void count_step(Model& model, int batches = 1);
 // The work of a step of B sequences of S tokens without recomputation; and the FLOPs per token.
 Work training_work(const Table& like, const Config& c, int B, int S);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "families.h"
 
@@ -48,6 +49,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
                 .decay = row.cols > 0, .vector = row.cols == 0};
     const std::vector<Family::Name>& names = c.family->names;
     const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return !strcmp(n.ours, row.name); });
+    static const std::set<std::string> optional = {"qkvb", "projb", "fcb", "fc2b"};    // operations take null for these
+    CHECK(name != names.end() || optional.count(row.name), "a family has no %s", row.name);
     if (name == names.end()) return t;
     for (int64_t rows : row.parts) t.file_rows += rows;
     t.rows = t.file_rows + row.padding, t.transposed = name->transposed;

@@ -3,7 +3,8 @@
 // functions.
 //
 // FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention, only pairs of positions that see
-// each other count. Recomputation is left out, and so are exponentials and the sums of norms.
+// each other count. Recomputation is left out, and so are exponentials and the sums of norms. The head's product is Vp
+// wide, as it runs.
 // Bytes: every input is read once, every output written once, sums that are added to are read and written.
 #pragma once
 #include <algorithm>
@@ -80,10 +81,10 @@ class WorkOf {
         work.bytes += e * N * OC;
         return work;
     }
-    Work linear_gelu_backward(Activation* dpre, Gradient* dw, Gradient* db, Gradient*, const Activation* dy,
+    Work linear_gelu_backward(Activation* dpre, Gradient* dw, Gradient* db, Gradient* dpre_sum, const Activation* dy,
                               const Activation* x, const Parameter* w, const Activation*, int N, int C, int OC) const {
         Work work = linear_backward(dpre, dw, db, dy, x, w, N, C, OC);
-        work.bytes += e * N * C + 2 * g * C;
+        work.bytes += e * N * C + (dpre_sum ? 2 * g * C : 0);
         return work;
     }
     Work gelu_forward(Activation*, const Activation*, int64_t n) const { return moved(2 * e * double(n)); }

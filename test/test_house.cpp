@@ -137,12 +137,13 @@ Breaches includes(const House& house) {
         size_t number = 0;
         for (auto& line : lines_of(text)) {
             number++;
-            const size_t hash = line.find_first_not_of(" \t"), open = line.find('"');
+            const size_t hash = line.find_first_not_of(" \t"), open = line.find_first_of("\"<");
             if (hash == std::string::npos || line[hash] != '#' || open == std::string::npos) continue;
             if (line.find_first_not_of(" \t", hash + 1) != line.find("include")) continue;
-            const std::string name = line.substr(open + 1, line.find('"', open + 1) - open - 1);
+            const std::string name = line.substr(open + 1, line.find_first_of("\">", open + 1) - open - 1);
             std::string target = (fs::path(path).parent_path() / name).lexically_normal().string();
             if (!house.count(target)) target = name;
+            if (line[open] == '<' && !house.count(target)) continue;    // a library's
             if (!house.count(target)) found.push_back(breach(path, number, "no file " + name));
             else if (room(target) != row->first && !row->second.count(room(target)) && !row->second.count(target))
                 found.push_back(breach(path, number, row->first + " may not include " + target));
@@ -340,6 +341,7 @@ TEST_CASE("house: each rule finds what breaks it, and nothing else") {
         {"base/a.h", "\n#include \"layers/ops.h\"\n", {"includes: base/a.h:2: base may not include layers/ops.h"}},
         {"comm/x.cu", " # include \"layers/ops.h\"\n", {"includes: comm/x.cu:1: comm may not include layers/ops.h"}},
         {"layers/ops.h", "#include \"gpt.h\"\n", {"includes: layers/ops.h:1: layers may not include gpt.h"}},
+        {"layers/ops.h", "#include <gpt.h>\n", {"includes: layers/ops.h:1: layers may not include gpt.h"}},
         {"base/a.h", "#include \"gone.h\"\n", {"includes: base/a.h:1: no file gone.h"}},
         {"attic/x.h", "", {"includes: attic/x.h:1: no rule says what attic may include"}},
         {"base/a.h", repeated("\n", 449), {}},

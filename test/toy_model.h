@@ -27,6 +27,19 @@ inline Config split_config(Config c, bool transposed = false) {
     return c;
 }
 
+// c as of made-up families, each without one of the tensors that a family may lack.
+inline std::vector<Config> lacking_configs(Config c) {
+    static std::vector<Family> made_up = [] {
+        std::vector<Family> all;
+        for (const char* name : {"qkvb", "projb", "fcb", "fc2b"})
+            std::erase_if(all.emplace_back(GPT2).names, [&](auto& n) { return n.ours == std::string(name); });
+        return all;
+    }();
+    std::vector<Config> all;
+    for (const Family& family : made_up) all.push_back(c), all.back().family = &family;
+    return all;
+}
+
 // Parameters and inputs that make every gradient count: biases and norms are not at their initial 0 and 1.
 inline void toy_model(Model& g, const Config& c, const Plan& plan) {
     const Status allocated = g.allocate(c, plan);

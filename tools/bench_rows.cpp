@@ -68,7 +68,7 @@ struct Rows {
         }
         return sets;
     }
-    int head_rows() const {
+    int head_rows() const {    // a model takes half of its rows at most
         return int(std::min<int64_t>(N, op.logits_bytes / (element_bytes(op.activation) * c.Vp())));
     }
     void free_all() {

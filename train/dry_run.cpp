@@ -57,6 +57,7 @@ void advise_memory(const Trainer& t, int64_t total) {
     if (plan.recompute != Recompute::blocks) offer("--recompute blocks", other);
     other = plan, other.B = 1;
     if (plan.B > 1) offer("--batch 1", other);
+    if (plan.recompute == Recompute::blocks && (plan.ranks == 1 || plan.zero == 2)) return;    // offered already
     other.zero = plan.ranks > 1 ? 2 : 0, other.recompute = Recompute::blocks;
     offer(std::string(plan.ranks > 1 ? "--zero 2 " : "") + "--recompute blocks --batch 1", other);
 }

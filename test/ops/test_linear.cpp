@@ -70,6 +70,8 @@ TEST_CASE("linear: with GELU, against the reference") {
         auto both_ways = [&](Shape s) {
             EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype));
             EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype));
+            EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype, false));
+            EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, false));
         };
         for (int N : {1, 3, 4, 5, 33})
             for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24},

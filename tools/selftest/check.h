@@ -1,6 +1,6 @@
 // check.h - one operation of a table against the reference, on random inputs, in guarded and poisoned device memory.
-// The checks of one layer lie in selftest/<layer>.cpp; `flatgpt selftest` runs them at the sizes of real models, the
-// tests at awkward ones and on the emulated GPU.
+// The checks of one layer lie in tools/selftest/<layer>.cpp; `flatgpt selftest` runs them at the sizes of real models,
+// the tests at awkward ones and on the emulated GPU.
 #pragma once
 #include <cmath>
 #include <string>

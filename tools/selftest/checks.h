@@ -25,9 +25,11 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
 template <class T, class P>
 Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype = DTYPE<P>);
 template <class T, class P>
-Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>);
+Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
+                                bool bias = true);
 template <class T, class P>
-Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>);
+Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
+                                 bool bias = true);
 
 // attention: h with documents of the host, or sequences are cut into some of about `document` positions (0: not).
 // scale: of q, k, v

@@ -64,24 +64,26 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     return check;
 }
 
-template <class T, class P> Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
+template <class T, class P>
+Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias) {
     const Memory m(op);
     Check check = named("linear_gelu_forward", dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
     const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
     const Numbers b = normal<P>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
-    reference_ops().linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
+    reference_ops().linear_forward(pre.data(), x.data(), w.data(), bias ? b.data() : nullptr, nullptr, N, C, OC);
     reference_ops().gelu_forward(y.data(), pre.data(), int64_t(N) * OC);
     Array<P> w_in(m, w), b_in(m, b);
     Array<T> x_in(m, x), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
-    op.linear_gelu_forward(y_out, pre_out, x_in, w_in, b_in, N, C, OC);
+    op.linear_gelu_forward(y_out, pre_out, x_in, w_in, bias ? static_cast<P*>(b_in) : nullptr, N, C, OC);
     check.expect("pre", pre_out, pre, limit<T>(dtype, C));
     check.expect("y", y_out, y, limit<T>(dtype, C));
     return check;
 }
 
-template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype) {
+template <class T, class P>
+Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias) {
     const Memory m(op);
     Check check = named("linear_gelu_backward", dtype, N, C, OC);
     if (!op.linear_gelu_backward) return check;
@@ -93,10 +95,13 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
     Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
     Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), pre_in(m, pre);
     Array<P> w_in(m, w);
-    reference_ops().linear_backward(dpre.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), N, C, OC);
+    reference_ops().linear_backward(dpre.data(), dw.data(), bias ? db.data() : nullptr, dy.data(), x.data(), w.data(),
+                                    N, C, OC);
     reference_ops().gelu_backward(dpre.data(), dpre.data(), pre.data(), n);
-    for (int64_t i = 0; i < n; i++) dpre_sum[size_t(i % C)] += dpre[size_t(i)];
-    op.linear_gelu_backward(dpre_out, dw_out, db_out, sum_out, dy_in, x_in, w_in, pre_in, N, C, OC);
+    for (int64_t i = 0; i < n && bias; i++) dpre_sum[size_t(i % C)] += dpre[size_t(i)];
+    Grad<P>* const db_at = bias ? static_cast<Grad<P>*>(db_out) : nullptr;
+    Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;
+    op.linear_gelu_backward(dpre_out, dw_out, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
     check.expect("dpre", dpre_out, dpre, limit<T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
     check.expect("dw", dw_out, dw, limit<Grad<P>>(dtype, N));
     check.expect("db", db_out, db, limit<Grad<P>>(dtype, N));
@@ -106,5 +111,5 @@ template <class T, class P> Check check_linear_gelu_backward(const Ops<T, P>& op
 
 FOR_EACH_TABLE(check_linear_forward, int, int, int, bool, Residual, Dtype)
 FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype)
-FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype)
-FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype)
+FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype, bool)
+FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool)
