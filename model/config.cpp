@@ -60,7 +60,8 @@ Status config_check(const Config& c) {
                     c.NH);
     for (const ConfigRow& row : config_rows()) {
         const double value = config_value(c, row);
-        if (!(value >= row.min && value <= row.max))
+        // A float field's value at a bound is the bound in float; ints' bounds are the same in float.
+        if (!(value >= double(float(row.min)) && value <= double(float(row.max))))
             return fail(Exit::usage, "%s: expected %.15g to %.15g, found %.15g", words(row).c_str(), row.min, row.max,
                         value);
     }

@@ -29,7 +29,7 @@ struct Config {
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
     Heads heads() const { return {NH, NKV, HS, window}; }
-    Config plain() const { return {V, T, L, NH, C}; }    // these sizes, the other fields at their defaults
+    Config plain() const { return {.V = V, .T = T, .L = L, .NH = NH, .C = C, .family = family}; }    // else defaults
     bool operator==(const Config&) const = default;
 };
 

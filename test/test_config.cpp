@@ -44,6 +44,11 @@ TEST_CASE("config: what no model can be is refused, with the field and its range
     refused({.window = -1}, "window: expected 0 to 1048576, found -1");
     refused({.NH = 1024, .C = 1024, .HS = 1024}, "262144 at most");
     refused({.norm_eps = NAN}, "layer norm epsilon: expected 1e-12 to 0.1");
+    for (double edge : {1e-12, 0.1}) {
+        const Config c = {.norm_eps = float(edge)};
+        CHECK(config_check(c).ok());
+        CHECK(config_parse(config_json(c, 0), "c").value == c);
+    }
     for (const ConfigRow& row : config_rows())
         for (double wrong : {row.min - 1, row.max + 1}) {
             Config c;
