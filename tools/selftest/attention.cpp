@@ -84,10 +84,6 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
         if (int head = int(i / size_t(h.HS) % size_t(h.NH + 2 * h.NKV)); head >= from && head < to) out.push_back(x[i]);
     return out;
 }
-void expect(Check& check, const char* what, double error) {
-    if (!(error <= check.worst)) check.worst = error, check.output = what;
-}
-
 }   // namespace
 
 template <class T, class P>
@@ -102,7 +98,7 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int do
     Array<T> in(m, qkv), out(m, int64_t(y.size()));
     Array<float> statistics(m, int64_t(lse.size()));
     op.attention_forward(out, statistics, in, B, S, both.device);
-    expect(check, "y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
+    check.add("y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
     check.expect("lse", statistics, Numbers(lse.begin(), lse.end()), LIMIT<float>);
     return check;
 }
@@ -126,9 +122,9 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int d
     const char* names[] = {"dq", "dk", "dv"};
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
-        expect(check, names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
-                                      i < 2 || !op.attention_rounds));
-    if (!out.intact()) expect(check, "beyond dqkv", INFINITY);
+        check.add(names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
+                                  i < 2 || !op.attention_rounds));
+    if (!out.intact()) check.add("beyond dqkv", INFINITY);
     return check;
 }
 
@@ -152,8 +148,8 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
             if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
         return true;
     };
-    if (!same(k_cache.read(), k) || !k_cache.intact()) expect(check, "k_cache", INFINITY);
-    if (!same(v_cache.read(), v) || !v_cache.intact()) expect(check, "v_cache", INFINITY);
+    if (!same(k_cache.read(), k) || !k_cache.intact()) check.add("k_cache", INFINITY);
+    if (!same(v_cache.read(), v) || !v_cache.intact()) check.add("v_cache", INFINITY);
     return check;
 }
 

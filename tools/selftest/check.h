@@ -93,13 +93,19 @@ struct Check {
     std::string op, shape;    // "layernorm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
     std::string output;       // the output that has it
+    struct Output { std::string name; double error; };
+    std::vector<Output> outputs;    // each with its error over its limit
     bool ok() const { return worst <= 1; }
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
     // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
-    template <class X> void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit) {
-        double e = got.intact() ? error_over_limit(got.read(), expected, limit) : INFINITY;
-        if (!(e <= worst)) worst = e, output = what;
+    template <class X>
+    void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
+        add(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY);
+    }
+    void add(const char* what, double error) {
+        if (!(error <= worst)) worst = error, output = what;
+        outputs.push_back({what, error});
     }
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
