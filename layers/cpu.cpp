@@ -158,7 +158,7 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     ops.release = ops.release_host = release;
     ops.zero = zero;
     ops.copy = ops.upload = ops.download = ops.upload_ahead = ops.take = ops.download_later = copy;
-    const Ops<double>& plain = reference_ops();    // of these there is nothing faster
+    const Ops<double>& plain = reference_ops();    // nothing is faster for these
     ops.mark = plain.mark, ops.wait = plain.wait;
     ops.add_losses = plain.add_losses, ops.gate = plain.gate;
     ops.logits_bytes = 256 << 20;    // 1333 rows of GPT-2: each chunk reads wte three times and adds to dwte

@@ -142,7 +142,7 @@ template <int LANES = 32> __device__ inline float warp_max(float x) {
     for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));
     return x;
 }
-// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers.   none: of_warp's neutral value
+// All threads of the block get the result; blockDim.x is a multiple of 32. Two barriers. none is neutral to of_warp.
 template <class X, class F> __device__ inline X block_reduce(X x, X none, F of_warp) {
     SHARED(X[32], parts);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

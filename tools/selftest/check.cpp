@@ -18,6 +18,7 @@ Check::Check(const char* op, const std::vector<Size>& sizes, const std::string& 
 }
 void Check::note(const char* what, double error) {
     if (!(error <= worst)) worst = error, output = what;
+    outputs.push_back({what, error});
 }
 
 double Check::error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor) {

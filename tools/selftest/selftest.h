@@ -10,7 +10,7 @@ struct Selftest {
     int V = 50257;           // vocabulary: GPT-2's. Most of the time goes into numbers for it
     FILE* out = stdout;
     int checks = 0, failed = 0;
-    const char* table = "";    // of these rows
+    const char* table = "";    // its name, in each row
 
     // Runs the checks and prints a line for each. dtype: the type of the table's products.
     template <class T, class P> void run(const Ops<T, P>& op, Dtype dtype);
