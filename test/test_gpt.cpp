@@ -240,6 +240,18 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
     cpu_set_threads(0);
 }
 
+namespace {
+void append(std::vector<float>& all, const std::vector<float>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+}
+double norm_error(const std::vector<float>& got, const std::vector<float>& expected) {
+    double error = 0, square = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        error += std::pow(double(got[i]) - double(expected[i]), 2), square += std::pow(double(expected[i]), 2);
+    return std::sqrt(error / square);
+}
+}    // namespace
+
 TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config plain = {97, 40, 2, 3, 48, 96, 1e-5f};
     const Config grouped = {.V = 97, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 16, .window = 7};
@@ -254,23 +266,24 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
             toy_model(reference, c, {Use::infer, B, S});
             const std::vector<float> weights = flat_part(*g, Part::weights);
             reference.write(Part::weights, 0, int64_t(weights.size()), weights.data());
-            double worst_cached = 0, worst_whole = 0, apart = 0;
+            double apart = 0;
+            std::vector<float> by_cache, by_whole, exact;
             for (int split : {1, 5, 36}) {
-                std::vector<std::vector<float>> exact;
-                generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { exact.push_back(whole); });
-                size_t at = 0;
+                generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
                 generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
                     const int64_t row = g->op.bytes(cache.k, c.HS);
                     CHECK(cache.bytes == 2 * int64_t(c.L) * B * c.NKV * c.T * row);
-                    const std::vector<float>& right = exact[at++];
-                    worst_cached = std::max(worst_cached, relative_error(cached.data(), right.data(), B * c.V));
-                    worst_whole = std::max(worst_whole, relative_error(whole.data(), right.data(), B * c.V));
                     apart = std::max(apart, relative_error(cached.data(), whole.data(), B * c.V));
+                    append(by_cache, cached), append(by_whole, whole);
                 });
             }
-            MESSAGE(worst_cached << " " << worst_whole << " " << apart);
-            CHECK(worst_cached < tolerance);
-            CHECK(worst_whole < tolerance);
+            // Rounding to bf16 costs 0.42 * 2^-8 in the root mean square, here up to 0.5: once for the input of each
+            // product; for the whole sequence, not for the cache, also for q, k, v and the probabilities of a layer.
+            const double once = tolerance > 1e-3 ? 0.5 * 0x1p-8 : 3e-7;
+            CHECK(norm_error(by_cache, exact) < once * std::sqrt(4 * c.L + 1));
+            CHECK(norm_error(by_whole, exact) < once * std::sqrt(8 * c.L + 1));
+            // The largest of so many differences, where an average over 7 positions hides less: up to 0.015 in bf16.
+            CHECK(apart < (tolerance > 1e-3 && c.window ? 2 * tolerance : tolerance));
         });
 }
 

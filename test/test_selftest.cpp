@@ -51,14 +51,14 @@ void holes(float* y, float* lse, const float* qkv, int B, int S, Heads h) {    /
 // test/ops/ holds every instruction set to the reference. This checks the sizes of models, on what a user gets, and
 // oneDNN.
 template <class P> void model_sizes() {
-    auto passes = [](const Ops<float, P>& op) {
-        const Run run(op, "", false, 3000);
+    auto passes = [](const Ops<float, P>& op, const char* filter, int checks) {
+        const Run run(op, filter, false, 3000);
         CAPTURE(std::string(op.name)); CAPTURE(run.text);
         CHECK(run.status.ok());
-        CHECK((run.test.checks > 35 && run.test.failed == 0));
+        CHECK((run.test.checks >= checks && run.test.failed == 0));
     };
-    passes(cpu_ops_isa<P>(cpu_isa()));
-    if (const Ops<float, P>* library = onednn_ops<P>(cpu_isa())) passes(*library);
+    passes(cpu_ops_isa<P>(cpu_isa()), "", 36);
+    if (const Ops<float, P>* library = onednn_ops<P>(cpu_isa())) passes(*library, "linear", 11);    // its part
 }
 void writes_beyond(float* to, const float* from, int64_t n) {
     cpu_ops<float>().to_floats(to, from, n);
