@@ -240,18 +240,6 @@ TEST_CASE("gpt: same bits twice, and for every number of threads") {
     cpu_set_threads(0);
 }
 
-namespace {
-void append(std::vector<float>& all, const std::vector<float>& more) {
-    all.insert(all.end(), more.begin(), more.end());
-}
-double norm_error(const std::vector<float>& got, const std::vector<float>& expected) {
-    double error = 0, square = 0;
-    for (size_t i = 0; i < got.size(); i++)
-        error += std::pow(double(got[i]) - double(expected[i]), 2), square += std::pow(double(expected[i]), 2);
-    return std::sqrt(error / square);
-}
-}    // namespace
-
 TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config plain = {97, 40, 2, 3, 48, 96, 1e-5f};
     const Config grouped = {.V = 97, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 16, .window = 7};

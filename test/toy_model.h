@@ -84,6 +84,16 @@ inline std::vector<float> flat_part(const Model& g, Part part) {
     g.read(part, 0, g.shards.flat, all.data());
     return all;
 }
+inline void append(std::vector<float>& all, const std::vector<float>& more) {
+    all.insert(all.end(), more.begin(), more.end());
+}
+// The error in the 2-norm, relative.
+inline double norm_error(const std::vector<float>& got, const std::vector<float>& expected) {
+    double error = 0, square = 0;
+    for (size_t i = 0; i < got.size(); i++)
+        error += std::pow(double(got[i]) - double(expected[i]), 2), square += std::pow(double(expected[i]), 2);
+    return std::sqrt(error / square);
+}
 inline std::vector<float> flat_grads(const Model& g) { return flat_part(g, Part::gradients); }
 
 // A model with bf16 parameters, without masters: learns, and holds nothing but bf16.
