@@ -34,7 +34,7 @@ layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: *
 layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: *
 layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; casts:*
 layers/linear.cpp ;; s/if (dpre_sum) column_sums/column_sums/ ;; linear: with GELU*
-layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; linear: against*
+layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; cpu: products with bf16*
 layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: against*
 layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: against*
 layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: *

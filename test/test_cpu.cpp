@@ -211,6 +211,24 @@ TEST_CASE("cpu: losses are added in order, whatever the pieces") {
     CHECK(want == got);
 }
 
+TEST_CASE("cpu: products with bf16 weights round their other input first") {
+    each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+        if constexpr (std::is_same_v<T, float> && sizeof(P) == 2) {
+            const int C = 70, OC = 33;
+            for (int N : {1, GEMV_ROWS, GEMV_ROWS + 4}) {
+                std::vector<float> x(size_t(N * C)), y(size_t(N * OC)), rounded(x), expected(y);
+                std::vector<P> w(size_t(OC * C));
+                for (size_t i = 0; i < x.size(); i++)
+                    x[i] = philox_normal(1, 1, i), rounded[i] = to_float(to_bf16(x[i]));
+                for (size_t i = 0; i < w.size(); i++) w[i] = to_bf16(philox_normal(1, 2, i));
+                op.linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
+                op.linear_forward(expected.data(), rounded.data(), w.data(), nullptr, nullptr, N, C, OC);
+                CHECK(y == expected);
+            }
+        }
+    });
+}
+
 // ---- the backend around the operations ------------------------------------------------------------------------------
 
 TEST_CASE("cpu: whose products a CPU with AMX, without and in disguise takes") {
