@@ -91,7 +91,7 @@ model/shards.cpp ;; s/return from_floats(to.at(at),/return from_floats(to.at(0),
 comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives between 1*
-layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: against the reference, small
+layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: against the reference? small
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
 layers/table.cpp ;; s/case Operation::attention_cached: return/return/ ;; cpu: scratch held*
