@@ -147,6 +147,7 @@ while IFS= read -r row; do
     change=${change% ;; *}
     binary=build/test_all
     [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
+    [ "$file" != layers/scratch.h ] || binary=build/emu/test_cuda    # sizes for the CUDA kernels
     [ "$file" != layers/onednn.cpp ] || grep -q dnnl build/optional || continue
     [ "$file" != comm/mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
     cp -p "$tree/$file" $tree/build/original
