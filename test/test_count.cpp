@@ -217,3 +217,17 @@ TEST_CASE("count: memory foretold is memory held") {
     CHECK(total_bytes(count_memory(cpu_ops<float>(), large, {Use::train, 4096, 1 << 16}).value) > int64_t(1) << 40);
     CHECK(count_memory(cpu_ops<float>(), large, {Use::train, 1 << 14, 1 << 16}).status.code == Exit::usage);
 }
+
+TEST_CASE("count: a generated token sees the positions before it") {
+    const Config c = {97, 40, 2, 3, 48};
+    Count count(cpu_ops<float>());
+    Model g(count.table);
+    REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+    const std::vector<int> tok(8, 1);
+    g.extend(cache, tok.data(), 5);
+    count.clear();
+    g.extend(cache, tok.data(), 1);
+    CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * 6);
+}
