@@ -40,7 +40,7 @@ endif
 
 # The loops of layers/ are compiled once for each instruction set and chosen at run time. The base objects are linked
 # first: of an inline function that several objects hold, the linker then keeps the one that every CPU can run.
-LOOPS := embedding norm matmul linear gemv attention/forward attention/backward ffn lm_head adamw table
+LOOPS := $(patsubst layers/%.cpp,%,$(shell grep -l '^namespace ISA' layers/*.cpp layers/*/*.cpp))
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3

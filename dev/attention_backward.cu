@@ -1,6 +1,7 @@
 // attention_backward.cu - the ladder of causal attention's gradient, from probabilities in memory to Hopper's wgmma.
 // The kernels of layers/ are called, not copied; the last rung is the one that the table chooses on this device.
 #include "ladder.h"
+#include "tools/selftest/attention.h"
 
 #include "layers/attention/attention.cuh"
 

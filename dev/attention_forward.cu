@@ -1,6 +1,7 @@
 // attention_forward.cu - the ladder of causal attention, from three kernels over a matrix of scores to Hopper's wgmma.
 // The kernels of layers/ are called, not copied; the last rung is the one that the table chooses on this device.
 #include "ladder.h"
+#include "tools/selftest/attention.h"
 
 #include "layers/attention/attention.cuh"
 

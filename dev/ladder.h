@@ -28,7 +28,7 @@
 
 #include "layers/cuda.cuh"
 #include "layers/cuda.h"
-#include "tools/selftest/checks.h"
+#include "tools/selftest/check.h"
 
 template <class F> struct Rung { const char* name; F function; };
 template <class F> Rung(const char*, F) -> Rung<F>;

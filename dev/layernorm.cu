@@ -2,6 +2,7 @@
 //
 // Forward must move 2 N C elements, backward 4 N C; nothing else matters once enough loads are in flight.
 #include "ladder.h"
+#include "tools/selftest/norm.h"
 
 namespace {
 using T = bf16;

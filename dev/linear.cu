@@ -7,6 +7,7 @@
 #include "layers/linear_kernels.cuh"
 #include "layers/ptx.cuh"
 #include "ladder.h"
+#include "tools/selftest/linear.h"
 
 namespace {
 using T = bf16;

@@ -1,5 +1,6 @@
 // lm_head.cu - ladders: cross_entropy, loss and gradient in place; the LM head in chunks, as gpt.cpp runs it.
 #include "ladder.h"
+#include "tools/selftest/lm_head.h"
 
 namespace {
 // ---- cross entropy --------------------------------------------------------------------------------------------------

@@ -94,17 +94,17 @@ comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives betwee
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: against the reference? small
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
-layers/table.cpp ;; s/case Operation::attention_cached: return/return/ ;; cpu: scratch held*
+layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
-model/work.h ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
+layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
-model/work.h ;; s/w.products \*= products;// ;; count: FLOPs of a step*
+model/work.h ;; s/2.0 \* products \* N/2.0 * N/ ;; count: FLOPs of a step*
 model/count.cpp ;; s/scratch = std::max(scratch, /scratch = std::min(scratch, / ;; count: memory foretold*
 model/count.cpp ;; s/const bool upload = .*/const bool upload = false;/ ;; count: a generated token*
 model/forecast.cpp ;; s/wire = std::max(wire, device) + seconds;/wire = device + seconds;/ ;; scale: what a step*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
-layers/table.cpp ;; s/l.attention_rounds = NATIVE_BF16;// ;; selftest: attention in bf16*
+layers/table.cpp ;; s/l.attention_rounds = .*// ;; selftest: attention in bf16*
 layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; selftest: attention in bf16*
 layers/attention/backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e[0][i], g[1][i])/ ;; selftest: attention in bf16*
 tools/bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*

@@ -9,7 +9,7 @@ namespace ISA {
 // one, so its bits do not change.
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
-void sum_of_squares(double* out, const float* x, int64_t n) {
+static void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
     const int64_t size = BLOCK * (1 + n / (BLOCK * PARTS)), parts = (n + size - 1) / size;
 #pragma omp parallel for schedule(static) if (parts > 4)
@@ -94,7 +94,6 @@ template <class P> static void adamw(P* w, float* master, float* m, float* v, co
         }
 }
 
-template <class P> static void entries(Loops<P>& l) { l.adamw = adamw<P>; }
-void adamw_entries(Loops<float>& l) { entries(l); }
-void adamw_entries(Loops<bf16>& l) { entries(l); }
+ENTRY(adamw, adamw<P>)
+ENTRY(sum_of_squares, sum_of_squares)
 }   // namespace ISA

@@ -146,15 +146,13 @@ void adamw(T* w, float* master, float* m, float* v, const Grad<T>* dw, const uin
     const Launch grid = {unsigned(ceil_div(n, 4 * THREADS)), THREADS};
     launch(master ? adamw_kernel<true, T> : adamw_kernel<false, T>, grid, p, n, step, a, seed);
 }
-}   // namespace
 
-template <class T> void adamw_entries(Ops<T>& o) {
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.add_losses = add_losses;
     o.sum_of_squares = sum_of_squares;
     o.gate = gate;
     o.adamw = adamw<T>;
     o.from_floats = [](T* to, const float* from, int64_t n) { convert(to, from, n, cuda_stream()); };
     o.to_floats = [](float* to, const T* from, int64_t n) { convert(to, from, n, cuda_stream()); };
-}
-template void adamw_entries(Ops<float>&);
-template void adamw_entries(Ops<bf16>&);
+});
+}   // namespace

@@ -71,7 +71,19 @@ template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
+    int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // bytes that each asks for; null: none
 };
+// Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.
+#define ENTRY_WITH_SCRATCH(name, function, bytes)                                        \
+    void name##_entry(Loops<float>& l) {                                                 \
+        using P [[maybe_unused]] = float;                                                \
+        l.name = function, l.scratch[int(Operation::name)] = bytes;                      \
+    }                                                                                    \
+    void name##_entry(Loops<bf16>& l) {                                                  \
+        using P [[maybe_unused]] = bf16;                                                 \
+        l.name = function, l.scratch[int(Operation::name)] = bytes;                      \
+    }
+#define ENTRY(name, function) ENTRY_WITH_SCRATCH(name, function, nullptr)
 // Up to so many rows, linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
 // GPT-2 124M at equal bandwidth reaches 45 % of the floor with 8 sequences in fp32, 74 % in bf16, and 52 % with 16 in
 // bf16. Products that pack the weights first reach 31, 47 and 43 % (2 cores of Zen 5, 2026-11-21; fp32 with 9 to 16

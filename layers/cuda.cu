@@ -268,8 +268,7 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.zero = zero, o.copy = copy, o.upload = upload, o.download = download;
     o.upload_ahead = upload_ahead, o.take = take, o.download_later = download_later, o.mark = mark, o.wait = wait;
     o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
-    embedding_entries(o), norm_entries(o), linear_entries(o, dtype), attention_entries(o), ffn_entries(o);
-    lm_head_entries(o), adamw_entries(o);
+    for (const CudaEntries& enter : CudaEntries::all()) enter(o, dtype);
     o.logits_bytes = CUDA_LOGITS_BYTES;
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;

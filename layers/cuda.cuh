@@ -31,15 +31,20 @@ Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // never shrinks. 256-byte aligned; its content does not survive the operation.
 void* cuda_scratch(int64_t bytes);
 
-// ---- the table's parts: each file fills in its entries --------------------------------------------------------------
+// ---- the table's parts ----------------------------------------------------------------------------------------------
 
-template <class T> void embedding_entries(Ops<T>& o);
-template <class T> void norm_entries(Ops<T>& o);
-template <class T> void linear_entries(Ops<T>& o, Dtype dtype);
-template <class T> void attention_entries(Ops<T>& o);
-template <class T> void ffn_entries(Ops<T>& o);
-template <class T> void lm_head_entries(Ops<T>& o);
-template <class T> void adamw_entries(Ops<T>& o);
+// A file's entries: a static object that holds []<class T>(Ops<T>& o, Dtype dtype) { o.x = x<T>; }.
+struct CudaEntries {
+    void (*floats)(Ops<float>& o, Dtype dtype);
+    void (*halves)(Ops<bf16>& o, Dtype dtype);
+    template <class F> explicit CudaEntries(F f) : floats(f), halves(f) { all().push_back(*this); }
+    static std::vector<CudaEntries>& all() {
+        static std::vector<CudaEntries> list;
+        return list;
+    }
+    void operator()(Ops<float>& o, Dtype dtype) const { floats(o, dtype); }
+    void operator()(Ops<bf16>& o, Dtype dtype) const { halves(o, dtype); }
+};
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 

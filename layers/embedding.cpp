@@ -17,7 +17,7 @@ template <class P> static void embedding_forward(float* x, const int* tok, const
     }
 }
 
-void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* tok, int B, int S, int C, int) {
+static void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* tok, int B, int S, int C, int) {
 #pragma omp parallel
     {
         Range r = my_share(C, 16);
@@ -32,9 +32,6 @@ void embedding_backward(float* dwte, float* dwpe, const float* dx, const int* to
     }
 }
 
-template <class P> static void entries(Loops<P>& l) {
-    l.embedding_forward = embedding_forward<P>;
-}
-void embedding_entries(Loops<float>& l) { entries(l); }
-void embedding_entries(Loops<bf16>& l) { entries(l); }
+ENTRY(embedding_forward, embedding_forward<P>)
+ENTRY(embedding_backward, embedding_backward)
 }   // namespace ISA

@@ -274,12 +274,9 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
     add(dwte, ByToken{sort_positions(a, b, place, tok, N, V), tok});
     add(dwpe, ByPosition{B, S});
 }
-}   // namespace
 
-template <class T> void embedding_entries(Ops<T>& o) {
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.embedding_forward = embedding_forward<T>;
     o.embedding_backward = embedding_backward<T>;
-}
-
-template void embedding_entries(Ops<float>&);
-template void embedding_entries(Ops<bf16>&);
+});
+}   // namespace

@@ -39,11 +39,9 @@ template <class T> void gelu_forward(T* y, const T* x, int64_t n) {
 template <class T> void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
     launch(gelu_kernel<T, true>, {blocks<T>(n), THREADS}, dx, dy, x, n);
 }
-}   // namespace
 
-template <class T> void ffn_entries(Ops<T>& o) {
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.gelu_forward = gelu_forward<T>;
     o.gelu_backward = gelu_backward<T>;
-}
-template void ffn_entries(Ops<float>&);
-template void ffn_entries(Ops<bf16>&);
+});
+}   // namespace

@@ -95,9 +95,6 @@ template <class P> static int64_t scratch_of(const CallSizes& call) {
     const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
     return dx > dw ? dx : dw;
 }
-int64_t linear_scratch(const CallSizes& call, bool bf16_weights) {
-    return bf16_weights ? scratch_of<bf16>(call) : scratch_of<float>(call);
-}
 
 template <class To, class From> static void convert(To* to, const From* from, int64_t n) {
     constexpr int64_t BLOCK = 16384;
@@ -106,14 +103,10 @@ template <class To, class From> static void convert(To* to, const From* from, in
         each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
 }
 
-template <class P> static void entries(Loops<P>& l) {
-    l.linear_forward = linear_forward<P>;
-    l.linear_backward = linear_backward<P>;
-    l.linear_gelu_forward = linear_gelu_forward<P>;
-    l.linear_gelu_backward = linear_gelu_backward<P>;
-    l.from_floats = convert<P, float>;
-    l.to_floats = convert<float, P>;
-}
-void linear_entries(Loops<float>& l) { entries(l); }
-void linear_entries(Loops<bf16>& l) { entries(l); }
+ENTRY_WITH_SCRATCH(linear_forward, linear_forward<P>, scratch_of<P>)
+ENTRY_WITH_SCRATCH(linear_backward, linear_backward<P>, scratch_of<P>)
+ENTRY_WITH_SCRATCH(linear_gelu_forward, linear_gelu_forward<P>, scratch_of<P>)
+ENTRY_WITH_SCRATCH(linear_gelu_backward, linear_gelu_backward<P>, scratch_of<P>)
+ENTRY(from_floats, (convert<P, float>))
+ENTRY(to_floats, (convert<float, P>))
 }   // namespace ISA

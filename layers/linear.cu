@@ -370,9 +370,10 @@ template <class T, Dtype dtype> struct Linear {
         o.linear_gelu_backward = gelu_backward;
     }
 };
-}   // namespace
 
-template <> void linear_entries(Ops<float>& o, Dtype dtype) {
-    dtype == Dtype::tf32 ? Linear<float, Dtype::tf32>::entries(o) : Linear<float, Dtype::fp32>::entries(o);
-}
-template <> void linear_entries(Ops<bf16>& o, Dtype) { Linear<bf16, Dtype::bf16>::entries(o); }
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype dtype) {
+    if constexpr (sizeof(T) == 2) Linear<T, Dtype::bf16>::entries(o);
+    else if (dtype == Dtype::tf32) Linear<T, Dtype::tf32>::entries(o);
+    else Linear<T, Dtype::fp32>::entries(o);
+});
+}   // namespace

@@ -46,12 +46,14 @@ INLINE float row(float* e, const float* x, int target, float scale, int V, int V
     return __builtin_logf(total) + (top - logit);
 }
 
-void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N, int V,
-                   int Vp) {
+static void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N,
+                          int V, int Vp) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         int64_t at = int64_t(n) * Vp;
         loss[n] = row(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, V, Vp);
     }
 }
+
+ENTRY(cross_entropy, cross_entropy)
 }   // namespace ISA

@@ -100,9 +100,8 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
     if (rows_align<T>(Vp)) cross_entropy<T, VEC<T>>(loss, dlogits, logits, target, scale, N, V, Vp);
     else cross_entropy<T, 1>(loss, dlogits, logits, target, scale, N, V, Vp);
 }
+
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+    o.cross_entropy = cross_entropy<T>;
+});
 }   // namespace
-
-template <class T> void lm_head_entries(Ops<T>& o) { o.cross_entropy = cross_entropy<T>; }
-
-template void lm_head_entries(Ops<float>&);
-template void lm_head_entries(Ops<bf16>&);

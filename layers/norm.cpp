@@ -48,7 +48,7 @@ template <class P> INLINE void backward_row(float* dx, float* part, const float*
     });
 }
 
-int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, PARTS) * 2 * C; }
+static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, PARTS) * 2 * C; }
 
 template <class P>
 static void layernorm_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w,
@@ -80,10 +80,8 @@ static void layernorm_backward(float* dx, float* dw, float* db, const float* dy,
     }
 }
 
-template <class P> static void entries(Loops<P>& l) {
-    l.layernorm_forward = layernorm_forward<P>;
-    l.layernorm_backward = layernorm_backward<P>;
-}
-void norm_entries(Loops<float>& l) { entries(l); }
-void norm_entries(Loops<bf16>& l) { entries(l); }
+static int64_t backward_scratch(const CallSizes& call) { return norm_scratch(call.rows, call.in); }
+
+ENTRY(layernorm_forward, layernorm_forward<P>)
+ENTRY_WITH_SCRATCH(layernorm_backward, layernorm_backward<P>, backward_scratch)
 }   // namespace ISA

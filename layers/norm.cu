@@ -291,11 +291,9 @@ void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x
     else run(layernorm_backward_any_kernel<T>, N, 256, 0);
     launch(layernorm_parameters_kernel, {unsigned(ceil_div(2 * int64_t(C), 32)), 1024}, dw, db, partial, parts, C);
 }
-}   // namespace
 
-template <class T> void norm_entries(Ops<T>& o) {
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.layernorm_forward = layernorm_forward<T>;
     o.layernorm_backward = layernorm_backward<T>;
-}
-template void norm_entries(Ops<float>&);
-template void norm_entries(Ops<bf16>&);
+});
+}   // namespace

@@ -36,7 +36,7 @@ struct Step {
 };
 
 enum class Operation {
-#define OPERATION(name, need, arguments) name,
+#define OPERATION(name, need, arguments, ...) name,
 #include "operations.inc"
 #undef OPERATION
     count
@@ -79,7 +79,7 @@ struct Backend {
 
 // The operations (operations.inc: read it next). An optional one may be null; the model then composes it from others.
 template <class T, class P = T> struct Ops : Backend {
-#define OPERATION(name, need, arguments) void(*name) arguments = nullptr;
+#define OPERATION(name, need, arguments, ...) void(*name) arguments = nullptr;
 #include "operations.inc"
 #undef OPERATION
 };
@@ -87,7 +87,7 @@ template <class T, class P = T> struct Ops : Backend {
 // The name of a required entry that is null; null: the table is complete.
 template <class T, class P> const char* missing_operation(const Ops<T, P>& op) {
     enum { required, optional };
-#define OPERATION(name, need, arguments) \
+#define OPERATION(name, need, arguments, ...) \
     if (need == required && !op.name) return #name;
 #include "operations.inc"
 #undef OPERATION
@@ -112,7 +112,7 @@ struct Table : Ops<Activation, Parameter> {
         : activation(element_of<T>), parameter(element_of<P>), gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
         // Pointers to objects of any type are passed alike on every ABI that this runs on.
-#define OPERATION(name, need, arguments) this->name = reinterpret_cast<decltype(this->name)>(op.name);
+#define OPERATION(name, need, arguments, ...) this->name = reinterpret_cast<decltype(this->name)>(op.name);
 #include "operations.inc"
 #undef OPERATION
     }

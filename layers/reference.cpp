@@ -269,7 +269,7 @@ Ops<double> make_table() {
     // Optional operations stay null: what the model composes is what defines them.
 #define required(name) op.name = name;
 #define optional(name)
-#define OPERATION(name, need, arguments) need(name)
+#define OPERATION(name, need, arguments, ...) need(name)
 #include "operations.inc"
 #undef OPERATION
 #undef optional

@@ -14,7 +14,7 @@ Observer::Observer(const Table& real)
       work(real, [this](void* to, const void* from, int64_t bytes) { return look(to, from, bytes); }), outer(current) {
     current = this;
     table.record = nullptr, table.recorded = nullptr, table.replay = nullptr, table.release_graph = nullptr;
-#define OPERATION(name, need, arguments)                 \
+#define OPERATION(name, need, arguments, ...)                 \
     if (real.name)                                       \
         table.name = [](auto... a) {                     \
             Observer& o = *current;                      \
@@ -43,7 +43,7 @@ bool Observer::look(void* to, const void* from, int64_t bytes) const {
 
 const char* operation_name(Operation operation) {
     static const char* const names[] = {
-#define OPERATION(name, need, arguments) #name,
+#define OPERATION(name, need, arguments, ...) #name,
 #include "layers/operations.inc"
 #undef OPERATION
     };

@@ -86,7 +86,7 @@ template <class T> Table table_of(const std::string& name) {
     table.logits_bytes = CUDA_LOGITS_BYTES;
     table.scratch_bytes = scratch_bytes<T>;
     table.free_bytes = [] { return int64_t(planned.memory) - DRIVER_BYTES; };
-#define OPERATION(entry, need, arguments) \
+#define OPERATION(entry, need, arguments, ...) \
     table.entry = [](auto...) { CHECK(false, "%s: %s computes nothing", #entry, planned.text); };
 #include "layers/operations.inc"
 #undef OPERATION

@@ -142,7 +142,7 @@ TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
         own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
         own.linear_gelu_forward = library->linear_gelu_forward;
         own.linear_gelu_backward = library->linear_gelu_backward;
-#define OPERATION(name, need, arguments) CHECK((own.name == library->name));
+#define OPERATION(name, need, arguments, ...) CHECK((own.name == library->name));
 #include "layers/operations.inc"
 #undef OPERATION
     }

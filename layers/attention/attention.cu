@@ -31,12 +31,10 @@ void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, 
     }
     attention_backward_plain(dqkv, dy, y, qkv, lse, B, S, h);
 }
-}   // namespace
 
-template <class T> void attention_entries(Ops<T>& o) {
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.attention_forward = forward<T>;
     o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
-}
-template void attention_entries(Ops<float>&);
-template void attention_entries(Ops<bf16>&);
+});
+}   // namespace

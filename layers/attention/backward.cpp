@@ -268,12 +268,19 @@ template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, f
     if (work.parts == 1) write_dq(c, dq, 1, 0, item.b, item.kv, 0, c.S);
 }
 
+int64_t backward_scratch(int B, int S, Heads h) {
+    const int64_t threads = omp_get_max_threads(), heads = int64_t(B) * h.NKV;
+    const int64_t dqs = whole_heads(int(heads), int(threads)) || ranges_of(B, S, h) == 1 ? 2 * threads
+                                                                                         : heads * ranges_of(B, S, h);
+    return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
+}
+
 template <bool half> void backward(const Back& c) {
     const int threads = omp_get_max_threads();
     const Work work(c, threads);
     const int64_t floats = tile_floats(c.S, c.h), size = dq_floats(c.S, c.h);
     const int64_t own = floats + (work.parts > 1 ? 0 : 2 * size);
-    float* scratch = static_cast<float*>(cpu_scratch(attention_backward_scratch(c.B, c.S, c.h)));
+    float* scratch = static_cast<float*>(cpu_scratch(backward_scratch(c.B, c.S, c.h)));
     float* dqs = scratch + own * threads;    // one for each item, or for each thread
 #pragma omp parallel
     {
@@ -295,19 +302,12 @@ template <bool half> void backward(const Back& c) {
 }
 }    // namespace
 
-void attention_backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B, int S,
-                        Heads h) {
-    backward<false>({dqkv, dy, y, qkv, lse, B, S, h});
+template <class P>
+static void attention_backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B,
+                               int S, Heads h) {
+    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h});
 }
-void attention_backward_bf16(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B,
-                             int S, Heads h) {
-    backward<NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h});
-}
+static int64_t scratch_of(const CallSizes& call) { return backward_scratch(call.B, call.S, call.heads); }
 
-int64_t attention_backward_scratch(int B, int S, Heads h) {
-    const int64_t threads = omp_get_max_threads(), heads = int64_t(B) * h.NKV;
-    const int64_t dqs = whole_heads(int(heads), int(threads)) || ranges_of(B, S, h) == 1 ? 2 * threads
-                                                                                         : heads * ranges_of(B, S, h);
-    return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
-}
+ENTRY_WITH_SCRATCH(attention_backward, attention_backward<P>, scratch_of)
 }   // namespace ISA

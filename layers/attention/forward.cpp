@@ -225,11 +225,8 @@ template <bool half> static void forward(const Call& c) {
     }
 }
 
-void attention_forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<false>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
-}
-void attention_forward_bf16(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
+template <class P> static void attention_forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
+    forward<sizeof(P) == 2 && NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
 }
 
 // ---- generation -----------------------------------------------------------------------------------------------------
@@ -347,8 +344,8 @@ static void decode(const Call& c, float* k, float* v) {
     }
 }
 
-void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv, int B, int S, const int* p, int maxT,
-                      Heads h) {
+static void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv, int B, int S, const int* p,
+                             int maxT, Heads h) {
     const int pos = *p;
     const Keys fresh = packed_keys(qkv, S, h);
     const Keys cache = {k_cache, v_cache, h.HS, int64_t(h.NKV) * maxT * h.HS, int64_t(maxT) * h.HS};
@@ -365,10 +362,13 @@ void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv
     forward<false>(c);
 }
 
-int64_t attention_scratch(const CallSizes& call) {
-    const Heads h = call.heads;
-    if (call.operation == Operation::attention_backward) return attention_backward_scratch(call.B, call.S, h);
-    if (call.operation == Operation::attention_cached && call.S == 1) return decode_scratch(call.B, call.p, h);
-    return int64_t(sizeof(float)) * forward_floats(call.p + call.S, h.HS) * omp_get_max_threads();
+static int64_t tiles_scratch(const CallSizes& call) {
+    return int64_t(sizeof(float)) * forward_floats(call.p + call.S, call.heads.HS) * omp_get_max_threads();
 }
+static int64_t cached_scratch(const CallSizes& call) {
+    return call.S == 1 ? decode_scratch(call.B, call.p, call.heads) : tiles_scratch(call);
+}
+
+ENTRY_WITH_SCRATCH(attention_forward, attention_forward<P>, tiles_scratch)
+ENTRY_WITH_SCRATCH(attention_cached, attention_cached, cached_scratch)
 }   // namespace ISA

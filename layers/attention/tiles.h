@@ -77,5 +77,4 @@ template <class Work> struct Ahead {
     }
 };
 
-int64_t attention_backward_scratch(int B, int S, Heads h);
 }   // namespace ISA

@@ -1,7 +1,7 @@
 // Attention's kernels of sm_80 against the reference: every head size, mask and grouping, ragged tails; the same bits
 // whatever the schedule. attention.cu takes others where a newer GPU has them: here they are called directly.
 #include "layers/scratch.h"
-#include "tools/selftest/checks.h"
+#include "tools/selftest/attention.h"
 #include "cuda_test.h"
 
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);

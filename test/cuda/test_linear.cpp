@@ -6,6 +6,8 @@
 
 #include "cuda_test.h"
 
+#include "tools/selftest/linear.h"
+
 namespace {
 const struct { int C, OC; } WIDTHS[] = {{1, 1},    {1, 8},   {7, 1},    {7, 24},  {8, 7},
                                         {24, 100}, {96, 24}, {100, 96}, {96, 100}};

@@ -7,7 +7,7 @@
 #pragma once
 #include <variant>
 
-#include "tools/selftest/checks.h"
+#include "tools/selftest/check.h"
 
 #include "test/test.h"
 

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/adamw.h"
+
 namespace {
 const AdamW RATES = {1e-2f, 0.9f, 0.95f, 1e-8f, 0.1f};
 const std::vector<int64_t> SIZES = {1,  2,  3,  4,  5,   7,   8,   15,   16,   17,   31,   33,

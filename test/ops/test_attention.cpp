@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/attention.h"
+
 namespace {
 int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
 int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/embedding.h"
+
 TEST_CASE("embedding: forward against the reference") {
     each_order([] {
         each_table([](auto& op) {

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/ffn.h"
+
 TEST_CASE("gelu: against the reference") {
     each_order([] {
         each_table([](auto& op) {

@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/linear.h"
+
 #include <array>
 
 namespace {

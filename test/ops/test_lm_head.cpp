@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/lm_head.h"
+
 namespace {
 template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int Vp) {
     EXPECT(check_cross_entropy(op, N, V, Vp, false, false));

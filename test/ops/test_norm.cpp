@@ -1,5 +1,7 @@
 #include "ops.h"
 
+#include "tools/selftest/norm.h"
+
 namespace {
 void shapes(std::vector<int> Cs, std::vector<int> Ns) {
     each_table([&](auto& op) {

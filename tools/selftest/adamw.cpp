@@ -1,5 +1,7 @@
 #include "layers/gate.h"
-#include "checks.h"
+#include "adamw.h"
+
+#include "selftest.h"
 
 namespace {
 void demand(Check& check, bool holds, const char* what) {
@@ -266,3 +268,13 @@ FOR_EACH_TABLE(check_sum_of_squares, int64_t)
 FOR_EACH_TABLE(check_add_losses, int64_t)
 FOR_EACH_TABLE(check_gate, int)
 FOR_EACH_TABLE(check_casts, int64_t)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    test.row("add_losses", [&] { return check_add_losses(op, 1 << 16); });
+    test.row("sum_of_squares", [&] { return check_sum_of_squares(op, gpt2.C * gpt2.F + 1); });
+    test.row("gate", [&] { return check_gate(op, 148); });    // GPT-2's tensors
+    for (bool with_master : {false, true})
+        if (sizeof(P) == 2 || !with_master)
+            test.row("adamw", [&] { return check_adamw(op, gpt2.C * gpt2.F + 64, with_master); });
+    test.row("from_floats, to_floats", [&] { return check_casts(op, gpt2.C * gpt2.F); });
+});

@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "attention.h"
+
+#include "selftest.h"
 
 namespace {
 
@@ -151,3 +153,21 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
 FOR_EACH_TABLE(check_attention_forward, int, int, Heads, int, double)
 FOR_EACH_TABLE(check_attention_backward, int, int, Heads, int, double)
 FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    const int NH = gpt2.NH, HS = gpt2.HS;
+    auto add = [&](int B, int S, Heads h, int document) {
+        test.row("attention_forward", [&] { return check_attention_forward(op, B, S, h, document); });
+        test.row("attention_backward", [&] { return check_attention_backward(op, B, S, h, document); });
+    };
+    auto cached = [&](int B, int S, int pos, Heads h) {
+        test.row("attention_cached", [&] { return check_attention_cached(op, B, S, pos, 1024, h); });
+    };
+    add(4, 256, {NH, NH, HS}, 0);
+    add(1, 1024, {2, 2, HS}, 0);
+    add(1, 1024, {4, 1, HS, 200}, 0);
+    add(2, 1024, {2, 1, HS}, 100);
+    add(1, 500, {2, 2, 128}, 0);
+    cached(4, 1, 1000, {NH, NH, HS});
+    cached(2, 100, 900, {4, 2, HS, 300});
+});

@@ -1,5 +1,6 @@
 // check.h - one operation of a table against the reference, on random inputs, in guarded and poisoned device memory.
-// The checks of one layer lie in tools/selftest/<layer>.cpp; `flatgpt selftest` runs them at the sizes of real models,
+// The checks of one layer lie in tools/selftest/<layer>.h and .cpp, a function for each operation, instantiated for
+// float, bf16, and float activations with bf16 parameters. `flatgpt selftest` runs them at the sizes of real models,
 // the tests at awkward ones and on the emulated GPU.
 #pragma once
 #include <cmath>
@@ -100,5 +101,12 @@ struct Check {
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);
 };
+// The type of a table's products, if it is not tf32.
+template <class P> constexpr Dtype DTYPE = sizeof(P) == 2 ? Dtype::bf16 : Dtype::fp32;
 // The limit for outputs whose only error is the rounding to X.
 template <class X> constexpr double ROUNDING = sizeof(X) == 2 ? 4e-3 : 2e-6;
+
+#define FOR_EACH_TABLE(check, ...)                        \
+    template Check check(const Ops<float>&, __VA_ARGS__); \
+    template Check check(const Ops<bf16>&, __VA_ARGS__);  \
+    template Check check(const Ops<float, bf16>&, __VA_ARGS__);

@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "embedding.h"
+
+#include "selftest.h"
 
 template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos) {
     const Memory m(op);
@@ -43,3 +45,8 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
 
 FOR_EACH_TABLE(check_embedding_forward, int, int, int, int, int)
 FOR_EACH_TABLE(check_embedding_backward, int, int, int, int, double)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    test.row("embedding_forward", [&] { return check_embedding_forward(op, 4, 500, gpt2.C, test.V, 500); });
+    test.row("embedding_backward", [&] { return check_embedding_backward(op, 4, 1024, gpt2.C, test.V, 0.3); });
+});

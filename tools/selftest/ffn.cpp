@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "ffn.h"
+
+#include "selftest.h"
 
 // Activations reach to where GELU is x or 0.
 template <class T, class P> Check check_gelu_forward(const Ops<T, P>& op, int64_t n) {
@@ -28,3 +30,9 @@ template <class T, class P> Check check_gelu_backward(const Ops<T, P>& op, int64
 
 FOR_EACH_TABLE(check_gelu_forward, int64_t)
 FOR_EACH_TABLE(check_gelu_backward, int64_t, bool)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    test.row("gelu_forward", [&] { return check_gelu_forward(op, 1024 * gpt2.F); });
+    for (bool in_place : {false, true})
+        test.row("gelu_backward", [&] { return check_gelu_backward(op, 512 * gpt2.F, in_place); });
+});

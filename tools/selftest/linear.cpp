@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "linear.h"
+
+#include "selftest.h"
 
 namespace {
 // The limit for an output of type X, of a table of T, that is a sum of K products. Three errors: storing it; rounding
@@ -114,3 +116,24 @@ FOR_EACH_TABLE(check_linear_forward, int, int, int, bool, Residual, Dtype)
 FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype)
 FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype, bool)
 FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
+    auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
+        test.row("linear_forward", [&] { return check_linear_forward(op, N, in, out, bias, residual, dtype); });
+    };
+    auto backward = [&](int N, int in, int out, bool bias) {
+        test.row("linear_backward", [&] { return check_linear_backward(op, N, in, out, true, bias, dtype); });
+    };
+    for (int N : {256, 64, 3, 1}) forward(N, gpt2.C, 3 * gpt2.C, true, Residual::none);    // training, then generation
+    forward(256, gpt2.C, gpt2.C, true, Residual::apart);
+    forward(256, gpt2.F, gpt2.C, true, Residual::in_y);
+    forward(16, gpt2.C, test.Vp(), false, Residual::none);
+    backward(256, gpt2.C, 3 * gpt2.C, true);
+    backward(256, gpt2.F, gpt2.C, true);
+    backward(8192, 128, 256, true);    // a long sum
+    backward(64, 256, test.Vp(), false);
+    if (op.linear_gelu_forward)
+        test.row("linear_gelu_forward", [&] { return check_linear_gelu_forward(op, 256, gpt2.C, gpt2.F, dtype); });
+    if (op.linear_gelu_backward)
+        test.row("linear_gelu_backward", [&] { return check_linear_gelu_backward(op, 256, gpt2.F, gpt2.C, dtype); });
+});

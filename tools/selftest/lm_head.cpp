@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "lm_head.h"
+
+#include "selftest.h"
 
 template <class T, class P>
 Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place) {
@@ -24,3 +26,8 @@ Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_g
 }
 
 FOR_EACH_TABLE(check_cross_entropy, int, int, int, bool, bool)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    for (bool train : {true, false})
+        test.row("cross_entropy", [&] { return check_cross_entropy(op, 64, test.V, test.Vp(), train, train); });
+});

@@ -1,4 +1,6 @@
-#include "checks.h"
+#include "norm.h"
+
+#include "selftest.h"
 
 namespace {
 // Rows whose means are no small part of x.
@@ -62,3 +64,10 @@ template <class T, class P> Check check_layernorm_backward(const Ops<T, P>& op, 
 
 FOR_EACH_TABLE(check_layernorm_forward, int, int)
 FOR_EACH_TABLE(check_layernorm_backward, int, int)
+
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
+    for (int width : {gpt2.C, 1600}) {    // GPT-2 XL's
+        test.row("layernorm_forward", [&] { return check_layernorm_forward(op, 1024, width); });
+        test.row("layernorm_backward", [&] { return check_layernorm_backward(op, 1024, width); });
+    }
+});

@@ -2,12 +2,13 @@
 #pragma once
 #include <functional>
 
-#include "checks.h"
+#include "check.h"
 
 struct Selftest {
     std::string filter;      // only operations with this text in their name
     bool json = false;       // one object per line
     int V = 50257;           // vocabulary: GPT-2's. Most of the time goes into numbers for it
+    int Vp() const { return int(round_up(V, 128)); }
     FILE* out = stdout;
     int checks = 0, failed = 0;
     const char* table = "";    // its name, in each row
@@ -17,3 +18,19 @@ struct Selftest {
     void row(const char* op, const std::function<Check()>& run);    // does nothing if the filter leaves it out
     Status close(double seconds) const;    // prints the sum. exit 1: some failed; 2: the filter left none
 };
+
+// The rows of one file: a static object that holds []<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype).
+struct SelftestRows {
+    void (*floats)(Selftest&, const Ops<float>&, Dtype);
+    void (*halves)(Selftest&, const Ops<bf16>&, Dtype);
+    void (*mixed)(Selftest&, const Ops<float, bf16>&, Dtype);
+    template <class F> explicit SelftestRows(F f) : floats(f), halves(f), mixed(f) { all().push_back(*this); }
+    static std::vector<SelftestRows>& all() {
+        static std::vector<SelftestRows> list;
+        return list;
+    }
+    void operator()(Selftest& test, const Ops<float>& op, Dtype dtype) const { floats(test, op, dtype); }
+    void operator()(Selftest& test, const Ops<bf16>& op, Dtype dtype) const { halves(test, op, dtype); }
+    void operator()(Selftest& test, const Ops<float, bf16>& op, Dtype dtype) const { mixed(test, op, dtype); }
+};
+constexpr struct { int C = 768, F = 3072, NH = 12, HS = 64; } gpt2;    // 124M

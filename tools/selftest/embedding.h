@@ -1,0 +1,7 @@
+// embedding.h - checks of the embedding.
+#pragma once
+#include "check.h"
+
+// pos below 0: a null pointer; hot: the share of positions that hold the same token
+template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
+template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
