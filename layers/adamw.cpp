@@ -9,18 +9,26 @@ namespace ISA {
 // one, so its bits do not change.
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
+// Eight sums side by side, whatever the instruction set: a square is exact in double, so the bits are the same on each.
+static double sum_of_squares(const float* x, int64_t n) {
+    typedef double Sums __attribute__((vector_size(64)));
+    typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
+    Sums s = {};
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        const Sums d = __builtin_convertvector(*reinterpret_cast<const Eight*>(x + i), Sums);
+        s += d * d;
+    }
+    for (; i < n; i++) s[i % 8] += double(x[i]) * double(x[i]);
+    double total = 0;
+    for (int k = 0; k < 8; k++) total += s[k];
+    return total;
+}
 static void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
     const int64_t size = BLOCK * (1 + n / (BLOCK * PARTS)), parts = (n + size - 1) / size;
 #pragma omp parallel for schedule(static) if (parts > 4)
-    for (int64_t p = 0; p < parts; p++) {
-        double s = 0;
-        const float* from = x + p * size;
-        const int64_t count = least64(size, n - p * size);
-#pragma omp simd reduction(+ : s)
-        for (int64_t i = 0; i < count; i++) s += double(from[i]) * double(from[i]);
-        part[p] = s;
-    }
+    for (int64_t p = 0; p < parts; p++) part[p] = sum_of_squares(x + p * size, least64(size, n - p * size));
     double total = 0;
     for (int64_t p = 0; p < parts; p++) total += part[p];
     *out = total;
