@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/console.h"
+#include "families.h"
 
 const std::vector<ConfigRow>& config_rows() {
     using C = Config;
@@ -110,10 +111,12 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
     return rows;
 }
 
-std::vector<const ConfigRow*> config_rare(const Config& c) {
+std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     const Config plain = c.plain();
     std::vector<const ConfigRow*> rows = config_listed(c, &plain);
-    std::erase_if(rows, [](const ConfigRow* row) { return row->presence != ConfigRow::rare; });
+    std::erase_if(rows, [&](const ConfigRow* row) {
+        return std::count(c.family->lacks.begin(), c.family->lacks.end(), std::string_view(row->name)) == 0;
+    });
     return rows;
 }
 

@@ -68,12 +68,25 @@ TEST_CASE("config: what GPT-2 has not is written, listed and read back; transfor
         c.*field = 3;
         const std::string json = config_json(c, 0);
         CHECK(json.find(std::string("\"") + key + "\": 3") != std::string::npos);
-        CHECK(json.find("\"model_type\": \"flatgpt\"") != std::string::npos);
+        CHECK(json.find("\"model_type\": \"flatgpt-gpt2\"") != std::string::npos);
         CHECK(json.find("GPT2LMHeadModel") == std::string::npos);
         CHECK(config_parse(json, "c").value == c);
+        const size_t type = json.find("-gpt2");
+        CHECK(config_parse(std::string(json).erase(type, 5), "c").value == c);    // as flatgpt first wrote it
+        CHECK(config_parse(std::string(json).replace(type, 5, "-bert"), "c").status.code == Exit::input);
         CHECK(config_text(c, config_listed(c)).ends_with(std::string("ffn 3072, ") + text));
         CHECK(config_text(c, config_listed(c, &GPT2.presets[0].second)) == text);
     }
+}
+
+TEST_CASE("config: a field that the family's class has needs no model_type of ours") {
+    Family windowed = GPT2;
+    std::erase_if(windowed.lacks, [](std::string_view name) { return name == "window"; });
+    const Config c = {.window = 3, .family = &windowed};
+    const std::string json = config_json(c, 0);
+    CHECK(json.find("\"sliding_window\": 3") != std::string::npos);
+    CHECK(json.find("\"model_type\": \"gpt2\"") != std::string::npos);
+    CHECK(config_beyond_class({.NKV = 3, .window = 3, .family = &windowed}).size() == 1);
 }
 
 TEST_CASE("config: a tensor may be several of a file, or none") {

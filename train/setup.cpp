@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "model/gpu_plan.h"
+#include "model/families.h"
 #include "model/forecast.h"
 #include "train.h"
 
@@ -158,9 +159,9 @@ Status Trainer::set_up() {
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
-    if (const auto rare = config_rare(config); !rare.empty() && !resuming)
-        progress.note("warning: " + config_text(config, rare) + ": transformers has no GPT-2 with that; it cannot load "
-                      "these checkpoints, flatgpt can");
+    if (const auto more = config_beyond_class(config); !more.empty() && !resuming)
+        progress.note("warning: " + config_text(config, more) + ": " + config.family->architecture +
+                      " of transformers has no such field; it cannot load these checkpoints, flatgpt can");
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +
