@@ -87,6 +87,7 @@ gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt
 model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
 model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
+model/shards.cpp ;; s/op.copy(whole + rank \* s.size,/op.copy(whole,/ ;; gpt ranks: the same of tensors*
 model/shards.cpp ;; s/return from_floats(to.at(at),/return from_floats(to.at(0),/ ;; start: weights*
 comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
