@@ -116,6 +116,7 @@ files/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
+infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
