@@ -30,8 +30,10 @@ double shortest(float x) {
 
 // ---- config.json ----------------------------------------------------------------------------------------------------
 
-// The model_type of what no class of transformers can run: it then refuses the file instead of running it wrongly.
+// The model_type of what the family's class in transformers cannot run: "flatgpt-gpt2". transformers then refuses the
+// file instead of running it wrongly. The first checkpoints of that kind have "flatgpt" alone; they are GPT-2's.
 static const char* const OWN_TYPE = "flatgpt";
+static std::string own_type(const Family& family) { return std::string(OWN_TYPE) + "-" + family.type; }
 
 static json field_json(const Config& c, const ConfigRow& row) {
     if (auto number = std::get_if<float Config::*>(&row.member)) return shortest(c.**number);
@@ -41,11 +43,11 @@ static json field_json(const Config& c, const ConfigRow& row) {
 
 std::string config_json(const Config& c, int end_of_text) {
     const Family& family = *c.family;
-    const std::vector<const ConfigRow*> rare = config_rare(c);
+    const Config plain = c.plain();
     ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
-    if (!rare.empty()) j["architectures"] = json::array(), j["model_type"] = OWN_TYPE;
+    if (!config_beyond_class(c).empty()) j["architectures"] = json::array(), j["model_type"] = own_type(family);
     for (const ConfigRow& row : config_rows())
-        if (row.presence != ConfigRow::rare || std::count(rare.begin(), rare.end(), &row))
+        if (row.presence != ConfigRow::rare || config_value(c, row) != config_value(plain, row))
             for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
     for (const Family::Fixed& f : family.fixed)
         if (f.written) j[f.key] = json::parse(f.value);
@@ -60,11 +62,11 @@ Result<const Family*> family_parse(const JsonFields& f) {
     TRY(f.get("model_type", &type));
     if (type == OWN_TYPE) return &GPT2;
     for (const Family* family : families()) {
-        if (type == family->type) return family;
+        if (type == family->type || type == own_type(*family)) return family;
         known += (known.empty() ? "" : ", ") + std::string(family->type);
     }
-    return fail(Exit::input, "%s: model_type: expected %s or %s, found \"%s\"", f.name.c_str(), known.c_str(), OWN_TYPE,
-                type.c_str());
+    return fail(Exit::input, "%s: model_type: expected %s, or one of them after \"%s-\", found \"%s\"", f.name.c_str(),
+                known.c_str(), OWN_TYPE, type.c_str());
 }
 
 Status fixed_check(const JsonFields& f, const Family& family) {

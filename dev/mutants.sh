@@ -1,9 +1,15 @@
 #!/bin/bash
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
+# Usage: mutants.sh [PATTERN]: only the rows that this regular expression matches.
 # A row: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
+#
+# Each worker has a tree of its own. The layers' loops are first compiled for this CPU's best instruction set alone;
+# only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
 set -u
+unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to those that are started here
 export EMU_CC=90    # all kernels
 export WARN=-w    # a mutant may leave a variable unused
+export EXTRA='-g0 -Wl,-s'    # small binaries link faster
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 cd "$(dirname "$0")/.."
 rows='
@@ -87,6 +93,7 @@ gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt
 model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
 model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
+model/shards.cpp ;; s/op.copy(whole + rank \* s.size,/op.copy(whole,/ ;; gpt ranks: the same of tensors*
 model/shards.cpp ;; s/return from_floats(to.at(at),/return from_floats(to.at(0),/ ;; start: weights*
 comm/mpi.cpp ;; s/add(sum, own + i, block, r == 0)/add(sum, own, block, r == 0)/ ;; mpi: collectives between 1*
 comm/mpi.cpp ;; s/std::min(row, n - r \* row)/row/ ;; mpi: collectives between 1*
@@ -115,6 +122,7 @@ files/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
+infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
@@ -123,48 +131,105 @@ checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start:
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
-checkpoint/json.cpp ;; s/if (!rare.empty()) j\["archi.*// ;; config: what GPT-2 has not*
+checkpoint/json.cpp ;; s/if (!config_beyond_class(c).empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
+model/config.cpp ;; s/return std::count(c.family->lacks.*/return row->presence != ConfigRow::rare;/ ;; config: a field that the family*
 model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
 '
-tree=build/mutants
-rm -rf $tree && mkdir -p $tree/build || exit 1
-git ls-files -z | xargs -0 cp -a --parents -t $tree
-find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $tree/build/ \;
-make -C $tree NVCC= build/test_all build/emu/test_cuda >$tree/build/log 2>&1 || { tail $tree/build/log; exit 1; }
-passed=0 failed=0
-while IFS= read -r row; do
-    [ -n "$row" ] || continue
-    file=${row%% ;; *} cases=${row##* ;; } change=${row#* ;; }
+all=build/mutants cores=$(nproc)
+workers=$((cores < 4 ? cores : 4))
+jobs=$(((cores + workers - 1) / workers))
+[ $jobs -gt 1 ] || export OMP_NUM_THREADS=2    # threads beside each other, in each worker
+cpu() { grep -qw "$1" /proc/cpuinfo; }
+best=base
+cpu avx2 && best=avx2
+cpu avx512bw && best=avx512
+cpu avx512_bf16 && best=avx512bf16
+
+compile() {    # tree, arguments of make
+    make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
+}
+passes() {    # tree, binary, test cases
+    (cd "$1" && timeout -k 10 900 "$2" -tc="$3" >build/log 2>&1)
+}
+binary_of() {    # file
+    case $1 in
+        *.cu | *.cuh | layers/scratch.h) echo build/emu/test_cuda ;;    # scratch.h: sizes for the CUDA kernels
+        *) echo build/test_all ;;
+    esac
+}
+here() {    # a row's file: is it compiled, and can its tests run?
+    case $1 in
+        layers/onednn.cpp) grep -q dnnl build/optional ;;
+        comm/mpi.cpp) command -v mpirun >/dev/null ;;
+    esac
+}
+goals_of() {    # binary, file
+    [ "$1" != build/test_all ] || echo flatgpt
+    [ "$2" != comm/mpi.cpp ] || echo build/test_ranks
+    echo "$1"
+}
+
+try() {    # tree, row: prints the verdict
+    local tree=$1 file=${2%% ;; *} cases=${2##* ;; } change=${2#* ;; } binary goals later=() object
     change=${change% ;; *}
-    binary=build/test_all
-    [ "${file%.cu}" = "$file" ] && [ "${file%.cuh}" = "$file" ] || binary=build/emu/test_cuda
-    [ "$file" != layers/scratch.h ] || binary=build/emu/test_cuda    # sizes for the CUDA kernels
-    [ "$file" != layers/onednn.cpp ] || grep -q dnnl build/optional || continue
-    [ "$file" != comm/mpi.cpp ] || { command -v mpirun >/dev/null || continue; binary="$binary build/test_ranks"; }
-    cp -p "$tree/$file" $tree/build/original
+    binary=$(binary_of "$file")
+    mapfile -t goals < <(goals_of "$binary" "$file")
+    while IFS= read -r object; do later+=(-o "$object"); done < <(cd "$tree" && find build/layers -name '*.base.o' \
+        -o -name '*.avx2.o' -o -name '*.avx512.o' -o -name '*.avx512bf16.o' | grep -v "\.$best\.o$")
+    cp -p "$tree/$file" "$tree/build/original"
+    touch "$tree/build/began"
     sed -i "$change" "$tree/$file"
-    if cmp -s "$tree/$file" $tree/build/original; then
-        echo "FAILED   $file: the line to break is gone: $change"; failed=$((failed + 1))
-    elif ! make -C $tree NVCC= $binary >$tree/build/log 2>&1; then
-        echo "FAILED   $file: the mutant does not compile: $change"; failed=$((failed + 1))
-    elif (cd $tree && timeout -k 10 900 ${binary% *} -tc="$cases" >build/log 2>&1); then
-        echo "SURVIVED $file: $change"; failed=$((failed + 1))
-    elif grep -q FAILED $tree/build/log; then
-        echo "caught   $file: $change"; passed=$((passed + 1))
-    else
-        echo "FAILED   $file: the tests did not run: $(tail -1 $tree/build/log)"; failed=$((failed + 1))
+    if cmp -s "$tree/$file" "$tree/build/original"; then echo "FAILED   $file: the line to break is gone: $change"
+    elif ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
+    elif passes "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
+        echo "SURVIVED $file: $change"
+    elif grep -q FAILED "$tree/build/log"; then echo "caught   $file: $change"
+    else echo "FAILED   $file: the tests did not run: $(tail -1 "$tree/build/log")"
     fi
-    cp -p $tree/build/original "$tree/$file"; touch "$tree/$file"
+    cp -p "$tree/build/original" "$tree/$file"
+    (cd "$tree/build" && rm -f flatgpt test_all test_ranks emu/test_cuda &&
+        find . -type f \( -name '*.o' -o -name '*.d' \) -newer began -print0 |
+            (cd ../../before && xargs -0r cp -p --parents -t "$OLDPWD"))
+}
+
+rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
+git ls-files -z | xargs -0 cp -a --parents -t $all/0
+find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
+compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
+list=() clean=
+while IFS= read -r row; do
+    [ -n "$row" ] && here "${row%% ;; *}" && [[ $row =~ ${1:-} ]] || continue
+    list+=("$row")
+    [ "$(binary_of "${row%% ;; *}")" != build/test_all ] || clean+="${clean:+,}${row##* ;; }"
 done <<<"$rows"
+# What fails without a mutant catches none.
+if [ -n "$clean" ] && ! passes $all/0 build/test_all "$clean"; then
+    grep -a FAILED $all/0/build/log || tail $all/0/build/log
+    echo "mutants: these fail before anything is broken"
+    exit 1
+fi
+find $all/0/build -type f -perm /111 -delete    # binaries: each mutant's are linked anew
+cp -a $all/0/build $all/before
+for ((w = 1; w < workers; w++)); do cp -a $all/0 $all/$w; done
+{
+    for ((w = 0; w < workers; w++)); do
+        for ((i = 0; i < ${#list[@]}; i++)); do
+            mkdir $all/claimed/$i 2>/dev/null && try $all/$w "${list[i]}"
+        done &
+    done
+    wait
+} | tee $all/verdicts
+passed=$(grep -c ^caught $all/verdicts)
+failed=$((${#list[@]} - passed))
 echo
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]

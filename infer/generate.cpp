@@ -181,7 +181,7 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             if (s.done) continue;
             out.tokens++;
             s.done = what.end_of_text && id == tokenizer.end_of_text();
-            if (!s.done && !s.append(s.decoder.push(tokenizer.token(id)), b, what))
+            if (!s.append(s.done ? s.decoder.finish() : s.decoder.push(tokenizer.token(id)), b, what))
                 return fail(Exit::io, "the output was closed");
             any |= !s.done;
         }
@@ -199,8 +199,9 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             feed(g, cache, next, 1, logits.data());
         }
     }
-    for (int b = 0; b < num; b++) {    // a character that the last token left unfinished stays out
+    for (int b = 0; b < num; b++) {
         Sequence& s = sequences[size_t(b)];
+        if (!s.done && !s.append(s.decoder.finish(), b, what)) return fail(Exit::io, "the output was closed");
         if (!s.give(s.text.size(), b, what)) return fail(Exit::io, "the output was closed");
         out.texts.push_back(s.text);
     }

@@ -30,7 +30,7 @@ struct Generation {
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
     bool end_of_text = true;               // ... and at <|endoftext|>
     std::function<bool(int sequence, std::string_view text)> text =
-        {};                                               // whole UTF-8 characters; false: stop everything
+        {};    // whole UTF-8 characters, U+FFFD for one that the last token left unfinished; false: stop everything
     std::function<void(const std::string&)> note = {};    // takes notes for the user
 };
 struct Generated {

@@ -50,7 +50,7 @@ struct ConfigRow {
     // For a field with kinds: config.json's names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
 };
-const std::vector<ConfigRow>& config_rows();    // in the order that config.json has them
+const std::vector<ConfigRow>& config_rows();    // in the order of listings, --help and config.json
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
@@ -67,5 +67,5 @@ Config config_with(const Config& base, const Config& asked);
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
 // The fields by which c is more than its family's class in transformers can be.
-std::vector<const ConfigRow*> config_rare(const Config& c);
+std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

@@ -11,6 +11,7 @@ const Family GPT2 = {
                 {"gpt2-medium", {.L = 24, .NH = 16, .C = 1024}},
                 {"gpt2-large", {.L = 36, .NH = 20, .C = 1280}},
                 {"gpt2-xl", {.L = 48, .NH = 25, .C = 1600}}},
+    .lacks = {"kv_heads", "head_size", "window"},
     .fixed = {{"attn_pdrop", "0.0", true, false},
               {"embd_pdrop", "0.0", true, false},
               {"resid_pdrop", "0.0", true, false},

@@ -10,6 +10,7 @@ struct Family {
     const char* architecture;    // the class of transformers that loads it
     int spelling;                // which of ConfigRow::keys
     std::vector<std::pair<const char*, Config>> presets;
+    std::vector<const char*> lacks;    // names of ConfigRows that this class has no field for
 
     // Further keys of config.json, as JSON text. checked: a file with another value describes a model we cannot run.
     struct Fixed { const char* key; const char* value; bool written, checked; };

@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <fstream>
+#include <mutex>
 #include <spawn.h>
 #include <sstream>
 #include <stdexcept>
@@ -28,6 +29,8 @@ std::string flatgpt_binary() {
 }
 std::string temporary_directory() {
     static int n = 0;
+    static std::mutex one_at_a_time;
+    const std::lock_guard hold(one_at_a_time);
     if (scratch.empty()) {
         scratch = (std::filesystem::temp_directory_path() / "flatgpt-test-XXXXXX").string();
         if (!mkdtemp(scratch.data())) throw std::runtime_error("no temporary directory");

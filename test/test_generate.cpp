@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "checkpoint/checkpoint.h"
 #include "test.h"
 #include "toy_model.h"
 
@@ -225,6 +226,36 @@ TEST_CASE("generate: characters split across tokens are streamed whole") {
     };
     REQUIRE(generate(actor.g, tokenizer, what).ok());
     CHECK(pieces == std::vector<std::string>{"a", "\u00e9", "\u20ac", "\U0001F600", "b"});
+}
+
+TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the command prints, too") {
+    const Tokenizer tokenizer = byte_tokenizer();
+    std::vector<int> script = tokenizer.encode(".a\u20ac");
+    script.back() = tokenizer.end_of_text();    // after two of the three bytes
+    Actor actor(script);
+    Generation what = asked({script[0]}, 3, 2);
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // no token is left
+    what.tokens = 9;
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "a\uFFFD");    // the text's end
+    what.stop = {"a"};
+    CHECK(run(actor.g, tokenizer, what).texts[1] == "");
+
+    const std::string dir = temporary_directory();
+    std::vector<TensorSource> weights;
+    checkpoint_tensors(actor.g, Part::weights, "", &weights);
+    std::string file;
+    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
+        file.append(static_cast<const char*>(data), size_t(bytes));
+        return Status{};
+    }).ok());
+    write_file(dir + "/model.safetensors", file);
+    write_file(dir + "/config.json", config_json(actor.g.c, tokenizer.end_of_text()));
+    write_file(dir + "/tokenizer.json", tokenizer.to_json());
+    for (const char* tokens : {"3", "9"}) {
+        const ProcessResult r = run_flatgpt({"sample", dir, "--prompt", ".", "--tokens", tokens, "--temperature", "0"});
+        INFO(r.err);
+        CHECK(r.out == ".a\uFFFD\n");
+    }
 }
 
 TEST_CASE("generate: a batch of samples is what each would be alone") {

@@ -5,6 +5,7 @@
 #include "model/count.h"
 #include "test.h"
 #include "thread_ranks.h"
+#include "toy_checkpoint.h"
 #include "toy_model.h"
 
 namespace {
@@ -22,15 +23,34 @@ struct Run {
     bool operator==(const Run& o) const { return hash == o.hash && params == o.params && m == o.m && v == o.v; }
 };
 
-// One rank's training: `batches` a step, of B / ranks / batches sequences each. wrong: what is broken on purpose.
-Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison = 0) {
+struct Job {
+    int ranks = 1, zero = 0, batches = 1;    // batches a step, of B / ranks / batches sequences each
+    Config config = TOY;
+    double poison = 0;        // a gradient of rank 1 in step 2
+    std::string save = {};    // the run that takes a checkpoint after the last step
+};
+
+// A checkpoint of all ranks.
+void save(const std::string& run, const Model& g, const Listener& listener) {
+    Place place;
+    place.rank = g.plan.rank, place.ranks = g.plan.ranks;
+    auto watch = Watch::meet(place, place.rank == 0 ? listener : Listener(), "127.0.0.1", listener.port,
+                             comm_token("test_gpt_ranks"), 20);
+    REQUIRE_MESSAGE(watch.ok(), watch.status.message);
+    const Status s = checkpoint_write(run, g, Tokenizer(), toy_state(STEPS, 1), real_disk(), watch.value.get());
+    CHECK_MESSAGE(s.ok(), s.message);
+}
+
+Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& listener = {}) {
+    const auto& [ranks, zero, batches, config, poison, run_dir] = job;
     Model g(reference_ops());
     const int rows = B / ranks / batches;
     g.shards.comm = comm;
-    toy_model(g, TOY, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero});
+    toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero});
     Run run;
     for (int step = 0; step < STEPS; step++) {
-        auto in = toy_tokens(B * S, TOY.V, uint64_t(10 + step)), out = toy_tokens(B * S, TOY.V, uint64_t(20 + step));
+        const int V = config.V;
+        auto in = toy_tokens(B * S, V, uint64_t(10 + step)), out = toy_tokens(B * S, V, uint64_t(20 + step));
         g.begin_step();
         for (int i = 0; i < batches; i++) {
             const int first = (i * ranks + rank) * rows * S;
@@ -49,8 +69,9 @@ Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison 
     const double* params = typed<double>(g, g.shards.params);
     for (const Tensor& t : g.tensors)
         run.params.insert(run.params.end(), params + t.offset, params + t.offset + t.size());
-    const std::vector<int> owners = config_owners(TOY, ranks);
+    const std::vector<int> owners = config_owners(config, ranks);
     g.shards.collect();
+    if (!run_dir.empty()) save(run_dir, g, listener);
     for (Part part : {Part::m, Part::v}) {
         std::vector<float>& all = part == Part::m ? run.m : run.v;
         for (const Tensor& t : g.tensors) {
@@ -62,14 +83,15 @@ Run train(int rank, int ranks, int zero, int batches, Comm* comm, double poison 
     return run;
 }
 
-std::vector<Run> train_ranks(int ranks, int zero, int batches, double poison = 0) {
-    std::vector<Run> runs(static_cast<size_t>(ranks));
-    Meeting meeting(ranks);
+std::vector<Run> train_ranks(const Job& job) {
+    std::vector<Run> runs(static_cast<size_t>(job.ranks));
+    Meeting meeting(job.ranks);
+    const Listener listener = job.save.empty() ? Listener() : Listener::open("127.0.0.1", 0).value;
     std::vector<std::thread> threads;
-    for (int r = 0; r < ranks; r++)
+    for (int r = 0; r < job.ranks; r++)
         threads.emplace_back([&, r] {
-            ThreadComm comm(meeting, r, ranks);
-            runs[size_t(r)] = train(r, ranks, zero, batches, &comm, poison);
+            ThreadComm comm(meeting, r, job.ranks);
+            runs[size_t(r)] = train(job, r, &comm, listener);
         });
     for (std::thread& t : threads) t.join();
     return runs;
@@ -88,8 +110,8 @@ std::vector<float> together(const std::vector<Run>& runs, std::vector<float> Run
 }    // namespace
 
 TEST_CASE("gpt ranks: a process of its own is the same with ZeRO and without") {
-    const Run plain = train(0, 1, 0, 2, nullptr);
-    for (int zero : {1, 2}) CHECK(train(0, 1, zero, 2, nullptr) == plain);
+    const Run plain = train({.batches = 2});
+    for (int zero : {1, 2}) CHECK(train({.zero = zero, .batches = 2}) == plain);
 }
 
 TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owner each") {
@@ -119,47 +141,84 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
     CHECK(*std::max_element(load.begin(), load.end()) == buckets[0].size);
 }
 
-TEST_CASE("gpt ranks: 2 and 4 ranks are one process with the whole batch; ZeRO-1 and 2 are plain to the bit") {
-    const Run one = train(0, 1, 0, 1, nullptr);
-    for (int ranks : {1, 2, 4})
-        for (int batches : {1, 2}) {
-            if (B / ranks / batches == 0) continue;
-            const std::vector<Run> plain = train_ranks(ranks, 0, batches);
-            for (int zero : {0, 1, 2}) {
-                const std::vector<Run> runs = zero ? train_ranks(ranks, zero, batches) : plain;
-                for (const Run& r : runs) {
-                    INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
-                    CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
-                    for (int s = 0; s < STEPS; s++) {
-                        CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
-                        CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
-                    }
-                    CHECK(r.hash == runs[0].hash);
-                    // Reduced once a step; where the sums before a step's last batch are kept apart (zero 2 with two
-                    // batches), floating-point sums come in another order.
-                    if (zero < 2 || batches == 1) CHECK(r.hash == plain[0].hash);
-                }
-                const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
-                CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
-                CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
-                const std::vector<Run> again = train_ranks(ranks, zero, batches);
-                CHECK(again[0].hash == runs[0].hash);
+namespace {
+// Every ZeRO with so many ranks and batches a step: the numbers of one process with the whole batch, the bits of plain.
+void check_ranks(const Run& one, int ranks, int batches, const Config& c) {
+    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c});
+    for (int zero : {0, 1, 2}) {
+        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c}) : plain;
+        for (const Run& r : runs) {
+            INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
+            CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
+            for (int s = 0; s < STEPS; s++) {
+                CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
+                CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
             }
+            CHECK(r.hash == runs[0].hash);
+            // Reduced once a step; where the sums before a step's last batch are kept apart (zero 2 with two batches),
+            // floating-point sums come in another order.
+            if (zero < 2 || batches == 1) CHECK(r.hash == plain[0].hash);
         }
+        const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
+        CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
+        CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
+        const std::vector<Run> again = train_ranks({ranks, zero, batches, c});
+        CHECK(again[0].hash == runs[0].hash);
+    }
+}
+
+// The checkpoint of all ranks, in one process: what they had, to the bit.
+void check_saved(const Job& job) {
+    const std::vector<Run> runs = train_ranks(job);
+    const std::string dir = checkpoint_list(job.save).back();
+    CHECK(checkpoint_verify(dir).ok());
+    Toy read(1, job.config);
+    read.poison();
+    const Status weights = checkpoint_weights(dir, read.g, true), moments = checkpoint_optimizer(dir, read.g);
+    REQUIRE_MESSAGE((weights.ok() && moments.ok()), weights.message << moments.message);
+    auto by_tensors = [&](const std::vector<float>& flat) {
+        std::vector<float> all;
+        for (const Tensor& t : read.g.tensors)
+            all.insert(all.end(), flat.begin() + t.offset, flat.begin() + t.offset + t.size());
+        return all;
+    };
+    CHECK(same_bits(by_tensors(read.params), {runs[0].params.begin(), runs[0].params.end()}));
+    CHECK(same_bits(by_tensors(read.m), together(runs, &Run::m)));
+    CHECK(same_bits(by_tensors(read.v), together(runs, &Run::v)));
+}
+}    // namespace
+
+TEST_CASE("gpt ranks: 2 and 4 ranks are one process with the whole batch; ZeRO-1 and 2 are plain to the bit") {
+    const Run one = train({});
+    for (int ranks : {1, 2, 4})
+        for (int batches : {1, 2})
+            if (B / ranks / batches) check_ranks(one, ranks, batches, TOY);
+}
+
+TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without those that a family lacks") {
+    std::vector<Config> configs = lacking_configs(TOY);
+    for (bool transposed : {false, true}) configs.push_back(split_config(TOY, transposed));
+    for (const Config& c : configs) {
+        const Run one = train({.config = c});
+        for (int ranks : {2, 4}) check_ranks(one, ranks, 1, c);
+        for (int ranks : {1, 2, 4})
+            for (int zero : {0, 1, 2})
+                check_saved({.ranks = ranks, .zero = zero, .config = c, .save = temporary_directory()});
+    }
 }
 
 TEST_CASE("gpt ranks: gradients are sent once a step, bucket by bucket; ZeRO-2's after every batch") {
     const int buckets = TOY.L + 1, verdict = 1;
-    CHECK(train_ranks(2, 0, 2)[0].calls == STEPS * (buckets + verdict));
-    CHECK(train_ranks(2, 1, 2)[0].calls == STEPS * (2 * buckets + verdict));
-    CHECK(train_ranks(2, 2, 2)[0].calls == STEPS * (3 * buckets + verdict));
+    CHECK(train_ranks({2, 0, 2})[0].calls == STEPS * (buckets + verdict));
+    CHECK(train_ranks({2, 1, 2})[0].calls == STEPS * (2 * buckets + verdict));
+    CHECK(train_ranks({2, 2, 2})[0].calls == STEPS * (3 * buckets + verdict));
     // Reduce-scatter and all-gather are the two halves of an all-reduce.
-    CHECK(train_ranks(4, 1, 1)[0].bytes == train_ranks(4, 0, 1)[0].bytes);
+    CHECK(train_ranks({4, 1, 1})[0].bytes == train_ranks({4, 0, 1})[0].bytes);
 }
 
 TEST_CASE("gpt ranks: a NaN of one rank stops the update of all, and every rank gets the others' reports") {
     for (int zero : {0, 1, 2}) {
-        const std::vector<Run> runs = train_ranks(2, zero, 1, NAN);
+        const std::vector<Run> runs = train_ranks({.ranks = 2, .zero = zero, .poison = NAN});
         for (const Run& r : runs) {
             CHECK(r.steps[1].skipped == 0);
             CHECK(r.steps[2].skipped == 1);

@@ -265,6 +265,35 @@ TEST_CASE("scale: flatgpt train --dry-run --ranks 512") {
     CHECK(!contains(r.out, "on the wire"));
 }
 
+TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
+    Toy toy;
+    auto said = [&](std::vector<std::string> args, int code = 0) {
+        args.insert(args.begin(), {"train", "--layers", "1", "--heads", "2", "--channels", "16", "--seq-len", "32",
+                                   "--device", "cpu", "--dry-run"});
+        const ProcessResult r = run_flatgpt(args);
+        INFO(r.out << r.err);
+        CHECK(r.exit_code == code);
+        return code ? r.err : r.out;
+    };
+    const std::string nothing = said({});
+    CHECK(contains(nothing, "vocabulary 50257"));
+    CHECK(contains(nothing, "data          none is named (--data); its vocabulary is assumed to be GPT-2's"));
+    CHECK(contains(nothing, "step          256 tokens = 8 x 32 x 1 (accumulated)\n"));
+    CHECK(contains(nothing, "FLOP per step\n"));
+    CHECK(contains(nothing, "total "));
+    for (const std::vector<std::string>& given : {std::vector<std::string>{"--vocab", "257"},
+                                                  {"--tokenizer", toy.dir + "/tok.json"}}) {
+        const std::string text = said(given);
+        CHECK(contains(text, "vocabulary 257"));
+        CHECK(contains(text, "data          none is named (--data)\n"));
+    }
+    CHECK(contains(said({"--steps", "7"}), "(accumulated); 7 steps = 1.8k tokens\n"));
+    CHECK(contains(said({"--steps", "7", "--warmup", "8"}, 2), "--warmup 8 is longer than --steps 7"));
+    CHECK(contains(said({"--data", toy.dir + "/train.bin", "--vocab", "257"}), " epochs\n"));
+    const ProcessResult r = run_flatgpt({"train", "--out", toy.dir + "/a"});
+    CHECK((r.exit_code == 2 && contains(r.err, "--data is required")));
+}
+
 TEST_CASE("scale: --dry-run plans for a GPU that is not here") {
     Toy toy;
     ProcessOptions none;

@@ -2,6 +2,8 @@
 #include "tensors.h"
 #include "toy_ranks.h"
 
+#include <thread>
+
 TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO is plain to the bit") {
     NEED_MPIRUN();
     RanksToy toy;
@@ -120,31 +122,33 @@ TEST_CASE("train ranks: resumed at other world sizes 1, 2, 4, 1; bit-equal at th
     }
 }
 
-TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the others exit 7; then the same bits") {
-    NEED_MPIRUN();
-    RanksToy toy;
-    const int runs = test_long() ? 40 : 8;    // in 8 each rank gets each signal, while it trains and while it starts
-    const std::vector<std::string> long_run = {"--steps", "2000", "--save-every", "100", "--timeout", "2"};
-    ProcessResult r = toy.run(2, "whole", long_run);
-    INFO(r.err);
-    REQUIRE(r.exit_code == 0);
-    std::vector<std::string> more = long_run;
+namespace {
+const std::vector<std::string> LONG_RUN = {"--steps", "1000", "--save-every", "100"};
+
+std::vector<std::string> going_on(std::vector<std::string> more) {
+    more.insert(more.begin(), LONG_RUN.begin(), LONG_RUN.end());
     more.insert(more.end(), {"--resume", "auto"});
-    const std::string dir = toy.dir + "/notes";
+    return more;
+}
+// Kills or stops one of the two ranks of `out`, which goes on where the last one ended, at places first .. end - 1 of
+// all such runs; how often the others named it. Called by threads.
+int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) {
+    const std::string dir = toy.dir + "/notes_" + out;
     fs::create_directory(dir);
     int named = 0;
-    for (int i = 0; i < runs; i++) {
+    for (int i = first; i < end; i++) {
         const int rank = i % 2, sent = i / 2 % 2 ? SIGSTOP : SIGKILL;
         forget_notes(dir);
         Killer killer{dir};
-        Process p(mpirun(2, noted(dir, toy.program("killed", more))), mpirun_options(60));
+        Process p(mpirun(2, noted(dir, toy.program(out, going_on({"--timeout", "2"})))), mpirun_options(60));
         for (int k = 0; k < 4000 && p.running() && numbers(dir + "/pids").size() < 2; k++) usleep(1000);
         if (i % 8 < 6) wait_for_training(p);    // the others meet it anywhere in the set-up, too
         usleep(useconds_t(philox_uniform(philox(11, 1, uint64_t(i)).v[0]) * 300e3));
         const int pid = numbers(dir + "/pids")[rank];
-        kill(pid, sent);
+        CHECK(pid > 0);
+        if (pid > 0) kill(pid, sent);
         for (int k = 0; k < 8000 && p.running() && numbers(dir + "/codes").count(1 - rank) == 0; k++) usleep(1000);
-        if (sent == SIGSTOP) kill(pid, SIGKILL);
+        if (pid > 0 && sent == SIGSTOP) kill(pid, SIGKILL);
         for (auto [who, rank_pid] : numbers(dir + "/pids")) {
             for (int k = 0; k < 8000 && !gone(rank_pid); k++) usleep(1000);
             CHECK(gone(rank_pid));
@@ -155,7 +159,7 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
         INFO("run " << i << ", rank " << rank << ", signal " << sent << "\n" << ended.err);
         std::map<int, int> codes = numbers(dir + "/codes");
         if (codes.count(1 - rank) && codes[1 - rank] == 0) {    // it was through: it begins anew
-            fs::remove_all(toy.dir + "/killed");
+            fs::remove_all(toy.dir + "/" + out);
         } else if (contains(ended.err, " parameters, ")) {
             CHECK(codes[1 - rank] == 7);
             CHECK(contains(ended.err, "rank " + std::to_string(rank)));
@@ -164,12 +168,35 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
             CHECK(ended.exit_code != 0);
         }
     }
-    CHECK(named >= runs / 2);
-    r = toy.run(2, "killed", more);
-    INFO(r.err);
-    REQUIRE(r.exit_code == 0);
-    CHECK(toy.metrics("killed") == toy.metrics("whole"));
-    same_checkpoint(toy, "killed", "whole");
+    return named;
+}
+}    // namespace
+
+TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the others exit 7; then the same bits") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    const int runs = test_long() ? 40 : 8;    // in 8 each rank gets each signal, while it trains and while it starts
+    const std::string outs[] = {"killed_0", "killed_1"};
+    int named[2] = {};
+    // Mostly they wait: two halves of the runs at once, and beside them the run that nobody interrupts.
+    Process whole(mpirun(2, toy.program("whole", LONG_RUN)), mpirun_options(120));
+    std::vector<std::thread> halves;
+    for (int h = 0; h < 2; h++)
+        halves.emplace_back([&, h] { named[h] = kill_ranks(toy, outs[h], h * runs / 2, (h + 1) * runs / 2); });
+    for (std::thread& half : halves) half.join();
+    CHECK(named[0] + named[1] >= runs / 2);
+    const ProcessResult never = whole.wait();
+    INFO(never.err);
+    REQUIRE(never.exit_code == 0);
+    Process rest[] = {Process(mpirun(2, toy.program(outs[0], going_on({}))), mpirun_options(120)),
+                      Process(mpirun(2, toy.program(outs[1], going_on({}))), mpirun_options(120))};
+    for (int h = 0; h < 2; h++) {
+        const ProcessResult r = rest[h].wait();
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        CHECK(toy.metrics(outs[h]) == toy.metrics("whole"));
+        same_checkpoint(toy, outs[h], "whole");
+    }
 }
 
 TEST_CASE("train ranks: a signal to one saves on all") {

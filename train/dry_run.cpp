@@ -128,21 +128,34 @@ void print_ranks(const Trainer& t) {
 }
 }    // namespace
 
+// What is read, what a step is, and the work; without --data, as far as the options say.
+static void print_run(const Trainer& t) {
+    const TrainOptions& o = t.o;
+    const bool there = !o.data.empty();
+    if (there)
+        printf("data          %s tokens in %s, %s of %d\n", human_count(double(t.data.tokens())).c_str(),
+               counted(int64_t(t.data.shards().size()), "shard").c_str(), counted(t.data.samples(), "window").c_str(),
+               o.seq_len);
+    else
+        printf("data          none is named (--data)%s\n",
+               t.vocabulary_assumed ? "; its vocabulary is assumed to be GPT-2's (--tokenizer, --vocab)" : "");
+    const double tokens = double(o.total_batch) * double(o.steps);
+    std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
+    if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
+    if (there)
+        steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.data.samples() * o.seq_len)));
+    printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
+           t.accumulate, steps.c_str());
+    const double flops = training_flops(t.device.model->op, t.config, o.seq_len);
+    printf("work          %s per token, %s per step%s\n", decimal(flops, "FLOP").c_str(),
+           decimal(flops * double(o.total_batch), "FLOP").c_str(),
+           o.steps ? (", " + decimal(flops * tokens, "FLOP") + " in all").c_str() : "");
+}
+
 Status Trainer::dry_run() {
     printf("model         %s parameters: %s\n", human_count(double(config_parameters(config))).c_str(),
            config_text(config, config_listed(config)).c_str());
-    printf("data          %s tokens in %s, %s of %d\n", human_count(double(data.tokens())).c_str(),
-           counted(int64_t(data.shards().size()), "shard").c_str(), counted(data.samples(), "window").c_str(),
-           o.seq_len);
-    const std::string by_ranks = plan.ranks > 1 ? formatted(" x %d (ranks)", plan.ranks) : "";
-    printf("step          %lld tokens = %d x %d x %d (accumulated)%s; %lld steps = %s tokens, %.2f epochs\n",
-           (long long)o.total_batch, o.batch, o.seq_len, accumulate, by_ranks.c_str(), (long long)o.steps,
-           human_count(double(o.total_batch) * double(o.steps)).c_str(),
-           double(o.total_batch) * double(o.steps) / double(std::max<int64_t>(1, data.samples() * o.seq_len)));
-    const double flops = training_flops(device.model->op, config, o.seq_len);
-    const double step_flops = flops * double(o.total_batch);
-    printf("work          %s per token, %s per step, %s in all\n", decimal(flops, "FLOP").c_str(),
-           decimal(step_flops, "FLOP").c_str(), decimal(step_flops * double(o.steps), "FLOP").c_str());
+    print_run(*this);
     printf("operations    %s\nmemory%s\n", device.text.c_str(), plan.ranks > 1 ? " of a rank" : "");
     std::vector<MemoryRow> rows = TRY(count_memory(device.model->op, config, plan));
     if (plan.ranks > 1) rows.push_back({"scratch of the collectives", collective_scratch(workload(*this), device.gpu)});

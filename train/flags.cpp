@@ -10,7 +10,7 @@ namespace {
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {{"Common", {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
-         "commas", 0, 0, {}, true},
+         "commas; required but with --dry-run"},
         {"--val", &o.val, "validation shards, given in the same way"},
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
@@ -102,6 +102,7 @@ static Status check_flags(const TrainOptions& o) {
     };
     for (auto& row : rows)
         if (row.given && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
+    if (o.data.empty() && !o.dry_run) return fail(Exit::usage, "--data is required: shards, from `flatgpt tokenize`");
     return o.gpu.empty() ? Status{} : gpu_named(o.gpu).status;
 }
 

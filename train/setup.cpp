@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "model/gpu_plan.h"
+#include "model/families.h"
 #include "model/forecast.h"
 #include "train.h"
 
@@ -145,7 +146,7 @@ Status Trainer::set_up() {
     settle_batch();
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
-    warn_of_repetition();
+    if (!o.data.empty()) warn_of_repetition();
     if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
     if (plan.ranks == 1 && plan.wire != Element::f32) progress.note("note: --reduce-dtype changes nothing on one rank");
     if (o.dry_run) return dry_run();
@@ -158,9 +159,9 @@ Status Trainer::set_up() {
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
-    if (const auto rare = config_rare(config); !rare.empty() && !resuming)
-        progress.note("warning: " + config_text(config, rare) + ": transformers has no GPT-2 with that; it cannot load "
-                      "these checkpoints, flatgpt can");
+    if (const auto more = config_beyond_class(config); !more.empty() && !resuming)
+        progress.note("warning: " + config_text(config, more) + ": " + config.family->architecture +
+                      " of transformers has no such field; it cannot load these checkpoints, flatgpt can");
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +
@@ -249,7 +250,7 @@ Status Trainer::open_data() {
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,
     l.seed = uint64_t(o.seed), l.rank = plan.rank, l.ranks = plan.ranks;
-    data = TRY(Loader::open(l));
+    if (!o.data.empty()) data = TRY(Loader::open(l));
     if (!o.val.empty()) {
         l.pattern = o.val, l.shuffle = false, l.most_tokens = o.eval_tokens;
         val = TRY(Loader::open(l));
@@ -257,7 +258,7 @@ Status Trainer::open_data() {
         state.validation = hash_words(HASH_START, measured_on, sizeof measured_on);
         TRY(shards_match(val.shards(), tokenizer, config.V, whose));
     }
-    return shards_match(data.shards(), tokenizer, config.V, whose);
+    return o.data.empty() ? Status{} : shards_match(data.shards(), tokenizer, config.V, whose);
 }
 
 Status Trainer::plan_steps() {
@@ -270,9 +271,10 @@ Status Trainer::plan_steps() {
         return fail(Exit::usage, "--total-batch %lld is more than %d batches of %lld tokens", (long long)o.total_batch,
                     1 << 20, (long long)all);
     accumulate = int(o.total_batch / all);
-    if (o.steps == 0) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
+    const bool known = o.steps || !o.data.empty();    // a dry run may have no data
+    if (o.steps == 0 && known) o.steps = std::max<int64_t>(1, data.samples() * o.seq_len / o.total_batch);
     if (o.warmup < 0) o.warmup = std::min<int64_t>(700, o.steps / 10);
-    if (o.warmup > o.steps)
+    if (o.warmup > o.steps && known)
         return fail(Exit::usage, "--warmup %lld is longer than --steps %lld", (long long)o.warmup, (long long)o.steps);
     schedule = {o.lr_schedule == "cosine"   ? Decay::cosine
                 : o.lr_schedule == "linear" ? Decay::linear

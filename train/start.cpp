@@ -135,6 +135,7 @@ Status Trainer::choose_tokenizer(const std::string& base) {
         tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
+        vocabulary_assumed = base.empty();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
         if (base.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
         if (!base.empty() && tokenizer.vocab_size())
