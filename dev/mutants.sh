@@ -211,25 +211,23 @@ while IFS= read -r row; do
     list+=("$row")
     [ "$(binary_of "${row%% ;; *}")" != build/test_all ] || clean+="${clean:+,}${row##* ;; }"
 done <<<"$rows"
-# What fails without a mutant catches none.
-if [ -n "$clean" ] && ! passes $all/0 build/test_all "$clean"; then
-    grep -a FAILED $all/0/build/log || tail $all/0/build/log
-    echo "mutants: these fail before anything is broken"
-    exit 1
-fi
-find $all/0/build -type f -perm /111 -delete    # binaries: each mutant's are linked anew
 cp -a $all/0/build $all/before
 for ((w = 1; w < workers; w++)); do cp -a $all/0 $all/$w; done
 {
     for ((w = 0; w < workers; w++)); do
-        for ((i = 0; i < ${#list[@]}; i++)); do
-            mkdir $all/claimed/$i 2>/dev/null && try $all/$w "${list[i]}"
-        done &
+        {
+            # What fails without a mutant catches none.
+            [ $w -gt 0 ] || [ -z "$clean" ] || passes $all/0 build/test_all "$clean" ||
+                echo "FAILED   before anything is broken: $(grep -a ^FAILED $all/0/build/log || tail -1 $all/0/build/log)"
+            for ((i = 0; i < ${#list[@]}; i++)); do
+                mkdir $all/claimed/$i 2>/dev/null && try $all/$w "${list[i]}"
+            done
+        } &
     done
     wait
 } | tee $all/verdicts
 passed=$(grep -c ^caught $all/verdicts)
-failed=$((${#list[@]} - passed))
+failed=$((${#list[@]} - passed + $(grep -c "^FAILED   before" $all/verdicts)))
 echo
 echo "$passed passed, $failed failed, 0 skipped"
 [ $failed = 0 ]
