@@ -7,6 +7,7 @@
 
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "scratch.h"
 
