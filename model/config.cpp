@@ -11,18 +11,18 @@ const std::vector<ConfigRow>& config_rows() {
     using enum ConfigRow::Presence;
     // clang-format off
     static const std::vector<ConfigRow> rows = {
+        {&C::V, "vocabulary", false, "--vocab", {{"vocab_size"}, {"vocab_size"}}, "vocab_size", 2, 1 << 24, required,
+         "tokens of the vocabulary; 0: the tokenizer's where one is used, else the model's"},
+        {&C::T, "context", false, nullptr, {{"n_positions", "n_ctx"}, {"max_position_embeddings"}}, "context_length",
+         1, 1 << 20, required, ""},    // n_ctx: llama.cpp's converter asks for it
+        {&C::C, "channels", true, "--channels", {{"n_embd"}, {"hidden_size"}}, "embedding_length", 1, 1 << 16, required,
+         "channels, without --head-size a multiple of the heads; 0: the model's"},
         {&C::L, "layers", true, "--layers", {{"n_layer"}, {"num_hidden_layers"}}, "block_count", 1, 1024, required,
          "layers; 0: the model's"},
         {&C::NH, "heads", true, "--heads", {{"n_head"}, {"num_attention_heads"}}, "attention.head_count", 1, 1024,
          required, "attention heads; 0: the model's"},
-        {&C::C, "channels", true, "--channels", {{"n_embd"}, {"hidden_size"}}, "embedding_length", 1, 1 << 16, required,
-         "channels, without --head-size a multiple of the heads; 0: the model's"},
         {&C::F, "ffn", false, nullptr, {{"n_inner"}, {"intermediate_size"}}, "feed_forward_length", 1, 1 << 18, usual,
          ""},
-        {&C::T, "context", false, nullptr, {{"n_positions", "n_ctx"}, {"max_position_embeddings"}}, "context_length",
-         1, 1 << 20, required, ""},    // n_ctx: llama.cpp's converter asks for it
-        {&C::V, "vocabulary", false, "--vocab", {{"vocab_size"}, {"vocab_size"}}, "vocab_size", 2, 1 << 24, required,
-         "tokens of the vocabulary; 0: the tokenizer's where one is used, else the model's"},
         {&C::activation, nullptr, false, nullptr, {{"activation_function"}, {"hidden_act"}}, nullptr, 0, 0, usual, "",
          {{"gelu_new", "gelu_pytorch_tanh"}}},
         {&C::norm_eps, nullptr, false, nullptr, {{"layer_norm_epsilon"}, {"rms_norm_eps"}},

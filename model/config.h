@@ -50,7 +50,7 @@ struct ConfigRow {
     // For a field with kinds: config.json's names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
 };
-const std::vector<ConfigRow>& config_rows();    // in the order of listings, --help and config.json
+const std::vector<ConfigRow>& config_rows();    // in the order that config.json has them
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 

@@ -32,7 +32,7 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
     std::vector<std::string> names;
     for (const Flag& f : config_flags(c)) names.push_back(f.name);
-    CHECK(names == std::vector<std::string>{"--layers", "--heads", "--channels", "--vocab", "--kv-heads", "--head-size",
+    CHECK(names == std::vector<std::string>{"--vocab", "--channels", "--layers", "--heads", "--kv-heads", "--head-size",
                                             "--window"});
 }
 
@@ -64,7 +64,7 @@ TEST_CASE("config: what GPT-2 has not is written, listed and read back; transfor
         Config c;
         CHECK(config_json(c, 0).find(key) == std::string::npos);
         CHECK(config_text(c, config_listed(c)) ==
-              "12 layers, 12 heads, 768 channels, ffn 3072, context 1024, vocabulary 50257");
+              "vocabulary 50257, context 1024, 768 channels, 12 layers, 12 heads, ffn 3072");
         c.*field = 3;
         const std::string json = config_json(c, 0);
         CHECK(json.find(std::string("\"") + key + "\": 3") != std::string::npos);
@@ -74,7 +74,7 @@ TEST_CASE("config: what GPT-2 has not is written, listed and read back; transfor
         const size_t type = json.find("-gpt2");
         CHECK(config_parse(std::string(json).erase(type, 5), "c").value == c);    // as flatgpt first wrote it
         CHECK(config_parse(std::string(json).replace(type, 5, "-bert"), "c").status.code == Exit::input);
-        CHECK(config_text(c, config_listed(c)).ends_with(std::string("vocabulary 50257, ") + text));
+        CHECK(config_text(c, config_listed(c)).ends_with(std::string("ffn 3072, ") + text));
         CHECK(config_text(c, config_listed(c, &GPT2.presets[0].second)) == text);
     }
 }
