@@ -36,6 +36,7 @@ layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(s
 layers/simd/tile.h ;; s/const vs order = {0, 16,/const vs order = {16, 0,/ ;; attention: *
 layers/adamw.cpp ;; s/decays\[at \/ ROW\]/decays[from \/ ROW]/ ;; adamw: *
 layers/attention/backward.cpp ;; s/for (int i = 1; i < count; i++) total +=/for (int i = 1; i < 1; i++) total +=/ ;; attention: lengths*
+layers/adamw.cpp ;; s/for (; i < n; i++) s\[i % 8\]/for (; i < n; i++) s[0]/ ;; cpu: the sum of squares*
 layers/adamw.cpp ;; s/uint64_t(at \/ 4)/uint64_t(at \/ 8)/ ;; adamw: *
 layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: *
 layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; casts:*
@@ -147,7 +148,7 @@ gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: gen
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
 jobs=$(((cores + workers - 1) / workers))
-[ $jobs -gt 1 ] || export OMP_NUM_THREADS=2    # threads beside each other, in each worker
+[ $jobs -gt 1 ] || export OMP_NUM_THREADS=2    # two threads in each worker: wrong sharing shows
 cpu() { grep -qw "$1" /proc/cpuinfo; }
 best=base
 cpu avx2 && best=avx2
@@ -166,7 +167,7 @@ binary_of() {    # file
         *) echo build/test_all ;;
     esac
 }
-here() {    # a row's file: is it compiled, and can its tests run?
+can_run() {    # a row's file: is it compiled, and can its tests run?
     case $1 in
         layers/onednn.cpp) grep -q dnnl build/optional ;;
         comm/mpi.cpp) command -v mpirun >/dev/null ;;
@@ -205,20 +206,26 @@ rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
-list=() clean=
+list=() clean_all= clean_cuda=
 while IFS= read -r row; do
-    [ -n "$row" ] && here "${row%% ;; *}" && [[ $row =~ ${1:-} ]] || continue
+    [ -n "$row" ] && can_run "${row%% ;; *}" && [[ $row =~ ${1:-} ]] || continue
     list+=("$row")
-    [ "$(binary_of "${row%% ;; *}")" != build/test_all ] || clean+="${clean:+,}${row##* ;; }"
+    case $(binary_of "${row%% ;; *}") in
+        build/test_all) clean_all+="${clean_all:+,}${row##* ;; }" ;;
+        *) clean_cuda+="${clean_cuda:+,}${row##* ;; }" ;;
+    esac
 done <<<"$rows"
+[ ${#list[@]} -gt 0 ] || { echo "mutants.sh: no row matches $1" >&2; exit 2; }
+unbroken() {    # binary, test cases: a test that fails without a mutant proves nothing
+    [ -z "$2" ] || passes $all/0 "$1" "$2" ||
+        echo "FAILED   before anything is broken: $(grep -a ^FAILED $all/0/build/log || tail -1 $all/0/build/log)"
+}
 cp -a $all/0/build $all/before
 for ((w = 1; w < workers; w++)); do cp -a $all/0 $all/$w; done
 {
     for ((w = 0; w < workers; w++)); do
         {
-            # What fails without a mutant catches none.
-            [ $w -gt 0 ] || [ -z "$clean" ] || passes $all/0 build/test_all "$clean" ||
-                echo "FAILED   before anything is broken: $(grep -a ^FAILED $all/0/build/log || tail -1 $all/0/build/log)"
+            [ $w -gt 0 ] || { unbroken build/test_all "$clean_all"; unbroken build/emu/test_cuda "$clean_cuda"; }
             for ((i = 0; i < ${#list[@]}; i++)); do
                 mkdir $all/claimed/$i 2>/dev/null && try $all/$w "${list[i]}"
             done

@@ -10,7 +10,7 @@ namespace ISA {
 constexpr int64_t BLOCK = 8192, PARTS = 2048, ROW = 64;    // ROW: elements that share one decay flag
 
 // Eight sums side by side, whatever the instruction set: a square is exact in double, so the bits are the same on each.
-static double sum_of_squares(const float* x, int64_t n) {
+static double block_squares(const float* x, int64_t n) {
     typedef double Sums __attribute__((vector_size(64)));
     typedef float Eight __attribute__((vector_size(32), aligned(4), may_alias));
     Sums s = {};
@@ -28,7 +28,7 @@ static void sum_of_squares(double* out, const float* x, int64_t n) {
     double part[PARTS];
     const int64_t size = BLOCK * (1 + n / (BLOCK * PARTS)), parts = (n + size - 1) / size;
 #pragma omp parallel for schedule(static) if (parts > 4)
-    for (int64_t p = 0; p < parts; p++) part[p] = sum_of_squares(x + p * size, least64(size, n - p * size));
+    for (int64_t p = 0; p < parts; p++) part[p] = block_squares(x + p * size, least64(size, n - p * size));
     double total = 0;
     for (int64_t p = 0; p < parts; p++) total += part[p];
     *out = total;

@@ -3,12 +3,12 @@
 #include "layers/simd/vec.h"
 
 namespace ISA {
-// Defined by ENTRY where the operation has loops; null for those that cpu.cpp has.
+// ENTRY defines these, in the files of the loops. What cpu.cpp implements has none: its symbol is null.
 #define OPERATION(name, ...) [[gnu::weak]] void name##_entry(Loops<float>&), name##_entry(Loops<bf16>&);
 #include "layers/operations.inc"
 #undef OPERATION
 
-// What is no operation.
+// Functions of the loops that are not operations.
 #define OTHERS(X) X(matmul) X(column_sums) X(exponentials)
 #define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
 OTHERS(DECLARE)

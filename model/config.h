@@ -66,6 +66,6 @@ Config config_with(const Config& base, const Config& asked);
 
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
-// The fields by which c is more than its family's class in transformers can be.
+// The fields of c that its family's class in transformers has no place for.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

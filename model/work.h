@@ -1,6 +1,5 @@
-// work.h - what a call of each operation costs, as operations.inc says: FLOPs, bytes and sizes. This is written nowhere
-// else: MFU, GFLOP/s, floors, forecasts and the sizes of scratch all come from calls that were counted with these
-// functions.
+// work.h - WorkOf: FLOPs, bytes and sizes of a call of each operation. operations.inc holds the formulas; what they
+// share is here. MFU, GFLOP/s, floors, forecasts and the sizes of scratch come from calls that it counts.
 //
 // FLOPs are what the maths needs: 2 for each multiply-add of a product; in attention, only pairs of positions that see
 // each other count. Recomputation is left out, and so are exponentials and the sums of norms. The head's product is Vp
@@ -35,6 +34,7 @@ class WorkOf {
     typedef Parameter P;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
+#pragma GCC diagnostic warning "-Wshadow"    // an argument named e, p or g would be taken for the member
 #define OPERATION(name, need, arguments, ...) \
     Work name arguments const { return __VA_ARGS__; }
 #include "layers/operations.inc"

@@ -148,6 +148,28 @@ TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
     }
 }
 
+TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") {
+    const Numbers numbers = random_normal(300003, 1);
+    const std::vector<float> x(numbers.begin(), numbers.end());
+    for (int64_t n : {1, 7, 9001, 300003}) {
+        double expected[8], sum = 0;    // eight sums side by side in a block of 8192, then those of the blocks
+        for (int64_t from = 0; from < n; from += 8192) {
+            std::fill_n(expected, 8, 0);
+            for (int64_t i = from; i < std::min(n, from + 8192); i++)
+                expected[(i - from) % 8] += double(x[size_t(i)]) * double(x[size_t(i)]);
+            double block = 0;
+            for (double lane : expected) block += lane;
+            sum += block;
+        }
+        for (int isa = 0; isa < ISA_COUNT; isa++) {
+            if (!cpu_supports(Isa(isa))) continue;
+            double out = 0;
+            cpu_ops_isa<float>(Isa(isa)).sum_of_squares(&out, x.data(), n);
+            CHECK(out == sum);
+        }
+    }
+}
+
 static float nearest(float x) { return to_float(to_bf16(x)); }
 TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     if (!cpu_supports(Isa::avx512bf16)) SKIP("this CPU has no bf16 products");

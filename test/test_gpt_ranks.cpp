@@ -36,7 +36,8 @@ void save(const std::string& run, const Model& g, const Listener& listener) {
     place.rank = g.plan.rank, place.ranks = g.plan.ranks;
     auto watch = Watch::meet(place, place.rank == 0 ? listener : Listener(), "127.0.0.1", listener.port,
                              comm_token("test_gpt_ranks"), 20);
-    REQUIRE_MESSAGE(watch.ok(), watch.status.message);
+    CHECK_MESSAGE(watch.ok(), watch.status.message);    // in a thread: nothing may be thrown
+    if (!watch.ok()) return;
     const Status s = checkpoint_write(run, g, Tokenizer(), toy_state(STEPS, 1), real_disk(), watch.value.get());
     CHECK_MESSAGE(s.ok(), s.message);
 }
@@ -170,7 +171,9 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c) {
 // The checkpoint of all ranks, in one process: what they had, to the bit.
 void check_saved(const Job& job) {
     const std::vector<Run> runs = train_ranks(job);
-    const std::string dir = checkpoint_list(job.save).back();
+    const std::vector<std::string> saved = checkpoint_list(job.save);
+    REQUIRE(!saved.empty());
+    const std::string dir = saved.back();
     CHECK(checkpoint_verify(dir).ok());
     Toy read(1, job.config);
     read.poison();

@@ -277,7 +277,7 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     };
     const std::string nothing = said({});
     CHECK(contains(nothing, "vocabulary 50257"));
-    CHECK(contains(nothing, "data          none is named (--data); its vocabulary is assumed to be GPT-2's"));
+    CHECK(contains(nothing, "data          none given (--data); the vocabulary is assumed to be GPT-2's"));
     CHECK(contains(nothing, "step          256 tokens = 8 x 32 x 1 (accumulated)\n"));
     CHECK(contains(nothing, "FLOP per step\n"));
     CHECK(contains(nothing, "total "));
@@ -285,7 +285,7 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
                                                   {"--tokenizer", toy.dir + "/tok.json"}}) {
         const std::string text = said(given);
         CHECK(contains(text, "vocabulary 257"));
-        CHECK(contains(text, "data          none is named (--data)\n"));
+        CHECK(contains(text, "data          none given (--data)\n"));
     }
     CHECK(contains(said({"--steps", "7"}), "(accumulated); 7 steps = 1.8k tokens\n"));
     CHECK(contains(said({"--steps", "7", "--warmup", "8"}, 2), "--warmup 8 is longer than --steps 7"));

@@ -115,7 +115,7 @@ TEST_CASE("selftest: the command") {
     CHECK(objects == 5);
 }
 TEST_CASE("selftest: the command on every kind of CPU that can be pretended here") {
-    // What the kinds differ in: those of products and of AMX in bf16 alone.
+    // Each kind runs only what it can change: products and AMX matter in bf16 alone.
     struct Kind { std::vector<std::string> environment; std::string filter, dtype = "auto"; };
     const std::string half = cpu_has_bf16() ? "bf16" : "auto";
     std::vector<Kind> kinds = {{{"FLATGPT_GEMM=onednn", "FLATGPT_AMX=refuse"}, "linear_b", half},

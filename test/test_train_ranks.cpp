@@ -130,8 +130,8 @@ std::vector<std::string> going_on(std::vector<std::string> more) {
     more.insert(more.end(), {"--resume", "auto"});
     return more;
 }
-// Kills or stops one of the two ranks of `out`, which goes on where the last one ended, at places first .. end - 1 of
-// all such runs; how often the others named it. Called by threads.
+// Runs `out` once for each i in [first, end) and kills or stops one of its two ranks; each run resumes the last.
+// Returns how often the survivors named the rank. Called from several threads.
 int kill_ranks(const RanksToy& toy, const std::string& out, int first, int end) {
     const std::string dir = toy.dir + "/notes_" + out;
     fs::create_directory(dir);
@@ -178,7 +178,7 @@ TEST_CASE("train ranks: killed or stopped at random moments a rank is named, the
     const int runs = test_long() ? 40 : 8;    // in 8 each rank gets each signal, while it trains and while it starts
     const std::string outs[] = {"killed_0", "killed_1"};
     int named[2] = {};
-    // Mostly they wait: two halves of the runs at once, and beside them the run that nobody interrupts.
+    // These runs mostly wait, so two series and the uninterrupted run go side by side.
     Process whole(mpirun(2, toy.program("whole", LONG_RUN)), mpirun_options(120));
     std::vector<std::thread> halves;
     for (int h = 0; h < 2; h++)

@@ -131,18 +131,19 @@ void print_ranks(const Trainer& t) {
 // What is read, what a step is, and the work; without --data, as far as the options say.
 static void print_run(const Trainer& t) {
     const TrainOptions& o = t.o;
-    const bool there = !o.data.empty();
-    if (there)
+    const bool has_data = !o.data.empty();
+    if (has_data)
         printf("data          %s tokens in %s, %s of %d\n", human_count(double(t.data.tokens())).c_str(),
                counted(int64_t(t.data.shards().size()), "shard").c_str(), counted(t.data.samples(), "window").c_str(),
                o.seq_len);
     else
-        printf("data          none is named (--data)%s\n",
-               t.vocabulary_assumed ? "; its vocabulary is assumed to be GPT-2's (--tokenizer, --vocab)" : "");
+        printf("data          none given (--data)%s\n",
+               t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)"
+                                    : "");
     const double tokens = double(o.total_batch) * double(o.steps);
     std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());
-    if (there)
+    if (has_data)
         steps += formatted(", %.2f epochs", tokens / double(std::max<int64_t>(1, t.data.samples() * o.seq_len)));
     printf("step          %lld tokens = %d x %d x %d (accumulated)%s\n", (long long)o.total_batch, o.batch, o.seq_len,
            t.accumulate, steps.c_str());

@@ -10,7 +10,7 @@ namespace {
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {{"Common", {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
-         "commas; required but with --dry-run"},
+         "commas; required, except with --dry-run"},
         {"--val", &o.val, "validation shards, given in the same way"},
         {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},

@@ -13,9 +13,9 @@
 #include <sstream>
 
 #include "base/file.h"
-#include "model/gpu_plan.h"
 #include "model/families.h"
 #include "model/forecast.h"
+#include "model/gpu_plan.h"
 #include "train.h"
 
 int64_t resident_bytes() {

@@ -46,7 +46,7 @@ struct Trainer {
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
-    bool vocabulary_assumed = false;    // GPT-2's: nothing says which
+    bool vocabulary_assumed = false;    // no option and no file names a vocabulary: GPT-2's is taken
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
     std::vector<RankReport> reports;    // in the last step

@@ -1,6 +1,7 @@
 // selftest.h - every operation of a table against the reference, at the sizes of real models.
 #pragma once
 #include <functional>
+#include <vector>
 
 #include "check.h"
 
@@ -33,4 +34,5 @@ struct SelftestRows {
     void operator()(Selftest& test, const Ops<bf16>& op, Dtype dtype) const { halves(test, op, dtype); }
     void operator()(Selftest& test, const Ops<float, bf16>& op, Dtype dtype) const { mixed(test, op, dtype); }
 };
-constexpr struct { int C = 768, F = 3072, NH = 12, HS = 64; } gpt2;    // 124M
+// Sizes of GPT-2 124M.
+constexpr struct { int C = 768, F = 3072, NH = 12, HS = 64; } gpt2;
