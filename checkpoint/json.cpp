@@ -65,8 +65,8 @@ Result<const Family*> family_parse(const JsonFields& f) {
         if (type == family->type || type == own_type(*family)) return family;
         known += (known.empty() ? "" : ", ") + std::string(family->type);
     }
-    return fail(Exit::input, "%s: model_type: expected %s, each also with \"%s-\" in front, found \"%s\"", f.name.c_str(),
-                known.c_str(), OWN_TYPE, type.c_str());
+    return fail(Exit::input, "%s: model_type: expected %s, each also with \"%s-\" in front, found \"%s\"",
+                f.name.c_str(), known.c_str(), OWN_TYPE, type.c_str());
 }
 
 Status fixed_check(const JsonFields& f, const Family& family) {

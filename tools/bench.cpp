@@ -1,6 +1,7 @@
 // bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
 //
-// The floor of a row is the time its FLOPs and bytes (layers/operations.inc) take at the peaks, which are measured first.
+// The floor of a row is the time its FLOPs and bytes (layers/operations.inc) take at the peaks, which are measured
+// first.
 // Best and median are both shown: on a machine with other work the best is the figure to use, and the distance between
 // them says how far to trust it.
 #include "bench.h"
