@@ -151,7 +151,9 @@ TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
 TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") {
     const Numbers numbers = random_normal(300003, 1);
     const std::vector<float> x(numbers.begin(), numbers.end());
-    for (int64_t n : {1, 7, 9001, 300003}) {
+    std::vector<int64_t> sizes = {9001, 300003};
+    for (int64_t n = 1; n < 300; n++) sizes.push_back(n);    // for some, another order shows in the last bit
+    for (int64_t n : sizes) {
         double expected[8], sum = 0;    // eight sums side by side in a block of 8192, then those of the blocks
         for (int64_t from = 0; from < n; from += 8192) {
             std::fill_n(expected, 8, 0);
