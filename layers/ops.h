@@ -51,8 +51,8 @@ struct Turn {
         return norm == Normed::none ? 0 : norm == Normed::all ? 2 : NH + NKV;
     }
 };
-// The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf; silu: x sigmoid(x);
-// relu2: relu(x)^2.
+// The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf;
+// silu: x sigmoid(x); relu2: relu(x)^2.
 enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
 struct Logits { float scale = 1, cap = 0; };

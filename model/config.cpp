@@ -112,6 +112,16 @@ Status config_check(const Config& c) {
     if (const int most = 1 << 18, width = c.qkv_width(); width > most)
         return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
                     width, most);
+    // What no family has, and the pages of gpt.cpp do not carry.
+    auto either = [](bool both, const char* what) {
+        return both ? fail(Exit::usage, "%s: a model has one of them at most", what) : Status{};
+    };
+    TRY(either(c.post_norm() && c.parallel != Parallel::none, "norms of the branches' outputs, parallel branches"));
+    TRY(either(c.post_norm() && c.branch_scale != 1, "norms of the branches' outputs, a residual scale"));
+    TRY(either(c.embed_scale != 1 && c.position == Position::learned, "an embedding scale, learned positions"));
+    if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))
+        return fail(Exit::usage, "rope dims: expected an even number from 2 to the head size (%d), found %d", c.HS,
+                    c.rope_dims);
     return {};
 }
 

@@ -26,6 +26,7 @@ struct Config {
     int NH = 12;      // query heads
     int C = 768;      // channels
     int F = 4 * C;    // ffn width
+    float norm_eps = 1e-5f;
     int NKV = NH;                                   // key/value heads; query heads h share h / (NH / NKV)
     int HS = NH > 0 && C % NH == 0 ? C / NH : 0;    // head size; attention is NH * HS wide
     Act activation = Act::gelu_tanh;                // the ffn's
@@ -34,7 +35,6 @@ struct Config {
     NormKind norm = NormKind::layer;
     NormPlace place = NormPlace::pre;
     Parallel parallel = Parallel::none;
-    float norm_eps = 1e-5f;
     bool norm_weight = true, norm_bias = true;
     bool norm_plus = false;     // weights are w + 1
     bool embed_norm = false;    // the embeddings are normed
@@ -67,6 +67,12 @@ struct Config {
     bool turns(int l) const {
         return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
     }
+    // A layer that turns, with a window or without one; -1: there is none.
+    int angles_layer(bool window) const {
+        for (int l = 0; l < L; l++)
+            if (turns(l) && rope_dims > 0 && windowed(l) == window) return l;
+        return -1;
+    }
     Heads heads(int l) const {
         return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
                 .softcap = score_cap, .alibi = position == Position::alibi};
@@ -76,6 +82,7 @@ struct Config {
                 .plus = float(norm_plus)};
     }
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
+    Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     int up_width() const { return gated ? 2 * F : F; }    // of the ffn's first product: gate, then up
