@@ -56,7 +56,7 @@ layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy:
 layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; layernorm: many*
 layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; layernorm: against*
 layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; layernorm: *
-layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; gelu: against*
+layers/activation.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; gelu: against*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
