@@ -13,16 +13,33 @@ export EXTRA='-g0 -Wl,-s'    # small binaries link faster
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 cd "$(dirname "$0")/.."
 rows='
-gpt.cpp ;; s/op.gelu_backward(dwide, dwide, t.fch/op.gelu_backward(dwide, dwide, t.fcg/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.activation_backward(dwide, dactivated, t.fch/op.activation_backward(dwide, dactivated, t.fcg/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dy, t.atty/op.linear_backward(dt, d.projw, d.projb, dy, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
-gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
+gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; gpt: what the backward*
+gpt.cpp ;; s/    if (p.qw) turn(l);// ;; gpt: what the backward*
+gpt.cpp ;; s/        op.zero(dbranch, .*// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
+model/config.h ;; s/(l + 1) % global_every == 0/l % global_every == 0/ ;; families: *
+model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
+model/rope.cpp ;; s/rope_local_theta/rope_theta/g ;; families: *
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
-layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
-layers/reference.cpp ;; s/- delta) \* scale;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/- delta) \* slope;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; gpt: gradients of every kind*
 layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
