@@ -1,5 +1,5 @@
-// ffn.cpp - activations by themselves. Bound by memory beyond L2: 8 bytes per element forward, 12 backward; gated 12 and
-// 20, an element being one of y.
+// ffn.cpp - activations by themselves. Bound by memory beyond L2: 8 bytes per element of y forward, 12 backward; gated
+// 12 and 20.
 #include "layers/simd/activation.h"
 
 namespace ISA {

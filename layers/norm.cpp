@@ -1,5 +1,5 @@
-// norm.cpp - LayerNorm and RMSNorm over rows of C. A row stays in L1 for all its passes, so memory is the bound: 8 bytes
-// per element forward, 16 backward. Here too: sums of two activations.
+// norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
+// memory is the bound: 8 bytes per element forward, 16 backward.
 //
 // dw and db sum over rows. The rows are cut into at most PARTS ranges, by N alone and never by the number of threads.
 // Each range has sums of its own, and these are added in order.

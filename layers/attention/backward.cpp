@@ -229,7 +229,8 @@ template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, 
             if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
             const int64_t row = int64_t(g) * held + i0;
             Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
-                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P, Shape(c.h, i), {}};
+                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
+                         Shape(c.h, i), {}};
             const bool shaped = has_shape(c.h), far = shaped || first(m - 1) > 0;
             for (int r = 0; far && r < m; r++) pair.first[r] = first(r);
             const auto add = shaped ? backward_pair<half, Kind::shaped> : far ? backward_pair<half, Kind::far>

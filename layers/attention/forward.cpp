@@ -197,9 +197,10 @@ static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead,
         each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
+    const float scale = has_shape(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
         each_vector(m, [&](int64_t r, auto at) {
-            at.put(lse + r, at.get(t.top + r) * (has_shape(c.h) ? 1 : scale_of(c.h)) + log2(at.get(t.sums + r)) * (1 / LOG2E));
+            at.put(lse + r, at.get(t.top + r) * scale + log2(at.get(t.sums + r)) * (1 / LOG2E));
         });
 }
 
