@@ -287,7 +287,8 @@ turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T*
     for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
         float totals[2] = {};
         if constexpr (NORM == Normed::all) {
-            for (int head = group; head < c.heads; head += groups) (c.key(head) ? totals[1] : totals[0]) += product(n, head);
+            for (int head = group; head < c.heads; head += groups)
+                (c.key(head) ? totals[1] : totals[0]) += product(n, head);
             for (float& total : totals) total = block_sum(total);
         }
         for (int head = group; head - group < c.heads; head += groups) {
