@@ -14,6 +14,7 @@
 // product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
+#include "parts.cuh"
 #include "ptx.cuh"
 
 namespace {
@@ -305,24 +306,6 @@ __global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, con
     }
 }
 
-// dw, db += the sum over p of partial[p,:] (parts,columns): C columns of dw, then those of db, if there are any. A block
-// has 32 columns; each of its warps adds every 32nd part, then the warps' sums are added in order.
-template <class G>
-__global__ void norm_parameters_kernel(G* dw, G* db, const float* partial, int parts, int columns, int C) {
-    SHARED(float[32][32], warp_sums);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;
-    float sum = 0;
-    if (c < columns)
-#pragma unroll 8
-        for (int p = warp; p < parts; p += 32) sum += partial[int64_t(p) * columns + c];
-    warp_sums[warp][lane] = sum;
-    __syncthreads();
-    G* const to = c < C ? dw : db;
-    if (warp != 0 || c >= columns || !to) return;
-    for (int i = 1; i < 32; i++) sum += warp_sums[i][lane];
-    to[c < C ? c : c - C] += sum;
-}
-
 template <class T>
 void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
                    const float* rstd, Norm given, int N, int C) {
@@ -347,9 +330,7 @@ void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, con
     else if (vectors <= 2 * MAX_THREADS) run_vectors.template operator()<2>();
     else if (vectors <= 4 * MAX_THREADS) run_vectors.template operator()<4>();
     else run(norm_backward_any_kernel<T>, N, 256, 0);
-    if (dw || db)
-        launch(norm_parameters_kernel<Grad<T>>, {unsigned(ceil_div(columns, 32)), 1024}, dw, db, partial, parts,
-               columns, C);
+    add_parts(dw, C, db, columns - C, partial, C, parts, columns);
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
