@@ -12,7 +12,7 @@ struct BlockFormat {
     int ggml_type;         // its number in a GGUF file
     int numbers, bytes;    // a block's; a tensor's rows are whole blocks
 };
-constexpr BlockFormat BLOCK_FORMATS[] = {
+inline constexpr BlockFormat BLOCK_FORMATS[] = {
     {Block::f32, "F32", 0, 1, 4},        {Block::f16, "F16", 1, 1, 2},        {Block::bf16, "BF16", 30, 1, 2},
     {Block::q4_0, "Q4_0", 2, 32, 18},    {Block::q4_1, "Q4_1", 3, 32, 20},    {Block::q5_0, "Q5_0", 6, 32, 22},
     {Block::q5_1, "Q5_1", 7, 32, 24},    {Block::q8_0, "Q8_0", 8, 32, 34},    {Block::q2_k, "Q2_K", 10, 256, 84},

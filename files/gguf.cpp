@@ -190,8 +190,8 @@ Status place_tensors(GgufHeader* h, int64_t alignment, int64_t file_bytes) {
     int64_t end = 0;
     for (GgufTensor& t : h->tensors) {
         auto bad = [&](const char* what, int64_t found) {
-            return fail(Exit::input, "%s: tensor \"%s\": %s, found offset %lld and %lld bytes", h->metadata.name.c_str(),
-                        t.name.c_str(), what, (long long)found, (long long)t.bytes);
+            return fail(Exit::input, "%s: tensor \"%s\": %s, found offset %lld and %lld bytes",
+                        h->metadata.name.c_str(), t.name.c_str(), what, (long long)found, (long long)t.bytes);
         };
         if (!names.insert(t.name).second)
             return fail(Exit::input, "%s: tensor \"%s\" occurs twice", h->metadata.name.c_str(), t.name.c_str());
@@ -294,7 +294,8 @@ Status GgufMetadata::get(const std::string& key, std::string* out) const {
     return {};
 }
 Status GgufMetadata::get(const std::string& key, std::vector<int64_t>* out) const {
-    *out = TRY(typed(key, true, "an array of integers", [](GgufType t) { return is_integer(t) || is_boolean(t); }))->integers;
+    auto fits = [](GgufType t) { return is_integer(t) || is_boolean(t); };
+    *out = TRY(typed(key, true, "an array of integers", fits))->integers;
     return {};
 }
 Status GgufMetadata::get(const std::string& key, std::vector<double>* out) const {

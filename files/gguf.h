@@ -1,8 +1,8 @@
 // gguf.h - read and write GGUF (versions 2 and 3): typed metadata, the tensors' names and shapes, their blocks.
 //
-// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per tensor a string, u32
-// rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the data; then the data, from the next multiple of
-// general.alignment (32) on. Strings and arrays begin with their u64 length. All is little-endian.
+// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per tensor a string,
+// u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the data; then the data, from the next
+// multiple of general.alignment (32) on. Strings and arrays begin with their u64 length. All is little-endian.
 #pragma once
 #include <functional>
 #include <map>

@@ -148,7 +148,7 @@ Line find_line(const float* x, float most, bool below) {
     Line best = {0, low};
     if (!(high > low)) return best;
     float best_error = line_error(x, best = {(high - low) / most, low}, most);
-    // Ranges that leave out up to a quarter at either end: one number far from the others must not cost them their bits.
+    // Ranges that leave out up to a quarter at either end: one number far from the others must not cost them bits.
     for (int cut_low = 0; cut_low < 4; cut_low++)
         for (int cut_high = 0; cut_high < 4; cut_high++) {
             const float width = high - low, from = low + width * 0.06f * float(cut_low * cut_low) / 2;
@@ -187,7 +187,8 @@ void encode_q4_k(const float* x, uint8_t* b) {
     put_half(b + 2, m);
     for (int j = 0; j < 8; j++) {
         // The integers around the sub-block's own scale and offset.
-        const float near_d = rounded(lines[j].d * inverse(d), 0, 63), near_m = rounded(-lines[j].m * inverse(m), 0, 63);
+        const float near_d = rounded(lines[j].d * inverse(d), 0, 63);
+        const float near_m = rounded(-lines[j].m * inverse(m), 0, 63);
         float best_d = near_d, best_m = near_m, best_error = INFINITY;
         for (float s = std::max(near_d - 1, 0.0f); s <= std::min(near_d + 1, 63.0f); s++)
             for (float t = std::max(near_m - 1, 0.0f); t <= std::min(near_m + 1, 63.0f); t++)

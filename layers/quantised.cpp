@@ -1,7 +1,7 @@
 // quantised.cpp - blocks of a GGUF file to floats.
 //
 // A block is a scale d (fp16), in some formats an offset m, and small integers q: x = d q + m. The "K" formats have 256
-// numbers a block, whose sub-blocks of 16 or 32 have scales and offsets of their own, integers as well: x = d s q - m t.
+// numbers a block, whose sub-blocks of 16 or 32 have integers s and t as scales and offsets: x = d s q - m t.
 // The products d s q have at most 24 significant bits, so they are exact in a float and the sum is rounded once:
 // the order of operations and FMAs do not change the bits.
 // Layouts: ggml-common.h of llama.cpp. Bound by memory: reads 0.6 to 2 bytes and writes 4 a number.
@@ -19,7 +19,7 @@ float half_at(const uint8_t* p) {
     return half_to_float(bits);
 }
 
-// ---- 32 numbers: d [m] [a fifth bit of each] [4 or 8 bits of each; a byte holds numbers j and 16 + j] ------------------
+// ---- 32 numbers: d [m] [a fifth bit of each] [4 or 8 bits of each; a byte holds numbers j and 16 + j] --------------
 
 void decode_q8_0(const uint8_t* b, float* out) {
     const float d = half_at(b);
