@@ -142,6 +142,17 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+layers/quantised.cpp ;; s/s % 4\] >> s \/ 4 \* 2/s % 4] >> s \/ 4/ ;; quantised: each format*
+layers/quantised.cpp ;; s/p\[4 + j\] >> 6 << 4/p[4 + j] >> 6 << 3/ ;; quantised: each format*
+layers/quantised.cpp ;; s/- 4 + 4 \* third/+ 4 * third/ ;; quantised: each format*
+layers/quantised.cpp ;; s/q\[16 + j\] = quads\[j\] >> 4 | int(high >> (16 + j)/q[16 + j] = quads[j] >> 4 | int(high >> (15 + j)/ ;; quantised: each format*
+layers/quantise.cpp ;; s/if (error < best_error) best_error = error, best = line;/best = line;/ ;; quantised: the error*
+layers/quantise.cpp ;; s/step <= 10/step <= 0/ ;; quantised: the error*
+layers/quantise.cpp ;; s/if (below) low = std::min(low, 0.0f);// ;; quantised: odd*
+layers/quantise.cpp ;; s/(offset >> 4 << 6)/(offset >> 4 << 5)/ ;; quantised: the error*
+base/half.h ;; s/0xFFF + (bits >> 13 \& 1)/0x1000/ ;; half: every*
+files/gguf.cpp ;; s/t.bytes > room - t.at/t.bytes > room/ ;; gguf: crafted*
+files/gguf.cpp ;; s/if (t.at < end) return/if (false) return/ ;; gguf: crafted*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
