@@ -38,7 +38,7 @@ Status take_ends(const json& j, const std::string& name, std::vector<int>* to) {
     if (!j.contains("eos_token_id") || j["eos_token_id"].is_null()) return {};
     const json ids = j["eos_token_id"].is_array() ? j["eos_token_id"] : json::array({j["eos_token_id"]});
     for (const json& id : ids) {
-        if (!id.is_number_integer() || id < -1 || id > INT_MAX)
+        if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT_MAX) || id < -1)
             return fail(Exit::input, "%s: eos_token_id: expected the id of a token or a list of them", name.c_str());
         to->push_back(id.get<int>());
     }
