@@ -221,7 +221,7 @@ Status sample(SampleOptions o) {
 
 struct ChatFlags {
     Source source;
-    std::string look;    // of --template
+    std::string look;    // --template
     int context = 0;
     bool json = false;
     ChatOptions chat;
@@ -307,7 +307,7 @@ Status eval(const EvalOptions& o) {
 
 const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens (the model's generation_config.json may set other defaults)", sampling_flags(s)};
+    FlagGroup group{"Choice of tokens (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
     return group;
 }

@@ -18,6 +18,11 @@ gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_bac
 gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
 gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
+infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
+infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
+infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
+infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
+infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*

@@ -9,40 +9,8 @@
 
 #include "base/console.h"
 #include "base/file.h"
-#include "files/json.h"
 
 using nlohmann::ordered_json;
-
-// ---- messages as JSON -----------------------------------------------------------------------------------------------
-
-Result<std::vector<ChatMessage>> messages_parse(std::string_view text, const std::string& name) {
-    const nlohmann::json j = TRY(json_parse(text, name, 32));
-    const nlohmann::json& list = j.is_object() && j.contains("messages") ? j["messages"] : j;
-    if (!list.is_array())
-        return fail(Exit::input, "%s: expected a list of messages, each {\"role\": ..., \"content\": ...}",
-                    name.c_str());
-    std::vector<ChatMessage> messages;
-    for (const nlohmann::json& m : list) {
-        const std::string at = formatted("%s: message %zu", name.c_str(), messages.size() + 1);
-        if (!m.is_object()) return fail(Exit::input, "%s: expected an object", at.c_str());
-        const JsonFields f{m, at};
-        ChatMessage& message = messages.emplace_back();
-        TRY(f.get("role", &message.role));
-        TRY(f.get("content", &message.content));
-        if (message.role != "system" && message.role != "user" && message.role != "assistant")
-            return fail(Exit::input, "%s: role: expected system, user or assistant, found \"%s\"", at.c_str(),
-                        message.role.substr(0, 60).c_str());
-    }
-    return messages;
-}
-static ordered_json to_json(const std::vector<ChatMessage>& messages) {
-    ordered_json list = ordered_json::array();
-    for (const ChatMessage& m : messages) list.push_back({{"role", m.role}, {"content", m.content}});
-    return list;
-}
-std::string messages_json(const std::vector<ChatMessage>& messages) {
-    return to_json(messages).dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
-}
 
 // ---- commands -------------------------------------------------------------------------------------------------------
 
@@ -110,7 +78,7 @@ Result<bool> Chat::set_system(const std::string& text) {
 
 std::vector<Flag> Chat::rows() {
     std::vector<Flag> rows = sampling_flags(options.sampling);
-    rows.push_back({"--seed", &options.seed, "of the first answer", 0, 9e18});
+    rows.push_back({"--seed", &options.seed, "the first answer's; each later one has the next", 0, 9e18});
     rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9});
     rows.push_back({"--stop", &options.stop, "texts that end an answer"});
     rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
@@ -147,7 +115,7 @@ std::vector<ChatMessage> Chat::whole() const {
     return all;
 }
 Result<bool> Chat::save(const std::string& path) {
-    TRY(replace_file(path, messages_json(whole())));
+    TRY(replace_file(path, messages_text(whole())));
     say(counted(int64_t(messages.size()), "message") + " written to " + path);
     return true;
 }
@@ -170,7 +138,7 @@ Result<std::vector<int>> Chat::render(size_t from) {
     std::vector<ChatMessage> shown = whole();
     const auto after_system = shown.begin() + (options.system.empty() ? 0 : 1);
     shown.erase(after_system, after_system + ptrdiff_t(from));
-    ordered_json context = {{"messages", to_json(shown)}, {"add_generation_prompt", true}, {"tools", nullptr},
+    ordered_json context = {{"messages", messages_json(shown)}, {"add_generation_prompt", true}, {"tools", nullptr},
                             {"documents", nullptr}};
     if (!options.bos.empty()) context["bos_token"] = options.bos;
     if (!options.eos.empty()) context["eos_token"] = options.eos;

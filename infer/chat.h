@@ -1,4 +1,4 @@
-// chat.h - a conversation with a model: a line goes in, an answer or a command's effect comes out. It knows no terminal.
+// chat.h - a conversation with a model: a line goes in, an answer or a command's effect comes out.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,20 +6,13 @@
 #include <vector>
 
 #include "generate.h"
+#include "messages.h"
 #include "model_files.h"
 #include "template.h"
 
-struct ChatMessage {
-    std::string role, content;
-    bool operator==(const ChatMessage&) const = default;
-};
-// [{"role": "user", "content": "..."}, ...], also as "messages" of an object. exit 3: what was expected and found.
-Result<std::vector<ChatMessage>> messages_parse(std::string_view json, const std::string& name);
-std::string messages_json(const std::vector<ChatMessage>& messages);    // reads back
-
 struct ChatOptions {
     Sampling sampling;
-    int64_t seed = 1;                    // of the first answer; each later one has the next
+    int64_t seed = 1;                    // the first answer's; each later one has the next
     int tokens = 0;                      // most tokens of an answer; 0: what the context holds
     int context = 0;                     // positions of the cache; 0: the model's context
     std::string system;                  // the system prompt; "": none

@@ -79,8 +79,8 @@ TEST_CASE("chat: messages of several lines") {
 
 TEST_CASE("chat: messages as JSON, both ways, and files that are none") {
     const std::vector<ChatMessage> all = {{"system", "s"}, {"user", "a \"b\"\n\u00e9"}, {"assistant", ""}};
-    CHECK(messages_parse(messages_json(all), "f").value == all);
-    CHECK(messages_parse("{\"messages\":" + messages_json(all) + "}", "f").value == all);
+    CHECK(messages_parse(messages_text(all), "f").value == all);
+    CHECK(messages_parse("{\"messages\":" + messages_text(all) + "}", "f").value == all);
     CHECK(messages_parse("[]", "f").ok());
     for (auto& [text, part] : std::vector<std::pair<const char*, const char*>>{
              {"", "f"}, {"{}", "list of messages"}, {"3", "list of messages"}, {"[3]", "message 1: expected an object"},
@@ -142,7 +142,7 @@ TEST_CASE("chat: an old turn that changes is computed again") {
     const auto past = heard.chat.history();
     const std::string file = temporary_directory() + "/past.json";
     o.system = "two";
-    write_file(file, messages_json({{"system", "two"}, past[0], past[1]}));
+    write_file(file, messages_text({{"system", "two"}, past[0], past[1]}));
     Heard fresh(talker.g, o);
     fresh.ask("/load " + file);
     CHECK(fresh.ask("again") == answer);
@@ -186,7 +186,7 @@ TEST_CASE("chat: when the context is full the oldest turns go, the system prompt
         }
         CHECK(heard.chat.held() == tokens() + 15);
         const std::string file = temporary_directory() + "/kept.json";
-        write_file(file, messages_json({kept.begin(), kept.end() - 1}));
+        write_file(file, messages_text({kept.begin(), kept.end() - 1}));
         o.seed = heard.chat.answers;
         Heard fresh(talker.g, o);
         fresh.ask("/load " + file);
@@ -284,7 +284,8 @@ TEST_CASE("chat: commands") {
     CHECK(heard.chat.options.sampling.top_k == 7);
     CHECK(heard.chat.options.stop == std::vector<std::string>{"###"});
     for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
-             {"/params temperature", "a value is missing"}, {"/params temperature hot", "expected a number from 0 to 100"},
+             {"/params temperature", "a value is missing"},
+             {"/params temperature hot", "expected a number from 0 to 100"},
              {"/params temperatur 1", "did you mean temperature?"}, {"/params top-k -1", "whole number"},
              {"/save", "a file's name"}, {"/load", "a file's name"}}) {
         const Status s = heard.refused(line);

@@ -31,7 +31,8 @@ std::string polite_model(int T = 256) {
 TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     const auto c = generation_config_parse(
         R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null, "repetition_penalty": 1.1,
-            "max_new_tokens": 99, "eos_token_id": [5, 6], "stop_strings": ["a", "b"], "transformers_version": "4"})", "f");
+            "max_new_tokens": 99, "eos_token_id": [5, 6], "stop_strings": ["a", "b"],
+            "transformers_version": "4"})", "f");
     REQUIRE_MESSAGE(c.ok(), c.status.message);
     CHECK(c.value.ends == std::vector<int>{5, 6});
     CHECK(c.value.stop == Strings{"a", "b"});
@@ -95,7 +96,8 @@ TEST_CASE("tokenizer_config.json: the chat template and the tokens around a text
     CHECK(read("chatml").ok());
     CHECK(read(dir + "/none").status.code == Exit::input);
     write_file(dir + "/config.json", R"({"bos_token_id": 65, "eos_token_id": [66, 67]})");
-    write_file(dir + "/tokenizer_config.json", R"({"eos_token": "<|im_start|>", "chat_template": "<|im_end|><|eot_id|>"})");
+    write_file(dir + "/tokenizer_config.json",
+               R"({"eos_token": "<|im_start|>", "chat_template": "<|im_end|><|eot_id|>"})");
     const ChatFiles files = read().value;
     CHECK(files.bos == tokenizer.token(65));
     CHECK(files.eos == "<|im_start|>");
@@ -167,8 +169,8 @@ struct Typist {
     int master = -1;
     pid_t child = -1;
     std::string all;    // what it wrote
-    explicit Typist(Strings args) {
-        args.insert(args.begin(), {"env", "TERM=xterm", flatgpt_binary(), "chat"});
+    explicit Typist(Strings args, const std::string& term = "xterm") {
+        args.insert(args.begin(), {"env", "TERM=" + term, flatgpt_binary(), "chat"});
         std::vector<char*> argv;
         for (auto& a : args) argv.push_back(a.data());
         argv.push_back(nullptr);
@@ -251,6 +253,21 @@ TEST_CASE("chat: at a terminal lines are edited and remembered; Ctrl-C discards 
     typist.type("\x03");
     typist.until("\n> ");
     typist.type("\x04");
+    CHECK(typist.exit_code() == 0);
+}
+
+TEST_CASE("chat: a terminal that cannot move its cursor edits lines itself") {
+    Typist typist({polite_model(), "--temperature", "0"}, "dumb");
+    typist.until("> ");
+    typist.type("x\x7fu\r");
+    typist.until("hello\r\n> ");
+    typist.type("\x03");
+    typist.until("Ctrl-C again, or Ctrl-D, ends\r\n> ");
+    typist.type("u\r");
+    typist.until("hello\r\n> ");
+    typist.type("\x03");
+    typist.until("> ");
+    typist.type("\x03");
     CHECK(typist.exit_code() == 0);
 }
 
