@@ -39,6 +39,7 @@ seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
 shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
+seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 seed state test/golden/checkpoint_1/state.json 1
