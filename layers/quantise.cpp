@@ -209,20 +209,20 @@ void encode_q4_k(const float* x, uint8_t* b) {
 
 typedef void (*Encode)(const float*, uint8_t*);
 Encode encoder(const BlockFormat& format) {
-    switch (format.block) {
-    case Block::f32: return [](const float* x, uint8_t* b) { memcpy(b, x, 4); };
-    case Block::f16: return [](const float* x, uint8_t* b) { put_half(b, *x); };
-    case Block::bf16: return [](const float* x, uint8_t* b) {
+    switch (format.type) {
+    case BlockType::f32: return [](const float* x, uint8_t* b) { memcpy(b, x, 4); };
+    case BlockType::f16: return [](const float* x, uint8_t* b) { put_half(b, *x); };
+    case BlockType::bf16: return [](const float* x, uint8_t* b) {
         const bf16 narrow = to_bf16(*x);
         memcpy(b, &narrow, 2);
     };
-    case Block::q4_0: return encode_scaled<4>;
-    case Block::q5_0: return encode_scaled<5>;
-    case Block::q4_1: return encode_line<4>;
-    case Block::q5_1: return encode_line<5>;
-    case Block::q8_0: return encode_q8_0;
-    case Block::q4_k: return encode_q4_k;
-    case Block::q6_k: return encode_q6_k;
+    case BlockType::q4_0: return encode_scaled<4>;
+    case BlockType::q5_0: return encode_scaled<5>;
+    case BlockType::q4_1: return encode_line<4>;
+    case BlockType::q5_1: return encode_line<5>;
+    case BlockType::q8_0: return encode_q8_0;
+    case BlockType::q4_k: return encode_q4_k;
+    case BlockType::q6_k: return encode_q6_k;
     default: return nullptr;
     }
 }

@@ -158,20 +158,20 @@ template <class Widen> void widen(const void* from, int64_t n, float* out, Widen
 
 void dequantise(const BlockFormat& format, const void* blocks, int64_t n, float* out) {
     CHECK(n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
-    switch (format.block) {
-    case Block::f32: memcpy(out, blocks, size_t(n) * 4); return;
-    case Block::f16: return widen(blocks, n, out, half_to_float);
-    case Block::bf16: return widen(blocks, n, out, [](uint16_t bits) { return to_float(bf16{bits}); });
-    case Block::q4_0: return decode_all<decode_q4_0>(format, blocks, n, out);
-    case Block::q4_1: return decode_all<decode_q4_1>(format, blocks, n, out);
-    case Block::q5_0: return decode_all<decode_q5_0>(format, blocks, n, out);
-    case Block::q5_1: return decode_all<decode_q5_1>(format, blocks, n, out);
-    case Block::q8_0: return decode_all<decode_q8_0>(format, blocks, n, out);
-    case Block::q2_k: return decode_all<decode_q2_k>(format, blocks, n, out);
-    case Block::q3_k: return decode_all<decode_q3_k>(format, blocks, n, out);
-    case Block::q4_k: return decode_all<decode_q4_k>(format, blocks, n, out);
-    case Block::q5_k: return decode_all<decode_q5_k>(format, blocks, n, out);
-    case Block::q6_k: return decode_all<decode_q6_k>(format, blocks, n, out);
-    case Block::iq4_nl: return decode_all<decode_iq4_nl>(format, blocks, n, out);
+    switch (format.type) {
+    case BlockType::f32: memcpy(out, blocks, size_t(n) * 4); return;
+    case BlockType::f16: return widen(blocks, n, out, half_to_float);
+    case BlockType::bf16: return widen(blocks, n, out, [](uint16_t bits) { return to_float(bf16{bits}); });
+    case BlockType::q4_0: return decode_all<decode_q4_0>(format, blocks, n, out);
+    case BlockType::q4_1: return decode_all<decode_q4_1>(format, blocks, n, out);
+    case BlockType::q5_0: return decode_all<decode_q5_0>(format, blocks, n, out);
+    case BlockType::q5_1: return decode_all<decode_q5_1>(format, blocks, n, out);
+    case BlockType::q8_0: return decode_all<decode_q8_0>(format, blocks, n, out);
+    case BlockType::q2_k: return decode_all<decode_q2_k>(format, blocks, n, out);
+    case BlockType::q3_k: return decode_all<decode_q3_k>(format, blocks, n, out);
+    case BlockType::q4_k: return decode_all<decode_q4_k>(format, blocks, n, out);
+    case BlockType::q5_k: return decode_all<decode_q5_k>(format, blocks, n, out);
+    case BlockType::q6_k: return decode_all<decode_q6_k>(format, blocks, n, out);
+    case BlockType::iq4_nl: return decode_all<decode_iq4_nl>(format, blocks, n, out);
     }
 }

@@ -30,8 +30,9 @@ std::string written(const std::vector<std::pair<std::string, GgufValue>>& metada
     REQUIRE(s.ok());
     return file;
 }
-GgufSource source(const std::string& name, Block block, const std::vector<int64_t>& shape, const std::string& bytes) {
-    return {name, &block_format(block), shape, [=](const GgufSink& sink) -> Status {
+typedef std::vector<int64_t> Shape;
+GgufSource source(const std::string& name, BlockType type, const Shape& shape, const std::string& bytes) {
+    return {name, &block_format(type), shape, [=](const GgufSink& sink) -> Status {
                 TRY(sink(bytes.data(), int64_t(bytes.size() / 2)));
                 return sink(bytes.data() + bytes.size() / 2, int64_t(bytes.size() - bytes.size() / 2));
             }};
@@ -131,10 +132,10 @@ TEST_CASE("gguf: what is written reads back, and lies where it should") {
                                       {"none", GgufValue::text_array({})},
                                       {"i", GgufValue::integer_array({-1, 2})},
                                       {"f", GgufValue::number_array({0.5, -2})}},
-                                     {source("odd", Block::f32, {3}, "abcdefghijkl"),
-                                      source("empty", Block::f32, {0, 4}, ""),
-                                      source("q", Block::q8_0, {2, 32}, std::string(68, 'q')),
-                                      source("scalar", Block::f16, {}, "hh")});
+                                     {source("odd", BlockType::f32, {3}, "abcdefghijkl"),
+                                      source("empty", BlockType::f32, {0, 4}, ""),
+                                      source("q", BlockType::q8_0, {2, 32}, std::string(68, 'q')),
+                                      source("scalar", BlockType::f16, {}, "hh")});
     const Result<GgufHeader> h = parse(file);
     REQUIRE_MESSAGE(h.ok(), h.status.message);
     const GgufMetadata& m = h.value.metadata;

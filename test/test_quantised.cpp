@@ -46,12 +46,12 @@ double squared_error(const std::vector<float>& a, const std::vector<float>& b) {
 TEST_CASE("quantised: each format's blocks are the numbers that Python's gguf makes of them") {
     for (const BlockFormat& f : BLOCK_FORMATS) {
         INFO(std::string(f.name));
-        CHECK(&block_format(f.block) == &f);
+        CHECK(&block_format(f.type) == &f);
         CHECK(find_block_format(uint32_t(f.ggml_type)) == &f);
         REQUIRE(golden().find(f.name));
         CHECK(golden().find(f.name)->format == &f);
         const std::vector<float> found = floats_of(f, blocks_of(f.name));
-        const BlockFormat& plain = block_format(Block::f32);
+        const BlockFormat& plain = block_format(BlockType::f32);
         const std::vector<float> expected = floats_of(plain, blocks_of(std::string(f.name) + ".floats"));
         REQUIRE(found.size() == expected.size());
         CHECK(memcmp(found.data(), expected.data(), found.size() * 4) == 0);
@@ -60,27 +60,27 @@ TEST_CASE("quantised: each format's blocks are the numbers that Python's gguf ma
 
 TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same bytes") {
     // Our squared error at most, ggml's being 1: what the search finds, and 0.003.
-    struct Row { Block block; double normal, heavy; };
-    const Row rows[] = {{Block::q8_0, 1, 1},         {Block::q4_0, 0.861, 0.986}, {Block::q4_1, 0.777, 0.316},
-                        {Block::q5_0, 0.849, 0.997}, {Block::q5_1, 0.863, 0.788}, {Block::q4_k, 0.950, 0.983},
-                        {Block::q6_k, 0.968, 0.983}};
+    struct Row { BlockType type; double normal, heavy; };
+    using enum BlockType;
+    const Row rows[] = {{q8_0, 1, 1},         {q4_0, 0.861, 0.986}, {q4_1, 0.777, 0.316}, {q5_0, 0.849, 0.997},
+                        {q5_1, 0.863, 0.788}, {q4_k, 0.950, 0.983}, {q6_k, 0.968, 0.983}};
     for (const Row& row : rows)
         for (auto& [kind, limit] : {std::pair{"normal", row.normal}, {"heavy", row.heavy}}) {
-            const BlockFormat& f = block_format(row.block);
+            const BlockFormat& f = block_format(row.type);
             const std::string what = std::string(f.name) + " " + kind;
             INFO(what);
-            const std::vector<float> x = floats_of(block_format(Block::f32), blocks_of(kind));
+            const std::vector<float> x = floats_of(block_format(BlockType::f32), blocks_of(kind));
             const std::vector<uint8_t> theirs = blocks_of(std::string(kind) + "." + f.name), ours = quantised(f, x);
             const double error = squared_error(floats_of(f, ours), x);
             CHECK(error <= limit * squared_error(floats_of(f, theirs), x));
-            if (f.block == Block::q8_0) CHECK(ours == theirs);
+            if (f.type == BlockType::q8_0) CHECK(ours == theirs);
             // What blocks can hold exactly survives: the numbers that were read, written again.
             const std::vector<float> held = floats_of(f, ours);
             CHECK(squared_error(floats_of(f, quantised(f, held)), held) <= 0.2 * error);
         }
     for (const BlockFormat& f : BLOCK_FORMATS)    // none is written that the rows above leave out
         CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows), [&](const Row& row) {
-                                      return row.block == f.block;
+                                      return row.type == f.type;
                                   })));
 }
 
