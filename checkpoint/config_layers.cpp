@@ -102,7 +102,7 @@ Status layers_parse(const JsonFields& f, Config* c) {
         TRY(f.get(key, &c->global_every, 1, 1024));
     if (const char* key = "layer_types"; (layers & Family::types) && c->window && f.has(key))
         TRY(window_pattern(f, key, TRY(marks(f, key, f.object[key], TYPES.global, TYPES.local, c->L)), c));
-    if (layers & Family::local_turns) c->rope_skip_every = c->global_every;
+    if (layers & Family::local_turns) c->rope_skip_every = c->window ? c->global_every : 1;    // 1: none turns
     return {};
 }
 

@@ -21,13 +21,13 @@
 namespace {
 std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     if (t.vector) return {p.rows};
-    return t.layout == Layout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
+    return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
 }
 
 // Rows that lie together in a piece of a file and in memory, in the file's order.
 struct Rows { int64_t file, memory, count; };
 std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
-    if (t.layout != Layout::by_head) return {{0, p.first, p.rows}};
+    if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
     std::vector<Rows> all;
     for (int h = 0; h < c.NH; h++)
         for (int part = 0; part < 3; part++)
@@ -96,7 +96,7 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
                 if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
             };
             TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
-            if (t.layout == Layout::transposed) source.fill = turned;
+            if (t.layout == FileLayout::transposed) source.fill = turned;
             sources->push_back(std::move(source));
         }
     }
@@ -238,13 +238,13 @@ struct Loading {
         int64_t most = 0;
         for (const Tensor& t : g.tensors)
             for (const Piece& p : t.pieces)
-                if (t.layout == Layout::transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
+                if (t.layout == FileLayout::transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
 #pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
             if (!g.shards.holds(part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
-                if (t.layout == Layout::transposed) turned(t, p);
+                if (t.layout == FileLayout::transposed) turned(t, p);
                 else plain(t, p);
         }
         return status;

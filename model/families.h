@@ -65,7 +65,7 @@ struct Family {
 
     // The names in files of the model's tensors `ours`, less .weight and .bias: "ln1" is of ln1w and ln1b. One name, or
     // one for each of its parts (tensors.cpp); # is the block's number. Without a row files have our names.
-    struct Name { const char* ours; std::vector<const char*> file; Layout layout = Layout::straight; };
+    struct Name { const char* ours; std::vector<const char*> file; FileLayout layout = FileLayout::straight; };
     std::vector<Name> names = {};
     // What names begin with: in our files the first of these; in others' files any of them, or nothing.
     std::vector<const char*> prefixes = {"model."};

@@ -76,8 +76,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
         t.pieces = {{t.name, 0, t.file_rows}};
         return t;
     }
-    if (!t.vector || name->layout != Layout::transposed) t.layout = name->layout;
-    if (c.NKV != c.NH && t.layout == Layout::by_head) t.layout = Layout::straight;
+    if (!t.vector || name->layout != FileLayout::transposed) t.layout = name->layout;
+    if (c.NKV != c.NH && t.layout == FileLayout::by_head) t.layout = FileLayout::straight;
     const char* ending = ours.back() == 'b' ? ".bias" : ".weight";
     for (size_t i = 0, first = 0; i < name->file.size(); i++, first += size_t(row.parts[i - 1])) {
         std::string file = std::string(name->file[i]) + ending;

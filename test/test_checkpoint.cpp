@@ -95,7 +95,7 @@ TEST_CASE("checkpoint: a model saved by transformers") {
         bool right = true;
         for (int64_t r = 0; r < t.rows; r++)
             for (int64_t col = 0; col < t.cols; col++) {
-                int64_t place = t.layout == Layout::transposed ? col * t.rows + r : r * t.cols + col;
+                int64_t place = t.layout == FileLayout::transposed ? col * t.rows + r : r * t.cols + col;
                 float expected = r < t.file_rows ? float(1000 * (k - order) + place) : 0;
                 right &= toy.params[size_t(t.offset + r * t.cols + col)] == expected;
             }

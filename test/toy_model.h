@@ -18,7 +18,7 @@ inline Config split_config(Config c, bool transposed = false) {
             const bool turned = &family == &both[1];
             for (Family::Name& n : family.names)
                 if (n.ours == std::string("qkv"))
-                    n = {"qkv", {"#.q", "#.k", "#.v"}, turned ? Layout::transposed : Layout::straight};
+                    n = {"qkv", {"#.q", "#.k", "#.v"}, turned ? FileLayout::transposed : FileLayout::straight};
         }
         return both;
     }();
