@@ -17,14 +17,14 @@ gpt.cpp ;; s/op.activation_backward(dwide, dactivated, t.fch/op.activation_backw
 gpt.cpp ;; s/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dy, t.atty/op.linear_backward(dt, d.projw, d.projb, dy, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
-gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; gpt: what the backward*
-gpt.cpp ;; s/    if (p.qw) turn(l);// ;; gpt: what the backward*
-gpt.cpp ;; s/        op.zero(dbranch, .*// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; gpt: gradients of every kind*
-gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; gpt: gradients of every kind*
-gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; kinds: what the backward*
+gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
+gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
 model/config.h ;; s/(l + 1) % global_every == 0/l % global_every == 0/ ;; families: *
 model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
@@ -39,12 +39,12 @@ layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: g
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/- delta) \* slope;/- delta);/ ;; gpt: gradients of all*
-layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; kinds: gradients of every kind*
 layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
@@ -198,7 +198,7 @@ model/config.cpp ;; s/return std::count(c.family->lacks.*/return row->presence !
 model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
-gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
+gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
 '
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
