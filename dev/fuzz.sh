@@ -28,7 +28,7 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
+for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp infer/template*.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
@@ -42,6 +42,7 @@ seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 seed state test/golden/checkpoint_1/state.json 1
+for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
 printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2
