@@ -81,7 +81,7 @@ bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& 
 bool AddedTokens::may_cut(std::string_view text, size_t at) const {
     for (const auto& [name, t] : names) {
         if (t->special) continue;
-        if (t->rstrip && text.substr(0, at).ends_with(name)) return false;
+        if (text.substr(0, at).ends_with(name)) return false;    // it may take white space; a prefix may follow it
         for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
             const size_t known = std::min(name.size() - n, text.size() - at);
             if (text.substr(at - n, n) == std::string_view(name).substr(0, n) &&

@@ -8,26 +8,6 @@
 namespace {
 constexpr size_t SHORT = 48;            // bytes of a piece that is merged in an array
 
-template <class T> uint64_t load(const char* p) {
-    T value;
-    memcpy(&value, p, sizeof value);
-    return value;
-}
-PieceKey key_of(std::string_view piece) {    // from loads of fixed sizes that overlap: no loop over the bytes
-    PieceKey k;
-    const char* p = piece.data();
-    size_t n = piece.size();
-    if (n > 8) {
-        k = {load<uint64_t>(p), load<uint64_t>(p + n - 8) >> (128 - 8 * n)};
-    } else if (n >= 4) {
-        k.low = load<uint32_t>(p) | load<uint32_t>(p + n - 4) << 8 * (n - 4);
-    } else {
-        for (size_t i : {size_t(0), n / 2, n - 1}) k.low |= load<uint8_t>(p + i) << 8 * i;
-    }
-    k.high |= uint64_t(n) << 56;
-    return k;
-}
-
 // Open addressing, never more than half full.
 size_t slots_for(size_t entries) {
     size_t n = 16;
@@ -58,12 +38,6 @@ void TextTable::add(std::string_view text, int id) {
         longer.emplace(text, id);
     }
 }
-int TextTable::find(std::string_view text) const {
-    if (text.size() <= PieceKey::LONGEST) return slots[place(key_of(text))].id;
-    auto it = longer.find(text);
-    return it == longer.end() ? -1 : it->second;
-}
-
 PieceMerger::PieceMerger(const Vocabulary& vocabulary)
     : v(vocabulary), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
       whole(v.tokens.size()) {

@@ -26,6 +26,26 @@ struct PieceKey {
     uint64_t hash() const { return mix(low, high); }
 };
 
+template <class T> uint64_t load_as(const char* p) {
+    T value;
+    memcpy(&value, p, sizeof value);
+    return value;
+}
+inline PieceKey key_of(std::string_view piece) {    // from loads of fixed sizes that overlap: no loop over the bytes
+    PieceKey k;
+    const char* p = piece.data();
+    size_t n = piece.size();
+    if (n > 8) {
+        k = {load_as<uint64_t>(p), load_as<uint64_t>(p + n - 8) >> (128 - 8 * n)};
+    } else if (n >= 4) {
+        k.low = load_as<uint32_t>(p) | load_as<uint32_t>(p + n - 4) << 8 * (n - 4);
+    } else {
+        for (size_t i : {size_t(0), n / 2, n - 1}) k.low |= load_as<uint8_t>(p + i) << 8 * i;
+    }
+    k.high |= uint64_t(n) << 56;
+    return k;
+}
+
 // (left, right) -> place in the merge order.
 class PairTable {
   public:
@@ -49,7 +69,11 @@ class TextTable {
   public:
     explicit TextTable(size_t entries);
     void add(std::string_view text, int id);
-    int find(std::string_view text) const;    // -1: not there
+    int find(std::string_view text) const {    // -1: not there
+        if (text.size() <= PieceKey::LONGEST) return slots[place(key_of(text))].id;
+        auto it = longer.find(text);
+        return it == longer.end() ? -1 : it->second;
+    }
 
   private:
     struct Slot { PieceKey key; int id = -1; };

@@ -167,6 +167,12 @@ struct Splitter::State {
         return out;
     }
     void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
+    void advance() {    // streaming: to the next match that is not empty at `at`
+        const pcre2_code* code = steps->all[0].code.get();
+        bool found = find(code, text, at, begin, end), whole = false;
+        if (found && end == at) found = find(code, text, at + utf8_character(text.substr(at), whole), begin, end);
+        if (!found) begin = end = text.size();
+    }
 };
 
 namespace {
@@ -247,15 +253,7 @@ bool Splitter::next(View& piece) {
         return true;
     }
     if (m.at == m.text.size()) return false;
-    while (m.at == m.end) {
-        size_t from = m.end;
-        if (!m.find(m.steps->all[0].code.get(), m.text, from, m.begin, m.end)) m.begin = m.end = m.text.size();
-        if (m.begin == m.end && m.begin == m.at && m.at < m.text.size()) {    // an empty match here cuts nothing
-            bool whole = false;
-            from += utf8_character(m.text.substr(from), whole);
-            if (!m.find(m.steps->all[0].code.get(), m.text, from, m.begin, m.end)) m.begin = m.end = m.text.size();
-        }
-    }
+    if (m.at == m.end) m.advance();
     const size_t to = m.begin > m.at ? m.begin : m.end;
     piece = m.text.substr(m.at, to - m.at);
     m.at = to;
@@ -286,6 +284,7 @@ bool space_before(View text, size_t at) {
 // No known pattern looks behind, so a cut keeps the pieces if one ends there anyway and those before it would be the
 // same if the text ended there. Only runs of spaces look ahead, so:
 //   all     before a blank that follows no space: it can only begin a piece, or be in a run of spaces.
+//   deepseek_llm, deepseek_coder, bloom   only after a letter: what no step matches goes on over the space.
 //   gpt2    before a line end, too. In the others it may belong to the punctuation before it.
 //   cl100k and its kin   after the last line end of a run of spaces with no blank behind it a piece ends, but for
 //           o200k's line ends that go on with a slash.
@@ -293,8 +292,11 @@ size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;
     const bool lines = pattern == Pattern::cl100k || pattern == Pattern::qwen2 || pattern == Pattern::o200k;
+    const bool gaps = pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder || pattern == Pattern::bloom;
     const size_t n = text.size();
     for (size_t at = limit < n ? limit : n - 1; at > 0; at--) {
+        const int before = text[at - 1] | 0x20;
+        if (gaps && !(before >= 'a' && before <= 'z')) continue;
         const char c = text[at];
         bool line_end = c == '\n' || c == '\r', blank = c == ' ' || (c == '\t' && (gpt2 || lines));
         if ((blank || (line_end && gpt2)) && !space_before(text, at)) return at;

@@ -61,7 +61,8 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         const bool added = type == Type::control || type == Type::user_defined || type == Type::unknown;
         if (spelled.empty()) continue;
         if (added) v.added.push_back({.id = int(id), .special = type != Type::user_defined});
-        if (added || !bytes || !byte_alphabet().bytes(spelled, v.tokens[id])) v.tokens[id] = spelled;
+        if (added || !bytes) v.tokens[id] = spelled;
+        else if (!byte_alphabet().bytes(spelled, v.tokens[id])) v.tokens[id].clear();    // no text becomes it
     }
     for (size_t i = 0; i < g.merges.size(); i++) {
         const std::string& m = g.merges[i];
