@@ -150,7 +150,10 @@ Status write_rest(const Disk& disk, const std::string& dir, const Model& g, cons
         TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
     }
     TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
-    if (tokenizer.vocab_size()) TRY(text("tokenizer.json", tokenizer.to_json()));
+    if (tokenizer.vocab_size()) {
+        TRY(text("tokenizer.json", tokenizer.to_json()));
+        TRY(text("tokenizer_config.json", tokenizer.config_json()));
+    }
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));

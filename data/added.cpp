@@ -30,16 +30,17 @@ bool word_ends(std::string_view text) {
 }   // namespace
 
 AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
-    for (const AddedToken& t : v.added)
-        if (t.normalized == in_normalized) tokens.push_back(t);
-    for (const AddedToken& t : tokens) {
-        std::string name = v.tokens[size_t(t.id)];
-        if (in_normalized) name = normalized(name, v.normalization, false);
-        if (name.empty() || !names.emplace(name, &t).second) continue;
+    for (const AddedToken& t : v.added) {
+        const std::string& name = v.tokens[size_t(t.id)];
+        if (t.normalized == in_normalized)
+            tokens.push_back({in_normalized ? normalized(name, v.normalization, false) : name, t});
+    }
+    for (const auto& [name, token] : tokens) {
+        if (name.empty() || !names.emplace(name, &token).second) continue;
         if (name.size() == 1) single.set(static_cast<unsigned char>(name[0]));
         else pairs.set(pair_of(name));
         lengths.push_back(name.size());
-        always |= !t.special;
+        always |= !token.special;
     }
     std::sort(lengths.begin(), lengths.end(), std::greater<>());
     lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
@@ -50,7 +51,7 @@ const AddedToken* AddedTokens::at(std::string_view text, bool special, size_t& l
     if (!pair && !single[static_cast<unsigned char>(text[0])]) return nullptr;
     for (size_t n : lengths) {
         if (n > text.size()) continue;
-        auto it = names.find(std::string(text.substr(0, n)));
+        auto it = names.find(text.substr(0, n));
         if (it == names.end() || (it->second->special && !special)) continue;
         length = n;
         return it->second;
@@ -84,8 +85,8 @@ bool AddedTokens::may_cut(std::string_view text, size_t at) const {
         if (text.substr(0, at).ends_with(name)) return false;    // it may take white space; a prefix may follow it
         for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
             const size_t known = std::min(name.size() - n, text.size() - at);
-            if (text.substr(at - n, n) == std::string_view(name).substr(0, n) &&
-                text.substr(at, known) == std::string_view(name).substr(n, known))
+            if (text.substr(at - n, n) == name.substr(0, n) &&
+                text.substr(at, known) == name.substr(n, known))
                 return false;
         }
     }

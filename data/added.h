@@ -10,6 +10,8 @@
 
 class AddedTokens {
   public:
+    // Not copied: the map holds views.
+    AddedTokens(const AddedTokens&) = delete;
     // Those that are looked for in the normalized text, or the others.
     AddedTokens(const Vocabulary& v, bool normalized);
 
@@ -24,9 +26,13 @@ class AddedTokens {
     bool may_cut(std::string_view text, size_t at) const;
 
   private:
-    std::unordered_map<std::string, const AddedToken*> names;
+    struct Named {
+        std::string name;
+        AddedToken token;
+    };
+    std::vector<Named> tokens;
+    std::unordered_map<std::string_view, const AddedToken*> names;
     std::vector<size_t> lengths;                       // of the names, descending
-    std::vector<AddedToken> tokens;
     std::bitset<1 << 16> pairs;                        // of the first two bytes of a name
     std::bitset<256> single;                           // names of one byte
     bool always = false;                               // some token is found in every text

@@ -1,6 +1,7 @@
 // merge.cpp - see merge.h.
 #include "merge.h"
 
+#include <algorithm>
 #include <queue>
 
 #include "base/console.h"
@@ -40,7 +41,7 @@ void TextTable::add(std::string_view text, int id) {
 }
 PieceMerger::PieceMerger(const Vocabulary& vocabulary)
     : v(vocabulary), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
-      whole(v.tokens.size()) {
+      whole(v.tokens.size()), beside(v.symbols == Symbols::characters ? 1 << 16 : 0) {
     const bool bytes = v.symbols == Symbols::bytes;
     std::vector<char> added(v.tokens.size());
     for (const AddedToken& a : v.added) added[size_t(a.id)] = 1;
@@ -59,12 +60,18 @@ PieceMerger::PieceMerger(const Vocabulary& vocabulary)
         if (one) character.add(token, int(id));
         if (is_byte_token(token)) byte_id[size_t(16 * hex_digit(token[3]) + hex_digit(token[4]))] = int(id);
     }
+    marks = character.find(SPACE_MARK) >= 0;
+    const bool all_bytes = v.byte_fallback && std::count(byte_id.begin(), byte_id.end(), -1) == 0;
+    words = all_bytes || v.unknown < 0 || !v.fuse_unknown;
     for (const Merge& m : v.merges) {
         const std::string& token = v.tokens[size_t(m.id)];
         CHECK(token == v.tokens[size_t(m.left)] + v.tokens[size_t(m.right)], "token %d", m.id);
-        for (size_t at = 0; !bytes && (at = token.find(SPACE_MARK, at + 1)) != std::string::npos;)
-            if (!std::string_view(token).substr(0, at).ends_with(SPACE_MARK))
-                joined.set(static_cast<unsigned char>(token[at - 1]));
+        for (size_t at = 1; !bytes && at < token.size(); at++) {
+            const auto a = static_cast<unsigned char>(token[at - 1]), b = static_cast<unsigned char>(token[at]);
+            if ((b & 0xC0) != 0x80) beside[size_t(a << 8 | b)] = 1;
+            const bool mark = std::string_view(token).substr(at).starts_with(SPACE_MARK);
+            if (mark && !std::string_view(token).substr(0, at).ends_with(SPACE_MARK)) joined.set(a);
+        }
     }
     std::vector<int> ids;
     for (size_t id = 0; id < v.tokens.size(); id++) {
@@ -76,11 +83,14 @@ PieceMerger::PieceMerger(const Vocabulary& vocabulary)
 }
 
 size_t PieceMerger::word(std::string_view text) const {
-    for (size_t at = 0;;) {
-        at = text.find(SPACE_MARK, at + 1);
-        if (at == std::string_view::npos) return text.size();
-        if (mark_ends(static_cast<unsigned char>(text[at - 1])) && !text.substr(0, at).ends_with(SPACE_MARK)) return at;
+    for (size_t at = 1; words && at < text.size(); at++) {
+        const auto a = static_cast<unsigned char>(text[at - 1]), b = static_cast<unsigned char>(text[at]);
+        if ((b & 0xC0) == 0x80) continue;
+        if (!beside[size_t(a << 8 | b)]) return at;
+        const bool mark = b == static_cast<unsigned char>(SPACE_MARK[0]) && text.substr(at).starts_with(SPACE_MARK);
+        if (mark && mark_ends(a) && !text.substr(0, at).ends_with(SPACE_MARK)) return at;
     }
+    return text.size();
 }
 
 void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {

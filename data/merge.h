@@ -97,9 +97,10 @@ class PieceMerger {
     // The piece as symbols, not merged.
     void symbols(std::string_view piece, std::vector<int>& out) const;
     const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: a byte without a token
-    // Characters: the end of the first part of text that no merge reaches beyond, as far as a mark shows it.
+    // Characters: the end of the first part of text that no merge reaches beyond, as far as two bytes show it.
     size_t word(std::string_view text) const;
-    bool mark_ends(unsigned char before) const { return !joined[before]; }    // whether a mark behind that byte begins a word
+    // Whether a mark behind that byte begins a word.
+    bool mark_ends(unsigned char before) const { return marks && !joined[before]; }
 
   private:
     const Vocabulary& v;
@@ -107,7 +108,9 @@ class PieceMerger {
     TextTable character, whole;        // tokens that are a character; that a piece with their text becomes
     std::array<int, 256> byte_id;      // byte-level: the byte's token; characters: <0xAB>
     std::array<int, 128> ascii;        // characters below 0x80
-    std::bitset<256> joined;           // some token has a mark behind this byte
+    bool marks = false, words = false;    // a mark has a token; unknown characters next to each other stay apart
+    std::bitset<256> joined;           // a merge's token has a mark behind this byte
+    std::vector<char> beside;          // [256 a + b]: ... a character that begins with b behind one that ends with a
 
     void merge(std::string_view piece, std::vector<int>& out) const;
     void merge_short(int* id, size_t n, std::vector<int>& out) const;
