@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "gguf.h"
 #include "manifest.h"
 
 namespace fs = std::filesystem;
@@ -230,6 +231,7 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
 // ---- verify and find ------------------------------------------------------------------------------------------------
 
 static Status verify(const std::string& dir, bool weights) {
+    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir))).status;
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
         return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
     for (const Sum& s : TRY(manifest_read(dir))) {
@@ -309,9 +311,7 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
         return errno == ENOENT || errno == ENOTDIR
                    ? no_model(path)
                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
-    if (!S_ISDIR(there.st_mode))
-        return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
-    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) {
+    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST")) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());

@@ -1,4 +1,5 @@
-// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole.
+// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a directory is read, a
+// GGUF file (gguf.h) may stand in its place.
 //
 // RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, optimizer.safetensors, state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "gguf.h"
 #include "manifest.h"
 #include "base/file.h"
 #include "files/json.h"
@@ -286,6 +287,7 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
 }
 
 Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
+    if (is_file(dir)) return gguf_weights(TRY(GgufFile::open(dir)), g);
     const std::vector<std::string> paths = TRY(tensor_files(dir, "model"));
     const Weights w = TRY(weights_open(paths, *g.c.family));
     TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
@@ -312,6 +314,7 @@ Status checkpoint_optimizer(const std::string& dir, Model& g) {
 }
 
 Result<Config> checkpoint_config(const std::string& dir) {
+    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir)));
     const std::string path = dir + "/config.json";
     const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
     // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)

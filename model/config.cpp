@@ -6,6 +6,12 @@
 #include "base/console.h"
 #include "families.h"
 
+// A field that only families set. Files of ours that no class can hold have it under its name.
+static ConfigRow kind(ConfigRow::Member member, const char* name, double min, double max,
+                      std::vector<std::vector<std::string>> choices = {}) {
+    return {member, name, false, nullptr, {{name}, {name}}, nullptr, min, max, ConfigRow::rare, "", std::move(choices)};
+}
+
 const std::vector<ConfigRow>& config_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
@@ -23,8 +29,8 @@ const std::vector<ConfigRow>& config_rows() {
          required, "attention heads; 0: the model's"},
         {&C::F, "ffn", false, nullptr, {{"n_inner"}, {"intermediate_size"}}, "feed_forward_length", 1, 1 << 18, usual,
          ""},
-        {&C::activation, nullptr, false, nullptr, {{"activation_function"}, {"hidden_act"}}, nullptr, 0, 0, usual, "",
-         {{"gelu_new", "gelu_pytorch_tanh"}}},
+        {&C::activation, nullptr, false, nullptr, {{"activation_function"}, {"hidden_act"}}, nullptr, 0, 4, usual, "",
+         {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu"}, {"relu"}, {"relu2"}}},
         {&C::norm_eps, nullptr, false, nullptr, {{"layer_norm_epsilon"}, {"rms_norm_eps"}},
          "attention.layer_norm_epsilon", 1e-12, 0.1, usual, ""},
         {&C::NKV, "kv_heads", true, "--kv-heads", {{"num_key_value_heads"}, {"num_key_value_heads"}},
@@ -35,6 +41,42 @@ const std::vector<ConfigRow>& config_rows() {
         {&C::window, "window", false, "--window", {{"sliding_window"}, {"sliding_window"}}, "attention.sliding_window",
          0, 1 << 20, rare, "positions that attention looks back, the token's own included; 0: the model's, all in a "
          "new one"},
+        // Kinds.
+        kind(&C::gated, "gated", 0, 1),
+        kind(&C::norm, "norm", 0, 1, {{"layer"}, {"rms"}}),
+        kind(&C::place, "norm_place", 0, 2, {{"pre"}, {"branch"}, {"sandwich"}}),
+        kind(&C::parallel, "parallel", 0, 2, {{"none"}, {"one"}, {"two"}}),
+        kind(&C::norm_weight, "norm_weight", 0, 1),
+        kind(&C::norm_bias, "norm_bias", 0, 1),
+        kind(&C::norm_plus, "norm_plus_one", 0, 1),
+        kind(&C::embed_norm, "embedding_norm", 0, 1),
+        kind(&C::qk_norm, "qk_norm", 0, 2, {{"none"}, {"head"}, {"all"}}),
+        kind(&C::global_every, "global_every", 0, 1024),
+        kind(&C::score_scale, "attention_scale", 0, 1000.0),
+        kind(&C::score_cap, "attention_softcap", 0, 1000000.0),
+        kind(&C::qkv_bias, "qkv_bias", 0, 1),
+        kind(&C::proj_bias, "projection_bias", 0, 1),
+        kind(&C::up_bias, "ffn_bias", 0, 1),
+        kind(&C::down_bias, "ffn_output_bias", 0, 1),
+        kind(&C::head_bias, "head_bias", 0, 1),
+        kind(&C::tied, "tied", 0, 1),
+        kind(&C::embed_scale, "embedding_scale", -1e6, 1e6),
+        kind(&C::branch_scale, "residual_scale", -1e6, 1e6),
+        kind(&C::logit_scale, "logit_scale", -1e6, 1e6),
+        kind(&C::logit_cap, "logit_softcap", 0, 1000000.0),
+        kind(&C::position, "position", 0, 3, {{"none"}, {"learned"}, {"rope"}, {"alibi"}}),
+        kind(&C::position_offset, "position_offset", 0, 1024),
+        kind(&C::rope_dims, "rope_dims", 0, 1 << 16),
+        kind(&C::rope_interleaved, "rope_interleaved", 0, 1),
+        kind(&C::rope_skip_every, "rope_skip_every", 0, 1024),
+        kind(&C::rope_theta, "rope_theta", 1, 1e12),
+        kind(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
+        kind(&C::rope_scaling, "rope_scaling", 0, 4, {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}}),
+        kind(&C::rope_factor, "rope_factor", 1e-3, 1e6),
+        kind(&C::rope_low, "rope_low", 1e-6, 1e6),
+        kind(&C::rope_high, "rope_high", 1e-6, 1e6),
+        kind(&C::rope_original, "rope_original_context", 0, 1 << 24),
+        kind(&C::rope_magnitude, "rope_magnitude", 0, 1000.0),
     };
     // clang-format on
     return rows;
@@ -67,9 +109,19 @@ Status config_check(const Config& c) {
                         value);
     }
     if (c.NH % c.NKV) return fail(Exit::usage, "heads (%d) are not a multiple of kv heads (%d)", c.NH, c.NKV);
-    if (const int most = 1 << 18, width = c.heads().qkv_width(); width > most)
+    if (const int most = 1 << 18, width = c.qkv_width(); width > most)
         return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
                     width, most);
+    // What no family has, and the pages of gpt.cpp do not carry.
+    auto either = [](bool both, const char* what) {
+        return both ? fail(Exit::usage, "%s: a model has one of them at most", what) : Status{};
+    };
+    TRY(either(c.post_norm() && c.parallel != Parallel::none, "norms of the branches' outputs, parallel branches"));
+    TRY(either(c.post_norm() && c.branch_scale != 1, "norms of the branches' outputs, a residual scale"));
+    TRY(either(c.embed_scale != 1 && c.position == Position::learned, "an embedding scale, learned positions"));
+    if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))
+        return fail(Exit::usage, "rope dims: expected an even number from 2 to the head size (%d), found %d", c.HS,
+                    c.rope_dims);
     return {};
 }
 

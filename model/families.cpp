@@ -48,6 +48,16 @@ const std::vector<const Family*>& families() {
     return all;
 }
 
+Config Config::plain() const {
+    Config c = family->kinds;
+    c.V = V, c.T = T, c.L = L, c.NH = NH, c.C = C, c.family = family;
+    c.F = family->ffn ? family->ffn(C) : 4 * C;
+    c.NKV = NH;
+    c.HS = family->head_size ? family->head_size : NH > 0 && C % NH == 0 ? C / NH : 0;
+    c.rope_dims = int(c.HS * family->rope_part);
+    return c;
+}
+
 std::string config_names() {
     std::string names;
     for (const Family* family : families())

@@ -9,6 +9,12 @@ struct Family {
     const char* type;            // model_type of config.json
     const char* architecture;    // the class of transformers that loads it
     int spelling;                // which of ConfigRow::keys
+    // What its models have in common, whatever their sizes. Sizes that follow from others: ffn(channels), null: 4 C;
+    // the head size, 0: channels / heads; the part of a head that turns.
+    Config kinds = {};
+    int (*ffn)(int C) = nullptr;
+    int head_size = 0;
+    double rope_part = 1;
     std::vector<std::pair<const char*, Config>> presets;
     std::vector<const char*> lacks;    // names of ConfigRows that this class has no field for
 

@@ -7,10 +7,11 @@
 #include "config.h"
 
 template <class T> struct Block {
-    T *ln1w, *ln1b, *qkvw, *qkvb, *projw, *projb, *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b;
+    T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *projw, *projb, *post1w, *post1b;
+    T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
 };
 template <class T> struct Params {
-    T *wte, *wpe;
+    T *wte, *wpe, *lnew, *lneb, *headw, *headb;
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
@@ -21,7 +22,7 @@ struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
+// One row per tensor, in memory order: wte | wpe | head | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
 // decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in Params.
 struct Tensor {
     std::string name;                  // "0.qkvw"
@@ -37,8 +38,8 @@ struct Tensor {
 };
 // Named pointers to the tensors, each place(tensor); null for one of size 0.    T: Parameter or Gradient
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
-// Tensors that are reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with
-// ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
+// Tensors that are reduced, sharded and saved together, in memory order: the embeddings and the head;
+// each block, the last one with ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };

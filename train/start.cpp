@@ -63,7 +63,8 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
     std::error_code error;
-    const bool directory = std::filesystem::is_directory(o.model, error), given = !o.model.empty();
+    const bool given = !o.model.empty();
+    const bool directory = std::filesystem::is_directory(o.model, error) || o.model.ends_with(".gguf");
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
     std::string base = start;
     Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
