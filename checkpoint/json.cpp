@@ -119,7 +119,7 @@ Result<TrainState> checkpoint_state(const std::string& dir) {
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    if (is_file(dir)) return Tokenizer();
+    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
     std::string path = dir + "/tokenizer.json";
     return access(path.c_str(), F_OK) == 0 ? Tokenizer::load(path) : Result<Tokenizer>(Tokenizer());
 }

@@ -61,7 +61,7 @@ for t in "${targets[@]}"; do
     objects=("${library[@]}")
     mkdir -p $out/"$t"
     if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
-            -lpcre2-8 -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
+            -lpcre2-8 -lutf8proc -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
         $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
             -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
         passed=$((passed + 1))
