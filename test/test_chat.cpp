@@ -258,6 +258,8 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
         CHECK(heard.chat.held() == std::min(8 * patience, int(tokenizer.encode(before, true).size())));
         heard.patience = -1;
         CHECK(heard.ask("u") == "hello");
+        heard.ask("/reset");
+        CHECK(heard.ask("u") == "hello");
     }
     Heard heard(actor.g);
     heard.patience = pieces + 3;
