@@ -28,7 +28,8 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp infer/{messages,model_files}.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
+for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp infer/{messages,model_files}.cpp gpt.cpp \
+    model/{memory,shards,config,families,families_llama,families_gpt,tensors,rope}.cpp; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
@@ -39,6 +40,7 @@ seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
 shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
+seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1

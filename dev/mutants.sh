@@ -13,26 +13,43 @@ export EXTRA='-g0 -Wl,-s'    # small binaries link faster
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 cd "$(dirname "$0")/.."
 rows='
-gpt.cpp ;; s/op.gelu_backward(dwide, dwide, t.fch/op.gelu_backward(dwide, dwide, t.fcg/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.activation_backward(dwide, dactivated, t.fch/op.activation_backward(dwide, dactivated, t.fcg/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dy, t.atty/op.linear_backward(dt, d.projw, d.projb, dy, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
-gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
+gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; gpt: what the backward*
+gpt.cpp ;; s/    if (p.qw) turn(l);// ;; gpt: what the backward*
+gpt.cpp ;; s/        op.zero(dbranch, .*// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; gpt: gradients of every kind*
+gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
+model/config.h ;; s/(l + 1) % global_every == 0/l % global_every == 0/ ;; families: *
+model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
+model/rope.cpp ;; s/rope_local_theta/rope_theta/g ;; families: *
 infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
 infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
-layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
-layers/reference.cpp ;; s/- delta) \* scale;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/- delta) \* slope;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; gpt: gradients of every kind*
 layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
-layers/attention/backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: lengths*
+layers/attention/backward.cpp ;; s/ + at) - delta\[i\];/ + at);/ ;; attention: lengths*
 layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: lengths*
 layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
@@ -47,21 +64,43 @@ layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: *
 layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; casts:*
 layers/linear.cpp ;; s/if (dpre_sum) column_sums/column_sums/ ;; linear: with GELU*
 layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; cpu: products with bf16*
-layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: against*
-layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: against*
-layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: *
+layers/norm.cpp ;; s/g - g_mean) - xhat \* gx_mean)/g - g_mean))/ ;; norm: against*
+layers/norm.cpp ;; s/(rms ? g : g - g_mean)/g/ ;; norm: against*
+layers/norm.cpp ;; s/at.get(w + c) + plus/at.get(w + c)/ ;; norm: with and*
+layers/norm.cpp ;; s/if (bias) at.put/if (false) at.put/ ;; norm: against*
+layers/rope.cpp ;; s/back ? -at.get(sines + i)/back ? at.get(sines + i)/ ;; rope: against*
+layers/rope.cpp ;; s/v \* c + u0 \* s;/v * c + u * s;/ ;; rope: against*
+layers/rope.cpp ;; s/int64_t(first + n % S) \* t.dims/int64_t(n % S) * t.dims/ ;; rope: against*
+layers/rope.cpp ;; s/ - xhat \* gx_mean));/));/ ;; rope: against*
+layers/rope.cpp ;; s/gx_sum += dc \* (at.get(w + c) + t.plus)/gx_sum += dc * at.get(w + c)/ ;; rope: against*
+layers/rope.cpp ;; s/partial + q.size, parts, width, k.size/partial, parts, width, k.size/ ;; rope: against*
+layers/rope.cpp ;; s/const int n = least(2 \* (half - int(i)), 2 \* VW);/const int n = 2 * VW;/ ;; rope: *
+layers/simd/activation.h ;; s/n.phi + n.x \* n.density/n.phi/ ;; activation: as exact*
+layers/simd/activation.h ;; s/g.s + x \* g.slope/g.s + g.slope/ ;; activation: as exact*
+layers/simd/activation.h ;; s/return {r \* r, 2 \* r};/return {r * r, r};/ ;; activation: as exact*
+layers/ffn.cpp ;; s/g \* at.get(up + i) \* c.slope/g * c.slope/ ;; activation: gated*
+layers/ffn.cpp ;; s/at.put(d_up + i, g \* c.y)/at.put(d_up + i, g * c.slope)/ ;; activation: gated*
+layers/attention/backward.cpp ;; s/ \* d \* score.dz;/ * d;/ ;; attention: a scale*
+layers/attention/tiles.h ;; s/return {t \* cap + bias, 1 - t \* t};/return {t * cap + bias, 1 - t};/ ;; attention: a scale*
+layers/attention/tiles.h ;; s/to_key, vf) \* slope;/to_key, vf) * -slope;/ ;; attention: a scale*
+layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ ;; attention cached: a scale*
+layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
+layers/lm_head.cpp ;; s/: scale \* of_target.slope\[0\];/: scale;/ ;; cross entropy: scaled*
+layers/simd/tanh.h ;; s/ + (power - 1);/ + power;/ ;; cross entropy: scaled*
+layers/simd/vec.h ;; s/for (int j = 1; j < parts; j++)/for (int j = 2; j < parts; j++)/ ;; norm: against*
+layers/lm_head.cpp ;; s/e\[target\] -= plain ? scale/e[target] -= plain ? 1/ ;; cross entropy: *
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *
-layers/ffn.cpp ;; s/ \* gelu_slope(/ * gelu(/ ;; gelu: as exact*
+layers/ffn.cpp ;; s/(at.get(x + from + i)).slope/(at.get(x + from + i)).y/ ;; activation: as exact*
 layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: *
 layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
 layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *
 layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cross entropy: *
 layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cross entropy: *
 layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy: *
-layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; layernorm: many*
-layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; layernorm: against*
-layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; layernorm: *
-layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; gelu: against*
+layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; norm: many*
+layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; norm: against*
+layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; norm: *
+layers/activation.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; activation: against*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
@@ -130,6 +169,17 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+layers/quantised.cpp ;; s/s % 4\] >> s \/ 4 \* 2/s % 4] >> s \/ 4/ ;; quantised: each format*
+layers/quantised.cpp ;; s/p\[4 + j\] >> 6 << 4/p[4 + j] >> 6 << 3/ ;; quantised: each format*
+layers/quantised.cpp ;; s/- 4 + 4 \* third/+ 4 * third/ ;; quantised: each format*
+layers/quantised.cpp ;; s/q\[16 + j\] = quads\[j\] >> 4 | int(high >> (16 + j)/q[16 + j] = quads[j] >> 4 | int(high >> (15 + j)/ ;; quantised: each format*
+layers/quantise.cpp ;; s/if (error < best_error) best_error = error, best = line;/best = line;/ ;; quantised: the error*
+layers/quantise.cpp ;; s/step <= 10/step <= 0/ ;; quantised: the error*
+layers/quantise.cpp ;; s/if (below) low = std::min(low, 0.0f);// ;; quantised: odd*
+layers/quantise.cpp ;; s/(offset >> 4 << 6)/(offset >> 4 << 5)/ ;; quantised: the error*
+base/half.h ;; s/0xFFF + (bits >> 13 \& 1)/0x1000/ ;; half: every*
+files/gguf.cpp ;; s/t.bytes > room - t.at/t.bytes > room/ ;; gguf: crafted*
+files/gguf.cpp ;; s/if (t.at < end) return/if (false) return/ ;; gguf: crafted*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
@@ -137,7 +187,7 @@ checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start:
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
-checkpoint/json.cpp ;; s/if (!config_beyond_class(c).empty()) j\["archi.*// ;; config: what GPT-2 has not*
+checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*

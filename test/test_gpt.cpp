@@ -15,11 +15,16 @@ const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV
 double loss_in_double(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
     losses_of(g, in, out, B, S, nullptr);
     double sum = 0;
+    const Logits how = g.c.logits_of();
     for (int n = 0; n < B * S; n++) {
         const double* l = typed<double>(g, g.head) + n * g.c.Vp();
+        auto logit = [&](int v) {
+            const double x = double(how.scale) * l[v], cap = double(how.cap);
+            return cap != 0 ? cap * std::tanh(x / cap) : x;
+        };
         double z = 0;
-        for (int v = 0; v < g.c.V; v++) z += std::exp(l[v]);
-        sum += std::log(z) - l[out[size_t(n)]];
+        for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v));
+        sum += std::log(z) - logit(out[size_t(n)]);
     }
     return sum / (B * S);
 }
@@ -53,7 +58,7 @@ void check_gradients(const Config& c) {
     int64_t checked = 0;
     for (const Tensor& t : g.tensors)
         for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
-            double &w = typed<double>(g, g.shards.params)[t.offset + k], saved = w, h = 1e-4;
+            double &w = typed<double>(g, g.shards.params)[t.offset + k], saved = w, h = 1e-5;
             w = saved + h;
             double up = loss_in_double(g, in, out, B, S);
             w = saved - h;
@@ -75,6 +80,14 @@ TEST_CASE("gpt: gradients of all parameters equal central differences") {
     check_gradients(split_config(TOY));
     check_gradients(split_config(GROUPED));
     for (const Config& c : lacking_configs(TOY)) check_gradients(c);
+}
+
+TEST_CASE("gpt: gradients of every kind of model equal central differences") {
+    for (const Config& base : {TOY, GROUPED})
+        for (const Kind& kind : kind_configs(base)) {
+            CAPTURE(std::string(kind.name));
+            check_gradients(kind.c);
+        }
 }
 
 TEST_CASE("gpt: gradients accumulate, and the head's chunks do not change them") {
@@ -128,6 +141,10 @@ TEST_CASE("gpt: the cpu tables agree with the reference") {
     const Config grouped = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24, .window = 9};
     for (const Config& c : {Config{101, 40, 2, 3, 48}, grouped, split_config(grouped)}) check_cpu_model(c);
     for (const Config& c : lacking_configs({101, 40, 2, 3, 48})) check_cpu_model(c, true);
+    for (const Kind& kind : kind_configs(grouped)) {
+        CAPTURE(std::string(kind.name));
+        check_cpu_model(kind.c, true);
+    }
 }
 
 TEST_CASE("gpt: bf16 parameters take 2 bytes, and 4 more where there are masters") {
@@ -171,19 +188,24 @@ TEST_CASE("gpt: what the passes read are the masters, rounded; stochastic roundi
 
 TEST_CASE("gpt: what the backward computes again has the same bits as what is kept, in less memory") {
     const int B = 2, S = 24;
-    const Config c = {.V = 61, .T = 32, .L = 3, .NH = 2, .C = 32, .NKV = 1, .HS = 12, .window = 5};
-    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    std::vector<float> kept;
-    int64_t bytes = INT64_MAX;
-    for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
-        Model g(cpu_ops<float>());
-        toy_model(g, c, {Use::train, B, S, r});
-        train_pass(g, in, out, B, S);
-        auto grads = flat_grads(g);
-        if (kept.empty()) kept = grads;
-        CHECK(memcmp(grads.data(), kept.data(), kept.size() * sizeof(float)) == 0);
-        CHECK(g.arena_bytes < bytes);
-        bytes = g.arena_bytes;
+    const Config plain = {.V = 61, .T = 32, .L = 3, .NH = 2, .C = 32, .NKV = 1, .HS = 12, .window = 5};
+    std::vector<Kind> kinds = kind_configs(plain);
+    kinds.push_back({"plain", plain});
+    auto in = toy_tokens(B * S, plain.V, 1), out = toy_tokens(B * S, plain.V, 2);
+    for (const auto& [name, c] : kinds) {
+        CAPTURE(std::string(name));
+        std::vector<float> kept;
+        int64_t bytes = INT64_MAX;
+        for (Recompute r : {Recompute::none, Recompute::cheap, Recompute::blocks}) {
+            Model g(cpu_ops<float>());
+            toy_model(g, c, {Use::train, B, S, r});
+            train_pass(g, in, out, B, S);
+            auto grads = flat_grads(g);
+            if (kept.empty()) kept = grads;
+            CHECK(memcmp(grads.data(), kept.data(), kept.size() * sizeof(float)) == 0);
+            CHECK(g.arena_bytes < bytes);
+            bytes = g.arena_bytes;
+        }
     }
 }
 
@@ -248,7 +270,10 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
     const Config plain = {97, 40, 2, 3, 48, 96, 1e-5f};
     const Config grouped = {.V = 97, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 16, .window = 7};
     const int B = 2, S = 37;
-    for (const Config& c : {plain, grouped})
+    std::vector<Kind> kinds = kind_configs(grouped);
+    kinds.push_back({"plain", plain}), kinds.push_back({"grouped", grouped});
+    for (const auto& [name, c] : kinds) {
+        CAPTURE(std::string(name));
         each_cpu_model([&](auto model, double tolerance) {
             auto in = toy_tokens(B * S, c.V, 1);
             auto g = model();
@@ -277,6 +302,7 @@ TEST_CASE("gpt: generation with a cache equals the whole sequence") {
             // The largest of so many differences, where an average over 7 positions hides less: up to 0.015 in bf16.
             CHECK(apart < (tolerance > 1e-3 && c.window ? 2 * tolerance : tolerance));
         });
+    }
 }
 
 TEST_CASE("gpt: a window of 3 in each of 2 layers is 5 positions") {
