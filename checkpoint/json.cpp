@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "gguf.h"
 #include "base/file.h"
 #include "files/json.h"
 
@@ -118,6 +119,7 @@ Result<TrainState> checkpoint_state(const std::string& dir) {
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
+    if (is_file(dir)) return Tokenizer();
     std::string path = dir + "/tokenizer.json";
     return access(path.c_str(), F_OK) == 0 ? Tokenizer::load(path) : Result<Tokenizer>(Tokenizer());
 }
