@@ -60,12 +60,12 @@ INLINE void backward_row(float* dx, float* part, const float* dy, const float* x
     });
 }
 
-static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, PARTS) * 2 * C; }
+static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, RANGES) * 2 * C; }
 
 template <bool rms, class P>
 static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, const float* mean,
                      const float* rstd, Norm norm, int N, int C) {
-    const int parts = least(N, PARTS);
+    const int parts = least(N, RANGES);
     float* partial = static_cast<float*>(cpu_scratch(norm_scratch(N, C)));    // (parts,2,C)
 #pragma omp parallel
     {

@@ -116,7 +116,7 @@ int64_t partial_sums(Heads h, Turn t) {
     return t.norm == Turn::Normed::none ? 0 : q.size + k.size;
 }
 int64_t scratch_of(int rows, Heads h, Turn t) {
-    return int64_t(sizeof(float)) * least(rows, PARTS) * partial_sums(h, t);
+    return int64_t(sizeof(float)) * least(rows, RANGES) * partial_sums(h, t);
 }
 
 template <class P>
@@ -124,7 +124,7 @@ void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, con
               const float* rstd, int B, int S, Heads h, Turn t) {
     const int64_t row = row_of(h), width = partial_sums(h, t);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    const int parts = least(B * S, PARTS), sums = sums_of(q, k, t);
+    const int parts = least(B * S, RANGES), sums = sums_of(q, k, t);
     float* partial = width ? static_cast<float*>(cpu_scratch(scratch_of(B * S, h, t))) : nullptr;    // (parts,width)
 #pragma omp parallel
     {

@@ -160,9 +160,9 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
 
-// Gradients of what all rows share (a norm's weights) are summed by ranges of rows: PARTS at most, by the number of
+// Gradients of what all rows share (a norm's weights) are summed by ranges of rows: RANGES at most, by the number of
 // rows alone, each with n sums of its own, `stride` apart. This thread adds its share of them to d, in order.
-constexpr int PARTS = 32;
+constexpr int RANGES = 32;
 INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
     const Range r = my_share(n, 16);
     each_vector(r.to - r.from, [&](int64_t i, auto at) {
