@@ -3,6 +3,7 @@
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
+# make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -165,6 +166,8 @@ bench: flatgpt
 	./flatgpt bench $(ARGS)
 demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
+chat: flatgpt
+	@dev/chat.sh $(ARGS)
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
 ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -204,6 +207,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps install uninstall dist clean flatgpt
+.PHONY: test test-long ladders bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall dist clean \
+        flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -28,7 +28,7 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
+for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp infer/{messages,model_files}.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
@@ -42,6 +42,9 @@ seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
+printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
+printf '{"chat_template": [{"name": "default", "template": "a"}], "bos_token": {"content": "b"}}' >$out/sample && seed chat $out/sample 2
+printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 3
 seed state test/golden/checkpoint_1/state.json 1
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1

@@ -29,6 +29,11 @@ gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ 
 model/config.h ;; s/(l + 1) % global_every == 0/l % global_every == 0/ ;; families: *
 model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
 model/rope.cpp ;; s/rope_local_theta/rope_theta/g ;; families: *
+infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
+infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
+infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
+infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
+infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
