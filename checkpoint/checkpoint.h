@@ -62,6 +62,10 @@ const Disk& real_disk();
 // ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Watch* watch = nullptr);
+// The model alone, as Hugging Face has it: model.safetensors, config.json, tokenizer.json, in a new directory. Exit 2:
+// it is there already; 4.
+Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                         const Disk& disk = real_disk());
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
 // the one that the newest of these names as its best_step. It reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
@@ -103,4 +107,6 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
 std::string config_json(const Config& c, int end_of_text);
+// The fields of c that its family's class in transformers has no place for.
+std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string state_json(const TrainState& s);

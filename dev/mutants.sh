@@ -187,7 +187,7 @@ checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start:
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
-checkpoint/json.cpp ;; s/if (!config_beyond_class(c).empty()) j\["archi.*// ;; config: what GPT-2 has not*
+checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
