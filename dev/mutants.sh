@@ -96,20 +96,46 @@ layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
 layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *
 layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cross entropy: *
 layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cross entropy: *
+layers/lm_head.cu ;; s/z.scale \* (1 - part \* part)/z.scale/ ;; cross entropy: scaled*
+layers/lm_head.cu ;; s/ \* scale \* shape.slope(logit)/ * scale/ ;; cross entropy: scaled*
+layers/softcap.cuh ;; s/x < 0 ? -t : t/t/ ;; cross entropy: scaled*
 layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy: *
 layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; norm: many*
-layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; norm: against*
+layers/norm.cu ;; s/(g - centred \* slope)/g/ ;; norm: against*
+layers/norm.cu ;; s/xn\[k\]\[i\] \* r \* factor/xn[k][i] * factor/ ;; norm: against*
+layers/norm.cu ;; s/if (!w) norm.plus = 1;// ;; norm: with and without*
+layers/norm.cu ;; s/is_rms<K>(norm) ? 0 : __shfl_sync/__shfl_sync/ ;; norm: with and without*
+layers/parts.cuh ;; s/for (int i = 1; i < 32; i++)/for (int i = 2; i < 32; i++)/ ;; norm: against*
+layers/rope.cu ;; s/v0 \* cos\[i\] + u0 \* sin\[i\]/v0 * cos[i] - u0 * sin[i]/ ;; rope: against*
+layers/rope.cu ;; s/c.sine = -1;/c.sine = 1;/ ;; rope: against*
+layers/rope.cu ;; s/ - xs.x\[i\] \* slope// ;; rope: against*
+layers/rope.cu ;; s/__syncthreads();    \/\/ all have been written// ;; rope: *
+layers/rope.cu ;; s/if (y != x) c.copied += h.NKV;// ;; rope: values are*
+layers/rope.cu ;; s/(n == blockIdx.x ? 0 : sum) +/sum +/ ;; rope: many*
+layers/rope.cu ;; s/head - h.NH : head) \* h.HS/0 : head) * h.HS/ ;; rope: against*
 layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; norm: *
-layers/activation.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; activation: against*
+layers/activation.cuh ;; s/z < 0 ? a \* r : r/r/ ;; activation: against*
+layers/activation.cuh ;; s/phi + x \* 0.3989422804f/phi + x * 0.3889422804f/ ;; activation: as exact*
+layers/activation.cuh ;; s/2 \* positive}/positive}/ ;; activation: as exact*
+layers/ffn.cu ;; s/u\[k\]\[j\] \* a.slope/a.slope/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
+layers/attention/plain.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
+layers/attention/plain.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
 layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
 layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
 layers/attention/sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) value \*= c.scores.steepness(x);// ;; attention sm80: soft caps*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) lse += slope \* distance.at(m, n, e);// ;; attention sm80: soft caps*
+layers/attention/sm80.cu ;; s/scale = SHAPED ? 1 :/scale =/ ;; attention sm80: soft caps*
 layers/attention/sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
 layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
@@ -120,6 +146,9 @@ layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda l
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/S\[i\] \* steepness \*/S[i] */ ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/p.head(int(step) \/ p.tiles)/p.head(0)/ ;; attention sm90: soft caps*
 layers/attention/sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention/sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: against*
@@ -147,6 +176,7 @@ layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *one
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
 layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
+layers/scratch.h ;; s/return rope_scratch(c.rows, c.heads, c.turn)/return 0/ ;; model on cuda: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
 layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*

@@ -148,7 +148,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
     for (Dtype dtype : {Dtype::bf16, Dtype::fp32})
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
             Config c = {.V = 101, .T = 200, .L = 1, .NH = NH, .C = 64, .F = 264};
-            c.NKV = NKV, c.HS = HS;
+            c.NKV = NKV, c.HS = HS, c.qk_norm = NH == 3 ? Turn::Normed::none : Turn::Normed::head;
             const Table op = dtype == Dtype::bf16 ? Table(cuda_ops<bf16>(dtype)) : Table(cuda_ops<float>(dtype));
             CHECK(op.logits_bytes == planned_table(gpu, dtype).logits_bytes);
             Measured measured(op, planned_table(gpu, dtype));
