@@ -48,6 +48,7 @@ Command chat_command();               // infer.cpp
 Command eval_command();               // infer.cpp
 Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
+Command convert_command();            // tools/convert.cpp
 Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
 Command selftest_command();           // tools/selftest/selftest.cpp

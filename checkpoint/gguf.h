@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "data/bpe.h"
 #include "files/gguf.h"
 #include "gpt.h"
 
@@ -34,6 +35,12 @@ Status gguf_weights(const GgufFile& file, Model& g);
 // 1: a weight that the type cannot hold.
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
                  const std::vector<std::pair<std::string, GgufValue>>& vocabulary, const GgufSink& sink);
+
+// The tokenizer in the keys tokenizer.*; empty where there is none. Exit 3.
+Result<Tokenizer> gguf_tokenizer(const GgufMetadata& metadata);
+// The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
+// for what it does.
+Result<std::vector<std::pair<std::string, GgufValue>>> gguf_vocabulary(const Tokenizer& tokenizer, int V);
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "gguf.h"
 #include "base/file.h"
 #include "files/json.h"
 #include "model/families.h"
@@ -41,7 +42,7 @@ static json field_json(const Config& c, const ConfigRow& row) {
     return row.choices.empty() ? json(value) : json(row.choices[size_t(value)][0]);
 }
 
-std::string config_json(const Config& c, int end_of_text) {
+std::string config_json(const Config& c, int end_of_text, int bos) {
     const Family& family = *c.family;
     const Config plain = c.plain();
     ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
@@ -51,7 +52,8 @@ std::string config_json(const Config& c, int end_of_text) {
             for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
     for (const Family::Fixed& f : family.fixed)
         if (f.written) j[f.key] = json::parse(f.value);
-    for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text >= 0 ? json(end_of_text) : json();
+    j["bos_token_id"] = bos >= 0 ? json(bos) : end_of_text >= 0 ? json(end_of_text) : json();
+    j["eos_token_id"] = end_of_text >= 0 ? json(end_of_text) : json();
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
 }
@@ -214,6 +216,8 @@ Result<TrainState> checkpoint_state(const std::string& dir) {
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    std::string path = dir + "/tokenizer.json";
-    return access(path.c_str(), F_OK) == 0 ? Tokenizer::load(path) : Result<Tokenizer>(Tokenizer());
+    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)).metadata());
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
+        if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
+    return Tokenizer();
 }
