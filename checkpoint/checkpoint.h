@@ -107,4 +107,6 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
 std::string config_json(const Config& c, int end_of_text, int bos = -1);
+// The fields of c that its family's class in transformers has no place for.
+std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string state_json(const TrainState& s);

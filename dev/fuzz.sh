@@ -28,7 +28,8 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp infer/{messages,model_files}.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
+for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp infer/{messages,model_files}.cpp gpt.cpp \
+    model/{memory,shards,config,families,families_llama,families_gpt,tensors,rope}.cpp; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done

@@ -73,7 +73,7 @@ layers/rope.cpp ;; s/v \* c + u0 \* s;/v * c + u * s;/ ;; rope: against*
 layers/rope.cpp ;; s/int64_t(first + n % S) \* t.dims/int64_t(n % S) * t.dims/ ;; rope: against*
 layers/rope.cpp ;; s/ - xhat \* gx_mean));/));/ ;; rope: against*
 layers/rope.cpp ;; s/gx_sum += dc \* (at.get(w + c) + t.plus)/gx_sum += dc * at.get(w + c)/ ;; rope: against*
-layers/rope.cpp ;; s/for (int p = 0; p < parts; p++) sum +=/for (int p = 1; p < parts; p++) sum +=/ ;; rope: *
+layers/rope.cpp ;; s/partial + q.size, parts, width, k.size/partial, parts, width, k.size/ ;; rope: against*
 layers/rope.cpp ;; s/const int n = least(2 \* (half - int(i)), 2 \* VW);/const int n = 2 * VW;/ ;; rope: *
 layers/simd/activation.h ;; s/n.phi + n.x \* n.density/n.phi/ ;; activation: as exact*
 layers/simd/activation.h ;; s/g.s + x \* g.slope/g.s + g.slope/ ;; activation: as exact*
@@ -87,7 +87,7 @@ layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ 
 layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
 layers/lm_head.cpp ;; s/: scale \* of_target.slope\[0\];/: scale;/ ;; cross entropy: scaled*
 layers/simd/tanh.h ;; s/ + (power - 1);/ + power;/ ;; cross entropy: scaled*
-layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; norm: against*
+layers/simd/vec.h ;; s/for (int j = 1; j < parts; j++)/for (int j = 2; j < parts; j++)/ ;; norm: against*
 layers/lm_head.cpp ;; s/e\[target\] -= plain ? scale/e[target] -= plain ? 1/ ;; cross entropy: *
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *
 layers/ffn.cpp ;; s/(at.get(x + from + i)).slope/(at.get(x + from + i)).y/ ;; activation: as exact*
@@ -187,7 +187,7 @@ checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start:
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
-checkpoint/json.cpp ;; s/if (!config_beyond_class(c).empty()) j\["archi.*// ;; config: what GPT-2 has not*
+checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*

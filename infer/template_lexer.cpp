@@ -1,4 +1,6 @@
 // template_lexer.cpp - a template's text as tokens; whitespace control happens here.
+#include <cstring>
+
 #include "base/console.h"
 #include "infer/template_syntax.h"
 
@@ -68,9 +70,8 @@ class Lexer {
     void data() {
         const size_t from = at;
         size_t begin = s.find('{', at);
-        while (begin + 1 < s.size() && s[begin + 1] != '{' && s[begin + 1] != '%' && s[begin + 1] != '#')
-            begin = s.find('{', begin + 1);
-        if (begin >= s.size() || begin + 1 >= s.size()) {
+        while (begin != s.npos && (begin + 1 == s.size() || !strchr("{%#", s[begin + 1]))) begin = s.find('{', begin + 1);
+        if (begin == s.npos) {
             add(Token::data, s.substr(from));
             at = s.size();
             return;

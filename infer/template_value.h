@@ -97,7 +97,7 @@ struct JsonStyle {
     std::string between = ", ", colon = ": ";
 };
 std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth = 0);
-Value from_json(const nlohmann::ordered_json& json);
+Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 // a op b, op one of + - * / // % **, as Python has it.
 Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& meter);

@@ -1,13 +1,8 @@
 // norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
 // memory is the bound: 8 bytes per element forward, 16 backward.
-//
-// dw and db sum over rows. The rows are cut into at most PARTS ranges, by N alone and never by the number of threads.
-// Each range has sums of its own, and these are added in order.
 #include "layers/simd/vec.h"
 
 namespace ISA {
-constexpr int PARTS = 32;
-
 // The factors at c: 1 where there are no weights.
 template <class P, class At> INLINE vf factors(const P* w, int64_t c, float plus, At at) {
     return w ? at.get(w + c) + plus : set1(1);
@@ -65,12 +60,12 @@ INLINE void backward_row(float* dx, float* part, const float* dy, const float* x
     });
 }
 
-static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, PARTS) * 2 * C; }
+static int64_t norm_scratch(int N, int C) { return int64_t(sizeof(float)) * least(N, RANGES) * 2 * C; }
 
 template <bool rms, class P>
 static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, const float* mean,
                      const float* rstd, Norm norm, int N, int C) {
-    const int parts = least(N, PARTS);
+    const int parts = least(N, RANGES);
     float* partial = static_cast<float*>(cpu_scratch(norm_scratch(N, C)));    // (parts,2,C)
 #pragma omp parallel
     {
@@ -84,17 +79,8 @@ static void backward(float* dx, float* dw, float* db, const float* dy, const flo
                                   norm.plus, C);
             }
         }
-        Range r = my_share(C, 16);
-        auto add = [&](float* d, const float* sums) {
-            each_vector(d ? r.to - r.from : 0, [&](int64_t i, auto at) {
-                int64_t c = r.from + i;
-                vf s = at.get(sums + c);
-                for (int p = 1; p < parts; p++) s += at.get(sums + int64_t(p) * 2 * C + c);
-                at.put(d + c, at.get(d + c) + s);
-            });
-        };
-        add(dw, partial);
-        add(db, partial + C);
+        if (dw) add_parts(dw, partial, parts, 2 * C, C);
+        if (db) add_parts(db, partial + C, parts, 2 * C, C);
     }
 }
 template <class P>

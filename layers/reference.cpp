@@ -241,7 +241,7 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
                 for (int j = first_key(h, S, b, s); j <= s; j++) {
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
-                    T slope, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
+                    T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
                     T ds = p * (dot(dy + o, qkv + v, h.HS) - delta) * slope;
                     for (int d = 0; d < h.HS; d++) {
@@ -297,7 +297,7 @@ void activation_forward(T* y, const T* x, Act kind, bool gated, int N, int F) {
     for (int n = 0; n < N; n++)
         for (int f = 0; f < F; f++) {
             const T* gate = x + (gated ? 2 : 1) * int64_t(n) * F + f;
-            T slope;
+            T slope = 0;
             y[int64_t(n) * F + f] = act(*gate, kind, &slope) * (gated ? gate[F] : 1);
         }
 }
@@ -306,7 +306,7 @@ void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, i
         for (int f = 0; f < F; f++) {
             const int64_t at = (gated ? 2 : 1) * int64_t(n) * F + f;
             const T d = dy[int64_t(n) * F + f];
-            T slope;
+            T slope = 0;
             const T value = act(x[at], kind, &slope);
             dx[at] = d * slope * (gated ? x[at + F] : 1);
             if (gated) dx[at + F] = d * value;

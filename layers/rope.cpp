@@ -1,14 +1,9 @@
 // rope.cpp - queries and keys before attention: QK-norm, then rotation by their position. A head stays in L1 between
 // the two, so memory is the bound: 8 bytes per element of queries and keys forward, 12 backward with a norm, 8 without.
-//
-// The norm's weights are those of every row and head. Their gradients are summed as in norm.cpp: in at most PARTS
-// ranges of rows, by the number of rows alone, each range with sums of its own, added in order.
 #include "layers/simd/vec.h"
 
 namespace ISA {
 namespace {
-constexpr int PARTS = 32;
-
 // What a position's heads are: queries, then keys; one norm is over `size` elements, `count` of them.
 struct Group { int heads, count, size; };
 INLINE Group group_of(int heads, Heads h, Turn t) {
@@ -121,7 +116,7 @@ int64_t partial_sums(Heads h, Turn t) {
     return t.norm == Turn::Normed::none ? 0 : q.size + k.size;
 }
 int64_t scratch_of(int rows, Heads h, Turn t) {
-    return int64_t(sizeof(float)) * least(rows, PARTS) * partial_sums(h, t);
+    return int64_t(sizeof(float)) * least(rows, RANGES) * partial_sums(h, t);
 }
 
 template <class P>
@@ -129,7 +124,7 @@ void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, con
               const float* rstd, int B, int S, Heads h, Turn t) {
     const int64_t row = row_of(h), width = partial_sums(h, t);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    const int parts = least(B * S, PARTS), sums = sums_of(q, k, t);
+    const int parts = least(B * S, RANGES), sums = sums_of(q, k, t);
     float* partial = width ? static_cast<float*>(cpu_scratch(scratch_of(B * S, h, t))) : nullptr;    // (parts,width)
 #pragma omp parallel
     {
@@ -144,10 +139,9 @@ void backward(float* d, float* dqw, float* dkw, const float* x, const P* qw, con
                 backward_group(to + h.NH * h.HS, part + q.size, from + h.NH * h.HS, kw, at, r + q.count, k, h, t);
             }
         }
-        Range r = my_share(width, 16);
-        for (int64_t c = r.from; c < r.to; c++) {
-            float& sum = c < q.size ? dqw[c] : dkw[c - q.size];
-            for (int p = 0; p < parts; p++) sum += partial[p * width + c];
+        if (width) {
+            add_parts(dqw, partial, parts, width, q.size);
+            add_parts(dkw, partial + q.size, parts, width, k.size);
         }
     }
 }

@@ -42,6 +42,7 @@ struct Config {
     // Attention.
     int window = 0;             // positions that a query sees, itself included; 0: no limit
     int global_every = 0;       // each so many-th layer has no window; 0: all have it
+    bool global_first = false;  // the first of so many, not the last
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
@@ -63,7 +64,7 @@ struct Config {
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    bool windowed(int l) const { return window && !(global_every && (l + 1) % global_every == 0); }
+    bool windowed(int l) const { return window && !(global_every && (l + !global_first) % global_every == 0); }
     bool turns(int l) const {
         return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
     }
@@ -94,7 +95,7 @@ struct Config {
 
 // One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
 struct ConfigRow {
-    enum Presence { required, usual, rare };    // in a config.json. rare: written and listed if not as in plain()
+    enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
                          RopeScaling Config::*>
@@ -103,8 +104,7 @@ struct ConfigRow {
     const char* name;          // "kv_heads"; null: never listed
     bool counted;              // people say "6 layers", but "context 256"
     const char* flag;          // option of train and bench; null: none
-    // In config.json, in GPT-2's spelling and in Llama's: the first is read, all are written.
-    std::vector<const char*> keys[2];
+    const char* key;           // in config.json, where no key of the family says it
     const char* gguf;          // the key after the architecture's name; null: the architecture implies it
     double min, max;
     Presence presence;
@@ -112,12 +112,13 @@ struct ConfigRow {
     // For a field with kinds: the names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
 };
-const std::vector<ConfigRow>& config_rows();    // in the order that config.json has them
+const std::vector<ConfigRow>& config_rows();
+const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
 Status config_check(const Config& c);                    // exit 2: which field is impossible, and why
-Result<Config> config_named(const std::string& name);    // a family's preset, or dN. Exit 2
+Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
 std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
 
 // What flags ask for: a Config whose fields are 0 where a flag was not given.
@@ -128,6 +129,4 @@ Config config_with(const Config& base, const Config& asked);
 
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
-// The fields of c that its family's class in transformers has no place for.
-std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

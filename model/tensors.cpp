@@ -2,7 +2,6 @@
 #include "tensors.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "families.h"
 
@@ -66,19 +65,22 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
                 .decay = row.cols > 0, .vector = row.cols == 0};
     if (!row.exists) return t;
-    const std::vector<Family::Name>& names = c.family->names;
-    const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return !strcmp(n.ours, row.name); });
     for (int64_t rows : row.parts) t.file_rows += rows;
     t.rows = t.file_rows + row.padding;
-    if (name == names.end()) {    // files have it under our own name
+    // "qkvw" is ".weight" of the name for "qkv", wte that of the name for itself.
+    const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
+    const std::vector<Family::Name>& names = c.family->names;
+    const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
+    const bool whole = name != names.end() && name->file.size() == 1;
+    if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // files have it under our name
         t.pieces = {{t.name, 0, t.file_rows}};
         return t;
     }
-    t.transposed = name->transposed;
-    const bool whole = name->file.size() == 1;
-    CHECK(whole || name->file.size() == row.parts.size(), "%s: %zu names", row.name, name->file.size());
+    if (!t.vector || name->layout != FileLayout::transposed) t.layout = name->layout;
+    if (c.NKV != c.NH && t.layout == FileLayout::by_head) t.layout = FileLayout::straight;
+    const char* ending = ours.back() == 'b' ? ".bias" : ".weight";
     for (size_t i = 0, first = 0; i < name->file.size(); i++, first += size_t(row.parts[i - 1])) {
-        std::string file = name->file[i];
+        std::string file = std::string(name->file[i]) + ending;
         if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
         t.pieces.push_back({file, int64_t(first), whole ? t.file_rows : row.parts[i]});
     }

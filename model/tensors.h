@@ -17,6 +17,8 @@ template <class T> struct Params {
 };
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
+// How a file holds a tensor: as we do; as (cols, rows); with each head's query, key and value rows together: (NH,3,HS).
+enum class FileLayout { straight, transposed, by_head };
 // Rows of a tensor that form one tensor in a file, with its name there.
 struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
@@ -31,7 +33,7 @@ struct Tensor {
     int64_t file_rows = 0;             // rows that files hold: V where memory has Vp
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
-    bool transposed = false;           // files hold (cols, rows)
+    FileLayout layout = FileLayout::straight;
     int bucket = 0;                    // the bucket that it lies in
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }

@@ -17,8 +17,8 @@ inline Config split_config(Config c, bool transposed = false) {
         for (Family& family : both) {
             const bool turned = &family == &both[1];
             for (Family::Name& n : family.names)
-                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, turned};
-                else if (n.ours == std::string("qkvb")) n = {"qkvb", {"#.q.bias", "#.k.bias", "#.v.bias"}};
+                if (n.ours == std::string("qkv"))
+                    n = {"qkv", {"#.q", "#.k", "#.v"}, turned ? FileLayout::transposed : FileLayout::straight};
         }
         return both;
     }();

@@ -149,9 +149,9 @@ void Rows::memory_bound() {
     ROW(embedding_forward, "", y[i], tok[i], wte[i], wpe[i], B, S, C, from_0);
     ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V);
     const Norm layer, rms = {true};
-    const decltype(b[0]) no_b = nullptr;
-    const decltype(db[0]) no_db = nullptr;
-    float* const no_mean = nullptr;
+    const Parameter* no_b = nullptr;
+    Gradient* no_db = nullptr;
+    float* no_mean = nullptr;
     ROW(norm_forward, ", layer", y[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
     ROW(norm_backward, ", layer", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], layer, N, C);
     ROW(norm_forward, ", rms", y[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
@@ -178,7 +178,7 @@ void Rows::rope() {
     const int dims = h.HS / 2 * 2;
     const Turn plain = {dims}, normed = {dims, false, Turn::Normed::head}, pairs = {dims, true};
     const int* from_0 = nullptr;
-    const decltype(x[0]) no_x = nullptr;
+    const Activation* no_x = nullptr;
     ROW(rope_forward, "", y[i], rstd[i], y[i], w[i], w[i], turns[i], B, S, from_0, h, plain);
     ROW(rope_backward, "", y[i], dqw[i], dkw[i], no_x, w[i], w[i], turns[i], rstd[i], B, S, h, plain);
     ROW(rope_forward, ", interleaved", y[i], rstd[i], y[i], w[i], w[i], turns[i], B, S, from_0, h, pairs);

@@ -12,6 +12,7 @@
 #include "base/command.h"
 #include "base/console.h"
 #include "model/device.h"
+#include "model/families.h"
 #include "train/metrics.h"
 #include "base/toml.h"
 #include "base/file.h"
@@ -102,12 +103,19 @@ Status tokenizer_info(const std::string& path, Rows& rows) {
     return {};
 }
 
+nlohmann::ordered_json field_value(const Config& c, const ConfigRow& row) {
+    const double value = config_value(c, row);
+    if (!row.choices.empty()) return row.choices[size_t(value)][0];
+    if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
+    return std::holds_alternative<float Config::*>(row.member) ? nlohmann::ordered_json(value)
+                                                           : nlohmann::ordered_json(int(value));
+}
 void add_model(const Config& c, Rows& rows) {
     Row shape = {"shape", {}};
     Rows sizes;
     std::vector<const ConfigRow*> listed;
     for (const ConfigRow* row : config_listed(c)) {
-        const int value = int(config_value(c, *row));
+        const auto value = field_value(c, *row);
         if (row->member == ConfigRow::Member(&Config::T) || row->member == ConfigRow::Member(&Config::V)) {
             sizes.push_back({row->name, value});
         } else {
@@ -116,7 +124,7 @@ void add_model(const Config& c, Rows& rows) {
         }
     }
     shape.text = config_text(c, listed);
-    rows.insert(rows.end(), {count_row("parameters", config_parameters(c)), shape});
+    rows.insert(rows.end(), {{"family", c.family->type}, count_row("parameters", config_parameters(c)), shape});
     rows.insert(rows.end(), sizes.begin(), sizes.end());
 }
 Status config_info(const std::string& text, const std::string& path, Rows& rows) {
@@ -202,7 +210,8 @@ Status unknown_file(const std::string& path, std::string_view head) {
         hint = what.size();
     }
     return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
-                "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of runs",
+                "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, "
+                "folders of runs",
                 path.c_str(), what.substr(0, hint).c_str());
 }
 

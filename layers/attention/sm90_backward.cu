@@ -250,10 +250,6 @@ template <int n, class F> __device__ __forceinline__ void each_with(const float*
     }
 }
 
-__device__ __forceinline__ float column_of(const float* row, int i) {
-    return row[i / 4 * 8 + threadIdx.x % 4 * 2 + i % 2];
-}
-
 // Stores a warp's 16 keys of dS^T in shared memory, for wgmma.
 template <int HS, int n>
 __device__ __forceinline__ void store_ds(Tile<BN, BM<HS>>& ds, const uint32_t (&a)[n], int first) {
@@ -281,7 +277,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
 
     mbarrier_wait(&s.kv_full, 0);
     const unsigned steps = unsigned(p.group * p.tiles);
-    int t = p.first, query_head = p.head(0);
+    int t = p.first;
     for (unsigned step = 0; step < steps; step++) {
         const Slot at(step);
         float S[M / 2], D[M / 2], dq[32];
@@ -293,19 +289,19 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         wgmma_wait<1>(S);
         if (SHAPED) bend(S, a.scores);
         if (!view.seen_by_all(t * M, M)) view.hide(S, t * M);
-        const float* lses = s.lse2[at.slot];
+        const float* const lses = s.lse2[at.slot];
+        const float slope = SHAPED ? a.scores.slope(p.head(int(step) / p.tiles)) : 0;
+        const float behind = float(t * M + lane % 4 * 2 - view.key);
         if (!SHAPED)
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         wgmma_wait<0>(D);
-        const float slope = SHAPED ? a.scores.slope(query_head) : 0, behind = float(t * M + lane % 4 * 2 - view.key);
         each_with<M / 2>(s.delta[at.slot], [&](int i, float delta) {
-            float steepness = 1;
-            if (SHAPED) {
-                steepness = a.scores.steepness(S[i]);
-                S[i] = exp2_approx(a.scores.score(S[i], slope, distance<true>(behind, i)) - column_of(lses, i));
-            }
-            D[i] = S[i] * (D[i] - delta);
-            if (SHAPED) D[i] *= steepness;
+            if (SHAPED) {    // the scores' slopes follow from S, so it is needed until D is there
+                const float lse = lses[i / 4 * 8 + lane % 4 * 2 + i % 2] + slope * distance<true>(behind, i);
+                const float steepness = a.scores.steepness(S[i]);
+                S[i] = exp2_approx(S[i] * a.scores.log2 - lse);
+                D[i] = S[i] * steepness * (D[i] - delta);
+            } else D[i] = S[i] * (D[i] - delta);
             // Rounded at once: registers cannot hold both the fp32 and the bf16 values.
             if (i % 2) P[i / 2] = pack_bf16(S[i - 1], S[i]), dS[i / 2] = pack_bf16(D[i - 1], D[i]);
         });
@@ -320,7 +316,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         named_barrier_arrive(DQ_FULL + consumer, WITH_ADDER);
         wgmma_wait<0>(dk, dS);
         if (lane == 0) mbarrier_arrive(&s.free[at.slot]);
-        if (++t == p.first + p.tiles) t = p.first, query_head++;    // the next head of the group
+        if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
     named_barrier(EPILOGUE + consumer, WARPGROUP);    // the warpgroup has read its rows of v: outputs reuse them
     const int key = p.tile * BN + first;

@@ -1,0 +1,383 @@
+// template_filters.cpp - Jinja2's filters and tests, those that chat templates use and their kin.
+#include <algorithm>
+#include <cmath>
+
+#include "infer/template_run.h"
+
+namespace jinja {
+namespace {
+Value text_of(Call& c) { return str(c.self, c.meter()); }
+Value kept(Call& c, std::string text) {    // a safe string stays one
+    Value v(std::move(text));
+    v.safe = c.self.safe;
+    return v;
+}
+Value generated(Items items) { return Value(Kind::generator, std::move(items)); }
+// A value to sort by: an attribute of v where one is given; letters without case unless case_sensitive.
+Value sort_key(Call& c, const Value& v, const Value& attribute, bool case_sensitive) {
+    Value key = attribute.is(Kind::unset) || attribute.is(Kind::none) ? v : c.run.path(v, attribute);
+    return key.is(Kind::string) && !case_sensitive ? Value(lower(key.text())) : key;
+}
+// The items in the order of their keys, which are theirs by place.
+Items sorted(Call& c, const Items& items, const Items& keys, bool reverse) {
+    std::vector<size_t> places(items.size());
+    for (size_t i = 0; i < places.size(); i++) places[i] = i;
+    std::stable_sort(places.begin(), places.end(), [&](size_t a, size_t b) {
+        return reverse ? order(keys[b], keys[a], c.meter()) < 0 : order(keys[a], keys[b], c.meter()) < 0;
+    });
+    Items all;
+    for (size_t place : places) all.push_back(items[place]);
+    return all;
+}
+Value sort(Call& c) {    // reverse case_sensitive attribute
+    const Value items = iterated(c.self, c.meter());
+    Items keys;
+    for (auto& item : items.items()) keys.push_back(sort_key(c, item, c.args[2], c.flag(1)));
+    return Value(Kind::list, sorted(c, items.items(), keys, c.flag(0)));
+}
+Value dictsort(Call& c) {    // case_sensitive by reverse
+    if (!c.self.is(Kind::dict)) raise("dictsort needs a mapping, found %s", type_name(c.self));
+    const std::string by = c.text(1, "key");
+    if (by != "key" && by != "value") raise("dictsort sorts by 'key' or 'value'");
+    Items pairs, keys;
+    for (size_t i = 0; i < c.self.items().size(); i += 2) {
+        pairs.push_back(Value(Kind::tuple, {c.self.items()[i], c.self.items()[i + 1]}));
+        keys.push_back(sort_key(c, pairs.back().items()[by == "value"], {}, c.flag(0)));
+    }
+    return Value(Kind::list, sorted(c, pairs, keys, c.flag(2)));
+}
+Value unique(Call& c) {    // case_sensitive attribute
+    const Value items = iterated(c.self, c.meter());
+    Items some, seen;
+    for (auto& item : items.items()) {
+        const size_t before = seen.size();
+        put(seen, sort_key(c, item, c.args[1], c.flag(0)), true, c.meter());
+        if (seen.size() > before) some.push_back(item);
+    }
+    return generated(std::move(some));
+}
+template <int SIGN> Value extreme(Call& c) {    // case_sensitive attribute
+    const Value items = iterated(c.self, c.meter());
+    if (items.items().empty()) return undefined("the extreme of an empty sequence");
+    const Value* best = nullptr;
+    Value best_key;
+    for (auto& item : items.items()) {
+        Value key = sort_key(c, item, c.args[1], c.flag(0));
+        if (!best || SIGN * order(key, best_key, c.meter()) > 0) best = &item, best_key = key;
+    }
+    return *best;
+}
+Value sum(Call& c) {    // attribute start
+    const Value items = iterated(c.self, c.meter());
+    Value total = c.given(1) ? c.args[1] : Value(int64_t(0));
+    for (auto& item : items.items())
+        total = arithmetic("+", total, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
+    return total;
+}
+// select, reject, selectattr, rejectattr: [attribute,] [test, its arguments]
+template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
+    if (ATTRIBUTE && c.args.empty()) raise("expected the name of an attribute");
+    const Value items = iterated(c.self, c.meter());
+    const size_t first = ATTRIBUTE ? 1 : 0;
+    Items some;
+    for (auto& item : items.items()) {
+        const Value v = ATTRIBUTE ? c.run.path(item, c.args[0]) : item;
+        bool holds = false;
+        if (c.args.size() <= first) holds = truth(v);
+        else if (!c.args[first].is(Kind::string)) raise("the name of a test must be a string");
+        else holds = c.run.test(c.args[first].text(), v, {{c.args.begin() + long(first) + 1, c.args.end()}, c.named});
+        if (c.meter().charge(), holds == KEEP) some.push_back(item);
+    }
+    return generated(std::move(some));
+}
+Value map(Call& c) {    // attribute=, default=; or a filter and its arguments
+    const Value items = iterated(c.self, c.meter());
+    const Value attribute = c.named_or("attribute", {}), otherwise = c.named_or("default", {});
+    if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter's name");
+    Items all;
+    for (auto& item : items.items()) {
+        c.meter().charge();
+        if (attribute.is(Kind::unset))
+            all.push_back(c.run.filter(c.args[0].text(), item, {{c.args.begin() + 1, c.args.end()}, c.named}));
+        else all.push_back(c.run.path(item, attribute));
+        if (all.back().is(Kind::undefined) && !otherwise.is(Kind::unset)) all.back() = otherwise;
+    }
+    return generated(std::move(all));
+}
+Value join(Call& c) {    // d attribute
+    const Value items = iterated(c.self, c.meter());
+    const std::string between = c.given(0) ? str(c.args[0], c.meter()) : "";
+    std::string text;
+    for (size_t i = 0; i < items.items().size(); i++) {
+        const Value& item = items.items()[i];
+        const std::string part = str(c.given(1) ? c.run.path(item, c.args[1]) : item, c.meter());
+        c.meter().charge_text(part.size() + between.size());
+        text += (i ? between : "") + part;
+    }
+    return text;
+}
+Value items_of(Call& c) {
+    if (c.self.is(Kind::undefined)) return generated({});
+    if (!c.self.is(Kind::dict)) raise("items needs a mapping, found %s", type_name(c.self));
+    Items pairs;
+    for (size_t i = 0; i < c.self.items().size(); i += 2)
+        pairs.push_back(Value(Kind::tuple, {c.self.items()[i], c.self.items()[i + 1]}));
+    return generated(std::move(pairs));
+}
+Value size_of(Call& c) {
+    switch (c.self.kind) {
+        case Kind::undefined: return int64_t(0);
+        case Kind::string: return length(c.self.text());
+        case Kind::list: case Kind::tuple: return int64_t(c.self.items().size());
+        case Kind::dict: return int64_t(c.self.items().size() / 2);
+        default: raise("object of type '%s' has no len()", type_name(c.self));
+    }
+}
+Value tojson(Call& c) {    // ensure_ascii indent separators sort_keys
+    JsonStyle style;
+    style.ascii = c.flag(0), style.sorted = c.flag(3);
+    if (c.given(1)) style.indent = std::max<int64_t>(c.integer(1, 0), 0), style.between = ",";
+    if (c.given(2)) {
+        const Value pair = iterated(c.args[2], c.meter());
+        if (pair.items().size() != 2 || !pair.items()[0].is(Kind::string) || !pair.items()[1].is(Kind::string))
+            raise("separators must be two strings");
+        style.between = pair.items()[0].text(), style.colon = pair.items()[1].text();
+    }
+    return to_json(c.self, style, c.meter());
+}
+Value indent(Call& c) {    // width first blank
+    const std::string by = c.given(0) && c.args[0].is(Kind::string) ? c.args[0].text()
+                                                                    : std::string(size_t(std::clamp<int64_t>(
+                                                                          c.integer(0, 4), 0, 1000)), ' ');
+    const std::vector<std::string> lines = split_lines(str(c.self, c.meter()) + "\n");
+    std::string text = c.flag(1) ? by : "";
+    for (size_t i = 0; i < lines.size(); i++) {
+        c.meter().charge_text(lines[i].size() + by.size());
+        if (i > 0) text += "\n" + (!lines[i].empty() || c.flag(2) ? by : "");
+        text += lines[i];
+    }
+    return text;
+}
+// int(x), int("12"), int("1.5"); the default where that fails.
+Value to_int(Call& c) {    // default base
+    const int64_t base = c.integer(1, 10);
+    if (base < 0 || base > 36 || base == 1) raise("a base must be 0 or from 2 to 36");
+    if (c.self.is_int()) return c.self.integer;
+    double x = c.self.is(Kind::real) ? c.self.real : NAN;
+    if (c.self.is(Kind::string)) {
+        std::string text = strip(c.self.text(), {}, true, true);
+        char* end = nullptr;
+        errno = 0;
+        const long long i = strtoll(text.c_str(), &end, int(base));
+        if (!text.empty() && !*end && errno == 0) return int64_t(i);
+        x = strtod(text.c_str(), &end);
+        if (text.empty() || *end || text.find_first_of("xX") != text.npos) x = NAN;
+    }
+    if (std::fabs(x) < 9.2e18) return int64_t(x);
+    return c.args[0].is(Kind::unset) ? Value(int64_t(0)) : c.args[0];
+}
+Value to_real(Call& c) {    // default
+    if (c.self.is_number()) return c.self.number();
+    if (c.self.is(Kind::string)) {
+        const std::string text = strip(c.self.text(), {}, true, true);
+        char* end = nullptr;
+        const double x = strtod(text.c_str(), &end);
+        if (!text.empty() && !*end && text.find_first_of("xX") == text.npos) return x;
+    }
+    return c.args[0].is(Kind::unset) ? Value(0.0) : c.args[0];
+}
+Value rounded(Call& c) {    // precision method
+    const int64_t precision = c.integer(0, 0);
+    const std::string method = c.text(1, "common");
+    if (method != "common" && method != "ceil" && method != "floor") raise("method must be common, ceil or floor");
+    if (!c.self.is_number()) raise("'%s' cannot be rounded", type_name(c.self));
+    if (method == "common" && c.self.is_int() && precision >= 0) return c.self.integer;
+    if (precision < 0 || precision > 300) raise("a precision from 0 to 300 is supported");
+    if (method == "common") return strtod(formatted("%.*f", int(precision), c.self.number()).c_str(), nullptr);
+    const double factor = std::pow(10.0, double(precision)), x = c.self.number() * factor;
+    return (method == "ceil" ? std::ceil(x) : std::floor(x)) / factor;
+}
+Value batch(Call& c) {    // linecount fill_with
+    const int64_t size = c.integer(0, 1);
+    if (size < 1) raise("a batch has at least one item");
+    const Value items = iterated(c.self, c.meter());
+    Items all, row;
+    for (auto& item : items.items()) {
+        row.push_back(item);
+        if (int64_t(row.size()) == size) all.push_back(Value(Kind::list, std::exchange(row, {})));
+    }
+    if (!row.empty()) {
+        if (c.given(1)) c.meter().charge(4 * size), row.resize(size_t(size), c.args[1]);
+        all.push_back(Value(Kind::list, std::move(row)));
+    }
+    return generated(std::move(all));
+}
+Value title(Call& c) {
+    std::string text = lower(str(c.self, c.meter())), out;
+    for (size_t at = 0, end; at < text.size(); at = end) {
+        const bool separator = std::string_view("- \t\n\v\f\r({[<").find(text[at]) != std::string_view::npos;
+        end = separator ? at + 1 : std::min(text.find_first_of("- \t\n\v\f\r({[<", at), text.size());
+        out += capitalized(text.substr(at, end - at));
+    }
+    return out;
+}
+Value escape(Call& c) {
+    Value v(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter())));
+    v.safe = true;
+    return v;
+}
+Value safe(Call& c) {
+    Value v = text_of(c);
+    v.safe = true;
+    return v;
+}
+Value reversed(Call& c) {
+    if (c.self.is(Kind::string)) {
+        std::u32string s = wide(c.self.text());
+        return narrow(std::u32string(s.rbegin(), s.rend()));
+    }
+    const Value v = iterated(c.self, c.meter());
+    return generated(Items(v.items().rbegin(), v.items().rend()));
+}
+template <bool FIRST> Value end_of(Call& c) {
+    const Value v = iterated(c.self, c.meter());
+    if (v.items().empty()) return undefined("an item of an empty sequence");
+    return FIRST ? v.items().front() : v.items().back();
+}
+Value default_of(Call& c) {    // default_value boolean
+    const bool missing = c.self.is(Kind::undefined) || (c.flag(1) && !truth(c.self));
+    return !missing ? c.self : c.args[0].is(Kind::unset) ? Value("") : c.args[0];
+}
+Value absolute(Call& c) {
+    if (!c.self.is_number()) raise("bad operand type for abs(): '%s'", type_name(c.self));
+    return c.self.is(Kind::real) ? Value(std::fabs(c.self.real)) : c.self.integer < 0 ? arithmetic("-", int64_t(0),
+                                                                  c.self, c.meter()) : Value(c.self.integer);
+}
+Value format(Call& c) {
+    if (c.args.size() && c.named.size()) raise("format takes positional or named arguments, not both");
+    Items named;
+    for (auto& [name, value] : c.named) named.push_back(name), named.push_back(value);
+    return percent_format(str(c.self, c.meter()),
+                          c.named.empty() ? Value(Kind::tuple, c.args) : Value(Kind::dict, std::move(named)), c.meter());
+}
+Value replace(Call& c) {    // old new count
+    return replaced(str(c.self, c.meter()), str(c.args[0], c.meter()), str(c.args[1], c.meter()), c.integer(2, -1),
+                    c.meter());
+}
+
+const Builtin FILTERS[] = {
+    {"abs", "", 0, absolute},
+    {"attr", "name", 1, [](Call& c) -> Value { return c.run.attribute(c.self, c.text(0)); }},
+    {"batch", "linecount fill_with", 1, batch},
+    {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(str(c.self, c.meter()))); }},
+    {"count", "", 0, size_of},
+    {"d", "default_value boolean", 0, default_of},
+    {"default", "default_value boolean", 0, default_of},
+    {"dictsort", "case_sensitive by reverse", 0, dictsort},
+    {"e", "", 0, escape},
+    {"escape", "", 0, escape},
+    {"first", "", 0, end_of<true>},
+    {"float", "default", 0, to_real},
+    {"format", nullptr, 0, format},
+    {"indent", "width first blank", 0, indent},
+    {"int", "default base", 0, to_int},
+    {"items", "", 0, items_of},
+    {"join", "d attribute", 0, join},
+    {"last", "", 0, end_of<false>},
+    {"length", "", 0, size_of},
+    {"list", "", 0, [](Call& c) -> Value { return Value(Kind::list, iterated(c.self, c.meter()).items()); }},
+    {"lower", "", 0, [](Call& c) -> Value { return lower(str(c.self, c.meter())); }},
+    {"map", nullptr, 0, map},
+    {"max", "case_sensitive attribute", 0, extreme<1>},
+    {"min", "case_sensitive attribute", 0, extreme<-1>},
+    {"reject", nullptr, 0, select<false, false>},
+    {"rejectattr", nullptr, 0, select<true, false>},
+    {"replace", "old new count", 2, replace},
+    {"reverse", "", 0, reversed},
+    {"round", "precision method", 0, rounded},
+    {"safe", "", 0, safe},
+    {"select", nullptr, 0, select<false, true>},
+    {"selectattr", nullptr, 0, select<true, true>},
+    {"sort", "reverse case_sensitive attribute", 0, sort},
+    {"string", "", 0, [](Call& c) -> Value { return kept(c, str(c.self, c.meter())); }},
+    {"sum", "attribute start", 0, sum},
+    {"title", "", 0, title},
+    {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
+    {"trim", "chars", 0, [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
+    {"unique", "case_sensitive attribute", 0, unique},
+    {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
+};
+
+// ---- tests ----------------------------------------------------------------------------------------------------------
+
+template <Kind... K> Value is_a(Call& c) { return ((c.self.kind == K) || ...); }
+int64_t whole(const Value& v) {
+    if (!v.is_int()) raise("expected an integer, found %s", type_name(v));
+    return v.integer;
+}
+template <bool SAME> Value equals(Call& c) { return equal(c.self, c.args[0], c.meter()) == SAME; }
+// Which of <, ==, > make it true.
+template <bool LESS, bool SAME, bool MORE> Value ordered(Call& c) {
+    const int o = order(c.self, c.args[0], c.meter());
+    return o < 0 ? LESS : o > 0 ? MORE : SAME;
+}
+template <bool UP> Value has_case(Call& c) {
+    const std::string text = str(c.self, c.meter());
+    return text == (UP ? upper(text) : lower(text)) && text != (UP ? lower(text) : upper(text));
+}
+Value same_as(Call& c) {
+    const Value& other = c.args[0];
+    if (c.self.kind != other.kind) return false;
+    return c.self.is(Kind::string) || !c.self.held ? equal(c.self, other, c.meter()) : c.self.held == other.held;
+}
+const Builtin TESTS[] = {
+    {"!=", "other", 1, equals<false>},
+    {"<", "other", 1, ordered<true, false, false>},
+    {"<=", "other", 1, ordered<true, true, false>},
+    {"==", "other", 1, equals<true>},
+    {">", "other", 1, ordered<false, false, true>},
+    {">=", "other", 1, ordered<false, true, true>},
+    {"boolean", "", 0, is_a<Kind::boolean>},
+    {"callable", "", 0, is_a<Kind::function>},
+    {"defined", "", 0, [](Call& c) -> Value { return !c.self.is(Kind::undefined); }},
+    {"divisibleby", "num", 1, [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
+    {"eq", "other", 1, equals<true>},
+    {"equalto", "other", 1, equals<true>},
+    {"even", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 == 0; }},
+    {"false", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && !c.self.integer; }},
+    {"filter", "", 0, [](Call& c) -> Value { return filter_named(str(c.self, c.meter())) != nullptr; }},
+    {"float", "", 0, is_a<Kind::real>},
+    {"ge", "other", 1, ordered<false, true, true>},
+    {"greaterthan", "other", 1, ordered<false, false, true>},
+    {"gt", "other", 1, ordered<false, false, true>},
+    {"in", "seq", 1, [](Call& c) -> Value { return contains(c.args[0], c.self, c.meter()); }},
+    {"integer", "", 0, is_a<Kind::integer>},
+    {"iterable", "", 0,
+     is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::generator, Kind::loop>},
+    {"le", "other", 1, ordered<true, true, false>},
+    {"lessthan", "other", 1, ordered<true, false, false>},
+    {"lower", "", 0, has_case<false>},
+    {"lt", "other", 1, ordered<true, false, false>},
+    {"mapping", "", 0, is_a<Kind::dict>},
+    {"ne", "other", 1, equals<false>},
+    {"none", "", 0, is_a<Kind::none>},
+    {"number", "", 0, is_a<Kind::boolean, Kind::integer, Kind::real>},
+    {"odd", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 != 0; }},
+    {"sameas", "other", 1, same_as},
+    {"sequence", "", 0, is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict>},
+    {"string", "", 0, is_a<Kind::string>},
+    {"test", "", 0, [](Call& c) -> Value { return test_named(str(c.self, c.meter())) != nullptr; }},
+    {"true", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && c.self.integer; }},
+    {"undefined", "", 0, is_a<Kind::undefined>},
+    {"upper", "", 0, has_case<true>},
+};
+template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
+    for (auto& row : table)
+        if (name == row.name) return &row;
+    return nullptr;
+}
+}   // namespace
+
+const Builtin* filter_named(const std::string& name) { return named(FILTERS, name); }
+const Builtin* test_named(const std::string& name) { return named(TESTS, name); }
+}   // namespace jinja

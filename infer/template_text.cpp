@@ -1,0 +1,277 @@
+// template_text.cpp - values as text: str, repr, JSON; strings as code points; the % operator.
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "base/console.h"
+#include "infer/template_value.h"
+
+namespace jinja {
+
+// ---- code points ----------------------------------------------------------------------------------------------------
+
+namespace {
+char32_t next_character(std::string_view text, size_t& at) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    bool complete = true;
+    const size_t n = first < 0x80 ? 1 : utf8_character(text.substr(at, 4), complete);
+    if (!complete) return at++, 0xDC00 | first;    // as Python's surrogateescape
+    char32_t c = n == 1 ? first : first & (0x7F >> n);
+    for (size_t i = 1; i < n; i++) c = c << 6 | (text[at + i] & 0x3F);
+    at += n;
+    return c;
+}
+}   // namespace
+
+std::u32string wide(std::string_view text) {
+    std::u32string s;
+    for (size_t at = 0; at < text.size();) s += next_character(text, at);
+    return s;
+}
+std::string narrow(std::u32string_view text) {
+    std::string s;
+    for (char32_t c : text)
+        if (c >= 0xDC80 && c <= 0xDCFF) s += char(c & 0xFF);
+        else append_utf8(s, c);
+    return s;
+}
+int64_t length(const std::string& text) {
+    int64_t n = 0;
+    for (size_t at = 0; at < text.size(); n++) next_character(text, at);
+    return n;
+}
+bool is_space(char32_t c) {
+    return (c >= 9 && c <= 13) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+size_t after_spaces(std::string_view text, size_t at) {
+    for (size_t next = at; at < text.size() && is_space(next_character(text, next)); at = next) {}
+    return at;
+}
+std::string strip(const std::string& text, const Value& characters, bool left, bool right) {
+    const bool spaces = characters.is(Kind::unset) || characters.is(Kind::none);
+    if (!spaces && !characters.is(Kind::string)) raise("strip arg must be None or str, not %s", type_name(characters));
+    const std::u32string s = wide(text), set = spaces ? std::u32string() : wide(characters.text());
+    auto goes = [&](char32_t c) { return spaces ? is_space(c) : set.find(c) != set.npos; };
+    size_t from = 0, to = s.size();
+    while (left && from < to && goes(s[from])) from++;
+    while (right && from < to && goes(s[to - 1])) to--;
+    return narrow(std::u32string_view(s).substr(from, to - from));
+}
+std::string escaped_html(const std::string& text) {
+    std::string s;
+    for (char c : text)
+        if (c == '&') s += "&amp;";
+        else if (c == '<') s += "&lt;";
+        else if (c == '>') s += "&gt;";
+        else if (c == '"') s += "&#34;";
+        else if (c == '\'') s += "&#39;";
+        else s += c;
+    return s;
+}
+
+// ---- str and repr ---------------------------------------------------------------------------------------------------
+
+namespace {
+// The shortest digits that read back; an exponent below 1e-4 and from 1e16.
+std::string real_text(double x) {
+    if (std::isnan(x)) return "nan";
+    if (std::isinf(x)) return x < 0 ? "-inf" : "inf";
+    char text[40];
+    const double size = std::fabs(x);
+    const bool exponent = size != 0 && (size < 1e-4 || size >= 1e16);
+    const auto format = exponent ? std::chars_format::scientific : std::chars_format::fixed;
+    std::string s(text, std::to_chars(text, text + sizeof text, x, format).ptr);
+    return exponent || s.find('.') != s.npos ? s : s + ".0";
+}
+bool is_printable(char32_t c) {
+    return !(c < 0x20 || (c >= 0x7F && c <= 0xA0) || c == 0xAD || (c != ' ' && is_space(c)) || c == 0xFEFF ||
+             (c >= 0x200B && c <= 0x200F) || (c >= 0x202A && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) ||
+             (c >= 0xD800 && c <= 0xF8FF));
+}
+std::string string_repr(const std::string& text) {
+    const bool only_single = text.find('\'') != text.npos && text.find('"') == text.npos;
+    const char32_t quote = only_single ? '"' : '\'';
+    std::string s(1, char(quote));
+    for (char32_t c : wide(text)) {
+        if (c == quote || c == '\\') s += '\\', s += char(c);
+        else if (c == '\n') s += "\\n";
+        else if (c == '\r') s += "\\r";
+        else if (c == '\t') s += "\\t";
+        else if (is_printable(c)) append_utf8(s, c);
+        else s += c < 0x100 ? formatted("\\x%02x", unsigned(c)) : formatted("\\u%04x", unsigned(c));
+    }
+    return s + char(quote);
+}
+}   // namespace
+
+std::string str(const Value& v, Meter& meter) {
+    if (v.is(Kind::undefined)) return "";
+    return v.is(Kind::string) ? v.text() : repr(v, meter);
+}
+std::string repr(const Value& v, Meter& meter, int depth) {
+    meter.charge();
+    if (depth > MAX_DEPTH) raise("values nested more than %d deep", MAX_DEPTH);
+    switch (v.kind) {
+        case Kind::undefined: return "Undefined";
+        case Kind::none: return "None";
+        case Kind::boolean: return v.integer ? "True" : "False";
+        case Kind::integer: return std::to_string(v.integer);
+        case Kind::real: return real_text(v.real);
+        case Kind::string: return meter.charge_text(v.text().size()), string_repr(v.text());
+        case Kind::list: case Kind::tuple: {
+            std::string s;
+            for (auto& item : v.items()) s += (s.empty() ? "" : ", ") + repr(item, meter, depth + 1);
+            meter.charge_text(s.size());
+            if (v.is(Kind::list)) return "[" + s + "]";
+            return "(" + s + (v.items().size() == 1 ? ",)" : ")");
+        }
+        case Kind::dict: case Kind::space: {
+            std::string s;
+            for (size_t i = 0; i < v.items().size(); i += 2)
+                s += (i ? ", " : "") + repr(v.items()[i], meter, depth + 1) + ": " +
+                     repr(v.items()[i + 1], meter, depth + 1);
+            meter.charge_text(s.size());
+            return v.is(Kind::dict) ? "{" + s + "}" : "<Namespace {" + s + "}>";
+        }
+        default: return std::string("<") + type_name(v) + ">";
+    }
+}
+
+// ---- JSON, as json.dumps writes it ----------------------------------------------------------------------------------
+
+namespace {
+std::string json_text(const std::string& text, bool ascii) {
+    std::string s = "\"";
+    for (char32_t c : wide(text)) {
+        static const std::string NAMED = "\"\\\n\r\t\b\f", NAMES = "\"\\nrtbf";
+        if (const size_t i = c < 0x80 ? NAMED.find(char(c)) : NAMED.npos; i != NAMED.npos) s += '\\', s += NAMES[i];
+        else if (c < 0x20 || (ascii && c >= 0x80 && c < 0x10000)) s += formatted("\\u%04x", unsigned(c));
+        else if (ascii && c >= 0x10000)
+            s += formatted("\\u%04x\\u%04x", unsigned(0xD7C0 + (c >> 10)), unsigned(0xDC00 | (c & 0x3FF)));
+        else s += narrow({&c, 1});
+    }
+    return s + "\"";
+}
+std::string json_key(const Value& key, const JsonStyle& style, Meter& meter) {
+    if (key.is(Kind::string)) return json_text(key.text(), style.ascii);
+    if (!key.is_number() && !key.is(Kind::none)) raise("keys of JSON must be strings, not %s", type_name(key));
+    return "\"" + to_json(key, style, meter) + "\"";
+}
+}   // namespace
+
+std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth) {
+    meter.charge();
+    switch (v.kind) {
+        case Kind::none: return "null";
+        case Kind::boolean: return v.integer ? "true" : "false";
+        case Kind::integer: return std::to_string(v.integer);
+        case Kind::real:
+            return std::isnan(v.real) ? "NaN" : std::isinf(v.real) ? (v.real < 0 ? "-Infinity" : "Infinity")
+                                                                   : real_text(v.real);
+        case Kind::string: return meter.charge_text(v.text().size()), json_text(v.text(), style.ascii);
+        case Kind::list: case Kind::tuple: case Kind::dict: break;
+        default: raise("%s has no JSON", type_name(v));
+    }
+    const Items& items = v.items();
+    const bool dict = v.is(Kind::dict);
+    if (items.empty()) return dict ? "{}" : "[]";
+    std::vector<size_t> places(items.size() / (dict ? 2 : 1));
+    std::iota(places.begin(), places.end(), 0);
+    if (dict && style.sorted)
+        std::stable_sort(places.begin(), places.end(),
+                         [&](size_t a, size_t b) { return order(items[2 * a], items[2 * b], meter) < 0; });
+    std::string newline;
+    if (style.indent >= 0) {
+        if (style.indent > 100) raise("expected an indent of at most 100");
+        newline = "\n" + std::string(size_t(style.indent) * size_t(depth), ' ');
+        meter.charge_text(newline.size() * places.size());
+    }
+    const std::string step = style.indent > 0 ? std::string(size_t(style.indent), ' ') : "";
+    std::string s;
+    for (size_t i : places) {
+        s += s.empty() ? "" : style.between;
+        s += newline + (newline.empty() ? "" : step);
+        if (dict) s += json_key(items[2 * i], style, meter) + style.colon;
+        s += to_json(items[dict ? 2 * i + 1 : i], style, meter, depth + 1);
+    }
+    s += newline;
+    meter.charge_text(s.size());
+    return (dict ? "{" : "[") + s + (dict ? "}" : "]");
+}
+
+// ---- % --------------------------------------------------------------------------------------------------------------
+
+namespace {
+// One value by a conversion such as %-08.3f, without its name.
+std::string converted(const std::string& spec, char type, const Value& v, Meter& meter) {
+    if (type == 's' || type == 'r') {
+        std::string text = type == 's' ? str(v, meter) : repr(v, meter);
+        size_t width = 0, most = std::string::npos;
+        const size_t dot = spec.find('.');
+        if (dot != spec.npos) most = size_t(atoi(spec.c_str() + dot + 1));
+        const size_t digits = spec.find_first_of("123456789");
+        if (digits < dot) width = size_t(atoi(spec.c_str() + digits));
+        if (most < text.size()) text = narrow(std::u32string_view(wide(text)).substr(0, most));
+        const size_t n = size_t(length(text)), pad = width > n ? width - n : 0;
+        return spec.find('-') < digits ? text + std::string(pad, ' ') : std::string(pad, ' ') + text;
+    }
+    if (!v.is_number()) raise("%%%c format: a number is required, not %s", type, type_name(v));
+    char text[2048];
+    if (std::string_view("diuxXo").find(type) != std::string_view::npos) {
+        if (v.is(Kind::real) && !(std::fabs(v.real) < 9e18)) raise("an integer beyond 64 bits");
+        int64_t i = v.is(Kind::real) ? int64_t(v.real) : v.integer;
+        const bool minus = i < 0 && (type | 32) != 'd' && type != 'i';    // C would print two's complement
+        if (minus) raise("%%%c of a negative number is not supported", type);
+        snprintf(text, sizeof text, (spec + "ll" + (type == 'u' ? 'd' : type)).c_str(), static_cast<long long>(i));
+    } else if (std::string_view("eEfFgG").find(type) != std::string_view::npos) {
+        snprintf(text, sizeof text, (spec + type).c_str(), v.number());
+    } else raise("unsupported format character '%c'", type);
+    return text;
+}
+}   // namespace
+
+std::string percent_format(const std::string& format, const Value& args, Meter& meter) {
+    std::string out;
+    size_t next = 0;
+    auto argument = [&]() -> const Value& {
+        if (!args.is(Kind::tuple) ? next > 0 : next >= args.items().size()) raise("not enough arguments for format");
+        next++;
+        return args.is(Kind::tuple) ? args.items()[next - 1] : args;
+    };
+    for (size_t at = 0; at < format.size();) {
+        if (format[at] != '%') {
+            out += format[at++];
+            continue;
+        }
+        at++;
+        const Value* named = nullptr;
+        if (at < format.size() && format[at] == '(') {
+            const size_t close = format.find(')', at);
+            if (close == format.npos || !args.is(Kind::dict)) raise("a format with names needs a mapping");
+            named = find(args, format.substr(at + 1, close - at - 1), meter);
+            if (!named) raise("the format names a key that is missing");
+            at = close + 1;
+        }
+        const size_t from = at, end = format.find_first_not_of("-+ #0123456789.", at);
+        if (end == format.npos) raise("incomplete format");
+        const std::string spec = format.substr(from, end - from);
+        at = end + 1;
+        if (format[end] == '%') {
+            out += '%';
+            continue;
+        }
+        if (const size_t digits = spec.find_first_of("123456789"); digits != spec.npos && spec.size() - digits > 6)
+            raise("a format wider than 999");
+        for (size_t i = 0, run = 0; i < spec.size(); i++)
+            if (run = isdigit(static_cast<unsigned char>(spec[i])) ? run + 1 : 0; run > 3) raise("a format wider than 999");
+        if (std::count(spec.begin(), spec.end(), '.') > 1) raise("unsupported format: %%%s", spec.c_str());
+        out += converted("%" + spec, format[end], named ? *named : argument(), meter);
+        meter.charge_text(64);
+    }
+    if (args.is(Kind::tuple) ? next < args.items().size() : next == 0 && !args.is(Kind::dict) && !args.is(Kind::list))
+        raise("not all arguments converted during string formatting");
+    return out;
+}
+}   // namespace jinja
