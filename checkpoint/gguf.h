@@ -33,14 +33,13 @@ Result<Config> gguf_config(const GgufFile& file);
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 
-// Empty where the file has none; exit 3.
-Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
-
 // The whole file. vocabulary: the keys tokenizer.*. Exit 2: no architecture of GGUF can say this model, and why; exit
 // 1: a weight that the type cannot hold.
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink);
 
+// The tokenizer in the keys tokenizer.*; empty where there is none. Exit 3.
+Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
 // The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
 // for what it does.
 Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V);

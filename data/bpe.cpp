@@ -234,18 +234,21 @@ std::vector<int> Tokenizer::encode(std::string_view text, bool special, bool fol
     if (!t) return out;
     Splitter splitter(t->pieces);
     size_t from = 0;
+    auto stretch = [&](size_t end) {
+        const bool beginning = from == 0;
+        t->encode_stretch(splitter, text.substr(from, end - from), special, beginning, follows && beginning, out);
+    };
     for (AddedTokens::Found found; t->raw.find(text, from, special, found); from = found.end) {
-        t->encode_stretch(splitter, text.substr(from, found.begin - from), special, from == 0, follows && from == 0, out);
+        stretch(found.begin);
         out.push_back(found.id);
     }
-    t->encode_stretch(splitter, text.substr(from), special, from == 0, follows && from == 0, out);
+    stretch(text.size());
     return out;
 }
 
-std::vector<int> Tokenizer::encode_whole(std::string_view text) const {
+std::vector<int> Tokenizer::encode_prompt(std::string_view text) const {
     std::vector<int> ids = vocabulary().before;
     for (int id : encode(text, true)) ids.push_back(id);
-    for (int id : vocabulary().after) ids.push_back(id);
     return ids;
 }
 

@@ -1,4 +1,4 @@
-// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (SentencePiece: Llama 2, Gemma).
+// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
 //
 // Text is cut into pieces by a pre-tokenizer, then each piece's symbols are merged in the order of the merge table
 // (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo & Richardson 2018 for characters). Where every byte has a
@@ -37,15 +37,16 @@ class Tokenizer {
     bool is_special(int id) const;
     // Hash of all that decides the ids: equal for equal tokenizers, whatever file they come from; never 0 but if empty.
     uint64_t fingerprint() const;
-    // special: text that spells a special token becomes that token; otherwise it is ordinary text. follows: text goes on
-    // one that was cut at safe_cut. Large texts use all cores (unless called inside a parallel region); the ids are the
-    // same. BOS and EOS are not put around it.
+    // special: text that spells a special token becomes that token; otherwise it is ordinary text. follows: text goes
+    // on one that was cut at safe_cut. Large texts use all cores (unless called inside a parallel region); the ids are
+    // the same. BOS and EOS are not put around it.
     std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
-    // A text as transformers encodes it, with special tokens and those that the vocabulary puts around a text.
-    std::vector<int> encode_whole(std::string_view text) const;
+    // A text to continue, as transformers encodes it: special tokens are recognised, BOS comes before it where the
+    // vocabulary has it so.
+    std::vector<int> encode_prompt(std::string_view text) const;
     std::string decode(const std::vector<int>& ids) const;
-    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest, false,
-    // true), whatever follows text; 0: none.
+    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest,
+    // false, true), whatever follows text; 0: none.
     size_t safe_cut(std::string_view text, size_t limit) const;
 
   private:

@@ -33,7 +33,8 @@ bool stable(uint32_t c, bool compatible) {
 }
 
 std::string unicode_form(std::string_view text, Kind kind) {
-    const bool composes = kind == Kind::nfc || kind == Kind::nfkc, compatible = kind == Kind::nfkc || kind == Kind::nfkd;
+    const bool composes = kind == Kind::nfc || kind == Kind::nfkc;
+    const bool compatible = kind == Kind::nfkc || kind == Kind::nfkd;
     const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
                         (compatible ? UTF8PROC_COMPAT : 0);
     std::string out;
@@ -114,7 +115,7 @@ std::string marked(std::string_view text, Spaces spaces, bool beginning, bool fo
         return (adds ? " " : "") + std::string(text);
     }
     std::string out = replaced(text, " ", SPACE_MARK);
-    const bool adds = spaces == Spaces::marked_always ? !follows : spaces == Spaces::marked_first && beginning && !follows;
-    if (adds && !out.empty() && !out.starts_with(SPACE_MARK)) out.insert(0, SPACE_MARK);
+    const bool adds = spaces == Spaces::marked_always || (spaces == Spaces::marked_first && beginning);
+    if (adds && !follows && !out.empty() && !out.starts_with(SPACE_MARK)) out.insert(0, SPACE_MARK);
     return out;
 }

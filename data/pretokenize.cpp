@@ -139,7 +139,7 @@ struct Splitter::State {
     Held<pcre2_match_context> context;
     Held<pcre2_jit_stack> stack;
     View text;
-    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at; the match found beyond is [begin, end)
+    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
     std::vector<View> pieces;             // otherwise: all of them, given up to piece `at`
 
     // The next match from `from` on; false: none.
@@ -292,7 +292,8 @@ size_t safe_cut(Pattern pattern, View text, size_t limit) {
     if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
     const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;
     const bool lines = pattern == Pattern::cl100k || pattern == Pattern::qwen2 || pattern == Pattern::o200k;
-    const bool gaps = pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder || pattern == Pattern::bloom;
+    const bool gaps =
+        pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder || pattern == Pattern::bloom;
     const size_t n = text.size();
     for (size_t at = limit < n ? limit : n - 1; at > 0; at--) {
         const int before = text[at - 1] | 0x20;

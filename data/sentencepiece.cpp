@@ -102,8 +102,8 @@ Status read_model(std::string_view file, Model& m, const std::string& name) {
     }
     const size_t at = file.size() - all.rest.size();
     if (all.broken)
-        return fail(Exit::input, "%s: expected a SentencePiece model, found no field of one before byte %zu", name.c_str(),
-                    at);
+        return fail(Exit::input, "%s: expected a SentencePiece model, found no field of one before byte %zu",
+                    name.c_str(), at);
     if (m.pieces.empty()) return fail(Exit::input, "%s: expected pieces, found none", name.c_str());
     return {};
 }
@@ -124,13 +124,14 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         const ScoredPiece& p = pieces[id];
         v.tokens.push_back(p.text);
         if (p.type == ScoredPiece::byte && !is_byte_token(p.text))
-            return fail(Exit::input, "%s: piece %zu: expected <0x00> to <0xFF> for a byte, found %.40s", name.c_str(), id,
-                        p.text.c_str());
+            return fail(Exit::input, "%s: piece %zu: expected <0x00> to <0xFF> for a byte, found %.40s",
+                        name.c_str(), id, p.text.c_str());
         v.byte_fallback |= p.type == ScoredPiece::byte;
         if (p.type == ScoredPiece::unknown && v.unknown < 0) v.unknown = int(id);
         if (p.type == ScoredPiece::control || p.type == ScoredPiece::unknown)
             v.added.push_back({.id = int(id), .special = true});
-        if (p.type == ScoredPiece::user_defined) v.added.push_back({.id = int(id), .special = false, .normalized = true});
+        if (p.type == ScoredPiece::user_defined)
+            v.added.push_back({.id = int(id), .special = false, .normalized = true});
         if (!p.text.empty() && !id_of.emplace(p.text, int(id)).second)
             return fail(Exit::input, "%s: two tokens are %.40s", name.c_str(), p.text.c_str());
     }

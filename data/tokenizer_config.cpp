@@ -97,7 +97,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
     Vocabulary v = TRY(read_vocabulary(file));
     // Files of any other name stand for themselves.
     if (file.filename() != "tokenizer.json" && file.filename() != "tokenizer.model") return Tokenizer(std::move(v));
-    const fs::path config = file.parent_path() / "tokenizer_config.json", jinja = file.parent_path() / "chat_template.jinja";
+    const fs::path config = file.parent_path() / "tokenizer_config.json";
+    const fs::path jinja = file.parent_path() / "chat_template.jinja";
     if (fs::exists(config, error)) {
         const std::string text = TRY(read_file(config, MAX_CONFIG)), name = config;
         const json document = TRY(json_parse(text, name, 64));

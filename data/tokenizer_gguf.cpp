@@ -70,8 +70,8 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         const std::string left = m.substr(0, space), right = space == std::string::npos ? "" : m.substr(space + 1);
         auto l = id_of.find(left), r = id_of.find(right), both = id_of.find(left + right);
         if (left.empty() || right.empty() || l == id_of.end() || r == id_of.end() || both == id_of.end())
-            return fail(Exit::input, "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a token, "
-                        "found %.60s", name.c_str(), i, m.c_str());
+            return fail(Exit::input, "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a "
+                        "token, found %.60s", name.c_str(), i, m.c_str());
         v.merges.push_back({l->second, r->second, both->second});
     }
     return {};
@@ -125,7 +125,8 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     if (nfc && v.pattern == Pattern::smollm) g.pre = "command-r";
     const bool plain = bytes && v.spaces == Spaces::kept && (v.normalization.empty() || nfc);
     if (bytes ? g.pre.empty() || !plain : v.pattern != Pattern::none && v.pattern != Pattern::lines)
-        return fail(Exit::usage, "GGUF has no name for this tokenizer's steps; convert to a Hugging Face directory instead");
+        return fail(Exit::usage, "GGUF has no name for this tokenizer's steps; convert to a Hugging Face directory "
+                    "instead");
     g.model = bytes ? "gpt2" : "llama";
     if (!bytes) g.pre = "default";
     const bool prefix = std::any_of(v.normalization.begin(), v.normalization.end(), [](const Normalization& n) {

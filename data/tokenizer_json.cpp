@@ -1,8 +1,8 @@
 // tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
 //
-// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte fallback; merges as
-// "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens that
-// a post-processor puts around a text. Whatever else would change the ids is an error that names it.
+// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte fallback; merges
+// as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens
+// that a post-processor puts around a text. Whatever else would change the ids is an error that names it.
 #include <algorithm>
 #include <unordered_map>
 
@@ -109,7 +109,9 @@ struct Reader : JsonReader {
             return wrong(where + ".replacement", "U+2581", mark);
         std::string scheme = text(p, "prepend_scheme");
         if (scheme.empty()) scheme = flag(p, "add_prefix_space", true) ? "always" : "never";
-        v.spaces = scheme == "always" ? Spaces::marked_always : scheme == "first" ? Spaces::marked_first : Spaces::marked;
+        v.spaces = scheme == "always"  ? Spaces::marked_always
+                   : scheme == "first" ? Spaces::marked_first
+                                       : Spaces::marked;
         if (flag(p, "split", true)) cuts.push_back({SPACE_MARK, Cut::Matches::with_next});
         return {};
     }
@@ -242,33 +244,35 @@ struct Reader : JsonReader {
     }
 
     // [BOS, A, EOS] of TemplateProcessing; RobertaProcessing and BertProcessing name theirs.
-    Status post_processor() {
-        return each(at(root, "post_processor"), "post_processor", "processors", [&](const json& p, const std::string& where) {
-            const std::string type = text(p, "type");
-            if (type == "ByteLevel") return Status{};
-            std::vector<int>* to = &v.before;
-            auto add = [&](const json& id) {
-                if (!id.is_number_integer() || id < 0 || size_t(id) >= v.tokens.size() || to->size() > 15)
-                    return wrong(where, "ids of tokens", id);
-                to->push_back(id.get<int>());
-                return Status{};
-            };
-            if (type == "RobertaProcessing" || type == "BertProcessing") {
-                for (const char* key : {"cls", "sep"}) {
-                    const json& pair = at(p, key);
-                    TRY(add(pair.is_array() && pair.size() == 2 ? pair[1] : pair));
-                    to = &v.after;
-                }
-                return Status{};
-            }
-            if (type != "TemplateProcessing") return wrong(where + ".type", "TemplateProcessing", at(p, "type"));
-            for (const json& piece : at(p, "single")) {
-                if (const json& token = at(piece, "SpecialToken"); !token.is_null())
-                    for (const json& id : at(at(at(p, "special_tokens"), text(token, "id").c_str()), "ids")) TRY(add(id));
-                if (!at(piece, "Sequence").is_null()) to = &v.after;
-            }
+    Status surround(const json& p, const std::string& where) {
+        const std::string type = text(p, "type");
+        if (type == "ByteLevel") return {};
+        std::vector<int>* to = &v.before;
+        auto add = [&](const json& id) {
+            if (!id.is_number_integer() || id < 0 || id >= v.tokens.size() || to->size() > 15)
+                return wrong(where, "ids of tokens", id);
+            to->push_back(id.get<int>());
             return Status{};
-        });
+        };
+        if (type == "RobertaProcessing" || type == "BertProcessing") {
+            for (const char* key : {"cls", "sep"}) {
+                const json& pair = at(p, key);
+                TRY(add(pair.is_array() && pair.size() == 2 ? pair[1] : pair));
+                to = &v.after;
+            }
+            return {};
+        }
+        if (type != "TemplateProcessing") return wrong(where + ".type", "TemplateProcessing", at(p, "type"));
+        for (const json& piece : at(p, "single")) {
+            const std::string token = text(at(piece, "SpecialToken"), "id");
+            for (const json& id : at(at(at(p, "special_tokens"), token.c_str()), "ids")) TRY(add(id));
+            if (!at(piece, "Sequence").is_null()) to = &v.after;
+        }
+        return {};
+    }
+    Status post_processor() {
+        return each(at(root, "post_processor"), "post_processor", "processors",
+                    [&](const json& p, const std::string& where) { return surround(p, where); });
     }
 
     Status read() {

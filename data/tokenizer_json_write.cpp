@@ -1,4 +1,6 @@
 // tokenizer_json_write.cpp - writes Hugging Face's tokenizer.json, whichever file the tokenizer came from.
+#include <algorithm>
+
 #include "bpe.h"
 #include "files/json.h"
 
@@ -24,8 +26,8 @@ std::string normalizer(const Vocabulary& v) {
         if (n.kind == Normalization::Kind::prepend)
             steps.push_back(R"({"type": "Prepend", "prepend": )" + json_string(n.to) + "}");
         else if (n.kind == Normalization::Kind::replace)
-            steps.push_back(R"({"type": "Replace", "pattern": {"String": )" + json_string(n.from) + R"(}, "content": )" +
-                            json_string(n.to) + "}");
+            steps.push_back(R"({"type": "Replace", "pattern": {"String": )" + json_string(n.from) +
+                            R"(}, "content": )" + json_string(n.to) + "}");
         else
             steps.push_back(std::string(R"({"type": ")") + forms[int(n.kind)] + "\"}");
     }
@@ -43,9 +45,9 @@ std::string pre_tokenizer(const Vocabulary& v) {
     bool bytes = v.symbols == Symbols::bytes;    // ByteLevel is still to come
     const bool prefixed = v.spaces == Spaces::prefixed;
     if (v.spaces >= Spaces::marked) {
-        const char* scheme = v.spaces == Spaces::marked ? "never" : v.spaces == Spaces::marked_first ? "first" : "always";
-        steps.push_back(R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": ")" + std::string(scheme) +
-                        R"(", "split": false})");
+        const char* const schemes[] = {"never", "first", "always"};
+        steps.push_back(R"({"type": "Metaspace", "replacement": "▁", "prepend_scheme": ")" +
+                        std::string(schemes[int(v.spaces) - int(Spaces::marked)]) + R"(", "split": false})");
     }
     if (prefixed && !(cuts.size() == 1 && cuts[0].regex == GPT2_REGEX)) {    // the space comes before every step
         steps.push_back(byte_level(true, false));
@@ -88,8 +90,8 @@ std::string post_processor(const Vocabulary& v) {
             single.add(R"({"SpecialToken": {"id": )" + name + R"(, "type_id": 0}})");
             if (std::find(seen.begin(), seen.end(), id) != seen.end()) continue;
             seen.push_back(id);
-            tokens.add(name + R"(: {"id": )" + name + R"(, "ids": [)" + std::to_string(id) + R"(], "tokens": [)" + name +
-                       "]}");
+            tokens.add(name + R"(: {"id": )" + name + R"(, "ids": [)" + std::to_string(id) + R"(], "tokens": [)" +
+                       name + "]}");
         }
     };
     add(v.before);
@@ -112,14 +114,16 @@ std::string Tokenizer::to_json() const {
     Items added, vocab, merges;
     for (const AddedToken& a : v.added)
         added.add("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
-                  R"(, "single_word": )" + yes(a.single_word) + R"(, "lstrip": )" + yes(a.lstrip) + R"(, "rstrip": )" +
-                  yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" + yes(a.special) + "}");
+                  R"(, "single_word": )" + yes(a.single_word) + R"(, "lstrip": )" + yes(a.lstrip) +
+                  R"(, "rstrip": )" + yes(a.rstrip) + R"(, "normalized": )" + yes(a.normalized) + R"(, "special": )" +
+                  yes(a.special) + "}");
     for (size_t id = 0; id < spelled.size(); id++)
         if (!spelled[id].empty()) vocab.add(json_string(spelled[id]) + ": " + std::to_string(id));
     for (const Merge& m : v.merges) {
         const std::string &left = spelled[size_t(m.left)], &right = spelled[size_t(m.right)];
         const bool spaces = left.find(' ') != std::string::npos || right.find(' ') != std::string::npos;
-        merges.add(spaces ? "[" + json_string(left) + ", " + json_string(right) + "]" : json_string(left + " " + right));
+        merges.add(spaces ? "[" + json_string(left) + ", " + json_string(right) + "]"
+                          : json_string(left + " " + right));
     }
     const std::string unknown = v.unknown < 0 ? "null" : json_string(spelled[size_t(v.unknown)]);
     return R"({

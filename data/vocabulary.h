@@ -45,7 +45,7 @@ struct Vocabulary {
     // By id: bytes; characters' tokens are UTF-8 with marks for spaces, and <0xAB> is a byte; an added token's name;
     // empty where no token has the id.
     std::vector<std::string> tokens;
-    std::vector<Merge> merges;           // the first one is applied first; a token's text is its left's, then its right's
+    std::vector<Merge> merges;           // the first one is applied first; a token's text is left's, then right's
     std::vector<AddedToken> added;
     bool ignore_merges = false;          // a piece that is a token is not merged (Llama 3)
     bool byte_fallback = false;          // characters without a token become <0xAB> of each byte
