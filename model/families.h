@@ -22,7 +22,8 @@ struct ConfigKey {
         inverse,    // 1 / the number
         scale,      // of scores, where 0 stands for 1/sqrt(HS)
         root,       // the same; the number is scale^-2
-        any_gelu,   // every GELU is the tanh form
+        torch_gelu,    // the tanh form is called gelu_pytorch_tanh
+        any_gelu,      // the same, and every GELU is the tanh form
         flag,       // true: the kind `on`; false: the first kind
         copy,       // written; a file where it differs describes a model we cannot run
     };
