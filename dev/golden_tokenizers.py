@@ -4,7 +4,7 @@
     pip install tokenizers sentencepiece
     dev/golden_tokenizers.py test/golden
 
-Writes tokenizers/NAME.json, tokenizers/sentencepiece.model and tokenizers/cases.json: the texts, and for each tokenizer
+Writes tokenizers/NAME.json, tokenizers/NAME.model and tokenizers/cases.json: the texts, and for each tokenizer
 the ids with and without special tokens and the decoded text. No letter in them is younger than 2021: the libraries'
 Unicode versions differ.
 """
@@ -131,7 +131,7 @@ def main():
              "a <|user|>  b <|end|>  \n c<|end|>", "wold awold wold_ (wold) wold", "a <mask> b  <mask>",
              "    x      y  \n   z", "▁a▁▁ b▁", "\x01\x04\x13\x7f", "the quick brown fox the quick brown",
              text[:700], text[700:1400], text[1400:]]
-    cases = {"texts": texts, "tokenizers": {}}
+    cases = {"texts": texts, "tokenizers": {}, "models": {}}
     for name, t in tokenizers(text * 3 + " the quick brown fox jumps over the lazy dog" * 9):
         t.save(str(out / f"{name}.json"), pretty=False)
         t = Tokenizer.from_file(str(out / f"{name}.json"))
@@ -147,15 +147,17 @@ def main():
                                      "after": around[at + len(plain):],
                                      "decoded": [t.decode(ids, skip_special_tokens=False) for ids in both[0]]}
 
-    model = io.BytesIO()
     lines = (text + "\nthe quick brown fox jumps over the lazy dog" * 9).split("\n")
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=800, byte_fallback=True,
-        normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.98, split_digits=True,
-        user_defined_symbols=["<sep>", "\t"], num_threads=1)
-    (out / "sentencepiece.model").write_bytes(model.getvalue())
-    p = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    cases["sentencepiece"] = {"plain": [p.encode(s) for s in texts], "decoded": [p.decode(p.encode(s)) for s in texts]}
+    for name, prefix, symbols in ("prefixed", True, []), ("symbols", False, ["<sep>", "\t", MARK * 2]):
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=model, model_type="bpe", vocab_size=750, byte_fallback=True,
+            normalization_rule_name="identity", remove_extra_whitespaces=False, character_coverage=0.98,
+            split_digits=True, user_defined_symbols=symbols, add_dummy_prefix=prefix, num_threads=1)
+        (out / f"{name}.model").write_bytes(model.getvalue())
+        p = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+        ids = [p.encode(s) for s in texts]
+        cases["models"][name] = {"plain": ids, "decoded": [p.decode(i) for i in ids]}
     (out / "cases.json").write_text(json.dumps(cases, separators=(",", ":")) + "\n")
 
 

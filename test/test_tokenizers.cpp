@@ -109,23 +109,28 @@ TEST_CASE("tokenizers: a text in pieces has the ids of the whole") {
 }
 
 TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
-    const json& want = cases()["sentencepiece"];
-    const Tokenizer t = load(FOLDER + "sentencepiece.model"), again = parsed(t.to_json());
-    CHECK(t.vocab_size() == 800);
-    CHECK(t.vocabulary().before == Ids{1});
-    CHECK(t.end_of_text() == 2);
-    for (size_t i = 0; i < texts().size(); i++) {
-        const std::string text = texts()[i];
-        CAPTURE(i);
-        CHECK(t.encode(text) == want["plain"][i].get<Ids>());
-        CHECK(again.encode(text) == want["plain"][i].get<Ids>());
-        StreamDecoder decoder;
-        CHECK(decoder.push(t.decode(t.encode(text))) + decoder.finish() == want["decoded"][i].get<std::string>());
+    for (std::string name : {"prefixed", "symbols"}) {
+        CAPTURE(name);
+        const json& want = cases()["models"][name];
+        const Tokenizer t = load(FOLDER + name + ".model"), again = parsed(t.to_json());
+        CHECK(t.vocab_size() == 750);
+        CHECK(t.vocabulary().before == Ids{1});
+        CHECK(t.end_of_text() == 2);
+        for (size_t i = 0; i < texts().size(); i++) {
+            const std::string text = texts()[i];
+            CAPTURE(i);
+            // Symbols are found before spaces become marks: a mark in the text is none.
+            if (name == "symbols" && text.find(SPACE_MARK) != text.npos) continue;
+            CHECK(t.encode(text) == want["plain"][i].get<Ids>());
+            CHECK(again.encode(text) == want["plain"][i].get<Ids>());
+            StreamDecoder decoder;
+            CHECK(decoder.push(t.decode(t.encode(text))) + decoder.finish() == want["decoded"][i].get<std::string>());
+        }
+        CHECK(t.encode_prompt("a")[0] == 1);
+        CHECK(t.encode("a", true) == t.encode("a"));    // BOS is the prompt's
+        for (uint64_t i = 0; i < 100; i++)
+            CHECK(encode_in_pieces(t, random_text(i, 30), i) == t.encode(random_text(i, 30)));
     }
-    CHECK(t.encode_prompt("a")[0] == 1);
-    CHECK(t.encode("a", true) == t.encode("a"));    // BOS is the prompt's
-    for (uint64_t i = 0; i < 100; i++)
-        CHECK(encode_in_pieces(t, random_text(i, 30), i) == t.encode(random_text(i, 30)));
 }
 
 TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
@@ -150,8 +155,8 @@ TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
 
 TEST_CASE("tokenizers: bytes without a token are left out") {
     const Tokenizer t = load(FOLDER + "smollm.json");
-    CHECK(t.encode("a\x01" "b") == t.encode("a" "b"));
-    CHECK(t.encode("\x01").empty());
+    CHECK(t.encode("a\xC0!") == t.encode("a!"));
+    CHECK(t.encode("\xC0").empty());
 }
 
 TEST_CASE("tokenizers: normal forms leave what is no UTF-8 alone, and equal the form of the whole") {
@@ -203,7 +208,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
 }
 
 TEST_CASE("tokenizers: hostile tokenizer.model files are exit 3, at every length and with every kind of damage") {
-    const std::string file = read_file(FOLDER + "sentencepiece.model", 1 << 20).value;
+    const std::string file = read_file(FOLDER + "prefixed.model", 1 << 20).value;
     REQUIRE(sentencepiece_parse(file, "t").ok());
     CHECK(sentencepiece_begins(file));
     CHECK_FALSE(sentencepiece_begins("{\"a\": 1}"));
