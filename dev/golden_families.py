@@ -34,7 +34,8 @@ MODELS = {
     "llama_biases": ("llama", dict(LLAMA, attention_bias=True, mlp_bias=True, head_dim=6, hidden_act="relu2",
                                    rope_parameters=dict(rope_type="linear", rope_theta=1e3, factor=2.0)), False),
     "llama_yarn": ("llama", dict(LLAMA, rope_parameters=YARN), False),
-    "llama_dynamic": ("llama", dict(LLAMA, rope_parameters=dict(rope_type="dynamic", rope_theta=1e3, factor=2.0)), False),
+    "llama_dynamic": ("llama", dict(LLAMA, rope_parameters=dict(rope_type="dynamic", rope_theta=1e3, factor=2.0)),
+                      False),
     "mistral": ("mistral", dict(LLAMA, sliding_window=5), False),
     "mistral_full": ("mistral", dict(LLAMA, sliding_window=None, head_dim=6), False),
     "qwen2": ("qwen2", LLAMA, True),
@@ -55,8 +56,9 @@ MODELS = {
         "full_attention": YARN, "sliding_attention": dict(rope_type="default", rope_theta=100.0)}), False),
     "gpt_neox": ("gpt_neox", dict(NEOX, rope_parameters=dict(rope_type="default", rope_theta=1e3,
                                                              partial_rotary_factor=0.5)), True),
-    "gpt_neox_sequential": ("gpt_neox", dict(NEOX, use_parallel_residual=False, tie_word_embeddings=True, rope_parameters=dict(
-        rope_type="default", rope_theta=1e3, partial_rotary_factor=0.5)), False),
+    "gpt_neox_sequential": ("gpt_neox", dict(NEOX, use_parallel_residual=False, tie_word_embeddings=True,
+                                             rope_parameters=dict(rope_type="default", rope_theta=1e3,
+                                                                  partial_rotary_factor=0.5)), False),
     "granite": ("granite", dict(LLAMA, embedding_multiplier=3.0, residual_multiplier=0.7, attention_multiplier=0.3,
                                 logits_scaling=2.0), True),
     "stablelm": ("stablelm", dict(LLAMA, partial_rotary_factor=0.5, use_qkv_bias=True), False),
@@ -79,6 +81,9 @@ MODELS = {
 }
 
 
+SHARP = ("q_proj", "k_proj", "query_key", "Wqkv", "qkv_proj", "c_attn")    # attention that looks at few positions
+
+
 def noisy(model, seed):
     """Random weights, large enough that every form of every function shows; norms and biases are noised, too."""
     g = torch.Generator().manual_seed(seed)
@@ -86,7 +91,7 @@ def noisy(model, seed):
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=g)
             if p.dim() == 2:
-                wide = 4 if any(x in name for x in ("q_proj", "k_proj", "query_key", "Wqkv", "qkv_proj", "c_attn")) else 1.5
+                wide = 4 if any(x in name for x in SHARP) else 1.5
                 p.copy_(noise * wide / p.shape[1] ** 0.5 if "emb" not in name and "wte" not in name else noise * 0.8)
             else:
                 p.copy_(p + 0.3 * noise)

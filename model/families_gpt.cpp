@@ -1,4 +1,4 @@
-// families_gpt.cpp - the families around GPT-2: LayerNorm and an ffn without gates, with positions and names of their own.
+// families_gpt.cpp - the families around GPT-2: LayerNorm and an ffn without gates; positions and names of their own.
 #include "families.h"
 
 namespace {

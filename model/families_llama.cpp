@@ -47,7 +47,7 @@ Keys llama_keys(const Keys& more = {}, double kv = NAN) {
                             {"num_attention_heads", &C::NH},
                             {"num_key_value_heads", &C::NKV, ConfigKey::as_is, kv},
                             {"intermediate_size", &C::F},
-                            {"hidden_act", &C::activation},
+                            {"hidden_act", &C::activation, ConfigKey::torch_gelu},
                             {"tie_word_embeddings", &C::tied}},
                            more, &ConfigKey::key);
 }
@@ -195,7 +195,7 @@ const std::vector<Family> ROWS = {
      .kinds = llama_kinds(gemma2_kinds),
      .sized = gemma_sized,
      .keys = attention_bias(without(
-         llama_keys({{"hidden_activation", &C::activation},
+         llama_keys({{"hidden_activation", &C::activation, ConfigKey::torch_gelu},
                      {"head_dim", &C::HS, ConfigKey::as_is, 256},
                      {"query_pre_attn_scalar", &C::score_scale, ConfigKey::root, 256},
                      {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
@@ -217,7 +217,7 @@ const std::vector<Family> ROWS = {
                      {"num_hidden_layers", &C::L, ConfigKey::as_is, 26},
                      {"num_attention_heads", &C::NH, ConfigKey::as_is, 8},
                      {"intermediate_size", &C::F, ConfigKey::as_is, 9216},
-                     {"hidden_activation", &C::activation},
+                     {"hidden_activation", &C::activation, ConfigKey::torch_gelu},
                      {"head_dim", &C::HS, ConfigKey::as_is, 256},
                      {"query_pre_attn_scalar", &C::score_scale, ConfigKey::root, 256},
                      {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
