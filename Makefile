@@ -3,6 +3,7 @@
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
+# make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
 JOBS := $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell nproc))
@@ -15,7 +16,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
 # `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
 # clean is done here, before anything else.
@@ -69,7 +70,8 @@ EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       layers/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp
+       layers/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp \
+       layers/quantised.cpp layers/quantise.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)
@@ -164,6 +166,8 @@ bench: flatgpt
 	./flatgpt bench $(ARGS)
 demo: flatgpt
 	dev/demo.sh $(if $(TEXT),'$(TEXT)')
+chat: flatgpt
+	@dev/chat.sh $(ARGS)
 mutants: flatgpt $(BUILD)/test_all
 	dev/mutants.sh
 ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
@@ -203,6 +207,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long ladders bench demo mutants asan asan-cuda tsan fuzz deps install uninstall dist clean flatgpt
+.PHONY: test test-long ladders bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall dist clean \
+        flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -28,48 +28,97 @@ void Model::forward() {
 
 void Model::blocks(Cache* cache) {
     if (!cache) shards.await_parameters(0);
-    op.embedding_forward(a[0].x, tok(), w.wte, w.wpe, B, S, c.C, input);
+    embed();
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
-    op.layernorm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_eps, B * S, c.C);
+    op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
+}
+
+void Model::embed() {
+    Activation* x = c.embed_norm ? embedded : a[0].x;
+    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : nullptr;
+    op.embedding_forward(x, tok(), w.wte, wpe, B, S, c.C, input);
+    if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C);
+    if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
 }
 
 void Model::block_forward(int l, Activation* out, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads();
-    const int C = c.C, F = c.F, N = B * S;
-    op.layernorm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_eps, N, C);
+    const Heads h = c.heads(l);
+    const int C = c.C, N = B * S;
+    if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
+    turn(l);
     if (cache) {
         const int64_t layer = int64_t(l) * cache->B * h.NKV * cache->maxT * h.HS;
-        op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.qkv, B, S, input, cache->maxT, h);
+        op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.turned, B, S, input, cache->maxT,
+                            h);
     } else {
-        op.attention_forward(t.atty, t.lse, t.qkv, B, S, h);
+        op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
     }
-    op.linear_forward(t.x2, t.atty, p.projw, p.projb, t.x, N, h.width(), C);
-    op.layernorm_forward(t.ln2, t.mean2, t.rstd2, t.x2, p.ln2w, p.ln2b, c.norm_eps, N, C);
-    if (op.linear_gelu_forward) {
+    add_branch(t.x2, t.x, t.atty, h.width(), attention_end(l));
+    ffn_forward(l);
+    if (out) add_branch(out, t.x2, t.fcg, c.F, ffn_end(l));
+    else if (c.post_norm()) add_branch(dt, t.x2, t.fcg, c.F, ffn_end(l));    // for the product; dt is free here
+}
+
+void Model::turn(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const Turn turn = c.turn(l);
+    if (turn.dims || p.qw)
+        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, angles[c.windowed(l)], B, S, input, c.heads(l), turn);
+}
+
+void Model::ffn_forward(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const int C = c.C, F = c.F, N = B * S;
+    if (c.pre_norm() && c.parallel != Parallel::one)
+        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
+    if (fused_gelu()) {
         op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
     } else {
-        op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, F);
-        op.gelu_forward(t.fcg, t.fch, int64_t(N) * F);
+        op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width());
+        op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     }
-    if (out) op.linear_forward(out, t.fcg, p.fc2w, p.fc2b, t.x2, N, F, C);
+}
+
+Model::Branch Model::attention_end(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {p.projw, p.projb, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b};
+}
+Model::Branch Model::ffn_end(int l) const {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b};
+}
+// out = x + branch_scale * norm(in w^T + b)
+void Model::add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end) {
+    const int C = c.C, N = B * S;
+    if (!c.post_norm() && c.branch_scale == 1) return op.linear_forward(out, in, end.w, end.b, x, N, width, C);
+    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, nullptr, N, width, C);
+    if (c.post_norm())
+        op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
+    op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
 }
 
 void Model::loss(bool train, float scale) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = B * S;
+    const Parameter* head_w = c.tied ? w.wte : w.headw;
+    Gradient* head_dw = c.tied ? dw.wte : dw.headw;
     if (train) shards.gradients_begin(0);
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
-        op.linear_forward(head, op.at(lnf, at), w.wte, nullptr, nullptr, rows, C, Vp);
-        op.cross_entropy(losses + n, train ? head : nullptr, head, target() + n, scale, rows, V, Vp);
-        if (train) op.linear_backward(op.at(dt, at), dw.wte, nullptr, head, op.at(lnf, at), w.wte, rows, C, Vp);
+        op.linear_forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp);
+        op.cross_entropy(losses + n, train ? head : nullptr, head, target() + n, scale, c.logits_of(), rows, V, Vp);
+        if (train) op.linear_backward(op.at(dt, at), head_dw, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp);
     }
     if (!train) return;
     op.add_losses(totals.loss, losses, N);
@@ -92,25 +141,41 @@ void Model::backward(bool last) {
     const int N = B * S;
     shards.gradients_begin(c.L);
     op.zero(dx, op.bytes(dx, int64_t(N) * c.C));
-    op.layernorm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, N, c.C);
+    op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), N, c.C);
     for (int l = c.L - 1; l >= 0; l--) {
         if (l + 1 < c.L) shards.gradients_begin(1 + l);
         block_again(l);
         block_backward(l);
         shards.gradients_done(1 + l, last);
     }
-    op.embedding_backward(dw.wte, dw.wpe, dx, tok(), B, S, c.C, c.V);
+    embed_backward();
     shards.gradients_done(0, last);
+}
+
+void Model::embed_backward() {
+    Activation* d = dx;
+    const int64_t n = int64_t(B) * S * c.C;
+    if (c.embed_norm) {
+        op.zero(dt, op.bytes(dt, n));
+        op.norm_backward(dt, dw.lnew, dw.lneb, dx, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), B * S, c.C);
+        d = dt;
+    }
+    if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n);
+    Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * c.C) : nullptr;
+    op.embedding_backward(dw.wte, dwpe, d, tok(), B, S, c.C, c.V);
 }
 
 void Model::block_again(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
+    const int C = c.C, N = B * S;
     if (plan.recompute == Recompute::blocks) block_forward(l, nullptr, nullptr);
     if (plan.recompute != Recompute::cheap) return;
-    op.layernorm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_eps, B * S, c.C);
-    op.layernorm_forward(t.ln2, t.mean2, t.rstd2, t.x2, p.ln2w, p.ln2b, c.norm_eps, B * S, c.C);
-    op.gelu_forward(t.fcg, t.fch, int64_t(B) * S * c.F);
+    if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
+    if (p.qw) turn(l);
+    if (c.pre_norm() && c.parallel != Parallel::one)
+        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
+    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);
 }
 
 void Model::block_backward(int l) {
@@ -118,21 +183,67 @@ void Model::block_backward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads();
-    const int C = c.C, F = c.F, N = B * S;
-    if (op.linear_gelu_backward) {
-        op.linear_gelu_backward(dwide, d.fc2w, d.fc2b, d.fcb, dx, t.fcg, p.fc2w, t.fch, N, F, C);
-        op.linear_backward(dt, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
-    } else {
-        op.linear_backward(dwide, d.fc2w, d.fc2b, dx, t.fcg, p.fc2w, N, F, C);
-        op.gelu_backward(dwide, dwide, t.fch, int64_t(N) * F);
-        op.linear_backward(dt, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, F);
+    const Norm norm = c.norm_of();
+    const int C = c.C, N = B * S;
+    const int64_t n = int64_t(N) * C;
+    // Parallel branches read the same x: nothing may be added to dx before both have read it.
+    ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);
+    if (c.parallel == Parallel::none) {
+        if (c.pre_norm()) op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2, p.ln2w, t.mean2, t.rstd2, norm, N, C);
+        else op.add_scaled(dx, dx, dt, 1, n);
     }
-    op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2, p.ln2w, t.mean2, t.rstd2, N, C);
-    op.linear_backward(dt, d.projw, d.projb, dx, t.atty, p.projw, N, h.width(), C);
-    op.attention_backward(dwide, dt, t.atty, t.qkv, t.lse, B, S, h);
+    attention_backward(l);
+    if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);
+    if (c.parallel == Parallel::two)
+        op.norm_backward(dx, d.ln2w, d.ln2b, dffn, t.x, p.ln2w, t.mean2, t.rstd2, norm, N, C);
+    if (c.pre_norm()) op.norm_backward(dx, d.ln1w, d.ln1b, dt, t.x, p.ln1w, t.mean1, t.rstd1, norm, N, C);
+    else op.add_scaled(dx, dx, dt, 1, n);
+}
+
+// to: the gradient of the ffn's input
+void Model::ffn_backward(int l, Activation* to) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const int C = c.C, F = c.F, N = B * S;
+    const Activation* dy = product_gradient(ffn_end(l), d.post2w, d.post2b);
+    if (fused_gelu()) {
+        op.linear_gelu_backward(dwide, d.fc2w, d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
+        op.linear_backward(to, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
+    } else {
+        Activation* dactivated = c.gated ? dgated : dwide;
+        op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, t.fcg, p.fc2w, N, F, C);
+        op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
+        op.linear_backward(to, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width());
+    }
+}
+
+// dt: the gradient of attention's input
+void Model::attention_backward(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const Heads h = c.heads(l);
+    const int C = c.C, N = B * S;
+    const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
+    op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
+    op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
+    if (const Turn turn = c.turn(l); turn.dims || p.qw)
+        op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.windowed(l)], t.qk_rstd, B, S,
+                         h, turn);
     op.linear_backward(dt, d.qkvw, d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
-    op.layernorm_backward(dx, d.ln1w, d.ln1b, dt, t.x, p.ln1w, t.mean1, t.rstd1, N, C);
+}
+
+const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, Gradient* dnorm_b) {
+    const int C = c.C, N = B * S;
+    if (c.post_norm()) {
+        op.zero(dbranch, op.bytes(dbranch, int64_t(N) * C));
+        op.norm_backward(dbranch, dnorm_w, dnorm_b, dx, end.product, end.norm_w, end.mean, end.rstd, c.norm_of(), N, C);
+        return dbranch;
+    }
+    if (c.branch_scale == 1) return dx;
+    op.add_scaled(dbranch, nullptr, dx, c.branch_scale, int64_t(N) * C);
+    return dbranch;
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
@@ -194,10 +305,9 @@ void Model::set_updates(int64_t done) {
 // ---- generation -----------------------------------------------------------------------------------------------------
 
 Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
-    const Heads h = c.heads();
     CHECK(!cache.k, "the cache holds %d sequences", cache.B);
     cache.op = &op, cache.B = cache_B, cache.maxT = maxT;
-    const int64_t elements = int64_t(c.L) * cache_B * h.NKV * maxT * h.HS;
+    const int64_t elements = int64_t(c.L) * cache_B * c.NKV * maxT * c.HS;
     cache.bytes = 2 * op.bytes(cache.k, elements);
     cache.k = static_cast<Activation*>(op.allocate(cache.bytes));
     if (!cache.k)
@@ -214,8 +324,7 @@ Cache::~Cache() {
 }
 void Model::cache_spread(const Cache& from, Cache& to) {
     CHECK(from.B == 1 && from.maxT == to.maxT, "B=%d", from.B);
-    const Heads h = c.heads();
-    const int64_t row = int64_t(h.NKV) * from.maxT * h.HS;    // elements of a sequence in a layer
+    const int64_t row = int64_t(c.NKV) * from.maxT * c.HS;    // elements of a sequence in a layer
     for (int64_t l = 0; l < c.L; l++)
         for (int b = 0; b < to.B; b++) {
             op.copy(op.at(to.k, (l * to.B + b) * row), op.at(from.k, l * row), op.bytes(from.k, row));
@@ -258,14 +367,14 @@ void Model::logits(float* out) {
                 op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, (int64_t(b + i) * S + S - 1) * C), op.bytes(lnf, C));
             x = x_last;
         }
-        op.linear_forward(head, x, w.wte, nullptr, nullptr, rows, C, Vp);
-        if (op.activation == Element::f32) {
-            for (int i = 0; i < rows; i++, out += V) op.download(out, op.at(head, int64_t(i) * Vp), op.bytes(head, V));
-            continue;
-        }
+        op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);
         host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
         op.download(host_logits.data(), head, int64_t(host_logits.size()));
-        for (int i = 0; i < rows; i++, out += V)
+        for (int i = 0; i < rows; i++, out += V) {
             to_floats(out, host_logits.data() + op.bytes(head, int64_t(i) * Vp), op.activation, V);
+            const Logits z = c.logits_of();
+            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
+                out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];
+        }
     }
 }

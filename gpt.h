@@ -23,16 +23,19 @@ struct MemoryRow {
     int64_t bytes;
 };
 
-// What a block's forward leaves for its backward.
+// What a block's forward leaves for its backward. Where a model has no such step, an array is the one that the step
+// would have read, and null what nobody reads.
 struct Activations {
     Activation *x, *ln1;                     // (N,C): the block's input; normed
-    Activation *qkv, *atty;                  // (N,(NH+2*NKV)*HS); (N,NH*HS): attention's output
-    Activation *x2, *ln2;                    // (N,C): with the attention's projection added; normed
-    Activation *fch, *fcg;                   // (N,F): the ffn's first product; after GELU
+    Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
+    Activation* out1;                        // (N,C): attention's projection, before its norm
+    Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
+    Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
+    Activation* out2;                        // (N,C): the ffn's second product, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float* lse;                              // (B,NH,S)
+    float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
+    float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
-
 // Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
 struct Cache {
     Activation *k = nullptr, *v = nullptr;
@@ -96,13 +99,21 @@ struct Model {
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
 
+    int positions() const { return plan.use == Use::train ? plan.S : c.T; }    // that may be turned
+
     // Activations and their gradients.
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
+    Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
+    float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
     Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
-    Activation* dwide = nullptr;                // (N,max(F,(NH+2*NKV)*HS))
+    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS))
+    Activation* dgated = nullptr;               // (N,F): of a gated activation's output
+    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it
+    Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
+    float* angles[2] = {};                      // (positions, 2, rope_dims/2): of layers without a window, and with one
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
@@ -124,9 +135,29 @@ struct Model {
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
-    void block_forward(int l, Activation* out, Cache* cache);     // out null: all but the block's last product
+    void embed();
+    void embed_backward();
+    void turn(int l);                                             // QK-norm and rotation
+    // The end of a branch: its product's weights, the product before its norm, and the norm.
+    struct Branch {
+        const Parameter *w, *b;
+        Activation* product;
+        float *mean, *rstd;
+        const Parameter *norm_w, *norm_b;
+    };
+    Branch attention_end(int l) const;
+    Branch ffn_end(int l) const;
+    void add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end);
+    // The gradient of the branch's product, where dx is that of the branch's sum. Adds to dw and db of its norm.
+    const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
+    void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
+    void ffn_forward(int l);
+    const Activation* ffn_input(int l) const { return c.parallel == Parallel::none ? a[size_t(l)].x2 : a[size_t(l)].x; }
+    bool fused_gelu() const { return op.linear_gelu_forward && c.activation == Act::gelu_tanh && !c.gated; }
     void block_again(int l);                                      // what plan.recompute did not keep
     void block_backward(int l);
+    void ffn_backward(int l, Activation* to);
+    void attention_backward(int l);
     std::vector<int> host_input;
     std::vector<float> host_losses;
     std::vector<char> host_logits;

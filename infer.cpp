@@ -1,4 +1,4 @@
-// infer.cpp - `flatgpt sample` and `flatgpt eval`.
+// infer.cpp - `flatgpt sample`, `flatgpt chat` and `flatgpt eval`.
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +15,8 @@
 #include "files/json.h"
 #include "model/device.h"
 #include "infer/generate.h"
+#include "infer/model_files.h"
+#include "infer/talk.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
@@ -114,6 +116,26 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     if (dir.value != path) Progress().note(escape_control(taken_text(path, dir.value, state, source.checkpoint)));
     return {};
 }
+// The model's tokenizer is there and fits the model.
+Status has_tokenizer(const Opened& m) {
+    if (m.tokenizer.vocab_size() == 0)
+        return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
+                    m.dir.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
+    if (m.tokenizer.vocab_size() > m.g->c.V)
+        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
+    return {};
+}
+// The defaults of the model's own generation_config.json, said once.
+Result<GenerationConfig> own_defaults(const Opened& m, const std::vector<std::string>& given, Sampling* sampling,
+                                      int* tokens) {
+    GenerationConfig own = TRY(read_generation_config(m.dir));
+    const std::string taken = take_defaults(own, given, sampling, tokens);
+    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+    return own;
+}
+template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+}
 
 // ---- sample ---------------------------------------------------------------------------------------------------------
 
@@ -126,6 +148,7 @@ struct SampleOptions {
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
     DeviceOptions device;
+    std::vector<std::string> given;    // names of the options that were set
 };
 
 Result<std::string> read_prompt(const SampleOptions& o) {
@@ -140,28 +163,26 @@ Result<std::string> read_prompt(const SampleOptions& o) {
     return read_file(o.prompt_file, 1 << 30);
 }
 
-Status sample(const SampleOptions& o) {
+Status sample(SampleOptions o) {
     const std::string prompt = TRY(read_prompt(o));
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
-        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.size()));    // no more tokens than bytes
+        const int64_t fed = int64_t(prompt.size()) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
-    if (m.tokenizer.vocab_size() == 0)
-        return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer%s a tokenizer.json of %d tokens",
-                    m.dir.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
-    if (m.tokenizer.vocab_size() > m.g->c.V)
-        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
+    TRY(has_tokenizer(m));
+    const GenerationConfig own = TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
     Generation what;
-    what.prompt = m.tokenizer.encode(prompt, true);
+    what.prompt = m.tokenizer.encode_prompt(prompt);
     if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
+    if (!o.ignore_end) what.ends = own.ends, append(what.stop, own.stop);
     const bool terminal = isatty(STDOUT_FILENO), stream = o.num == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
@@ -194,6 +215,43 @@ Status sample(const SampleOptions& o) {
     fprintf(stderr, "%s in %s, %.1f tokens/s (%s)\n", counted(out.tokens, "token").c_str(),
             human_time(seconds).c_str(), double(out.tokens) / seconds, m.device.c_str());
     return {};
+}
+
+// ---- chat ----------------------------------------------------------------------------------------------------------
+
+struct ChatFlags {
+    Source source;
+    std::string look;    // --template
+    int context = 0;
+    bool json = false;
+    ChatOptions chat;
+    DeviceOptions device;
+    std::vector<std::string> given;
+};
+
+Status chat(ChatFlags o) {
+    Opened m;
+    TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
+        return Room{1, std::min(context, gpu ? 8192 : 512)};
+    }));
+    TRY(has_tokenizer(m));
+    const ChatFiles files = TRY(read_chat_files(m.dir, o.look, m.tokenizer));
+    Result<ChatTemplate> look = ChatTemplate::parse(files.chat_template);
+    if (!look.ok()) return fail(look.status.code, "%s: %s", files.name.c_str(), look.status.message.c_str());
+    const GenerationConfig own = TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
+    ChatOptions& c = o.chat;
+    c.context = o.context ? o.context : std::min(m.g->c.T, 8192);
+    c.ends = files.ends, c.bos = files.bos, c.eos = files.eos;
+    append(c.ends, own.ends);
+    append(c.stop, own.stop);
+    append(c.stop, files.stop);
+    Chat session(*m.g, m.tokenizer, look.take(), c);
+    TRY(session.open());
+    if (isatty(STDIN_FILENO))
+        Progress().note(formatted("%s, %s parameters, a context of %d tokens (%s); /help for help, Ctrl-D ends",
+                                  escape_control(m.dir).c_str(), human_count(double(config_parameters(m.g->c))).c_str(),
+                                  session.options.context, m.device.c_str()));
+    return talk(session, o.json);
 }
 
 // ---- eval -----------------------------------------------------------------------------------------------------------
@@ -248,6 +306,11 @@ Status eval(const EvalOptions& o) {
 }
 
 const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
+FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
+    FlagGroup group{"Choice of tokens (defaults: generation_config.json)", sampling_flags(s)};
+    append(group.rows, more);
+    return group;
+}
 }    // namespace
 
 Command sample_command() {
@@ -267,18 +330,41 @@ Command sample_command() {
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
-        {"Choice of tokens",
-         {{"--temperature", &o->sampling.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
-          {"--top-k", &o->sampling.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
-          {"--top-p", &o->sampling.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
-          {"--min-p", &o->sampling.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-          {"--repetition-penalty", &o->sampling.repetition_penalty, "above 1: tokens seen so far become less likely",
-           0.01, 100},
-          {"--stop", &o->stop, "end a sample before this text"},
-          {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}},
+        choice_of_tokens(o->sampling,
+         {{"--stop", &o->stop, "end a sample before this text"},
+          {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });
+    c.given = &o->given;
     c.run = [o] { return sample(*o); };
+    return c;
+}
+
+Command chat_command() {
+    auto o = std::make_shared<ChatFlags>();
+    Command c{"chat", "Talk with a model that was made for conversations.",
+              "flatgpt chat SmolLM2-135M-Instruct --system \"Answer in one sentence.\""};
+    ChatOptions& chat_options = o->chat;
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--system", &chat_options.system, "what the model is told before the conversation"},
+          {"--tokens", &chat_options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9, {}, false,
+           'n'},
+          {"--context", &o->context, "tokens of the conversation that are kept; 0: the model's context, at most 8192",
+           0, 1 << 24},
+          {"--seed", &chat_options.seed, "the same seed, options and lines give the same answers", 0, 9e18},
+          {"--json", &o->json, "each answer as a JSON message on a line of its own"},
+          {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},
+          {"--template", &o->look, "a file with a chat template (Jinja) instead of the model's, or chatml"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+        choice_of_tokens(chat_options.sampling,
+         {{"--stop", &chat_options.stop, "end an answer before this text"}}),
+        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+    });
+    c.given = &o->given;
+    c.run = [o] { return chat(*o); };
     return c;
 }
 

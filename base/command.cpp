@@ -277,6 +277,8 @@ Result<bool> command_parse(const Command& command, const Strings& args) {
     for (auto& f : command.flags)
         if (f.required && (!std::count(given.begin(), given.end(), &f) || value_text(f).empty()))
             return fail(Exit::usage, "%s is required: %s", f.name.c_str(), f.help.c_str());
+    if (command.given)
+        for (auto f : given) command.given->push_back(f->name);
     if (command.resolved) *command.resolved = command_write_toml(command);
     return true;
 }

@@ -36,6 +36,7 @@ struct Command {
     std::function<Status()> run = {};
     // How the flags were set, filled in before run: TOML of every flag's resolved value.
     std::string* resolved = nullptr;
+    std::vector<std::string>* given = nullptr;    // likewise: the names of the flags that were set
     std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
 };
 
@@ -43,9 +44,11 @@ inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(),
 
 Command train_command();              // train_gpt.cu
 Command sample_command();             // infer.cpp
+Command chat_command();               // infer.cpp
 Command eval_command();               // infer.cpp
 Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
+Command convert_command();            // tools/convert.cpp
 Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
 Command selftest_command();           // tools/selftest/selftest.cpp

@@ -65,16 +65,23 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
 }
 
 Status replace_file(const std::string& path, const std::string& text) {
+    return replace_file(path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); });
+}
+
+Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce) {
     struct stat s;
     if (stat(path.c_str(), &s) == 0 && !S_ISREG(s.st_mode))    // the rename would put a file in a device's place
         return fail(Exit::usage, "%s: expected a new name or a regular file", path.c_str());
     const std::string temporary = path + ".tmp";
+    auto failed = [&] { return fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno)); };
     FILE* f = fopen(temporary.c_str(), "wb");
-    bool written =
-        f && fwrite(text.data(), 1, text.size(), f) == text.size() && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    Status failed = fail(Exit::io, "%s: cannot be written: %s", path.c_str(), strerror(errno));
-    if (f && fclose(f) != 0) written = false;
-    if (written && rename(temporary.c_str(), path.c_str()) == 0) return {};
-    remove(temporary.c_str());
-    return failed;
+    if (!f) return failed();
+    Status status = produce([&](const void* data, int64_t bytes) {
+        return fwrite(data, 1, size_t(bytes), f) == size_t(bytes) ? Status{} : failed();
+    });
+    if (status.ok() && (fflush(f) != 0 || fsync(fileno(f)) != 0)) status = failed();
+    if (fclose(f) != 0 && status.ok()) status = failed();
+    if (status.ok() && rename(temporary.c_str(), path.c_str()) != 0) status = failed();
+    if (!status.ok()) remove(temporary.c_str());
+    return status;
 }

@@ -1,5 +1,6 @@
 // file.h - reading files that may be anything: regular files only, whole reads, errors with name and offset.
 #pragma once
+#include <functional>
 #include <string>
 
 #include "common.h"
@@ -27,3 +28,6 @@ class File {
 Result<std::string> read_file(const std::string& path, int64_t max_bytes);
 // By way of path.tmp, fsync and rename: the old text or the new one, never a part. Exit 2: path is no regular file; 4.
 Status replace_file(const std::string& path, const std::string& text);
+// The same of bytes that come in pieces: `produce` hands each of them to its argument, and may fail.
+typedef std::function<Status(const void* data, int64_t bytes)> FileSink;
+Status replace_file(const std::string& path, const std::function<Status(const FileSink& sink)>& produce);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "gguf.h"
 #include "manifest.h"
 
 namespace fs = std::filesystem;
@@ -138,19 +139,32 @@ Status write_tensors(const Disk& disk, const std::string& dir, const Model& g, s
     return {};
 }
 
+Status write_text(const Disk& disk, const std::string& dir, const char* name, const std::string& text,
+                  std::vector<Sum>& sums) {
+    return write_file(disk, dir, name, &sums,
+                      [&](const Sink& sink) { return sink(text.data(), int64_t(text.size())); });
+}
+
+// What says how to use the weights.
+Status write_texts(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                   std::vector<Sum>& sums) {
+    const Vocabulary& v = tokenizer.vocabulary();
+    const int eos = v.eos >= 0 ? v.eos : tokenizer.end_of_text();
+    TRY(write_text(disk, dir, "config.json", config_json(g.c, eos, v.bos), sums));
+    if (tokenizer.vocab_size() == 0) return {};
+    TRY(write_text(disk, dir, "tokenizer.json", tokenizer.to_json(), sums));
+    return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
+}
+
 // What rank 0 adds when all have written theirs; MANIFEST last.
 Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                   const TrainState& state, std::vector<Sum>& sums) {
-    auto text = [&](const char* name, const std::string& bytes) {
-        return write_file(disk, dir, name, &sums,
-                          [&](const Sink& sink) { return sink(bytes.data(), int64_t(bytes.size())); });
-    };
+    auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
     if (g.plan.ranks > 1) {
         TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
         TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
     }
-    TRY(text("config.json", config_json(g.c, tokenizer.end_of_text())));
-    if (tokenizer.vocab_size()) TRY(text("tokenizer.json", tokenizer.to_json()));
+    TRY(write_texts(disk, dir, g, tokenizer, sums));
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
@@ -224,9 +238,30 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     return {};
 }
 
+Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer, const Disk& disk) {
+    if (exists(dir)) return fail(Exit::usage, "%s: expected a new directory, it is already there", dir.c_str());
+    const std::string temporary = dir + ".tmp";
+    TRY(remove_directory(temporary, disk));
+    TRY(disk_status(temporary, "mkdir", uninterrupted([&] { return disk.mkdir(temporary.c_str()); })));
+    std::vector<Sum> sums;
+    std::vector<TensorSource> weights;
+    checkpoint_tensors(g, Part::weights, "", &weights);
+    auto write = [&]() -> Status {
+        TRY(write_file(disk, temporary, "model.safetensors", &sums,
+                       [&](const Sink& sink) { return safetensors_write(weights, sink); }));
+        TRY(write_texts(disk, temporary, g, tokenizer, sums));
+        TRY(disk_status(temporary, "fsync", uninterrupted([&] { return disk.sync_dir(temporary.c_str()); })));
+        return disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
+    };
+    const Status s = write();
+    if (!s.ok()) (void)remove_directory(temporary, disk);    // the first error is the one to report
+    return s;
+}
+
 // ---- verify and find ------------------------------------------------------------------------------------------------
 
 static Status verify(const std::string& dir, bool weights) {
+    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir))).status;
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
         return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
     for (const Sum& s : TRY(manifest_read(dir))) {
@@ -306,9 +341,7 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
         return errno == ENOENT || errno == ENOTDIR
                    ? no_model(path)
                    : fail(Exit::input, "%s: %s", path.c_str(), strerror(errno));
-    if (!S_ISDIR(there.st_mode))
-        return fail(Exit::input, "%s: expected a directory, a checkpoint or a run, found a file", path.c_str());
-    if (exists(path + "/config.json") || exists(path + "/MANIFEST")) {
+    if (!S_ISDIR(there.st_mode) || exists(path + "/config.json") || exists(path + "/MANIFEST")) {
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());

@@ -1,6 +1,7 @@
-// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole.
+// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a directory is read, a
+// GGUF file (gguf.h) may stand in its place.
 //
-// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, optimizer.safetensors, state.json, MANIFEST}
+// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json, optimizer.safetensors, state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
 // the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
 // nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
@@ -61,6 +62,10 @@ const Disk& real_disk();
 // ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
                         const Disk& disk = real_disk(), Watch* watch = nullptr);
+// The model alone, as Hugging Face has it: model.safetensors, config.json, tokenizer.json, in a new directory. Exit 2:
+// it is there already; 4.
+Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                         const Disk& disk = real_disk());
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
 // the one that the newest of these names as its best_step. It reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
@@ -101,5 +106,7 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
-std::string config_json(const Config& c, int end_of_text);
+std::string config_json(const Config& c, int end_of_text, int bos = -1);
+// The fields of c that its family's class in transformers has no place for.
+std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string state_json(const TrainState& s);

@@ -1,12 +1,11 @@
-// json.cpp - config.json and state.json, both ways. Hostile until checked: every field has a range.
+// json.cpp - state.json, both ways. Hostile until checked: every field has a range.
 #include <cfloat>
-#include <charconv>
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "gguf.h"
 #include "base/file.h"
 #include "files/json.h"
-#include "model/families.h"
 
 namespace {
 using nlohmann::json;
@@ -17,101 +16,7 @@ Result<json> object_parse(std::string_view text, const std::string& name, int ma
     if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
     return j;
 }
-
-// The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
-double shortest(float x) {
-    char text[32];
-    std::to_chars_result end = std::to_chars(text, text + sizeof text, x);
-    double wide = 0;
-    std::from_chars(text, end.ptr, wide);
-    return wide;
-}
 }    // namespace
-
-// ---- config.json ----------------------------------------------------------------------------------------------------
-
-// The model_type of what the family's class in transformers cannot run: "flatgpt-gpt2". transformers then refuses the
-// file instead of running it wrongly. The first checkpoints of that kind have "flatgpt" alone; they are GPT-2's.
-static const char* const OWN_TYPE = "flatgpt";
-static std::string own_type(const Family& family) { return std::string(OWN_TYPE) + "-" + family.type; }
-
-static json field_json(const Config& c, const ConfigRow& row) {
-    if (auto number = std::get_if<float Config::*>(&row.member)) return shortest(c.**number);
-    const int value = int(config_value(c, row));
-    return row.choices.empty() ? json(value) : json(row.choices[size_t(value)][0]);
-}
-
-std::string config_json(const Config& c, int end_of_text) {
-    const Family& family = *c.family;
-    const Config plain = c.plain();
-    ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
-    if (!config_beyond_class(c).empty()) j["architectures"] = json::array(), j["model_type"] = own_type(family);
-    for (const ConfigRow& row : config_rows())
-        if (row.presence != ConfigRow::rare || config_value(c, row) != config_value(plain, row))
-            for (const char* key : row.keys[family.spelling]) j[key] = field_json(c, row);
-    for (const Family::Fixed& f : family.fixed)
-        if (f.written) j[f.key] = json::parse(f.value);
-    for (const char* key : {"bos_token_id", "eos_token_id"}) j[key] = end_of_text >= 0 ? json(end_of_text) : json();
-    j["torch_dtype"] = "float32";
-    return j.dump(2) + "\n";
-}
-
-namespace {
-Result<const Family*> family_parse(const JsonFields& f) {
-    std::string type, known;
-    TRY(f.get("model_type", &type));
-    if (type == OWN_TYPE) return &GPT2;
-    for (const Family* family : families()) {
-        if (type == family->type || type == own_type(*family)) return family;
-        known += (known.empty() ? "" : ", ") + std::string(family->type);
-    }
-    return fail(Exit::input, "%s: model_type: expected %s, each also with \"%s-\" in front, found \"%s\"",
-                f.name.c_str(), known.c_str(), OWN_TYPE, type.c_str());
-}
-
-Status fixed_check(const JsonFields& f, const Family& family) {
-    for (const Family::Fixed& fixed : family.fixed)
-        if (fixed.checked && f.has(fixed.key) && f.object[fixed.key] != json::parse(fixed.value))
-            return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %s", f.name.c_str(), fixed.key,
-                        fixed.value);
-    return {};
-}
-
-Status field_parse(const JsonFields& f, const ConfigRow& row, Config* c) {
-    const char* key = row.keys[c->family->spelling][0];
-    if (!f.has(key) && row.presence != ConfigRow::required) {
-        config_set(*c, row, config_value(c->plain(), row));
-        return {};
-    }
-    if (auto number = std::get_if<float Config::*>(&row.member)) {
-        double value = 0;
-        TRY(f.get(key, &value, row.min, row.max));
-        c->**number = float(value);
-        return {};
-    }
-    int& value = c->*std::get<int Config::*>(row.member);
-    if (row.choices.empty()) return f.get(key, &value, int(row.min), int(row.max));
-    std::string name, known;
-    TRY(f.get(key, &name));
-    for (size_t i = 0; i < row.choices.size(); i++)
-        for (const std::string& choice : row.choices[i]) {
-            if (name == choice) return value = int(i), Status{};
-            known += (known.empty() ? "" : " or ") + choice;
-        }
-    return fail(Exit::input, "%s: %s: expected %s, found \"%s\"", f.name.c_str(), key, known.c_str(), name.c_str());
-}
-}    // namespace
-
-Result<Config> config_parse(std::string_view text, const std::string& name) {
-    const json j = TRY(object_parse(text, name, 16));
-    const JsonFields f{j, name};
-    Config c;
-    c.family = TRY(family_parse(f));
-    TRY(fixed_check(f, *c.family));
-    for (const ConfigRow& row : config_rows()) TRY(field_parse(f, row, &c));
-    if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", name.c_str(), s.message.c_str());
-    return c;
-}
 
 // ---- state.json -----------------------------------------------------------------------------------------------------
 
@@ -214,6 +119,8 @@ Result<TrainState> checkpoint_state(const std::string& dir) {
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    std::string path = dir + "/tokenizer.json";
-    return access(path.c_str(), F_OK) == 0 ? Tokenizer::load(path) : Result<Tokenizer>(Tokenizer());
+    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
+        if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
+    return Tokenizer();
 }

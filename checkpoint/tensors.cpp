@@ -1,7 +1,8 @@
 // tensors.cpp - weights and moments between the model's memory and safetensors files.
 //
-// A tensor in memory is one or more tensors of a file, its pieces (model/families.h), which some families transpose:
-// GPT-2 keeps matrices as (in, out), we as (out, in). Rows that pad the vocabulary exist in memory only, as zeros.
+// A tensor in memory is one or more tensors of a file, its pieces (model/families.h). Some families lay them out in
+// another way: GPT-2 keeps matrices as (in, out), we as (out, in); GPT-NeoX has each head's query, key and value rows
+// together. Rows that pad the vocabulary exist in memory only, as zeros.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #include "checkpoint.h"
+#include "gguf.h"
 #include "manifest.h"
 #include "base/file.h"
 #include "files/json.h"
@@ -19,7 +21,18 @@
 namespace {
 std::vector<int64_t> file_shape(const Tensor& t, const Piece& p) {
     if (t.vector) return {p.rows};
-    return t.transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
+    return t.layout == FileLayout::transposed ? std::vector{t.cols, p.rows} : std::vector{p.rows, t.cols};
+}
+
+// Rows that lie together in a piece of a file and in memory, in the file's order.
+struct Rows { int64_t file, memory, count; };
+std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
+    if (t.layout != FileLayout::by_head) return {{0, p.first, p.rows}};
+    std::vector<Rows> all;
+    for (int h = 0; h < c.NH; h++)
+        for (int part = 0; part < 3; part++)
+            all.push_back({(3 * h + part) * int64_t(c.HS), (int64_t(part) * c.NH + h) * c.HS, c.HS});
+    return all;
 }
 
 std::string shape_text(const std::vector<int64_t>& shape) {
@@ -63,8 +76,14 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
         if (owners[size_t(t.bucket)] != g.plan.rank) continue;
         for (const Piece& p : t.pieces) {
             const int64_t at = t.offset + p.first * t.cols, rows = p.rows, cols = t.cols;
-            auto plain = [&g, part, at](int64_t first, int64_t count, float* out) {
-                g.read(part, at + first, count, out);
+            auto plain = [&g, part, offset = t.offset, cols, order = rows_of(g.c, t, p)](int64_t first, int64_t count,
+                                                                                         float* out) {
+                for (const Rows& r : order) {
+                    const int64_t from = std::max(first, r.file * cols);
+                    const int64_t to = std::min(first + count, (r.file + r.count) * cols);
+                    const int64_t moved = offset + (r.memory - r.file) * cols;
+                    if (from < to) g.read(part, moved + from, to - from, out + from - first);
+                }
             };
             // Asked for in order: the first call brings all of it, the last one lets it go.
             auto turned = [=, &g, host = std::vector<float>()](int64_t first, int64_t count, float* out) mutable {
@@ -78,7 +97,7 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
                 if (first + count == rows * cols) std::vector<float>().swap(host);    // = {} would keep the memory
             };
             TensorSource source{prefix + p.name, TensorType::f32, file_shape(t, p), plain};
-            if (t.transposed) source.fill = turned;
+            if (t.layout == FileLayout::transposed) source.fill = turned;
             sources->push_back(std::move(source));
         }
     }
@@ -93,9 +112,12 @@ struct Weights {
     std::map<std::string, Found> tensors;    // by bare names
 };
 
-// The family's prefix is left out: the Hub's own gpt2 has none.
+// The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
 std::string bare_name(const std::string& name, const Family& family) {
-    return name.starts_with(family.prefix) ? name.substr(strlen(family.prefix)) : name;
+    size_t longest = 0;
+    for (const std::string_view prefix : family.prefixes)
+        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
+    return name.substr(longest);
 }
 
 // The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
@@ -125,10 +147,17 @@ Result<Weights> weights_open(const std::vector<std::string>& paths, const Family
     return w;
 }
 
+// What others' files may hold besides: a copy of wte as the head, and what the family's row names.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
-    if (name == c.family->head) return e.shape == std::vector<int64_t>{c.V, c.C};
-    const std::vector<const char*>& endings = c.family->redundant;
-    return std::any_of(endings.begin(), endings.end(), [&](const char* ending) { return name.ends_with(ending); });
+    auto is_head = [&](const Family::Name& n) {
+        return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
+    };
+    const Family& family = *c.family;
+    if (c.tied && std::any_of(family.names.begin(), family.names.end(), is_head))
+        return e.shape == std::vector<int64_t>{c.V, c.C};
+    return std::any_of(family.redundant.begin(), family.redundant.end(), [&](std::string_view part) {
+        return part.ends_with('*') ? e.name.starts_with(part.substr(0, part.size() - 1)) : e.name.ends_with(part);
+    });
 }
 
 // Every tensor of the model is there in its shape, and nothing else; before any of them is touched.
@@ -210,13 +239,14 @@ struct Loading {
         int64_t most = 0;
         for (const Tensor& t : g.tensors)
             for (const Piece& p : t.pieces)
-                if (t.transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
+                if (t.layout == FileLayout::transposed)
+                    most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
 #pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {
             if (!g.shards.holds(part, t.offset, t.size())) continue;
             for (const Piece& p : t.pieces)
-                if (t.transposed) turned(t, p);
+                if (t.layout == FileLayout::transposed) turned(t, p);
                 else plain(t, p);
         }
         return status;
@@ -239,21 +269,24 @@ struct Loading {
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
         const Found& f = found(p);
-        // Rows that pad the vocabulary follow the last piece.
-        const int64_t held = p.rows * t.cols, end = p.first + p.rows == t.file_rows ? t.rows : p.first + p.rows;
-        const int64_t all = (end - p.first) * t.cols, at = t.offset + p.first * t.cols;
         std::vector<char> bytes(size_t(4 * PIECE));
         std::vector<float> floats(static_cast<size_t>(PIECE));
+        for (const Rows& rows : rows_of(g.c, t, p)) {
+            // Rows that pad the vocabulary follow the last piece.
+            const int64_t held = rows.count * t.cols, end = rows.memory + rows.count;
+            const int64_t all = ((end == t.file_rows ? t.rows : end) - rows.memory) * t.cols;
+            const int64_t at = t.offset + rows.memory * t.cols, from = rows.file * t.cols;
 #pragma omp for schedule(dynamic) nowait
-        for (int64_t first = 0; first < all; first += PIECE) {
-            const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
-            if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);
-            if (there > 0) {
-                const bool ready = f.entry->type == TensorType::f32;
-                read(f, first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
-                if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
+            for (int64_t first = 0; first < all; first += PIECE) {
+                const int64_t count = std::min(PIECE, all - first), there = std::min(count, held - first);
+                if (there < count) std::fill(floats.begin(), floats.end(), 0.0f);
+                if (there > 0) {
+                    const bool ready = f.entry->type == TensorType::f32;
+                    read(f, from + first, there, ready ? reinterpret_cast<char*>(floats.data()) : bytes.data());
+                    if (!ready) SafetensorsFile::convert(f.entry->type, bytes.data(), there, floats.data());
+                }
+                g.write(part, at + first, count, floats.data());
             }
-            g.write(part, at + first, count, floats.data());
         }
     }
     void turned(const Tensor& t, const Piece& p) {
@@ -286,6 +319,7 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
 }
 
 Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
+    if (is_file(dir)) return gguf_weights(TRY(GgufFile::open(dir)), g);
     const std::vector<std::string> paths = TRY(tensor_files(dir, "model"));
     const Weights w = TRY(weights_open(paths, *g.c.family));
     TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
@@ -312,6 +346,7 @@ Status checkpoint_optimizer(const std::string& dir, Model& g) {
 }
 
 Result<Config> checkpoint_config(const std::string& dir) {
+    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir)));
     const std::string path = dir + "/config.json";
     const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
     // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)

@@ -2,8 +2,8 @@
 """PyTorch on the same machine, for side-by-side figures: the attention products and a training step of GPT-2.
 
 usage: dev/compare_torch.py [--batch 32] [--seq-len 1024] [--steps 20] [--device cuda] [--attention-only]
-       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3] [--threads 2] [--no-compile]
-One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated. On the CPU four
+       dev/compare_torch.py --device cpu [--rounds 3] [--models 0,1,2,3,4,5] [--threads 2] [--no-compile]
+One JSON object a line: {"what": ..., "ms": median, ...}. Random inputs, device events, inputs rotated. On the CPU six
 models, fp32 and bf16, eager and compiled, in turns with `flatgpt bench` (./flatgpt, or FLATGPT): tokens/s of the best
 step of each round, medians over the rounds, and flatgpt's over PyTorch's.
 """
@@ -109,6 +109,54 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
 
 
+class LlamaBlock(nn.Module):
+    def __init__(self, channels, heads, ffn):
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.RMSNorm(channels, eps=1e-5), nn.RMSNorm(channels, eps=1e-5)
+        self.qkv = nn.Linear(channels, 3 * channels, bias=False)
+        self.proj = nn.Linear(channels, channels, bias=False)
+        self.gate_up = nn.Linear(channels, 2 * ffn, bias=False)
+        self.down = nn.Linear(ffn, channels, bias=False)
+
+    def forward(self, x, cos, sin):
+        def turned(y):
+            u, v = y.chunk(2, dim=-1)
+            return torch.cat((u * cos - v * sin, v * cos + u * sin), dim=-1)
+
+        B, T, C = x.shape
+        q, k, v = (p.view(B, T, self.heads, C // self.heads).transpose(1, 2)
+                   for p in self.qkv(self.norm1(x)).split(C, dim=2))
+        y = F.scaled_dot_product_attention(turned(q), turned(k), v, is_causal=True)
+        x = x + self.proj(y.transpose(1, 2).reshape(B, T, C))
+        gate, up = self.gate_up(self.norm2(x)).chunk(2, dim=-1)
+        return x + self.down(F.silu(gate) * up)
+
+
+class Llama(nn.Module):
+    """flatgpt's llama:dN: ffn 8/3 C in multiples of 32, head and embeddings apart."""
+
+    def __init__(self, vocabulary, context, layers, heads, channels):
+        super().__init__()
+        self.embeddings = nn.Embedding(vocabulary, channels)
+        ffn = -(-8 * channels // 3 // 32) * 32
+        self.blocks = nn.ModuleList(LlamaBlock(channels, heads, ffn) for _ in range(layers))
+        self.norm = nn.RMSNorm(channels, eps=1e-5)
+        self.head = nn.Linear(channels, vocabulary, bias=False)
+        frequencies = 1e4 ** (-torch.arange(0, channels // heads, 2) / (channels // heads))
+        angles = torch.arange(context)[:, None] * frequencies
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+
+    def forward(self, tokens, targets):
+        x = self.embeddings(tokens)
+        T = tokens.shape[1]
+        for block in self.blocks:
+            x = block(x, self.cos[:T].to(x.dtype), self.sin[:T].to(x.dtype))
+        logits = self.head(self.norm(x))
+        return F.cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+
+
 def training(args):
     torch.set_float32_matmul_precision("high")
     B, T = args.batch, args.seq_len
@@ -141,16 +189,20 @@ def training(args):
         torch.compiler.reset()
 
 
-# Name, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch, sequence.
-CPU_MODELS = [("GPT-2 124M, B=4 T=256", 12, 12, 768, 50257, 50304, 4, 256),
-              ("GPT-2 124M, B=1 T=1024", 12, 12, 768, 50257, 50304, 1, 1024),
-              ("6 layers, 6 heads, C=384, T=256, B=12, V=65", 6, 6, 384, 65, 65, 12, 256),
-              ("4 layers, 4 heads, C=128, T=64, B=12, V=65", 4, 4, 128, 65, 65, 12, 64)]
+# Name, family, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch, sequence.
+CPU_MODELS = [("GPT-2 124M, B=4 T=256", "gpt2", 12, 12, 768, 50257, 50304, 4, 256),
+              ("GPT-2 124M, B=1 T=1024", "gpt2", 12, 12, 768, 50257, 50304, 1, 1024),
+              ("6 layers, 6 heads, C=384, T=256, B=12, V=65", "gpt2", 6, 6, 384, 65, 65, 12, 256),
+              ("4 layers, 4 heads, C=128, T=64, B=12, V=65", "gpt2", 4, 4, 128, 65, 65, 12, 64),
+              ("Llama d12, B=4 T=256", "llama", 12, 12, 768, 50257, 50304, 4, 256),
+              ("Llama d6, T=256, B=12, V=65", "llama", 6, 6, 384, 65, 65, 12, 256)]
+TWINS = {"gpt2": Gpt, "llama": Llama}
 
 
-def flatgpt_speed(layers, heads, channels, vocabulary, B, T, dtype, threads):
+def flatgpt_speed(family, layers, heads, channels, vocabulary, B, T, dtype, threads):
     command = [os.environ.get("FLATGPT", "./flatgpt"), "bench", "--filter", "training", "--json", "--device", "cpu",
-               "--layers", str(layers), "--heads", str(heads), "--channels", str(channels), "--vocab", str(vocabulary),
+               "--model", f"{family}:d{layers}", "--layers", str(layers), "--heads", str(heads),
+               "--channels", str(channels), "--vocab", str(vocabulary),
                "--batch", str(B), "--seq-len", str(T), "--dtype", dtype, "--threads", str(threads)]
     for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
         row = json.loads(line)
@@ -159,9 +211,9 @@ def flatgpt_speed(layers, heads, channels, vocabulary, B, T, dtype, threads):
     raise RuntimeError("flatgpt bench printed no training step")
 
 
-def torch_stepper(layers, heads, channels, vocabulary, B, T, dtype, compiled):
+def torch_stepper(family, layers, heads, channels, vocabulary, B, T, dtype, compiled):
     torch.manual_seed(1)
-    model = Gpt(vocabulary, T, layers, heads, channels)
+    model = TWINS[family](vocabulary, T, layers, heads, channels)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
     run = torch.compile(model) if compiled else model
     tokens = torch.randint(0, min(vocabulary, 50257), (4, B, T + 1))
@@ -184,17 +236,18 @@ def torch_stepper(layers, heads, channels, vocabulary, B, T, dtype, compiled):
 def on_cpu(args):
     torch.set_num_threads(args.threads)
     for m in (int(i) for i in args.models.split(",")):
-        name, layers, heads, channels, ours, padded, B, T = CPU_MODELS[m]
+        name, family, layers, heads, channels, ours, padded, B, T = CPU_MODELS[m]
         for dtype in ("fp32", "bf16"):
-            steppers = {"eager": torch_stepper(layers, heads, channels, padded, B, T, dtype, False)}
+            steppers = {"eager": torch_stepper(family, layers, heads, channels, padded, B, T, dtype, False)}
             if not args.no_compile:
-                steppers["compiled"] = torch_stepper(layers, heads, channels, padded, B, T, dtype, True)
+                steppers["compiled"] = torch_stepper(family, layers, heads, channels, padded, B, T, dtype, True)
             for step in steppers.values():
                 for _ in range(3):
                     step()
             speeds = {who: [] for who in ("flatgpt", *steppers)}
             for _ in range(args.rounds):
-                speeds["flatgpt"].append(flatgpt_speed(layers, heads, channels, ours, B, T, dtype, args.threads))
+                ours_now = flatgpt_speed(family, layers, heads, channels, ours, B, T, dtype, args.threads)
+                speeds["flatgpt"].append(ours_now)
                 for who, step in steppers.items():
                     best = 1e9
                     until = time.perf_counter() + 4
@@ -217,7 +270,7 @@ if __name__ == "__main__":
     p.add_argument("--device", default="cuda")
     p.add_argument("--attention-only", action="store_true")
     p.add_argument("--rounds", type=int, default=3)
-    p.add_argument("--models", default="0,1,2,3")
+    p.add_argument("--models", default="0,1,2,3,4,5")
     p.add_argument("--threads", type=int, default=os.cpu_count())
     p.add_argument("--no-compile", action="store_true")
     options = p.parse_args()

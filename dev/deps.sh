@@ -18,6 +18,7 @@ need CLI/CLI.hpp libcli11-dev
 need doctest/doctest.h doctest-dev
 need nlohmann/json.hpp nlohmann-json3-dev
 need pcre2.h libpcre2-dev
+need utf8proc.h libutf8proc-dev
 need zlib.h zlib1g-dev
 need zstd.h libzstd-dev
 for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done
@@ -27,6 +28,7 @@ without() {
         libdnnl-dev) echo "bf16 without AMX on CPUs that have it" ;;
         libopenmpi-dev) echo "no ranks on CPUs" ;;
         openmpi-bin) echo "ranks under mpirun are not tested" ;;
+        libedit2) echo "no editing of lines in flatgpt chat" ;;
         iproute2) echo "ranks on machines apart are not tested" ;;
     esac
 }
@@ -34,6 +36,7 @@ has dnnl.hpp || has oneapi/dnnl/dnnl.hpp || may="$may libdnnl-dev"
 has_mpi || may="$may libopenmpi-dev"
 command -v mpirun >/dev/null || may="$may openmpi-bin"
 command -v ip >/dev/null || may="$may iproute2"
+ls /usr/lib/*/libedit.so.2 /usr/lib*/libedit.so.2 2>/dev/null | grep -q . || may="$may libedit2"
 tried=build/deps-tried    # optional packages are asked for once; `make deps` asks again
 [ -z "$want" ] && [ -n "$quiet" ] && [ "$(cat $tried 2>/dev/null)" = "$may" ] && may=
 [ -z "$want$may" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }

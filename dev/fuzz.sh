@@ -28,7 +28,9 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/json.cpp infer/template*.cpp gpt.cpp model/{memory,shards,config,families,tensors}.cpp; do
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp gpt.cpp \
+    infer/{messages,model_files,template*}.cpp model/{memory,shards,config,families*,tensors,rope}.cpp)
+for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
@@ -39,8 +41,12 @@ seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
 shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
+seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
+printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
+printf '{"chat_template": [{"name": "default", "template": "a"}], "bos_token": {"content": "b"}}' >$out/sample && seed chat $out/sample 2
+printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 3
 seed state test/golden/checkpoint_1/state.json 1
 for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
@@ -55,7 +61,7 @@ for t in "${targets[@]}"; do
     objects=("${library[@]}")
     mkdir -p $out/"$t"
     if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
-            -lpcre2-8 -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
+            -lpcre2-8 -lutf8proc -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
         $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
             -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
         passed=$((passed + 1))

@@ -13,21 +13,61 @@ export EXTRA='-g0 -Wl,-s'    # small binaries link faster
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 cd "$(dirname "$0")/.."
 rows='
-gpt.cpp ;; s/op.gelu_backward(dwide, dwide, t.fch/op.gelu_backward(dwide, dwide, t.fcg/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.layernorm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
-gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dx, t.atty/op.linear_backward(dt, d.projw, d.projb, dx, t.ln1/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.activation_backward(dwide, dactivated, t.fch/op.activation_backward(dwide, dactivated, t.fcg/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
+gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dy, t.atty/op.linear_backward(dt, d.projw, d.projb, dy, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
-gpt.cpp ;; s/    op.gelu_forward(t.fcg, t.fch, int64_t(B) \* S \* c.F);// ;; gpt: what the backward*
+gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; kinds: what the backward*
+gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
+gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
+model/config.h ;; s/(l + !global_first) % global_every == 0/(l + global_first) % global_every == 0/ ;; families: *
+model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
+model/rope.cpp ;; s/rope_local_thetamodel/rope.cpp ;; s/return 1 - std::clamp/return std::clamp/ ;; families: logits*
+model/rope.cpp ;; s/std::max(std::floor(pair_turning(c.rope_high/std::max(std::floor(pair_turning(c.rope_low/ ;; families: logits*
+model/rope.cpp ;; s/(turns - c.rope_low)/(turns - c.rope_high)/ ;; families: logits*
+model/rope.cpp ;; s/const double magnitude = !yarn /const double magnitude = yarn / ;; families: logits*
+model/rope.cpp ;; s/1 + 0.1 \* std::log/1 + 0.2 * std::log/ ;; families: logits*
+model/rope.cpp ;; s/c.windowed(l) \&\& c.rope_local_theta > 0/c.rope_local_theta > 0/ ;; families: logits*
+model/families.cpp ;; s/if (family->sized) family->sized(c);// ;; families: logits*
+model/tensors.cpp ;; s/if (c.NKV != c.NH \&\& t.layout == FileLayout::by_head)/if (t.layout == FileLayout::by_head)/ ;; families: logits*
+checkpoint/tensors.cpp ;; s/(3 \* h + part) \* int64_t(c.HS), (int64_t(part) \* c.NH + h)/(int64_t(part) * c.NH + h) * int64_t(c.HS), (3 * h + part)/ ;; families: logits*
+checkpoint/tensors.cpp ;; s/moved = offset + (r.memory - r.file) \* cols/moved = offset/ ;; families: what is written*
+checkpoint/config_json.cpp ;; s/case ConfigKey::inverse: return 1 \/ x;/case ConfigKey::inverse: return x;/ ;; families: logits*
+checkpoint/config_json.cpp ;; s/if (form == ConfigKey::any_gelu .*// ;; family config: a key that*
+checkpoint/config_json.cpp ;; s/if (there \&\& k.form == ConfigKey::or_none)/if (false)/ ;; family config: a key that*
+checkpoint/config_layers.cpp ;; s/else given = scaling;/else scaling.empty();/ ;; family config: rotation*
+checkpoint/config_layers.cpp ;; s/(one \* grown + 1) \/ (all/(all * grown + 1) \/ (all/ ;; family config: rotation*
+checkpoint/config_layers.cpp ;; s/(l + !first) % n == 0/(l + 1) % n == 0/ ;; families: logits*
+checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_every;/ ;; family config: what a class cannot*
+train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
+/rope_theta/g ;; families: *
+infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
+infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
+infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
+infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
+infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
-layers/reference.cpp ;; s/+= r \* (w\[c\] \* dyn\[c\] - g_mean/= r * (w[c] * dyn[c] - g_mean/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
-layers/reference.cpp ;; s/- delta) \* scale;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/- delta) \* slope;/- delta);/ ;; gpt: gradients of all*
+layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; kinds: gradients of every kind*
 layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
-layers/attention/backward.cpp ;; s/ + at) - delta\[i\]);/ + at));/ ;; attention: lengths*
+layers/attention/backward.cpp ;; s/ + at) - delta\[i\];/ + at);/ ;; attention: lengths*
 layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: lengths*
 layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
@@ -42,30 +82,78 @@ layers/adamw.cpp ;; s/step_of(master + at);/;/ ;; adamw: *
 layers/simd/vec.h ;; s/0x7fff + (u >> 16 \& 1)) >> 16;/0x8000) >> 16;/ ;; casts:*
 layers/linear.cpp ;; s/if (dpre_sum) column_sums/column_sums/ ;; linear: with GELU*
 layers/gemv.cpp ;; s/rounded_bf16(at.get(x + i))/at.get(x + i)/ ;; cpu: products with bf16*
-layers/norm.cpp ;; s/(g - g_mean - xhat \* gx_mean)/(g - g_mean)/ ;; layernorm: against*
-layers/norm.cpp ;; s/for (int p = 1; p < parts; p++)/for (int p = 2; p < parts; p++)/ ;; layernorm: against*
-layers/lm_head.cpp ;; s/e\[target\] -= scale;/e[target] -= 1;/ ;; cross entropy: *
+layers/norm.cpp ;; s/g - g_mean) - xhat \* gx_mean)/g - g_mean))/ ;; norm: against*
+layers/norm.cpp ;; s/(rms ? g : g - g_mean)/g/ ;; norm: against*
+layers/norm.cpp ;; s/at.get(w + c) + plus/at.get(w + c)/ ;; norm: with and*
+layers/norm.cpp ;; s/if (bias) at.put/if (false) at.put/ ;; norm: against*
+layers/rope.cpp ;; s/back ? -at.get(sines + i)/back ? at.get(sines + i)/ ;; rope: against*
+layers/rope.cpp ;; s/v \* c + u0 \* s;/v * c + u * s;/ ;; rope: against*
+layers/rope.cpp ;; s/int64_t(first + n % S) \* t.dims/int64_t(n % S) * t.dims/ ;; rope: against*
+layers/rope.cpp ;; s/ - xhat \* gx_mean));/));/ ;; rope: against*
+layers/rope.cpp ;; s/gx_sum += dc \* (at.get(w + c) + t.plus)/gx_sum += dc * at.get(w + c)/ ;; rope: against*
+layers/rope.cpp ;; s/partial + q.size, parts, width, k.size/partial, parts, width, k.size/ ;; rope: against*
+layers/rope.cpp ;; s/const int n = least(2 \* (half - int(i)), 2 \* VW);/const int n = 2 * VW;/ ;; rope: *
+layers/simd/activation.h ;; s/n.phi + n.x \* n.density/n.phi/ ;; activation: as exact*
+layers/simd/activation.h ;; s/g.s + x \* g.slope/g.s + g.slope/ ;; activation: as exact*
+layers/simd/activation.h ;; s/return {r \* r, 2 \* r};/return {r * r, r};/ ;; activation: as exact*
+layers/ffn.cpp ;; s/g \* at.get(up + i) \* c.slope/g * c.slope/ ;; activation: gated*
+layers/ffn.cpp ;; s/at.put(d_up + i, g \* c.y)/at.put(d_up + i, g * c.slope)/ ;; activation: gated*
+layers/attention/backward.cpp ;; s/ \* d \* score.dz;/ * d;/ ;; attention: a scale*
+layers/attention/tiles.h ;; s/return {t \* cap + bias, 1 - t \* t};/return {t * cap + bias, 1 - t};/ ;; attention: a scale*
+layers/attention/tiles.h ;; s/to_key, vf) \* slope;/to_key, vf) * -slope;/ ;; attention: a scale*
+layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ ;; attention cached: a scale*
+layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
+layers/lm_head.cpp ;; s/: scale \* of_target.slope\[0\];/: scale;/ ;; cross entropy: scaled*
+layers/simd/tanh.h ;; s/ + (power - 1);/ + power;/ ;; cross entropy: scaled*
+layers/simd/vec.h ;; s/for (int j = 1; j < parts; j++)/for (int j = 2; j < parts; j++)/ ;; norm: against*
+layers/lm_head.cpp ;; s/e\[target\] -= plain ? scale/e[target] -= plain ? 1/ ;; cross entropy: *
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *
-layers/ffn.cpp ;; s/ \* gelu_slope(/ * gelu(/ ;; gelu: as exact*
+layers/ffn.cpp ;; s/(at.get(x + from + i)).slope/(at.get(x + from + i)).y/ ;; activation: as exact*
 layers/embedding.cpp ;; s/at.put(p + c, at.get(p + c) + at.get(d + c));/at.put(p + c, at.get(d + c));/ ;; embedding: *
 layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
 layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *
 layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cross entropy: *
 layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cross entropy: *
+layers/lm_head.cu ;; s/z.scale \* (1 - part \* part)/z.scale/ ;; cross entropy: scaled*
+layers/lm_head.cu ;; s/ \* scale \* shape.slope(logit)/ * scale/ ;; cross entropy: scaled*
+layers/softcap.cuh ;; s/x < 0 ? -t : t/t/ ;; cross entropy: scaled*
 layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy: *
-layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; layernorm: many*
-layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; layernorm: against*
-layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; layernorm: *
-layers/gelu.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; gelu: against*
+layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; norm: many*
+layers/norm.cu ;; s/(g - centred \* slope)/g/ ;; norm: against*
+layers/norm.cu ;; s/xn\[k\]\[i\] \* r \* factor/xn[k][i] * factor/ ;; norm: against*
+layers/norm.cu ;; s/if (!w) norm.plus = 1;// ;; norm: with and without*
+layers/norm.cu ;; s/is_rms<K>(norm) ? 0 : __shfl_sync/__shfl_sync/ ;; norm: with and without*
+layers/parts.cuh ;; s/for (int i = 1; i < 32; i++)/for (int i = 2; i < 32; i++)/ ;; norm: against*
+layers/rope.cu ;; s/v0 \* cos\[i\] + u0 \* sin\[i\]/v0 * cos[i] - u0 * sin[i]/ ;; rope: against*
+layers/rope.cu ;; s/c.sine = -1;/c.sine = 1;/ ;; rope: against*
+layers/rope.cu ;; s/ - xs.x\[i\] \* slope// ;; rope: against*
+layers/rope.cu ;; s/__syncthreads();    \/\/ all have been written// ;; rope: *
+layers/rope.cu ;; s/if (y != x) c.copied += h.NKV;// ;; rope: values are*
+layers/rope.cu ;; s/(n == blockIdx.x ? 0 : sum) +/sum +/ ;; rope: many*
+layers/rope.cu ;; s/head - h.NH : head) \* h.HS/0 : head) * h.HS/ ;; rope: against*
+layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; norm: *
+layers/activation.cuh ;; s/z < 0 ? a \* r : r/r/ ;; activation: against*
+layers/activation.cuh ;; s/phi + x \* 0.3989422804f/phi + x * 0.3889422804f/ ;; activation: as exact*
+layers/activation.cuh ;; s/2 \* positive}/positive}/ ;; activation: as exact*
+layers/ffn.cu ;; s/u\[k\]\[j\] \* a.slope/a.slope/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
+layers/attention/plain.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
+layers/attention/plain.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
 layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
 layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
 layers/attention/sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) value \*= c.scores.steepness(x);// ;; attention sm80: soft caps*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) lse += slope \* distance.at(m, n, e);// ;; attention sm80: soft caps*
+layers/attention/sm80.cu ;; s/scale = SHAPED ? 1 :/scale =/ ;; attention sm80: soft caps*
 layers/attention/sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
 layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
@@ -76,6 +164,9 @@ layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda l
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/S\[i\] \* steepness \*/S[i] */ ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/p.head(int(step) \/ p.tiles)/p.head(0)/ ;; attention sm90: soft caps*
 layers/attention/sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention/sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: against*
@@ -103,6 +194,7 @@ layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *one
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
 layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
+layers/scratch.h ;; s/return rope_scratch(c.rows, c.heads, c.turn)/return 0/ ;; model on cuda: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
 layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
@@ -125,6 +217,17 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+layers/quantised.cpp ;; s/s % 4\] >> s \/ 4 \* 2/s % 4] >> s \/ 4/ ;; quantised: each format*
+layers/quantised.cpp ;; s/p\[4 + j\] >> 6 << 4/p[4 + j] >> 6 << 3/ ;; quantised: each format*
+layers/quantised.cpp ;; s/- 4 + 4 \* third/+ 4 * third/ ;; quantised: each format*
+layers/quantised.cpp ;; s/q\[16 + j\] = quads\[j\] >> 4 | int(high >> (16 + j)/q[16 + j] = quads[j] >> 4 | int(high >> (15 + j)/ ;; quantised: each format*
+layers/quantise.cpp ;; s/if (error < best_error) best_error = error, best = line;/best = line;/ ;; quantised: the error*
+layers/quantise.cpp ;; s/step <= 10/step <= 0/ ;; quantised: the error*
+layers/quantise.cpp ;; s/if (below) low = std::min(low, 0.0f);// ;; quantised: odd*
+layers/quantise.cpp ;; s/(offset >> 4 << 6)/(offset >> 4 << 5)/ ;; quantised: the error*
+base/half.h ;; s/0xFFF + (bits >> 13 \& 1)/0x1000/ ;; half: every*
+files/gguf.cpp ;; s/t.bytes > room - t.at/t.bytes > room/ ;; gguf: crafted*
+files/gguf.cpp ;; s/if (t.at < end) return/if (false) return/ ;; gguf: crafted*
 files/crc.cpp ;; s/square = ONE >> 8;/square = ONE >> 7;/ ;; crc32c: the instruction*
 files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: includes*
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
@@ -132,18 +235,17 @@ checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start:
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
-checkpoint/json.cpp ;; s/if (!config_beyond_class(c).empty()) j\["archi.*// ;; config: what GPT-2 has not*
+checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
-model/config.cpp ;; s/return std::count(c.family->lacks.*/return row->presence != ConfigRow::rare;/ ;; config: a field that the family*
 model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
-gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
+gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
 '
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/half.h"
 #include "json.h"
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so is all our reading");
@@ -66,13 +67,6 @@ Status metadata_check(const json& j, const std::string& name) {
     bool strings = j.is_object() && std::all_of(j.begin(), j.end(), [](const json& v) { return v.is_string(); });
     if (!strings) return fail(Exit::input, "%s: __metadata__: expected an object of strings", name.c_str());
     return {};
-}
-
-// Without a branch, so that loops are vectorised: the product moves the exponent, of the smallest numbers too, exactly.
-float half_to_float(uint16_t h) {
-    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7FFF) << 13;
-    const uint32_t finite = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) * 0x1p112f);
-    return std::bit_cast<float>(sign | (rest >= 31u << 23 ? rest | 0x7F800000u : finite));
 }
 
 // Round to nearest even; a NaN stays one.

@@ -83,42 +83,38 @@ int sample_token(const float* logits, int V, const Sampling& s, const std::vecto
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
+// Takes the text up to `end` as final and hands out its new part.
+bool StreamedText::give(size_t end, const TextOut& out) {
+    std::string_view fresh = std::string_view(text).substr(given, end - given);
+    given = end;
+    return fresh.empty() || !out || out(fresh);
+}
+bool StreamedText::append(const std::string& piece, const std::vector<std::string>& stop, const TextOut& out) {
+    text += piece;
+    size_t end = std::string::npos, hold = 0;
+    for (const std::string& s : stop)
+        if (!s.empty()) end = std::min(end, text.find(s, given));
+    if (end != std::string::npos) {
+        text.resize(end);
+        stopped = true;
+        return give(end, out);
+    }
+    for (const std::string& s : stop)
+        for (size_t n = std::min(s.size(), text.size() - given + 1); n-- > hold + 1;)
+            if (text.compare(text.size() - n, n, s, 0, n) == 0) {
+                hold = n;
+                break;
+            }
+    return give(text.size() - hold, out);
+}
+bool StreamedText::push(std::string_view bytes, const std::vector<std::string>& stop, const TextOut& out) {
+    return append(decoder.push(bytes), stop, out);
+}
+bool StreamedText::finish(const std::vector<std::string>& stop, const TextOut& out) {
+    return stopped || (append(decoder.finish(), stop, out) && give(text.size(), out));
+}
+
 namespace {
-// One sequence's tokens and its text. Text is held back while it may still become a stop string.
-struct Sequence {
-    std::vector<int> tokens;
-    std::string text;
-    size_t given = 0;
-    bool done = false;
-    StreamDecoder decoder;
-
-    // Takes the text up to `end` as final and hands out its new part.
-    bool give(size_t end, int index, const Generation& what) {
-        std::string_view fresh = std::string_view(text).substr(given, end - given);
-        given = end;
-        return fresh.empty() || !what.text || what.text(index, fresh);
-    }
-    // Appends text; ends at a stop string; holds back a tail that a stop string could begin with.
-    bool append(const std::string& piece, int index, const Generation& what) {
-        text += piece;
-        size_t end = std::string::npos, hold = 0;
-        for (const std::string& stop : what.stop)
-            if (!stop.empty()) end = std::min(end, text.find(stop, given));
-        if (end != std::string::npos) {
-            text.resize(end);
-            done = true;
-            return give(end, index, what);
-        }
-        for (const std::string& stop : what.stop)
-            for (size_t n = std::min(stop.size(), text.size() - given + 1); n-- > hold + 1;)
-                if (text.compare(text.size() - n, n, stop, 0, n) == 0) {
-                    hold = n;
-                    break;
-                }
-        return give(text.size() - hold, index, what);
-    }
-};
-
 // Feeds n tokens of each of the cache's sequences, rows (B,n), in pieces that the activations can hold.
 void feed(Model& g, Cache& cache, const std::vector<int>& rows, int n, float* logits) {
     const int B = cache.B, most = std::max(1, int(int64_t(g.plan.B) * g.plan.S / B));
@@ -130,6 +126,14 @@ void feed(Model& g, Cache& cache, const std::vector<int>& rows, int n, float* lo
         g.extend(cache, piece.data(), len);
         if (s + len == n) g.logits(logits);
     }
+}
+// The prompt's last tokens that the context holds.
+std::vector<int> last_of(const Generation& what, int maxT) {
+    if (int(what.prompt.size()) <= maxT) return what.prompt;
+    if (what.note)
+        what.note("the prompt has " + std::to_string(what.prompt.size()) + " tokens, the context " +
+                  std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
+    return {what.prompt.end() - maxT, what.prompt.end()};
 }
 }    // namespace
 
@@ -144,13 +148,7 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
     CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.plan.B) * g.plan.S, "num=%d", num);
     const int full = std::max(1, maxT / 2);                     // what is kept when the context is full
     const int choices = std::min(V, tokenizer.vocab_size());    // a model may have more tokens than its tokenizer
-    std::vector<int> prompt = what.prompt;
-    if (int(prompt.size()) > maxT) {
-        prompt.erase(prompt.begin(), prompt.end() - maxT);
-        if (what.note)
-            what.note("the prompt has " + std::to_string(what.prompt.size()) + " tokens, the context " +
-                      std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
-    }
+    const std::vector<int> prompt = last_of(what, maxT);
     Cache one, all;
     const int room = int(std::min<int64_t>(maxT, int64_t(prompt.size()) + what.tokens));    // positions of the cache
     TRY(g.cache_allocate(one, 1, room));
@@ -163,8 +161,15 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
     }
     Cache& cache = num > 1 ? all : one;
 
-    std::vector<Sequence> sequences(static_cast<size_t>(num));
-    for (Sequence& s : sequences) s.tokens = prompt;
+    struct Sequence {
+        std::vector<int> tokens;
+        StreamedText text = {};
+        bool done = false;
+        TextOut out = {};
+    };
+    std::vector<Sequence> sequences(static_cast<size_t>(num), {prompt});
+    for (int b = 0; what.text && b < num; b++)
+        sequences[size_t(b)].out = [&what, b](std::string_view text) { return what.text(b, text); };
     Generated out;
     std::vector<int> next(static_cast<size_t>(num));
     bool slid = false;
@@ -180,9 +185,11 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             s.tokens.push_back(id);
             if (s.done) continue;
             out.tokens++;
-            s.done = what.end_of_text && id == tokenizer.end_of_text();
-            if (!s.append(s.done ? s.decoder.finish() : s.decoder.push(tokenizer.token(id)), b, what))
+            const bool end = (what.end_of_text && (id == tokenizer.end_of_text() || id == tokenizer.vocabulary().eos)) ||
+                             std::find(what.ends.begin(), what.ends.end(), id) != what.ends.end();
+            if (!(end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out)))
                 return fail(Exit::io, "the output was closed");
+            s.done = end || s.text.stopped;
             any |= !s.done;
         }
         if (!any || place + 1 == what.tokens) break;
@@ -199,11 +206,9 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             feed(g, cache, next, 1, logits.data());
         }
     }
-    for (int b = 0; b < num; b++) {
-        Sequence& s = sequences[size_t(b)];
-        if (!s.done && !s.append(s.decoder.finish(), b, what)) return fail(Exit::io, "the output was closed");
-        if (!s.give(s.text.size(), b, what)) return fail(Exit::io, "the output was closed");
-        out.texts.push_back(s.text);
+    for (Sequence& s : sequences) {
+        if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
+        out.texts.push_back(s.text.text);
     }
     return out;
 }

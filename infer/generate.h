@@ -23,14 +23,32 @@ struct Sampling {
 int sample_token(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, uint64_t sequence,
                  uint64_t place);
 
+using TextOut = std::function<bool(std::string_view)>;    // takes text; false: nobody reads it any more
+// A sequence's text as its tokens come: whole UTF-8 characters, U+FFFD for one that the last token left unfinished, cut
+// before the first stop string. What may yet become a stop string is held back.
+struct StreamedText {
+    std::string text;        // so far
+    bool stopped = false;    // at a stop string
+    // Each hands what is new and certain to `out`, which may be empty. False: out said so.
+    bool push(std::string_view bytes, const std::vector<std::string>& stop, const TextOut& out);
+    bool finish(const std::vector<std::string>& stop, const TextOut& out);    // no more tokens
+
+  private:
+    bool append(const std::string& piece, const std::vector<std::string>& stop, const TextOut& out);
+    bool give(size_t end, const TextOut& out);
+    size_t given = 0;
+    StreamDecoder decoder;
+};
+
 struct Generation {
     std::vector<int> prompt = {};    // at least one token
     int num = 1, tokens = 200;       // sequences; most new tokens of each
     Sampling sampling;
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
     bool end_of_text = true;               // ... and at <|endoftext|>
+    std::vector<int> ends = {};            // ... and at these tokens
     std::function<bool(int sequence, std::string_view text)> text =
-        {};    // whole UTF-8 characters, U+FFFD for one that the last token left unfinished; false: stop everything
+        {};    // as in StreamedText; false: stop everything
     std::function<void(const std::string&)> note = {};    // takes notes for the user
 };
 struct Generated {

@@ -185,6 +185,8 @@ void cpu_scratch_release() {
     scratch = {};
 }
 
+float cpu_alibi_slope(int head, int NH) { return float(alibi_slope(head, NH)); }
+
 void cpu_set_threads(int threads) { omp_set_num_threads(threads > 0 ? threads : usable_cores()); }
 int cpu_threads() { return omp_get_max_threads(); }
 

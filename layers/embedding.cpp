@@ -1,5 +1,5 @@
-// embedding.cpp - rows of wte and wpe, added; backward: scattered back. Bound by memory: forward moves 12 bytes per
-// element, 8 where the tables are bf16.
+// embedding.cpp - rows of wte and wpe (null: none), added; backward: scattered back. Bound by memory: forward moves 12
+// bytes per element, 8 where the tables are bf16.
 //
 // Two positions may hold the same token. So in the backward each thread owns a range of columns and walks all rows in
 // order: no two threads add to the same element, and the order of the sum is always the same.
@@ -11,9 +11,9 @@ template <class P> static void embedding_forward(float* x, const int* tok, const
     const int first = pos ? *pos : 0;
 #pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
-        const P *e = wte + int64_t(tok[n]) * C, *p = wpe + int64_t(first + n % S) * C;
+        const P *e = wte + int64_t(tok[n]) * C, *p = wpe ? wpe + int64_t(first + n % S) * C : nullptr;
         float* out = x + int64_t(n) * C;    // x[b,s,:]
-        each_vector(C, [&](int64_t c, auto at) { at.put(out + c, at.get(e + c) + at.get(p + c)); });
+        each_vector(C, [&](int64_t c, auto at) { at.put(out + c, p ? at.get(e + c) + at.get(p + c) : at.get(e + c)); });
     }
 }
 
@@ -23,10 +23,11 @@ static void embedding_backward(float* dwte, float* dwpe, const float* dx, const 
         Range r = my_share(C, 16);
         for (int n = 0; n < B * S && r.from < r.to; n++) {
             const float* d = dx + int64_t(n) * C + r.from;
-            float *e = dwte + int64_t(tok[n]) * C + r.from, *p = dwpe + int64_t(n % S) * C + r.from;
+            float* e = dwte + int64_t(tok[n]) * C + r.from;
+            float* p = dwpe ? dwpe + int64_t(n % S) * C + r.from : nullptr;
             each_vector(r.to - r.from, [&](int64_t c, auto at) {
                 at.put(e + c, at.get(e + c) + at.get(d + c));
-                at.put(p + c, at.get(p + c) + at.get(d + c));
+                if (p) at.put(p + c, at.get(p + c) + at.get(d + c));
             });
         }
     }

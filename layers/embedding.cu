@@ -29,7 +29,7 @@ __global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ w
     T* out = x + int64_t(n) * C;    // x[b,s,:]
 #pragma unroll 4
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) {
-        const Vec<T, W> a = load<W>(e + c), b = load<W>(p + c);
+        const Vec<T, W> a = load<W>(e + c), b = wpe ? load<W>(p + c) : Vec<T, W>{};
         Vec<T, W> y;
         for (int i = 0; i < W; i++) y.set(i, a[i] + b[i]);
         store<W>(out + c, y);
@@ -272,7 +272,7 @@ void embedding_backward(Grad<T>* dwte, Grad<T>* dwpe, const T* dx, const int* to
         else add_rows<T, 1>(dw, partial, dx, rows, N, C);
     };
     add(dwte, ByToken{sort_positions(a, b, place, tok, N, V), tok});
-    add(dwpe, ByPosition{B, S});
+    if (dwpe) add(dwpe, ByPosition{B, S});
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {

@@ -1,29 +1,79 @@
-// ffn.cpp - GELU by itself. Bound by memory beyond L2: 8 bytes per element forward, 12 backward.
-#include "layers/simd/gelu.h"
+// ffn.cpp - activations by themselves. Bound by memory beyond L2: 8 bytes per element of y forward, 12 backward; gated
+// 12 and 20.
+#include "layers/simd/activation.h"
 
 namespace ISA {
 constexpr int64_t BLOCK = 4096;
 
-static void gelu_forward(float* y, const float* x, int64_t n) {
-#pragma omp parallel for schedule(static) if (n > BLOCK)
-    for (int64_t i = 0; i < n; i += BLOCK)
-        each_vector(least64(BLOCK, n - i), [&](int64_t j, auto at) {
-            at.put(y + i + j, gelu(at.get(x + i + j)));
+// f(row, column, elements) for pieces of N rows of F.
+template <class F> INLINE void each_piece(int64_t N, int64_t F_, F f) {
+    const int64_t pieces = (F_ + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (N * F_ > BLOCK)
+    for (int64_t i = 0; i < N * pieces; i++) {
+        const int64_t from = i % pieces * BLOCK;
+        f(i / pieces, from, least64(BLOCK, F_ - from));
+    }
+}
+
+template <Act act> static void forward(float* y, const float* x, bool gated, int N, int F) {
+    if (gated)
+        each_piece(N, F, [&](int64_t n, int64_t from, int64_t count) {
+            const float *gate = x + n * 2 * F + from, *up = gate + F;
+            float* out = y + n * F + from;
+            each_vector(count, [&](int64_t i, auto at) {
+                at.put(out + i, curve<act>(at.get(gate + i)).y * at.get(up + i));
+            });
+        });
+    else
+        each_piece(1, int64_t(N) * F, [&](int64_t, int64_t from, int64_t count) {
+            each_vector(count, [&](int64_t i, auto at) {
+                at.put(y + from + i, curve<act>(at.get(x + from + i)).y);
+            });
         });
 }
 
-static void gelu_backward(float* dx, const float* dy, const float* x, int64_t n) {
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < n; i += BLOCK)
-        each_vector(least64(BLOCK, n - i), [&](int64_t j, auto at) {
-            at.put(dx + i + j, at.get(dy + i + j) * gelu_slope(at.get(x + i + j)));
+template <Act act> static void backward(float* dx, const float* dy, const float* x, bool gated, int N, int F) {
+    if (gated)
+        each_piece(N, F, [&](int64_t n, int64_t from, int64_t count) {
+            const int64_t row = n * 2 * F + from;
+            const float *gate = x + row, *up = gate + F, *d = dy + n * F + from;
+            float *d_gate = dx + row, *d_up = d_gate + F;
+            each_vector(count, [&](int64_t i, auto at) {
+                const Curve c = curve<act>(at.get(gate + i));
+                const vf g = at.get(d + i);
+                at.put(d_gate + i, g * at.get(up + i) * c.slope);
+                at.put(d_up + i, g * c.y);
+            });
         });
+    else
+        each_piece(1, int64_t(N) * F, [&](int64_t, int64_t from, int64_t count) {
+            each_vector(count, [&](int64_t i, auto at) {
+                at.put(dx + from + i, at.get(dy + from + i) * curve<act>(at.get(x + from + i)).slope);
+            });
+        });
+}
+
+#define EACH_ACT(call)                                        \
+    switch (act) {                                            \
+        case Act::gelu_tanh: return call(Act::gelu_tanh);     \
+        case Act::gelu: return call(Act::gelu);               \
+        case Act::silu: return call(Act::silu);               \
+        case Act::relu: return call(Act::relu);               \
+        case Act::relu2: return call(Act::relu2);             \
+    }
+static void activation_forward(float* y, const float* x, Act act, bool gated, int N, int F) {
+#define FORWARD(kind) forward<kind>(y, x, gated, N, F)
+    EACH_ACT(FORWARD)
+}
+static void activation_backward(float* dx, const float* dy, const float* x, Act act, bool gated, int N, int F) {
+#define BACKWARD(kind) backward<kind>(dx, dy, x, gated, N, F)
+    EACH_ACT(BACKWARD)
 }
 
 void exponentials(float* y, const float* x, int64_t n) {
     each_vector(n, [&](int64_t i, auto at) { at.put(y + i, exp(at.get(x + i))); });
 }
 
-ENTRY(gelu_forward, gelu_forward)
-ENTRY(gelu_backward, gelu_backward)
+ENTRY(activation_forward, activation_forward)
+ENTRY(activation_backward, activation_backward)
 }   // namespace ISA

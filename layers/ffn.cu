@@ -1,17 +1,19 @@
-// ffn.cu - GELU of what is in memory; the formula is in gelu.cuh.
+// ffn.cu - activations, plain and gated, and sums; the formulas of the activations are in activation.cuh.
 //
-// A thread takes two 16-byte vectors, a block's width apart; both are in flight at once. Bound by memory: forward reads
-// n and writes n elements, backward reads 2 n and writes n. A multiprocessor's special function unit does 16 operations
-// per clock, two per element: 8 elements per clock, where an H200's memory feeds 5 of bf16.
-#include "gelu.cuh"
+// A thread takes two 16-byte vectors of the output, a block's width apart; all their inputs are in flight at once.
+// Bound by memory: forward reads n and writes n elements, backward reads 2 n and writes n; gated, 2 n and n, 3 n and
+// 2 n. A multiprocessor's special function unit does 16 operations per clock, two per element: 8 elements per clock,
+// where an H200's memory feeds 5 of bf16. GELU with erfc takes about 30 instructions; there is time for 49.
+#include "activation.cuh"
 
 namespace {
 constexpr int THREADS = 256, VECS = 2;
 
-// BACKWARD: out = dy gelu'(x). Else out = gelu(x), and dy is not read.
-template <class T, bool BACKWARD> __global__ void gelu_kernel(T* out, const T* dy, const T* x, int64_t n) {
+// BACKWARD: out = dy act'(x). Else out = act(x), and dy is not read.
+template <class T, Act A, bool BACKWARD>
+__global__ void activation_kernel(T* out, const T* dy, const T* x, int64_t n) {
     constexpr int W = VEC<T>;
-    auto value = [](float x, float d) { return BACKWARD ? d * gelu_slope(x) : gelu(x); };
+    auto value = [](float x, float d) { return BACKWARD ? d * activate<A>(x).slope : activate<A>(x).value; };
     const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
     Vec<T> v[VECS], d[VECS] = {};
 #pragma unroll
@@ -32,16 +34,96 @@ template <class T, bool BACKWARD> __global__ void gelu_kernel(T* out, const T* d
     }
 }
 
-template <class T> unsigned blocks(int64_t n) { return unsigned(ceil_div(n, VECS * THREADS * VEC<T>)); }
-template <class T> void gelu_forward(T* y, const T* x, int64_t n) {
-    launch(gelu_kernel<T, false>, {blocks<T>(n), THREADS}, y, nullptr, x, n);
+// A row of x: F gates, then what they multiply, F. out (N,F), or x's shape in the backward. per_row blocks have a row.
+template <class T, int W, Act A, bool BACKWARD>
+__global__ void gated_kernel(T* out, const T* dy, const T* x, unsigned per_row, int F) {
+    const int64_t n = blockIdx.x / per_row;
+    const int first = int(blockIdx.x % per_row * (VECS * THREADS) + threadIdx.x) * W;
+    const T* gate = x + n * 2 * F;
+    Vec<T, W> g[VECS], u[VECS], d[VECS];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (const int c = first + k * THREADS * W; c < F) {
+            g[k] = load<W>(gate + c), u[k] = load<W>(gate + F + c);
+            if (BACKWARD) d[k] = load<W>(dy + n * F + c);
+        }
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (const int c = first + k * THREADS * W; c < F) {
+#pragma unroll
+            for (int j = 0; j < W; j++) {
+                const Activated a = activate<A>(g[k][j]);
+                if (BACKWARD) {
+                    const float dy = d[k][j];
+                    g[k].set(j, dy * u[k][j] * a.slope), u[k].set(j, dy * a.value);
+                } else g[k].set(j, a.value * u[k][j]);
+            }
+            store<W>(out + n * (BACKWARD ? 2 : 1) * F + c, g[k]);
+            if (BACKWARD) store<W>(out + n * 2 * F + F + c, u[k]);
+        }
 }
-template <class T> void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
-    launch(gelu_kernel<T, true>, {blocks<T>(n), THREADS}, dx, dy, x, n);
+
+// Calls f(integral constant of act).
+template <class F> void for_act(Act act, F f) {
+    switch (act) {
+    case Act::gelu_tanh: return f(std::integral_constant<Act, Act::gelu_tanh>());
+    case Act::gelu: return f(std::integral_constant<Act, Act::gelu>());
+    case Act::silu: return f(std::integral_constant<Act, Act::silu>());
+    case Act::relu: return f(std::integral_constant<Act, Act::relu>());
+    case Act::relu2: return f(std::integral_constant<Act, Act::relu2>());
+    }
+}
+
+template <class T, bool BACKWARD> void run(T* out, const T* dy, const T* x, Act act, bool gated, int N, int F) {
+    for_act(act, [&](auto A) {
+        auto gates = [&]<int W>() {
+            const unsigned per_row = unsigned(ceil_div(F, VECS * THREADS * W));
+            launch(gated_kernel<T, W, A, BACKWARD>, {unsigned(N * per_row), THREADS}, out, dy, x, per_row, F);
+        };
+        const int64_t n = int64_t(N) * F;
+        if (gated && rows_align<T>(F)) gates.template operator()<VEC<T>>();
+        else if (gated) gates.template operator()<1>();
+        else
+            launch(activation_kernel<T, A, BACKWARD>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, out,
+                   dy, x, n);
+    });
+}
+template <class T> void activation_forward(T* y, const T* x, Act act, bool gated, int N, int F) {
+    run<T, false>(y, nullptr, x, act, gated, N, F);
+}
+template <class T> void activation_backward(T* dx, const T* dy, const T* x, Act act, bool gated, int N, int F) {
+    run<T, true>(dx, dy, x, act, gated, N, F);
+}
+
+// y = x + scale * b; without x, scale * b.
+template <class T> __global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int64_t n) {
+    constexpr int W = VEC<T>;
+    const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
+    Vec<T> u[VECS] = {}, v[VECS];
+#pragma unroll
+    for (int k = 0; k < VECS; k++)
+        if (int64_t i = first + k * THREADS * W; i + W <= n) {
+            v[k] = load<W>(b + i);
+            if (x) u[k] = load<W>(x + i);
+        }
+#pragma unroll
+    for (int k = 0; k < VECS; k++) {
+        int64_t i = first + k * THREADS * W;
+        if (i + W <= n) {
+#pragma unroll
+            for (int j = 0; j < W; j++) v[k].set(j, u[k][j] + scale * v[k][j]);
+            store<W>(y + i, v[k]);
+        } else
+            for (; i < n; i++) y[i] = from_float<T>((x ? to_float(x[i]) : 0) + scale * to_float(b[i]));
+    }
+}
+template <class T> void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n) {
+    launch(add_scaled_kernel<T>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, b, scale, n);
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
-    o.gelu_forward = gelu_forward<T>;
-    o.gelu_backward = gelu_backward<T>;
+    o.activation_forward = activation_forward<T>;
+    o.activation_backward = activation_backward<T>;
+    o.add_scaled = add_scaled<T>;
 });
 }   // namespace

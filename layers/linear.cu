@@ -315,7 +315,7 @@ template <class T, Dtype dtype> struct Linear {
         if (N <= GEMV_ROWS) return gemv<T>(y, pre, x, w, b, nullptr, N, C, OC);
         auto in_steps = [&](const Operands&) {
             forward(pre, x, w, b, nullptr, N, C, OC);
-            cuda_ops<T>(dtype).gelu_forward(y, pre, int64_t(N) * OC);
+            cuda_ops<T>(dtype).activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
         };
         if (!b) return in_steps({});
         const auto epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
@@ -351,7 +351,7 @@ template <class T, Dtype dtype> struct Linear {
                               const T* pre, int N, int C, int OC) {
         auto slope_after = [&](const Operands& to) {
             multiply(dx_form(N, C, OC), to);
-            cuda_ops<T>(dtype).gelu_backward(dpre, dpre, pre, int64_t(N) * C);
+            cuda_ops<T>(dtype).activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);
         };
         auto sums_after = [&](const Operands& to) {
             multiply(dx_form(N, C, OC, CUBLASLT_EPILOGUE_DGELU), to, slope_after);

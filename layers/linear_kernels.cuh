@@ -2,7 +2,7 @@
 #pragma once
 #include <algorithm>
 
-#include "gelu.cuh"
+#include "activation.cuh"
 
 namespace {
 // ---- few rows -------------------------------------------------------------------------------------------------------

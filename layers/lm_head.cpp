@@ -3,7 +3,10 @@
 // A row (V floats, 200 kB for GPT-2) is read in pieces that fit L1. The first pass sums and writes exp(x - top), where
 // top is the largest logit so far. The second pass, from L2, multiplies each piece by scale / sum * exp(its top - last
 // top). The loss is log(sum) + (top - target's logit): finite where -log(p) is not.
-#include "layers/simd/vec.h"
+//
+// Shaped logits (scaled, capped) are computed in both passes. The gradient's factor dz/dx is multiplied in the second
+// pass: afterwards x may be gone.
+#include "layers/simd/tanh.h"
 
 namespace ISA {
 constexpr int PIECES = 64;
@@ -11,15 +14,28 @@ constexpr float INF = __builtin_inff();
 
 INLINE float scalar_exp(float x) { return exp(set1(x))[0]; }
 
+enum class Shape { plain, scaled, capped };
+struct Shaped { vf z, slope; };    // a logit and dz/dx
+template <Shape shape> INLINE Shaped shaped(vf x, Logits l) {
+    if constexpr (shape == Shape::plain) return {x, set1(1)};
+    if constexpr (shape == Shape::scaled) return {x * l.scale, set1(l.scale)};
+    const vf t = tanh(x * (l.scale / l.cap));
+    return {t * l.cap, (1 - t * t) * l.scale};
+}
+
 // The loss of one row; e, if not null, gets the gradient (and may be x).
-INLINE float row(float* e, const float* x, int target, float scale, int V, int Vp) {
+template <Shape shape>
+INLINE float row(float* e, const float* x, int target, float scale, Logits l, int V, int Vp) {
+    constexpr bool plain = shape == Shape::plain;
     const int size = int(4096 + V / PIECES);    // at most PIECES of them
-    const float logit = x[target];
+    const Shaped of_target = shaped<shape>(set1(x[target]), l);
     float top = -INF, total = 0, tops[PIECES];
     for (int p = 0, from = 0; from < V; p++, from += size) {
         const int n = least(size, V - from);
         vf piece_top = set1(-INF), s = {};
-        each_vector(n, [&](int64_t i, auto at) { piece_top = max(at.others(at.get(x + from + i), -INF), piece_top); });
+        each_vector(n, [&](int64_t i, auto at) {
+            piece_top = max(at.others(shaped<shape>(at.get(x + from + i), l).z, -INF), piece_top);
+        });
         float now = max(piece_top);
         if (now > top) {
             total *= scalar_exp(top - now);
@@ -27,9 +43,10 @@ INLINE float row(float* e, const float* x, int target, float scale, int V, int V
         }
         tops[p] = top > -INF ? top : 0;    // -inf - -inf would be NaN
         each_vector(n, [&](int64_t i, auto at) {
-            vf v = at.others(exp(at.get(x + from + i) - tops[p]), 0);
+            const Shaped logit = shaped<shape>(at.get(x + from + i), l);
+            vf v = at.others(exp(logit.z - tops[p]), 0);
             s += v;
-            if (e) at.put(e + from + i, v);
+            if (e) at.put(e + from + i, plain ? v : v * logit.slope);
         });
         total += sum(s);
     }
@@ -40,19 +57,25 @@ INLINE float row(float* e, const float* x, int target, float scale, int V, int V
                 at.put(e + from + i, at.get(e + from + i) * factor);
             });
         }
-        e[target] -= scale;
+        e[target] -= plain ? scale : scale * of_target.slope[0];
         for (int v = V; v < Vp; v++) e[v] = 0;
     }
-    return __builtin_logf(total) + (top - logit);
+    return __builtin_logf(total) + (top - of_target.z[0]);
 }
 
-static void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, int N,
-                          int V, int Vp) {
+template <Shape shape>
+static void rows(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits l, int N,
+                 int V, int Vp) {
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         int64_t at = int64_t(n) * Vp;
-        loss[n] = row(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, V, Vp);
+        loss[n] = row<shape>(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, l, V, Vp);
     }
+}
+static void cross_entropy(float* loss, float* dlogits, const float* logits, const int* target, float scale, Logits l,
+                          int N, int V, int Vp) {
+    const auto run = l.cap != 0 ? rows<Shape::capped> : l.scale != 1 ? rows<Shape::scaled> : rows<Shape::plain>;
+    run(loss, dlogits, logits, target, scale, l, N, V, Vp);
 }
 
 ENTRY(cross_entropy, cross_entropy)

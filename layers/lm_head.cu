@@ -9,7 +9,9 @@
 // 50304 logits in bf16 are 100608 bytes: two rows fit the 228 KB of an H100, whose L2 would otherwise be as busy as its
 // memory. They do not fit the 164 KB of an A100. One block per multiprocessor would never read and write at the same
 // time, which costs more than going through L2: there the rows of two blocks on 108 multiprocessors take 21.7 of 40 MB.
-#include "ptx.cuh"
+//
+// Soft caps and scales (Logits) are applied to what is read, in both passes: a tanh for each element of each pass.
+#include "softcap.cuh"
 
 namespace {
 constexpr int THREADS = 768;    // two blocks of 1024 would leave a thread 32 registers: bf16 spills
@@ -46,38 +48,67 @@ template <int W, class T, class F> __device__ inline void each_vector(const T* x
     }
 }
 
+// What a product becomes before the softmax, and the gradient's factor for that. PLAIN: itself, and 1.
+template <bool PLAIN> struct Shape {
+    Logits z;
+    __device__ float value(float x) const {
+        if (PLAIN) return x;
+        return z.cap != 0 ? z.cap * tanh_of(x * (z.scale / z.cap)) : z.scale * x;
+    }
+    template <class T, int W> __device__ Vec<float, W> values(const Vec<T, W>& x) const {
+        Vec<float, W> v;
+#pragma unroll
+        for (int i = 0; i < W; i++) v.v[i] = value(x[i]);
+        return v;
+    }
+    __device__ float slope(float value) const {
+        if (PLAIN) return 1;
+        const float part = z.cap != 0 ? value / z.cap : 0;
+        return z.scale * (1 - part * part);
+    }
+};
+
 // KEEP: the row stays in shared memory. dlogits null: loss only.
-template <class T, int W, bool KEEP>
-__global__ void __launch_bounds__(THREADS, 2) cross_entropy_row(float* loss, T* dlogits, const T* logits,
-                                                                const int* target, float scale, int V, int Vp) {
+template <class T, int W, bool KEEP, bool PLAIN>
+__global__ void __launch_bounds__(THREADS, 2)
+cross_entropy_row(float* loss, T* dlogits, const T* logits, const int* target, float scale, Shape<PLAIN> shape, int V,
+                  int Vp) {
     const int64_t n = blockIdx.x;
     const T* x = logits + n * Vp;
     const int vectors = V / W;    // whole vectors of logits; the rest of the row is done element by element
     T* kept = KEEP ? dynamic_shared<Vec<T, W>>().v : nullptr;
     const int y = target[n];
-    const float logit = to_float(x[y]);    // read now: after the first barrier it may be overwritten
+    const float logit = shape.value(to_float(x[y]));    // read now: after the first barrier it may be overwritten
+    auto add = [&](Softmax& to, const auto& v) {
+        if constexpr (PLAIN) to.add(v);
+        else to.add(shape.values(v));
+    };
 
     Softmax own;
     each_vector<W>(x, vectors, [&](int i, const Vec<T, W>& v) {
-        own.add(v);
+        add(own, v);
         if (KEEP) store<W>(kept + i * W, v);
     });
-    for (int v = vectors * W + threadIdx.x; v < V; v += blockDim.x) own.add(load<1>(x + v));
+    for (int v = vectors * W + threadIdx.x; v < V; v += blockDim.x) add(own, load<1>(x + v));
     const float top = block_max(own.top), sum = block_sum(own.sum * Softmax::exp(own.top - top));
     if (threadIdx.x == 0) loss[n] = logf(sum) + (top - logit);
     if (!dlogits) return;
 
     T* d = dlogits + n * Vp;
     const float factor = scale / sum;
+    auto slope = [&](float x) {
+        const float z = shape.value(x);
+        return Softmax::exp(z - top) * factor * shape.slope(z);
+    };
     each_vector<W>(KEEP ? kept : x, vectors, [&](int i, const Vec<T, W>& v) {    // the vectors that this thread kept
         Vec<T, W> g;
-        for (int j = 0; j < W; j++) g.set(j, Softmax::exp(v[j] - top) * factor);
+        for (int j = 0; j < W; j++) g.set(j, slope(v[j]));
         store<W>(d + i * W, g);
     });
     for (int v = vectors * W + threadIdx.x; v < Vp; v += blockDim.x)
-        d[v] = from_float<T>(v < V ? Softmax::exp(to_float(x[v]) - top) * factor : 0.0f);
+        d[v] = from_float<T>(v < V ? slope(to_float(x[v])) : 0.0f);
     __syncthreads();    // the target's element has been written, by another thread
-    if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale);
+    if (threadIdx.x == 0) d[y] = from_float<T>((Softmax::exp(logit - top) / sum - 1) * scale * shape.slope(logit));
 }
 
 // A multiprocessor's shared memory, in bytes. The system takes 1 KB of it for each block, besides what the block asks.
@@ -86,19 +117,25 @@ int64_t shared_bytes() {
     return 1024 * (cc == 80 || cc == 87 ? 164 : cc >= 90 && cc < 120 ? 228 : 100);
 }
 
-template <class T, int W>
-void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
+template <class T, int W, bool PLAIN>
+void run(float* loss, T* dlogits, const T* logits, const int* target, float scale, Shape<PLAIN> z, int N, int V,
+         int Vp) {
     const int64_t row = round_up(V, W) * sizeof(T), threads = round_up(ceil_div(V, W * AHEAD<W>), 32);
     Launch grid = {dim3(unsigned(N)), dim3(unsigned(threads < THREADS ? threads : THREADS))};
     if (W > 1 && dlogits && 2 * (row + 2048) <= shared_bytes()) {
         grid.shared = size_t(row);
-        launch(cross_entropy_row<T, W, W != 1>, grid, loss, dlogits, logits, target, scale, V, Vp);
-    } else launch(cross_entropy_row<T, W, false>, grid, loss, dlogits, logits, target, scale, V, Vp);
+        launch(cross_entropy_row<T, W, W != 1, PLAIN>, grid, loss, dlogits, logits, target, scale, z, V, Vp);
+    } else launch(cross_entropy_row<T, W, false, PLAIN>, grid, loss, dlogits, logits, target, scale, z, V, Vp);
 }
 template <class T>
-void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
-    if (rows_align<T>(Vp)) cross_entropy<T, VEC<T>>(loss, dlogits, logits, target, scale, N, V, Vp);
-    else cross_entropy<T, 1>(loss, dlogits, logits, target, scale, N, V, Vp);
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, Logits z, int N, int V,
+                   int Vp) {
+    auto with = [&](auto shape) {
+        if (rows_align<T>(Vp)) run<T, VEC<T>>(loss, dlogits, logits, target, scale, shape, N, V, Vp);
+        else run<T, 1>(loss, dlogits, logits, target, scale, shape, N, V, Vp);
+    };
+    if (z.scale == 1 && z.cap == 0) with(Shape<true>{z});
+    else with(Shape<false>{z});
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {

@@ -1,4 +1,5 @@
-// norm.cu - LayerNorm over rows of C.   y = xhat * w + b, xhat = (x - mean) * rstd; gradients as in layers/ops.h
+// norm.cu - LayerNorm and RMSNorm over rows of C.   y = xhat * (w + plus) + b, xhat = (x - mean) * rstd, in RMSNorm
+// with mean 0; gradients as in layers/operations.inc.
 //
 // Forward: one warp per row, or one block per row where C is large. x stays in registers, so the variance is a second
 // pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
@@ -13,16 +14,42 @@
 // product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
+#include "parts.cuh"
 #include "ptx.cuh"
 
 namespace {
+// What the kernels are compiled for: the two usual norms, each without what it does not need, and everything else.
+enum class Kind { layer, rms, any };    // layer: w, b, nothing added to w.  rms: w + plus, no b
+Kind kind_of(Norm norm, bool w, bool b) {
+    if (norm.rms) return w && !b ? Kind::rms : Kind::any;
+    return w && b && norm.plus == 0 ? Kind::layer : Kind::any;
+}
+template <Kind K> __device__ inline bool is_rms(Norm norm) {
+    return K == Kind::rms || (K == Kind::any && norm.rms);
+}
+// Calls f(integral constant of the kind).
+template <class F> void for_kind(Kind kind, F f) {
+    if (kind == Kind::layer) f(std::integral_constant<Kind, Kind::layer>());
+    else if (kind == Kind::rms) f(std::integral_constant<Kind, Kind::rms>());
+    else f(std::integral_constant<Kind, Kind::any>());
+}
+// No weights count as 0 + 1.
+Norm with_weights(Norm norm, const void* w) {
+    if (!w) norm.plus = 1;
+    return norm;
+}
+// W elements of parameters that may be missing; they then count as 0.
+template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* p, int c) {
+    return K != Kind::any || p ? load<W>(p + c) : Vec<T, W>{};
+}
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 // One row by a warp or by a block, VECS vectors per thread: VECS * threads * VEC<T> >= C.
-template <class T, int VECS, bool BLOCK>
+template <class T, int VECS, bool BLOCK, Kind K>
 __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
-layernorm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C,
-                         float inv_C) {
+norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
+                    float inv_C) {
     constexpr int W = VEC<T>;
     const int threads = BLOCK ? blockDim.x : 32, thread = threadIdx.x % threads;
     const int64_t n = BLOCK ? blockIdx.x : blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
@@ -35,66 +62,84 @@ layernorm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w,
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (int c = (k * threads + thread) * W; c < C) xn[k] = load<W>(x + n * C + c);
-    float s = 0, squares = 0;
+    float m = 0, squares = 0;
+    if (!is_rms<K>(norm)) {
+        float s = 0;
 #pragma unroll
-    for (int k = 0; k < VECS; k++)
+        for (int k = 0; k < VECS; k++)
 #pragma unroll
-        for (int i = 0; i < W; i++) s += xn[k][i];
-    const float m = sum(s) * inv_C;
+            for (int i = 0; i < W; i++) s += xn[k][i];
+        m = sum(s) * inv_C;
+    }
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if ((k * threads + thread) * W < C)
 #pragma unroll
             for (int i = 0; i < W; i++) squares += (xn[k][i] - m) * (xn[k][i] - m);
-    const float r = rsqrtf(sum(squares) * inv_C + eps);
+    const float r = rsqrtf(sum(squares) * inv_C + norm.eps);
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (int c = (k * threads + thread) * W; c < C) {
-            const Vec<T> weight = load<W>(w + c), bias = load<W>(b + c);
+            const Vec<T> weight = load_any<K, W>(w, c), bias = K == Kind::rms ? Vec<T>{} : load_any<K, W>(b, c);
             Vec<T> out;
 #pragma unroll
-            for (int i = 0; i < W; i++) out.set(i, (xn[k][i] - m) * r * weight[i] + bias[i]);
+            for (int i = 0; i < W; i++) {
+                const float factor = K == Kind::layer ? weight[i] : weight[i] + norm.plus;
+                out.set(i, K == Kind::rms ? xn[k][i] * r * factor : (xn[k][i] - m) * r * factor + bias[i]);
+            }
             store<W>(y + n * C + c, out);
         }
-    if (thread == 0) mean[n] = m, rstd[n] = r;
+    if (thread == 0) rstd[n] = r;
+    if (thread == 0 && !is_rms<K>(norm)) mean[n] = m;
 }
+
+// An element of w + plus, of b.
+template <class T> __device__ inline float factor_at(const T* w, int c, Norm norm) {
+    return (w ? to_float(w[c]) : 0.0f) + norm.plus;
+}
+template <class T> __device__ inline float bias_at(const T* b, int c) { return b ? to_float(b[c]) : 0; }
 
 // One row by a warp, for any C. x is read three times, but from memory only once.
 template <class T>
-__global__ void layernorm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b,
-                                             float eps, int N, int C, float inv_C) {
+__global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm,
+                                        int N, int C, float inv_C) {
     const int lane = threadIdx.x % 32;
     const int64_t n = blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
     if (n >= N) return;
     const T* xn = x + n * C;
     float s = 0, squares = 0;
-    for (int c = lane; c < C; c += 32) s += to_float(xn[c]);
+    if (!norm.rms)
+        for (int c = lane; c < C; c += 32) s += to_float(xn[c]);
     const float m = warp_sum(s) * inv_C;
     for (int c = lane; c < C; c += 32) squares += (to_float(xn[c]) - m) * (to_float(xn[c]) - m);
-    const float r = rsqrtf(warp_sum(squares) * inv_C + eps);
+    const float r = rsqrtf(warp_sum(squares) * inv_C + norm.eps);
     for (int c = lane; c < C; c += 32)
-        y[n * C + c] = from_float<T>((to_float(xn[c]) - m) * r * to_float(w[c]) + to_float(b[c]));
-    if (lane == 0) mean[n] = m, rstd[n] = r;
+        y[n * C + c] = from_float<T>((to_float(xn[c]) - m) * r * factor_at(w, c, norm) + bias_at(b, c));
+    if (lane == 0) rstd[n] = r;
+    if (lane == 0 && !norm.rms) mean[n] = m;
 }
 
 template <class T>
-void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
+void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm given, int N, int C) {
     const float inv_C = 1 / float(C);
+    const Norm norm = with_weights(given, w);
     auto warps = [&](auto kernel) {
-        launch(kernel, {unsigned(ceil_div(N, 4)), 128}, y, mean, rstd, x, w, b, eps, N, C, inv_C);
+        launch(kernel, {unsigned(ceil_div(N, 4)), 128}, y, mean, rstd, x, w, b, norm, N, C, inv_C);
     };
     const int64_t vectors = C / VEC<T>;
-    if (!rows_align<T>(C) || vectors > 4 * 1024) return warps(layernorm_forward_any_kernel<T>);
-    switch (ceil_div(vectors, 32)) {
-    case 1: return warps(layernorm_forward_kernel<T, 1, false>);
-    case 2: return warps(layernorm_forward_kernel<T, 2, false>);
-    case 3: return warps(layernorm_forward_kernel<T, 3, false>);
-    case 4: return warps(layernorm_forward_kernel<T, 4, false>);
-    case 5: case 6: return warps(layernorm_forward_kernel<T, 6, false>);
-    case 7: case 8: return warps(layernorm_forward_kernel<T, 8, false>);
-    }
-    const unsigned threads = unsigned(round_up(ceil_div(vectors, 4), 32));
-    launch(layernorm_forward_kernel<T, 4, true>, {unsigned(N), threads}, y, mean, rstd, x, w, b, eps, N, C, inv_C);
+    if (!rows_align<T>(C) || vectors > 4 * 1024) return warps(norm_forward_any_kernel<T>);
+    for_kind(kind_of(given, w, b), [&](auto K) {
+        switch (ceil_div(vectors, 32)) {
+        case 1: return warps(norm_forward_kernel<T, 1, false, K>);
+        case 2: return warps(norm_forward_kernel<T, 2, false, K>);
+        case 3: return warps(norm_forward_kernel<T, 3, false, K>);
+        case 4: return warps(norm_forward_kernel<T, 4, false, K>);
+        case 5: case 6: return warps(norm_forward_kernel<T, 6, false, K>);
+        case 7: case 8: return warps(norm_forward_kernel<T, 8, false, K>);
+        }
+        const Launch rows = {unsigned(N), unsigned(round_up(ceil_div(vectors, 4), 32))};
+        launch(norm_forward_kernel<T, 4, true, K>, rows, y, mean, rstd, x, w, b, norm, N, C, inv_C);
+    });
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -129,8 +174,8 @@ template <class T, int VECS> struct Held {
     }
 };
 
-// part (2,C): a thread's columns of dw and db.
-template <int VECS, int W>
+// part (2,C), in RMSNorm (C): a thread's columns of dw and db.
+template <Kind K, int VECS, int W>
 __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], const float (&db)[VECS][W], int C) {
 #pragma unroll
     for (int k = 0; k < VECS; k++)
@@ -138,15 +183,16 @@ __device__ inline void store_parts(float* part, const float (&dw)[VECS][W], cons
 #pragma unroll
             for (int i = 0; i < W; i += 4) {
                 store<4>(part + c + i, Vec<float, 4>{dw[k][i], dw[k][i + 1], dw[k][i + 2], dw[k][i + 3]});
+                if (K == Kind::rms) continue;
                 store<4>(part + C + c + i, Vec<float, 4>{db[k][i], db[k][i + 1], db[k][i + 2], db[k][i + 3]});
             }
 }
 
 // A step of the kernel below: this thread's share of what its rows sum up to, and of dw and db.
-template <class T, int VECS, int R = Held<T, VECS>::R>
+template <Kind K, class T, int VECS, int R = Held<T, VECS>::R>
 __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS][VEC<T>], float (&db)[VECS][VEC<T>],
                                          const Held<T, VECS>& held, int turn, const Vec<T> (&weight)[VECS],
-                                         const float (&m)[R], const float (&r)[R]) {
+                                         float plus, const float (&m)[R], const float (&r)[R]) {
     typedef Held<T, VECS> H;
 #pragma unroll
     for (int j = 0; j < R; j++)
@@ -155,20 +201,21 @@ __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS]
             const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
 #pragma unroll
             for (int i = 0; i < VEC<T>; i++) {
-                const float d = dyn[i], product = d * (xn[i] - m[j]);
-                sums[2 * j] += d * weight[k][i];
-                sums[2 * j + 1] += product * weight[k][i];
+                const float d = dyn[i], product = d * (K == Kind::rms ? xn[i] : xn[i] - m[j]);
+                const float factor = K == Kind::layer ? weight[k][i] : weight[k][i] + plus;
+                if (K != Kind::rms) sums[2 * j] += d * factor;
+                sums[2 * j + 1] += product * factor;
                 dw[k][i] += product * r[j];
-                db[k][i] += d;
+                if (K != Kind::rms) db[k][i] += d;
             }
         }
 }
 
-// partial (gridDim.x,2,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
-template <class T, int VECS>
+// partial (gridDim.x,2,C), in RMSNorm (gridDim.x,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
+template <class T, int VECS, Kind K>
 __global__ void __launch_bounds__(MAX_THREADS)
-layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
-                          const float* rstd, int N, int C, float inv_C) {
+norm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
+                     Norm norm, int N, int C, float inv_C) {
     typedef Held<T, VECS> H;
     constexpr int W = VEC<T>, R = H::R;
     SHARED(float[2][MAX_THREADS / 32][2 * R], warp_sums);
@@ -177,6 +224,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
     int64_t first = int64_t(blockIdx.x) * R;
     auto statistic = [&](int64_t first) {    // lane 2 j: the mean of row j, lane 2 j + 1: its rstd
         const int64_t n = first + lane / 2;
+        if (is_rms<K>(norm) && lane % 2 == 0) return 0.0f;
         return lane < 2 * R && n < N ? (lane % 2 ? rstd : mean)[n] : 0;
     };
     const H held;
@@ -185,7 +233,7 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
     Vec<T> weight[VECS] = {};
 #pragma unroll
     for (int k = 0; k < VECS; k++)
-        if (int c = H::column(k); c < C) weight[k] = load<W>(w + c);
+        if (int c = H::column(k); c < C) weight[k] = load_any<K, W>(w, c);
     float dw[VECS][W] = {}, db[VECS][W] = {};
     // warp_sums has two turns, too: a warp may write the next rows' sums while another reads these.
     for (int turn = 0; first < N; first += step, turn ^= 1) {
@@ -198,9 +246,9 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
         }
         statistics = statistic(first + step);
         cp_async_wait<1>();
-        add_rows<T, VECS>(sums, dw, db, held, turn, weight, m, r);
+        add_rows<K, T, VECS>(sums, dw, db, held, turn, weight, norm.plus, m, r);
 #pragma unroll
-        for (int j = 0; j < 2 * R; j++) {
+        for (int j = K == Kind::rms; j < 2 * R; j += K == Kind::rms ? 2 : 1) {
             const float sum = warp_sum(sums[j]);
             if (lane == 0) warp_sums[turn][warp][j] = sum;
         }
@@ -210,8 +258,8 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
         total *= inv_C;
 #pragma unroll
         for (int j = 0; j < R; j++) {
-            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m)))
-            const float shift = __shfl_sync(0xffffffff, total, 2 * j);
+            // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without mean(w dy)
+            const float shift = is_rms<K>(norm) ? 0 : __shfl_sync(0xffffffff, total, 2 * j);
             const float slope = __shfl_sync(0xffffffff, total, 2 * j + 1) * r[j] * r[j];
 #pragma unroll
             for (int k = 0; k < VECS; k++)
@@ -219,81 +267,74 @@ layernorm_backward_kernel(T* dx, float* partial, const T* dy, const T* x, const 
                     const Vec<T> dyn = *held.at(turn, H::DY, j, k), xn = *held.at(turn, H::X, j, k);
                     Vec<T> out = *held.at(turn, H::DX, j, k);
 #pragma unroll
-                    for (int i = 0; i < W; i++)
-                        out.set(i, out[i] + r[j] * (dyn[i] * weight[k][i] - shift - (xn[i] - m[j]) * slope));
+                    for (int i = 0; i < W; i++) {
+                        const float factor = K == Kind::layer ? weight[k][i] : weight[k][i] + norm.plus;
+                        const float centred = K == Kind::rms ? xn[i] : xn[i] - m[j];
+                        const float g = K == Kind::rms ? dyn[i] * factor : dyn[i] * factor - shift;
+                        out.set(i, out[i] + r[j] * (g - centred * slope));
+                    }
                     store<W>(dx + (first + j) * C + c, out);
                 }
         }
     }
     cp_async_wait<0>();    // the last fetch, of zeros, may still be under way
-    store_parts(partial + int64_t(blockIdx.x) * 2 * C, dw, db, C);
+    store_parts<K>(partial + int64_t(blockIdx.x) * (K == Kind::rms ? 1 : 2) * C, dw, db, C);
 }
 
 // The same for any C, one row at a time. The sums for a thread's columns are kept in scratch.
 template <class T>
-__global__ void layernorm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w,
-                                              const float* mean, const float* rstd, int N, int C, float inv_C) {
+__global__ void norm_backward_any_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
+                                         const float* rstd, Norm norm, int N, int C, float inv_C) {
     float *dw = partial + int64_t(blockIdx.x) * 2 * C, *db = dw + C;
     for (int c = threadIdx.x; c < C; c += blockDim.x) dw[c] = db[c] = 0;
     for (int64_t n = blockIdx.x; n < N; n += gridDim.x) {
         const T *xn = x + n * C, *dyn = dy + n * C;
-        const float m = mean[n], r = rstd[n];
+        const float m = norm.rms ? 0 : mean[n], r = rstd[n];
         float g_sum = 0, gx_sum = 0;
         for (int c = threadIdx.x; c < C; c += blockDim.x) {
-            const float d = to_float(dyn[c]), xhat = (to_float(xn[c]) - m) * r, g = d * to_float(w[c]);
+            const float d = to_float(dyn[c]), xhat = (to_float(xn[c]) - m) * r, g = d * factor_at(w, c, norm);
             g_sum += g;
             gx_sum += g * xhat;
             dw[c] += d * xhat;
             db[c] += d;
         }
-        const float g_mean = block_sum(g_sum) * inv_C, gx_mean = block_sum(gx_sum) * inv_C;
+        const float g_mean = norm.rms ? 0 : block_sum(g_sum) * inv_C, gx_mean = block_sum(gx_sum) * inv_C;
         for (int c = threadIdx.x; c < C; c += blockDim.x) {
-            const float xhat = (to_float(xn[c]) - m) * r, g = to_float(dyn[c]) * to_float(w[c]);
+            const float xhat = (to_float(xn[c]) - m) * r, g = to_float(dyn[c]) * factor_at(w, c, norm);
             dx[n * C + c] = from_float<T>(to_float(dx[n * C + c]) + r * (g - g_mean - xhat * gx_mean));
         }
     }
 }
 
-// dw, db += the sum over p of partial[p,:,:] (parts,2,C). A block has 32 columns; each of its warps adds every 32nd
-// part, then the warps' sums are added in order.
-__global__ void layernorm_parameters_kernel(float* dw, float* db, const float* partial, int parts, int C) {
-    SHARED(float[32][32], warp_sums);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, c = blockIdx.x * 32 + lane;    // below 2 C
-    float sum = 0;
-    if (c < 2 * C)
-#pragma unroll 8
-        for (int p = warp; p < parts; p += 32) sum += partial[int64_t(p) * 2 * C + c];
-    warp_sums[warp][lane] = sum;
-    __syncthreads();
-    if (warp != 0 || c >= 2 * C) return;
-    for (int i = 1; i < 32; i++) sum += warp_sums[i][lane];
-    (c < C ? dw[c] : db[c - C]) += sum;
-}
-
 template <class T>
-void layernorm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
-                        const float* rstd, int N, int C) {
+void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, const float* mean,
+                   const float* rstd, Norm given, int N, int C) {
     const int64_t vectors = rows_align<T>(C) ? C / VEC<T> : INT64_MAX;
+    const Norm norm = with_weights(given, w);
     float* partial = static_cast<float*>(cuda_scratch(norm_scratch(N, C)));
-    int parts;
+    int parts, columns = 2 * C;
     auto run = [&](auto kernel, int64_t groups, int64_t threads, int64_t shared) {
         parts = int(std::min<int64_t>(PARTS, groups));
         const Launch where = {unsigned(parts), unsigned(threads), size_t(shared)};
-        launch(kernel, where, dx, partial, dy, x, w, mean, rstd, N, C, 1 / float(C));
+        launch(kernel, where, dx, partial, dy, x, w, mean, rstd, norm, N, C, 1 / float(C));
     };
     auto run_vectors = [&]<int VECS>() {
         const int64_t threads = round_up(ceil_div(vectors, VECS), 32);
-        run(layernorm_backward_kernel<T, VECS>, ceil_div(N, 4 / VECS), threads, threads * Held<T, VECS>::SLOTS * 16);
+        const Kind kind = kind_of(given, w, db);
+        if (kind == Kind::rms) columns = C;
+        for_kind(kind, [&](auto K) {
+            run(norm_backward_kernel<T, VECS, K>, ceil_div(N, 4 / VECS), threads, threads * Held<T, VECS>::SLOTS * 16);
+        });
     };
     if (vectors <= MAX_THREADS) run_vectors.template operator()<1>();
     else if (vectors <= 2 * MAX_THREADS) run_vectors.template operator()<2>();
     else if (vectors <= 4 * MAX_THREADS) run_vectors.template operator()<4>();
-    else run(layernorm_backward_any_kernel<T>, N, 256, 0);
-    launch(layernorm_parameters_kernel, {unsigned(ceil_div(2 * int64_t(C), 32)), 1024}, dw, db, partial, parts, C);
+    else run(norm_backward_any_kernel<T>, N, 256, 0);
+    add_parts(dw, C, db, columns - C, partial, C, parts, columns);
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
-    o.layernorm_forward = layernorm_forward<T>;
-    o.layernorm_backward = layernorm_backward<T>;
+    o.norm_forward = norm_forward<T>;
+    o.norm_backward = norm_backward<T>;
 });
 }   // namespace

@@ -18,10 +18,44 @@ struct Heads {
     int window = 0;     // 0: no limit
     // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
     const int *doc_start = nullptr, *doc_end = nullptr;
+    float scale = 0;       // the factor of the scores; 0: 1/sqrt(HS)
+    float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: they stay
+    bool alibi = false;    // score - slope * (query's position - key's), with alibi_slope() of the head
 
+    float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output
     int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
 };
+
+// Head i's slope, of NH heads: Press et al. 2022, and for numbers that are no power of two as in their code: the next
+// smaller power's slopes, then every other one of twice as many heads.
+inline double alibi_slope(int i, int NH) {
+    int p = 1;
+    while (2 * p <= NH) p *= 2;
+    return i < p ? std::exp2(-8.0 * (i + 1) / p) : std::exp2(-4.0 * (2 * (i - p) + 1) / p);
+}
+
+// LayerNorm, or RMSNorm (Zhang & Sennrich 2019): no mean is taken off, rstd = 1/sqrt(mean(x^2) + eps).
+struct Norm {
+    bool rms = false;
+    float eps = 1e-5f;
+    float plus = 0;    // weights are w + plus: Gemma's are stored less 1
+};
+// What happens to queries and keys before attention: QK-norm (an RMSNorm), then rotation by their position.
+struct Turn {
+    int dims = 0;                // the first dims of each head turn; 0: none
+    bool interleaved = false;    // pairs are (2i, 2i+1), else (i, i + dims/2)
+    enum class Normed { none, head, all } norm = {};    // over each head, or over all query (key) heads of a position
+    float eps = 1e-6f, plus = 0;                        // of that norm
+    int sums(int NH, int NKV) const {                   // its rstd: numbers for each position
+        return norm == Normed::none ? 0 : norm == Normed::all ? 2 : NH + NKV;
+    }
+};
+// The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf;
+// silu: x sigmoid(x); relu2: relu(x)^2.
+enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
+// The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
+struct Logits { float scale = 1, cap = 0; };
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
 // A step whose loss or norm is above these is not applied. Gradients with a norm above clip (0: never) are scaled down.
@@ -48,6 +82,7 @@ struct CallSizes {
     bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
     int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
     Heads heads = {};
+    Turn turn = {};
 };
 
 // What a device has besides operations. Nothing here depends on types.

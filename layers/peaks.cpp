@@ -100,7 +100,7 @@ double tile_peak() {
 }
 }    // namespace
 
-// Flushes line by line. Reading 64 MB of other memory instead left layernorm_forward's 6 MB in a cache: 187 % of its
+// Flushes line by line. Reading 64 MB of other memory instead left norm_forward's 6 MB in a cache: 187 % of its
 // floor (two cores of Zen 5, 32 MB of L3, 2026-11-21).
 void cpu_flush(const void* p, int64_t bytes) {
     const char* from = static_cast<const char*>(p);

@@ -34,7 +34,8 @@ void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, 
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int c = 0; c < C; c++)
-                x[(int64_t(b) * S + s) * C + c] = wte[int64_t(tok[b * S + s]) * C + c] + wpe[int64_t(p + s) * C + c];
+                x[(int64_t(b) * S + s) * C + c] =
+                    wte[int64_t(tok[b * S + s]) * C + c] + (wpe ? wpe[int64_t(p + s) * C + c] : 0);
 }
 void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
     for (int b = 0; b < B; b++)
@@ -42,39 +43,43 @@ void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, in
             for (int c = 0; c < C; c++) {
                 T d = dx[(int64_t(b) * S + s) * C + c];
                 dwte[int64_t(tok[b * S + s]) * C + c] += d;
-                dwpe[int64_t(s) * C + c] += d;
+                if (dwpe) dwpe[int64_t(s) * C + c] += d;
             }
 }
 
-// ---- layernorm ------------------------------------------------------------------------------------------------------
+// ---- norm -----------------------------------------------------------------------------------------------------------
 
-void layernorm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
+void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
     for (int n = 0; n < N; n++) {
         const T* xn = x + int64_t(n) * C;
         T m = 0, v = 0;
-        for (int c = 0; c < C; c++) m += xn[c] / C;
+        for (int c = 0; c < C && !norm.rms; c++) m += xn[c] / C;
         for (int c = 0; c < C; c++) v += (xn[c] - m) * (xn[c] - m) / C;
-        T r = 1 / std::sqrt(v + T(eps));
-        for (int c = 0; c < C; c++) y[int64_t(n) * C + c] = (xn[c] - m) * r * w[c] + b[c];
-        mean[n] = float(m);
+        T r = 1 / std::sqrt(v + T(norm.eps));
+        for (int c = 0; c < C; c++)
+            y[int64_t(n) * C + c] = (xn[c] - m) * r * (w ? w[c] + T(norm.plus) : 1) + (b ? b[c] : 0);
+        if (mean) mean[n] = float(m);
         rstd[n] = float(r);
     }
 }
-void layernorm_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
-                        int N, int C) {
+void norm_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, const float* mean, const float* rstd,
+                   Norm norm, int N, int C) {
     for (int n = 0; n < N; n++) {
         const T *xn = x + int64_t(n) * C, *dyn = dy + int64_t(n) * C;
-        T m = T(mean[n]), r = T(rstd[n]), g_mean = 0, gx_mean = 0;
+        T m = mean ? T(mean[n]) : 0, r = T(rstd[n]), g_mean = 0, gx_mean = 0;
+        auto g = [&](int c) { return (w ? w[c] + T(norm.plus) : 1) * dyn[c]; };
         for (int c = 0; c < C; c++) {
             T xhat = (xn[c] - m) * r;
-            g_mean += w[c] * dyn[c] / C;
-            gx_mean += w[c] * dyn[c] * xhat / C;
-            dw[c] += dyn[c] * xhat;
-            db[c] += dyn[c];
+            if (!norm.rms) g_mean += g(c) / C;
+            gx_mean += g(c) * xhat / C;
+            if (dw) dw[c] += dyn[c] * xhat;
+            if (db) db[c] += dyn[c];
         }
-        for (int c = 0; c < C; c++)
-            dx[int64_t(n) * C + c] += r * (w[c] * dyn[c] - g_mean - (xn[c] - m) * r * gx_mean);
+        for (int c = 0; c < C; c++) dx[int64_t(n) * C + c] += r * (g(c) - g_mean - (xn[c] - m) * r * gx_mean);
     }
+}
+void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n) {
+    for (int64_t i = 0; i < n; i++) y[i] = (x ? x[i] : 0) + T(scale) * b[i];
 }
 
 // ---- linear ---------------------------------------------------------------------------------------------------------
@@ -97,6 +102,74 @@ void linear_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, i
                 if (dx) dx[int64_t(n) * C + c] += d * w[int64_t(o) * C + c];
                 dw[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
             }
+        }
+    }
+}
+
+// ---- rope -----------------------------------------------------------------------------------------------------------
+
+// Row `head` (queries, then keys) is normed with the rows of its norm: itself, or all of its kind.
+struct Normed {
+    int first, count, sum;    // heads of the norm; which of the position's rstd is its
+    Normed(int head, Heads h, Turn t) : first(head), count(1), sum(head) {
+        if (t.norm != Turn::Normed::all) return;
+        const bool key = head >= h.NH;
+        first = key ? h.NH : 0, count = key ? h.NKV : h.NH, sum = key;
+    }
+};
+// The pair of channels that angle i turns.
+void turn_pair(T* x, int i, const float* turns, Turn t, bool back) {
+    T &u = x[t.interleaved ? 2 * i : i], &v = x[t.interleaved ? 2 * i + 1 : i + t.dims / 2];
+    const T c = T(turns[i]), s = (back ? -1 : 1) * T(turns[t.dims / 2 + i]), u0 = u, v0 = v;
+    u = u0 * c - v0 * s, v = v0 * c + u0 * s;
+}
+
+void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S,
+                  const int* pos, Heads h, Turn t) {
+    const int width = h.qkv_width(), heads = h.NH + h.NKV, sums = t.sums(h.NH, h.NKV);
+    for (int n = 0; n < B * S; n++) {
+        const T* xn = x + int64_t(n) * width;
+        T* yn = y + int64_t(n) * width;
+        if (y != x) copy(yn, xn, int64_t(sizeof(T)) * width);
+        for (int i = 0; i < heads; i++) {
+            T* head = yn + i * h.HS;
+            if (sums) {
+                const Normed over(i, h, t);
+                const int size = over.count * h.HS, at = i * h.HS - over.first * h.HS;
+                T square = 0;
+                for (int c = 0; c < size; c++) square += xn[over.first * h.HS + c] * xn[over.first * h.HS + c] / size;
+                const T r = 1 / std::sqrt(square + T(t.eps));
+                rstd[int64_t(n) * sums + over.sum] = float(r);
+                const T* w = i < h.NH ? qw : kw;
+                for (int c = 0; c < h.HS; c++) head[c] *= r * (w[(over.count > 1 ? at : 0) + c] + T(t.plus));
+            }
+            const int64_t position = (pos ? *pos : 0) + n % S;
+            for (int c = 0; c < t.dims / 2; c++) turn_pair(head, c, turns + position * t.dims, t, false);
+        }
+    }
+}
+void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, const float* turns, const float* rstd,
+                   int B, int S, Heads h, Turn t) {
+    const int width = h.qkv_width(), heads = h.NH + h.NKV, sums = t.sums(h.NH, h.NKV);
+    for (int n = 0; n < B * S; n++) {
+        T* dn = d + int64_t(n) * width;
+        for (int i = 0; i < heads; i++)
+            for (int c = 0; c < t.dims / 2; c++)
+                turn_pair(dn + i * h.HS, c, turns + int64_t(n % S) * t.dims, t, true);
+        for (int i = 0; i < heads && sums;) {
+            const Normed over(i, h, t);
+            const bool all = t.norm == Turn::Normed::all;
+            const int size = over.count * h.HS;
+            const T *xn = x + int64_t(n) * width + over.first * h.HS, *w = i < h.NH ? qw : kw;
+            T *dx = dn + over.first * h.HS, *dw = i < h.NH ? dqw : dkw;
+            const T r = T(rstd[int64_t(n) * sums + (all ? over.sum : i)]);
+            T mean = 0;
+            for (int c = 0; c < size; c++) mean += (w[c] + T(t.plus)) * dx[c] * xn[c] * r / size;
+            for (int c = 0; c < size; c++) {
+                dw[c] += dx[c] * xn[c] * r;
+                dx[c] = r * ((w[c] + T(t.plus)) * dx[c] - xn[c] * r * mean);
+            }
+            i += over.count;
         }
     }
 }
@@ -124,11 +197,21 @@ int first_key(Heads h, int S, int b, int s) {
     return h.doc_start ? std::max(window, h.doc_start[b * S + s]) : window;
 }
 
-// y = sum_j softmax(score)[j] * v_j over keys from..to-1; returns the log-sum-exp of the scaled scores.
-template <class Key, class Value> T attend(T* y, const T* q, int from, int to, int HS, Key key, Value value) {
+T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
+// Head i's score of a key `back` positions before the query, from their product. *slope: d score / d product
+T score(T product, Heads h, int i, int back, T* slope = nullptr) {
+    T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
+    if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);
+    return h.alibi ? capped - alibi_slope(i, h.NH) * back : capped;
+}
+
+// y = sum_j softmax(score)[j] * v_j over keys from..to-1, the query's own last; returns the log-sum-exp of the scores.
+template <class Key, class Value> T attend(T* y, const T* q, int from, int to, Heads h, int i, Key key, Value value) {
+    const int HS = h.HS;
     std::vector<T> p(static_cast<size_t>(to));
     T top = -INFINITY, sum = 0;
-    for (int j = from; j < to; j++) top = std::fmax(top, p[size_t(j)] = dot(q, key(j), HS) / std::sqrt(T(HS)));
+    for (int j = from; j < to; j++)
+        top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, to - 1 - j));
     for (int j = from; j < to; j++) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
     for (int d = 0; d < HS; d++) {
         y[d] = 0;
@@ -143,14 +226,13 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
-                T l = attend(out, qkv + at.q(b, s, i), first_key(h, S, b, s), s + 1, h.HS,
+                T l = attend(out, qkv + at.q(b, s, i), first_key(h, S, b, s), s + 1, h, i,
                              [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); });
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
 }
 void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
     Packed at{S, h};
-    const T scale = 1 / std::sqrt(T(h.HS));
     zero(dqkv, int64_t(sizeof(T)) * at.row(B, 0));
     for (int b = 0; b < B; b++)
         for (int i = 0; i < h.NH; i++)
@@ -159,8 +241,9 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
                 for (int j = first_key(h, S, b, s); j <= s; j++) {
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
-                    T p = std::exp(dot(qkv + q, qkv + k, h.HS) * scale - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    T ds = p * (dot(dy + o, qkv + v, h.HS) - delta) * scale;
+                    T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
+                    T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
+                    T ds = p * (dot(dy + o, qkv + v, h.HS) - delta) * slope;
                     for (int d = 0; d < h.HS; d++) {
                         dqkv[q + d] += ds * qkv[k + d];
                         dqkv[k + d] += ds * qkv[q + d];
@@ -185,7 +268,7 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
         for (int s = 0; s < S; s++)
             for (int i = 0; i < h.NH; i++)
                 attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i),
-                       h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1, h.HS,
+                       h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1, h, i,
                        [&](int j) { return k_cache + cache(b, i / group, j); },
                        [&](int j) { return v_cache + cache(b, i / group, j); });
 }
@@ -194,30 +277,61 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
 
 const T SQRT_2_PI = 0.7978845608028653558798921198687637369517;    // sqrt(2/pi)
 
-void gelu_forward(T* y, const T* x, int64_t n) {
-    for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] / 2 * (1 + std::tanh(SQRT_2_PI * (x[i] + 0.044715 * x[i] * x[i] * x[i])));
-}
-void gelu_backward(T* dx, const T* dy, const T* x, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        T t = std::tanh(SQRT_2_PI * (x[i] + 0.044715 * x[i] * x[i] * x[i]));
-        dx[i] = dy[i] * ((1 + t) / 2 + x[i] / 2 * (1 - t * t) * SQRT_2_PI * (1 + 3 * 0.044715 * x[i] * x[i]));
+// act(x), and its derivative.
+T act(T x, Act kind, T* slope) {
+    const T t = std::tanh(SQRT_2_PI * (x + 0.044715 * x * x * x)), sigmoid = 1 / (1 + std::exp(-x));
+    const T below = std::erfc(-x / std::sqrt(T(2))) / 2;    // the normal distribution's share below x
+    const T density = std::exp(-x * x / 2) * SQRT_2_PI / 2;
+    switch (kind) {
+        case Act::gelu_tanh:
+            *slope = (1 + t) / 2 + x / 2 * (1 - t * t) * SQRT_2_PI * (1 + 3 * 0.044715 * x * x);
+            return x / 2 * (1 + t);
+        case Act::gelu: *slope = below + x * density; return x * below;
+        case Act::silu: *slope = sigmoid * (1 + x * (1 - sigmoid)); return x * sigmoid;
+        case Act::relu: *slope = x > 0; return std::fmax(x, T(0));
+        case Act::relu2: *slope = 2 * std::fmax(x, T(0)); return std::fmax(x, T(0)) * std::fmax(x, T(0));
     }
+    return 0;
+}
+void activation_forward(T* y, const T* x, Act kind, bool gated, int N, int F) {
+    for (int n = 0; n < N; n++)
+        for (int f = 0; f < F; f++) {
+            const T* gate = x + (gated ? 2 : 1) * int64_t(n) * F + f;
+            T slope = 0;
+            y[int64_t(n) * F + f] = act(*gate, kind, &slope) * (gated ? gate[F] : 1);
+        }
+}
+void activation_backward(T* dx, const T* dy, const T* x, Act kind, bool gated, int N, int F) {
+    for (int n = 0; n < N; n++)
+        for (int f = 0; f < F; f++) {
+            const int64_t at = (gated ? 2 : 1) * int64_t(n) * F + f;
+            const T d = dy[int64_t(n) * F + f];
+            T slope = 0;
+            const T value = act(x[at], kind, &slope);
+            dx[at] = d * slope * (gated ? x[at + F] : 1);
+            if (gated) dx[at + F] = d * value;
+        }
 }
 
 // ---- lm_head --------------------------------------------------------------------------------------------------------
 
-void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, int N, int V, int Vp) {
+void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, float scale, Logits z, int N, int V,
+                   int Vp) {
+    std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
-        const T* l = logits + int64_t(n) * Vp;
         T top = -INFINITY, sum = 0;
-        for (int v = 0; v < V; v++) top = std::fmax(top, l[v]);
-        for (int v = 0; v < V; v++) sum += std::exp(l[v] - top);
-        loss[n] = float(top + std::log(sum) - l[target[n]]);    // lse - logit: finite where -log(p) is not
+        for (int v = 0; v < V; v++) {
+            const T x = T(z.scale) * logits[int64_t(n) * Vp + v];
+            top = std::fmax(top, l[size_t(v)] = z.cap != 0 ? T(z.cap) * std::tanh(x / T(z.cap)) : x);
+        }
+        for (T x : l) sum += std::exp(x - top);
+        loss[n] = float(top + std::log(sum) - l[size_t(target[n])]);    // lse - logit: finite where -log(p) is not
         if (!dlogits) continue;
-        for (int v = 0; v < Vp; v++)
-            dlogits[int64_t(n) * Vp + v] =
-                v < V ? T(scale) * (std::exp(l[v] - top) / sum - (v == target[n] ? 1 : 0)) : 0;
+        for (int v = 0; v < Vp; v++) {
+            const T x = v < V ? l[size_t(v)] : 0, inner = z.cap != 0 ? 1 - x * x / (T(z.cap) * T(z.cap)) : 1;
+            const T d = T(scale) * (std::exp(x - top) / sum - (v == target[n] ? 1 : 0)) * inner * T(z.scale);
+            dlogits[int64_t(n) * Vp + v] = v < V ? d : 0;
+        }
     }
 }
 

@@ -23,8 +23,14 @@ struct EmbeddingScratch {
     int64_t bytes() const { return 2 * order + place + partial; }
 };
 
-constexpr int NORM_PARTS = 512;    // blocks of layernorm_backward: four for each multiprocessor of the largest GPUs
+constexpr int NORM_PARTS = 512;    // blocks of norm_backward: four for each multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
+
+// rope_backward: what each block sums up for the weights of QK-norm.
+constexpr int ROPE_PARTS = 512;
+inline int64_t rope_scratch(int64_t N, Heads h, Turn t) {
+    return t.norm == Turn::Normed::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
+}
 
 // A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and a sum of each column. Where the library computes
 // no sums: those of ranges of rows in float, by themselves.
@@ -98,7 +104,8 @@ struct CachedPlan {
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
-        case Operation::layernorm_backward: return norm_scratch(c.rows, c.in);
+        case Operation::norm_backward: return norm_scratch(c.rows, c.in);
+        case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.turn);
         case Operation::linear_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
         case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0, 4);

@@ -14,8 +14,9 @@ namespace ISA {
 OTHERS(DECLARE)
 
 template <class P> static int64_t scratch_bytes(const CallSizes& call) {
-    const auto bytes = loops<P>().scratch[int(call.operation)];
-    return bytes ? cpu_scratch_size(bytes(call)) : 0;
+    const auto scratch = loops<P>().scratch[int(call.operation)];
+    const int64_t bytes = scratch ? scratch(call) : 0;
+    return bytes ? cpu_scratch_size(bytes) : 0;
 }
 
 template <class P> static Loops<P> make() {

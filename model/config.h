@@ -10,7 +10,14 @@
 struct Family;    // model/families.h
 extern const Family GPT2;
 
-// GPT-2: pre-LayerNorm, learned positions, GELU ffn, biases, tied head. A new kind needs a field here, its row in
+enum class NormKind { layer, rms };
+enum class NormPlace { pre, branch, sandwich };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)))
+enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
+enum class Position { none, learned, rope, alibi };
+// The angles of RoPE; families.md 1d names their sources. model/rope.h
+enum class RopeScaling { none, linear, dynamic, yarn, llama3 };
+
+// What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
 // config.cpp, and its meaning in gpt.cpp. Defaults that follow from earlier fields are written so.
 struct Config {
     int V = 50257;    // vocabulary
@@ -22,40 +29,96 @@ struct Config {
     float norm_eps = 1e-5f;
     int NKV = NH;                                   // key/value heads; query heads h share h / (NH / NKV)
     int HS = NH > 0 && C % NH == 0 ? C / NH : 0;    // head size; attention is NH * HS wide
-    int window = 0;                                 // positions that a query sees, itself included; 0: no limit
-    int activation = 0;                             // the ffn's: an index into its row's choices
+    Act activation = Act::gelu_tanh;                // the ffn's
+    bool gated = false;                             // act(gate) * up
+    // Norms.
+    NormKind norm = NormKind::layer;
+    NormPlace place = NormPlace::pre;
+    Parallel parallel = Parallel::none;
+    bool norm_weight = true, norm_bias = true;
+    bool norm_plus = false;     // weights are w + 1
+    bool embed_norm = false;    // the embeddings are normed
+    Turn::Normed qk_norm = Turn::Normed::none;
+    // Attention.
+    int window = 0;             // positions that a query sees, itself included; 0: no limit
+    int global_every = 0;       // each so many-th layer has no window; 0: all have it
+    bool global_first = false;  // the first of so many, not the last
+    float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
+    // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
+    bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
+    bool tied = true;           // the head is wte
+    float embed_scale = 1, branch_scale = 1;    // factors of the embeddings, and of what is added to the residual
+    float logit_scale = 1, logit_cap = 0;       // Logits
+    // Positions.
+    Position position = Position::learned;
+    int position_offset = 0;    // rows of wpe before position 0
+    int rope_dims = HS;         // the first of each head's channels, which turn
+    bool rope_interleaved = false;
+    int rope_skip_every = 0;    // each so many-th layer does not turn; 0: all do
+    float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others
+    RopeScaling rope_scaling = RopeScaling::none;
+    float rope_factor = 1, rope_low = 1, rope_high = 4;    // low, high: llama3's factors; yarn's beta_slow, beta_fast
+    int rope_original = 0;      // context before scaling; 0: T
+    float rope_magnitude = 0;   // yarn's factor on cosines and sines; 0: 1 + ln(factor) / 10
     const Family* family = &GPT2;                   // its files use this family's names
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    Heads heads() const { return {NH, NKV, HS, window}; }
-    Config plain() const { return {.V = V, .T = T, .L = L, .NH = NH, .C = C, .family = family}; }    // else defaults
+    bool windowed(int l) const { return window && !(global_every && (l + !global_first) % global_every == 0); }
+    bool turns(int l) const {
+        return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
+    }
+    // A layer that turns, with a window or without one; -1: there is none.
+    int angles_layer(bool window) const {
+        for (int l = 0; l < L; l++)
+            if (turns(l) && rope_dims > 0 && windowed(l) == window) return l;
+        return -1;
+    }
+    Heads heads(int l) const {
+        return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
+                .softcap = score_cap, .alibi = position == Position::alibi};
+    }
+    Turn turn(int l) const {
+        return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
+                .plus = float(norm_plus)};
+    }
+    Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
+    Logits logits_of() const { return {logit_scale, logit_cap}; }
+    int attention_width() const { return NH * HS; }
+    int qkv_width() const { return (NH + 2 * NKV) * HS; }
+    int up_width() const { return gated ? 2 * F : F; }    // of the ffn's first product: gate, then up
+    bool pre_norm() const { return place != NormPlace::branch; }
+    bool post_norm() const { return place != NormPlace::pre; }    // of a branch's output
+    Config plain() const;    // the family's kinds at these V, T, L, NH, C
     bool operator==(const Config&) const = default;
 };
 
 // One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
 struct ConfigRow {
-    enum Presence { required, usual, rare };    // in a config.json. rare: written and listed if not as in plain()
-    typedef std::variant<int Config::*, float Config::*> Member;
+    enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
+    typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
+                         NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
+                         RopeScaling Config::*>
+        Member;
     Member member;
     const char* name;          // "kv_heads"; null: never listed
     bool counted;              // people say "6 layers", but "context 256"
     const char* flag;          // option of train and bench; null: none
-    // In config.json, in GPT-2's spelling and in Llama's: the first is read, all are written.
-    std::vector<const char*> keys[2];
+    const char* key;           // in config.json, where no key of the family says it
     const char* gguf;          // the key after the architecture's name; null: the architecture implies it
     double min, max;
     Presence presence;
     const char* help;          // the flag's
-    // For a field with kinds: config.json's names of each value; the first one is written.
+    // For a field with kinds: the names of each value; the first one is written.
     std::vector<std::vector<std::string>> choices = {};
 };
-const std::vector<ConfigRow>& config_rows();    // in the order that config.json has them
+const std::vector<ConfigRow>& config_rows();
+const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);
 
 Status config_check(const Config& c);                    // exit 2: which field is impossible, and why
-Result<Config> config_named(const std::string& name);    // a family's preset, or dN. Exit 2
+Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
 std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
 
 // What flags ask for: a Config whose fields are 0 where a flag was not given.
@@ -66,6 +129,4 @@ Config config_with(const Config& base, const Config& asked);
 
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
-// The fields of c that its family's class in transformers has no place for.
-std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

@@ -1,4 +1,4 @@
-// families.cpp - the families of models, and the presets by name.
+// families.cpp - GPT-2's row, the list of all families, and models by name.
 #include "families.h"
 
 #include <cstdlib>
@@ -6,62 +6,121 @@
 const Family GPT2 = {
     .type = "gpt2",
     .architecture = "GPT2LMHeadModel",
-    .spelling = 0,
-    .presets = {{"gpt2", {}},
-                {"gpt2-medium", {.L = 24, .NH = 16, .C = 1024}},
-                {"gpt2-large", {.L = 36, .NH = 20, .C = 1280}},
-                {"gpt2-xl", {.L = 48, .NH = 25, .C = 1600}}},
-    .lacks = {"kv_heads", "head_size", "window"},
+    .keys = {{"vocab_size", &Config::V},
+             {"n_positions", &Config::T},
+             {"n_ctx", &Config::T},    // llama.cpp's converter asks for it
+             {"n_embd", &Config::C},
+             {"n_layer", &Config::L},
+             {"n_head", &Config::NH},
+             {"n_inner", &Config::F},
+             {"activation_function", &Config::activation},
+             {"layer_norm_epsilon", &Config::norm_eps},
+             {"tie_word_embeddings", &Config::tied}},
     .fixed = {{"attn_pdrop", "0.0", true, false},
               {"embd_pdrop", "0.0", true, false},
               {"resid_pdrop", "0.0", true, false},
               {"initializer_range", "0.02", true, false},
-              {"tie_word_embeddings", "true", true, true},
               {"scale_attn_weights", "true", false, true},
               {"scale_attn_by_inverse_layer_idx", "false", false, true},
-              {"reorder_and_upcast_attn", "false", false, true},
-              {"add_cross_attention", "false", false, true}},
-    // Conv1D's weights are (in, out), ours are (out, in).
-    .names = {{"wte", {"transformer.wte.weight"}},
-              {"wpe", {"transformer.wpe.weight"}},
-              {"ln1w", {"transformer.h.#.ln_1.weight"}},
-              {"ln1b", {"transformer.h.#.ln_1.bias"}},
-              {"qkvw", {"transformer.h.#.attn.c_attn.weight"}, true},
-              {"qkvb", {"transformer.h.#.attn.c_attn.bias"}},
-              {"projw", {"transformer.h.#.attn.c_proj.weight"}, true},
-              {"projb", {"transformer.h.#.attn.c_proj.bias"}},
-              {"ln2w", {"transformer.h.#.ln_2.weight"}},
-              {"ln2b", {"transformer.h.#.ln_2.bias"}},
-              {"fcw", {"transformer.h.#.mlp.c_fc.weight"}, true},
-              {"fcb", {"transformer.h.#.mlp.c_fc.bias"}},
-              {"fc2w", {"transformer.h.#.mlp.c_proj.weight"}, true},
-              {"fc2b", {"transformer.h.#.mlp.c_proj.bias"}},
-              {"lnfw", {"transformer.ln_f.weight"}},
-              {"lnfb", {"transformer.ln_f.bias"}}},
-    .prefix = "transformer.",
-    .head = "lm_head.weight",
+              {"reorder_and_upcast_attn", "false", false, true}},
+    .names = {{"wte", {"transformer.wte"}},
+              {"wpe", {"transformer.wpe"}},
+              {"head", {"lm_head"}},
+              {"ln1", {"transformer.h.#.ln_1"}},
+              {"qkv", {"transformer.h.#.attn.c_attn"}, FileLayout::transposed},
+              {"proj", {"transformer.h.#.attn.c_proj"}, FileLayout::transposed},
+              {"ln2", {"transformer.h.#.ln_2"}},
+              {"fc", {"transformer.h.#.mlp.c_fc"}, FileLayout::transposed},
+              {"fc2", {"transformer.h.#.mlp.c_proj"}, FileLayout::transposed},
+              {"lnf", {"transformer.ln_f"}}},
+    .prefixes = {"transformer."},
     .redundant = {".attn.bias", ".attn.masked_bias"},    // the causal mask
+    .presets = {{"gpt2", 50257, 1024, 12, 12, 12, 64, 768, 3072},
+                {"gpt2-medium", 50257, 1024, 24, 16, 16, 64, 1024, 4096},
+                {"gpt2-large", 50257, 1024, 36, 20, 20, 64, 1280, 5120},
+                {"gpt2-xl", 50257, 1024, 48, 25, 25, 64, 1600, 6400}},
 };
 
 const std::vector<const Family*>& families() {
-    static const std::vector<const Family*> all = {&GPT2};
+    static const std::vector<const Family*> all = [] {
+        std::vector<const Family*> list = {&GPT2};
+        for (const auto* rows : {&llama_families(), &gpt_families()})
+            for (const Family& family : *rows) list.push_back(&family);
+        return list;
+    }();
     return all;
+}
+
+const char* missing_for(const std::string& type) {
+    static const std::pair<const char*, const char*> known[] = {
+        {"mixtral", "experts"},
+        {"qwen2_moe", "experts"},
+        {"qwen3_moe", "experts"},
+        {"olmoe", "experts"},
+        {"phimoe", "experts"},
+        {"granitemoe", "experts"},
+        {"gpt_oss", "experts and attention sinks"},
+        {"deepseek_v2", "experts and latent attention"},
+        {"deepseek_v3", "experts and latent attention"},
+        {"openai-gpt", "norms after the residual sum"},
+        {"nanochat", "QK-norm after the rotation"},
+        {"falcon", "its fused qkv"},
+        {"llama4_text", "experts and chunked attention"},
+        {"qwen3_next", "linear attention"},
+        {"mamba", "state spaces"},
+        {"mamba2", "state spaces"},
+        {"bert", "attention in both directions"},
+        {"t5", "an encoder"},
+    };
+    for (auto& [name, lacks] : known)
+        if (type == name) return lacks;
+    return nullptr;
+}
+
+Config Config::plain() const {
+    Config c = family->kinds;
+    c.V = V, c.T = T, c.L = L, c.NH = NH, c.C = C, c.family = family;
+    // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
+    c.F = c.gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
+    c.NKV = NH;
+    c.rope_dims = c.HS = NH > 0 && C % NH == 0 ? C / NH : 0;
+    if (family->sized) family->sized(c);
+    return c;
+}
+
+static Config sized(const Family& family, const Preset& p) {
+    Config c;
+    c.V = p.V, c.T = p.T, c.L = p.L, c.NH = p.NH, c.C = p.C, c.family = &family;
+    c = c.plain();
+    // Of heads whose size is their own the same part turns.
+    if (c.HS) c.rope_dims = c.rope_dims * p.HS / c.HS;
+    else c.rope_dims = p.HS;
+    c.NKV = p.NKV, c.HS = p.HS, c.F = p.F;
+    if (p.more) p.more(c);
+    return c;
 }
 
 std::string config_names() {
     std::string names;
     for (const Family* family : families())
-        for (auto& [name, preset] : family->presets) names += std::string(name) + ", ";
-    return names + "dN (N layers, 64 N channels)";
+        for (const Preset& preset : family->presets) names += std::string(preset.name) + ", ";
+    return names + "dN (N layers, 64 N channels; llama:dN and so on: of another family)";
 }
 
 Result<Config> config_named(const std::string& name) {
     for (const Family* family : families())
-        for (auto& [known, preset] : family->presets)
-            if (name == known) return preset;
+        for (const Preset& preset : family->presets)
+            if (name == preset.name) return sized(*family, preset);
+    const size_t colon = name.find(':');
+    const std::string type = colon == name.npos ? "gpt2" : name.substr(0, colon);
+    const std::string size = colon == name.npos ? name : name.substr(colon + 1);
     char* end = nullptr;
-    const long depth = name.size() > 1 && name[0] == 'd' ? strtol(name.c_str() + 1, &end, 10) : 0;
-    if (depth < 1 || depth > 1024 || *end || name[1] < '0' || name[1] > '9')
-        return fail(Exit::usage, "model '%s': expected %s", name.c_str(), config_names().c_str());
-    return Config{.L = int(depth), .NH = int(depth), .C = 64 * int(depth)};
+    const long depth = size.size() > 1 && size[0] == 'd' ? strtol(size.c_str() + 1, &end, 10) : 0;
+    if (depth >= 1 && depth <= 1024 && !*end && size[1] >= '0' && size[1] <= '9')
+        for (const Family* family : families())
+            if (type == family->type) {
+                const int N = int(depth);
+                return Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
+            }
+    return fail(Exit::usage, "model '%s': expected %s", name.c_str(), config_names().c_str());
 }

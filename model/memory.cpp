@@ -3,26 +3,49 @@
 
 #include <algorithm>
 
+#include "model/rope.h"
+
 namespace {
 template <class X> struct ActivationRow {
     X* Activations::*field;
-    int64_t per_token;
+    int64_t per_token;       // 0: the model has no such step
     Recompute kept_up_to;    // the strongest recomputation that still keeps it
+    X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
 };
 
 // What a block keeps for its backward, per token.
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
-    const Heads h = c.heads();
-    return {{&A::x, c.C, never},  {&A::ln1, c.C, none}, {&A::qkv, h.qkv_width(), cheap}, {&A::atty, h.width(), cheap},
-            {&A::x2, c.C, cheap}, {&A::ln2, c.C, none}, {&A::fch, c.F, cheap},           {&A::fcg, c.F, none}};
+    const int C = c.C, pre = c.pre_norm() ? C : 0, post = c.post_norm() ? C : 0;
+    const bool one = c.parallel == Parallel::one, qk = c.qk_norm != Turn::Normed::none;
+    return {{&A::x, C, never},
+            {&A::ln1, pre, none, &A::x},
+            {&A::qkv, c.qkv_width(), cheap},
+            {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::atty, c.attention_width(), cheap},
+            {&A::out1, post, cheap},
+            {&A::x2, C, cheap},
+            {&A::ln2, one ? 0 : pre, none, one ? &A::ln1 : &A::x2},
+            {&A::fch, c.up_width(), cheap},
+            {&A::fcg, c.F, none},
+            {&A::out2, post, cheap}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap;
-    return {{&A::mean1, 1, cheap}, {&A::rstd1, 1, cheap}, {&A::mean2, 1, cheap}, {&A::rstd2, 1, cheap},
-            {&A::lse, c.heads().NH, cheap}};
+    const int mean = c.norm == NormKind::layer, pre = c.pre_norm(), two = pre && c.parallel != Parallel::one;
+    const int post = c.post_norm();
+    return {{&A::mean1, pre * mean, cheap},
+            {&A::rstd1, pre, cheap},
+            {&A::mean2, two * mean, cheap},
+            {&A::rstd2, two, cheap},
+            {&A::qk_rstd, c.turn(0).sums(c.NH, c.NKV), cheap},
+            {&A::lse, c.NH, cheap},
+            {&A::post_mean1, post * mean, cheap},
+            {&A::post_rstd1, post, cheap},
+            {&A::post_mean2, post * mean, cheap},
+            {&A::post_rstd2, post, cheap}};
 }
 
 // Lays everything out; called twice: with base null to count, then to place.
@@ -80,7 +103,8 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
         auto place = [&](const auto& rows) {
             for (const auto& row : rows)
-                if (l == 0 || (train && g.plan.recompute <= row.kept_up_to)) at.take(a.*row.field, N * row.per_token);
+                if (!row.per_token) a.*row.field = row.instead ? a.*row.instead : nullptr;
+                else if (l == 0 || (train && g.plan.recompute <= row.kept_up_to)) at.take(a.*row.field, N * row.per_token);
                 else a.*row.field = g.a[0].*row.field;
         };
         place(activation_rows(c));
@@ -88,6 +112,15 @@ void place_activations(Layout& at, Model& g, int64_t N) {
     }
     for (Activation** p : {&g.x_last, &g.lnf}) at.take(*p, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
+    if (c.norm == NormKind::rms) g.mean_f = nullptr;
+    if (c.embed_norm) {
+        at.take(g.embedded, N * c.C);
+        for (float** p : {&g.mean_e, &g.rstd_e}) at.take(*p, N);
+        if (c.norm == NormKind::rms) g.mean_e = nullptr;
+    }
+    // Layers with a window may turn by angles of their own.
+    for (int window : {0, 1})
+        if (c.angles_layer(window) >= 0) at.take(g.angles[window], int64_t(g.positions()) * c.rope_dims);
     for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
 }
 
@@ -104,8 +137,11 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     at.purpose("activation gradients");
     if (train) {
         at.take(g.dx, N * c.C);
-        at.take(g.dt, N * std::max(c.C, c.heads().width()));
-        at.take(g.dwide, N * std::max(c.F, c.heads().qkv_width()));
+        at.take(g.dt, N * std::max(c.C, c.attention_width()));
+        at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
+        if (c.gated) at.take(g.dgated, N * c.F);
+        if (c.post_norm() || c.branch_scale != 1) at.take(g.dbranch, N * c.C);
+        if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
     at.purpose("logits");
     // Half of all rows at a time, as many as logits_bytes hold at most; from 256 rows on products are at speed.
@@ -143,6 +179,11 @@ Status Model::allocate(const Config& config, const Plan& what) {
                     what.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, *this, config, what);
+    for (int window : {0, 1})
+        if (const int l = c.angles_layer(window); l >= 0) {
+            const std::vector<float> host = rope_angles(c, l, positions());
+            op.upload(angles[window], host.data(), int64_t(host.size() * sizeof(float)));
+        }
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {

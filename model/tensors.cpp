@@ -2,13 +2,14 @@
 #include "tensors.h"
 
 #include <algorithm>
-#include <cstring>
-#include <set>
 
 #include "families.h"
 
 namespace {
+Init norm_init(const Config& c) { return c.norm_plus ? Init::zero : Init::one; }
+
 template <class S, class T> struct Row {
+    bool exists;
     T* S::*field;
     const char* name;
     std::vector<int64_t> parts;    // rows that a family may hold as tensors of their own
@@ -19,45 +20,68 @@ template <class S, class T> struct Row {
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     using P = Params<T>;
-    return {{&P::wte, "wte", {c.V}, c.C, Init::normal, c.Vp() - c.V}, {&P::wpe, "wpe", {c.T}, c.C, Init::normal}};
+    const int64_t padding = c.Vp() - c.V;
+    return {{true, &P::wte, "wte", {c.V}, c.C, Init::normal, padding},
+            {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, c.C, Init::normal},
+            {c.embed_norm && c.norm_weight, &P::lnew, "lnew", {c.C}, 0, norm_init(c)},
+            {c.embed_norm && c.norm_bias, &P::lneb, "lneb", {c.C}, 0, Init::zero},
+            {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
+            {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding}};
 }
 template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
     using B = Block<T>;
-    const int C = c.C, F = c.F, q = c.heads().width(), kv = c.NKV * c.HS;
-    return {{&B::ln1w, "ln1w", {C}, 0, Init::one},
-            {&B::ln1b, "ln1b", {C}, 0, Init::zero},
-            {&B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
-            {&B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
-            {&B::projw, "projw", {C}, q, Init::normal_residual},
-            {&B::projb, "projb", {C}, 0, Init::zero},
-            {&B::ln2w, "ln2w", {C}, 0, Init::one},
-            {&B::ln2b, "ln2b", {C}, 0, Init::zero},
-            {&B::fcw, "fcw", {F}, C, Init::normal},
-            {&B::fcb, "fcb", {F}, 0, Init::zero},
-            {&B::fc2w, "fc2w", {C}, F, Init::normal_residual},
-            {&B::fc2b, "fc2b", {C}, 0, Init::zero}};
+    const int C = c.C, F = c.F, q = c.attention_width(), kv = c.NKV * c.HS;
+    const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
+    const bool qk = c.qk_norm != Turn::Normed::none, all = c.qk_norm == Turn::Normed::all;
+    const std::vector<int64_t> up = c.gated ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F};
+    return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
+            {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
+            {true, &B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
+            {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
+            {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
+            {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
+            {true, &B::projw, "projw", {C}, q, Init::normal_residual},
+            {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
+            {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
+            {c.post_norm() && bias, &B::post1b, "post1b", {C}, 0, Init::zero},
+            {c.pre_norm() && two && weight, &B::ln2w, "ln2w", {C}, 0, norm_init(c)},
+            {c.pre_norm() && two && bias, &B::ln2b, "ln2b", {C}, 0, Init::zero},
+            {true, &B::fcw, "fcw", up, C, Init::normal},
+            {c.up_bias, &B::fcb, "fcb", up, 0, Init::zero},
+            {true, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
+            {c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
+            {c.post_norm() && weight, &B::post2w, "post2w", {C}, 0, norm_init(c)},
+            {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero}};
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
-    return {{&P::lnfw, "lnfw", {c.C}, 0, Init::one}, {&P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
+    return {{c.norm_weight, &P::lnfw, "lnfw", {c.C}, 0, norm_init(c)},
+            {c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
-// The tensor of a row as the family has it; of size 0 where the family has none. block: -1 outside of blocks.
+// The tensor of a row, as the family calls it. block: -1 outside of blocks.
 template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
                 .decay = row.cols > 0, .vector = row.cols == 0};
-    const std::vector<Family::Name>& names = c.family->names;
-    const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return !strcmp(n.ours, row.name); });
-    static const std::set<std::string> optional = {"qkvb", "projb", "fcb", "fc2b"};    // operations take null for these
-    CHECK(name != names.end() || optional.count(row.name), "a family has no %s", row.name);
-    if (name == names.end()) return t;
+    if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += rows;
-    t.rows = t.file_rows + row.padding, t.transposed = name->transposed;
-    const bool whole = name->file.size() == 1;
-    CHECK(whole || name->file.size() == row.parts.size(), "%s: %zu names", row.name, name->file.size());
+    t.rows = t.file_rows + row.padding;
+    // "qkvw" is ".weight" of the name for "qkv", wte that of the name for itself.
+    const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
+    const std::vector<Family::Name>& names = c.family->names;
+    const auto name =
+        std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
+    const bool whole = name != names.end() && name->file.size() == 1;
+    if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // files have it under our name
+        t.pieces = {{t.name, 0, t.file_rows}};
+        return t;
+    }
+    if (!t.vector || name->layout != FileLayout::transposed) t.layout = name->layout;
+    if (c.NKV != c.NH && t.layout == FileLayout::by_head) t.layout = FileLayout::straight;
+    const char* ending = ours.back() == 'b' ? ".bias" : ".weight";
     for (size_t i = 0, first = 0; i < name->file.size(); i++, first += size_t(row.parts[i - 1])) {
-        std::string file = name->file[i];
+        std::string file = std::string(name->file[i]) + ending;
         if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
         t.pieces.push_back({file, int64_t(first), whole ? t.file_rows : row.parts[i]});
     }

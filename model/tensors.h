@@ -7,22 +7,25 @@
 #include "config.h"
 
 template <class T> struct Block {
-    T *ln1w, *ln1b, *qkvw, *qkvb, *projw, *projb, *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b;
+    T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *projw, *projb, *post1w, *post1b;
+    T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
 };
 template <class T> struct Params {
-    T *wte, *wpe;
+    T *wte, *wpe, *lnew, *lneb, *headw, *headb;
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
 enum class Init { zero, one, normal, normal_residual };    // normal: N(0, 0.02); residual: 0.02 / sqrt(2 L)
 
+// How a file holds a tensor: as we do; as (cols, rows); with each head's query, key and value rows together: (NH,3,HS).
+enum class FileLayout { straight, transposed, by_head };
 // Rows of a tensor that form one tensor in a file, with its name there.
 struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in memory order: wte | wpe | block 0 | ... | block L-1 | ln_f. The rows drive allocation, init,
-// decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in Params.
+// One row per tensor, in memory order: wte | wpe | head | block 0 | ... | block L-1 | ln_f. The rows drive allocation,
+// init, decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in Params.
 struct Tensor {
     std::string name;                  // "0.qkvw"
     int64_t offset = 0;                // in elements, a multiple of 64
@@ -30,15 +33,15 @@ struct Tensor {
     int64_t file_rows = 0;             // rows that files hold: V where memory has Vp
     Init init = Init::zero;
     bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
-    bool transposed = false;           // files hold (cols, rows)
+    FileLayout layout = FileLayout::straight;
     int bucket = 0;                    // the bucket that it lies in
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };
 // Named pointers to the tensors, each place(tensor); null for one of size 0.    T: Parameter or Gradient
 template <class T> Params<T> bind(const Config& c, int ranks, const std::function<T*(const Tensor&)>& place);
-// Tensors that are reduced, sharded and saved together, in memory order: the embeddings; each block, the last one with
-// ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
+// Tensors that are reduced, sharded and saved together, in memory order: the embeddings and the head;
+// each block, the last one with ln_f. A bucket divides into equal parts for the ranks; with one rank it has no padding.
 struct Bucket {
     int64_t offset, size;    // elements, multiples of 64 * ranks
 };

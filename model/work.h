@@ -60,6 +60,17 @@ class WorkOf {
     static Work linear(int products, int N, int C, int OC, const void* bias, double bytes) {
         return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr}, 2.0 * products * N * C * OC, 0, bytes};
     }
+    static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
+    // QK-norm's weights.
+    static double turned(const Heads& h, const Turn& t) {
+        return t.norm == Turn::Normed::none ? 0 : t.norm == Turn::Normed::all ? (h.NH + h.NKV) * h.HS : 2 * h.HS;
+    }
+    // Angles are read once for all sequences.
+    static Work rope(int B, int S, const Heads& h, const Turn& t, double bytes) {
+        CallSizes call = heads(B, S, h);
+        call.rows = B * S, call.turn = t;
+        return {call, 0, 0, bytes + 4.0 * S * t.dims + 4.0 * B * S * t.sums(h.NH, h.NKV)};
+    }
     static double weights(int C, int OC, const void* bias) { return double(C) * OC + (bias ? OC : 0); }
     // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }

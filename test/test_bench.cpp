@@ -45,9 +45,9 @@ void check_profile(const Table& op, bool fused) {
     CHECK(calls(rows, "linear_backward") == (fused ? 3 : 4) * L + 1);
     CHECK(calls(rows, "linear_gelu_forward") == (fused ? L : 0));
     CHECK(calls(rows, "linear_gelu_backward") == (fused ? L : 0));
-    CHECK(calls(rows, "gelu_backward") == (fused ? 0 : L));
+    CHECK(calls(rows, "activation_backward") == (fused ? 0 : L));
     CHECK(calls(rows, "attention_forward") == L);
-    CHECK(calls(rows, "layernorm_backward") == 2 * L + 1);
+    CHECK(calls(rows, "norm_backward") == 2 * L + 1);
     CHECK(calls(rows, "adamw") == 1);
     double seconds = 0, products = 0;
     for (size_t i = 0; i + 1 < rows.size(); i++) {

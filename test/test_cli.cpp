@@ -13,8 +13,8 @@ using Strings = std::vector<std::string>;
 
 namespace {
 std::vector<Command> commands() {
-    return {train_command(),           sample_command(), eval_command(), tokenize_command(),
-            train_tokenizer_command(), info_command(),   plot_command()};
+    return {train_command(),    sample_command(),          chat_command(), eval_command(),
+            tokenize_command(), train_tokenizer_command(), info_command(), plot_command()};
 }
 bool positional(const Flag& f) { return f.name[0] != '-'; }
 bool text_valued(const Flag& f) {
@@ -324,7 +324,7 @@ TEST_CASE("cli: a command's messages name it and go to stderr, with the right ex
         CHECK(r.out == "");
         CHECK(r.err.rfind("flatgpt " + c.name + ": unknown option '--nonsense'", 0) == 0);
     }
-    for (const char* name : {"sample", "info"}) {
+    for (const char* name : {"sample", "chat", "info"}) {
         auto said = [&](const std::string& path) {
             const ProcessResult r = run_flatgpt({name, path});
             CHECK(r.exit_code == 3);

@@ -170,14 +170,18 @@ static void announced_scratch(const Table& op) {
         }
     };
     CAPTURE(std::string(op.name));
-    for (auto [B, S, window] : {std::array{2, 40, 9}, {GEMV_ROWS, 1, 0}, {1, 260, 0}}) {
-        Config c = toy(window);
+    auto compare = [&](Config c, int B, int S) {
         c.T = 262, c.L = 1;
         Measured measured(op);
         use(measured.table, c, {Use::train, B, S, Recompute::cheap});
         Count count(op);
         use(count.table, c, {Use::train, B, S, Recompute::cheap});
         CHECK(count.scratch == measured.most);
+    };
+    for (auto [B, S, window] : {std::array{2, 40, 9}, {GEMV_ROWS, 1, 0}, {1, 260, 0}}) compare(toy(window), B, S);
+    for (const Kind& k : kind_configs(toy(0))) {
+        CAPTURE(k.name);
+        compare(k.c, 2, 40);
     }
     cpu_scratch_release();
 }

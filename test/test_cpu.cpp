@@ -124,7 +124,7 @@ TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
         auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
         std::vector<float> pre(size_t(N) * OC), y(pre), pre1(pre), y1(pre);
         op.linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
-        op.gelu_forward(y.data(), pre.data(), N * OC);
+        op.activation_forward(y.data(), pre.data(), Act::gelu_tanh, false, N, OC);
         op.linear_gelu_forward(y1.data(), pre1.data(), x.data(), w.data(), b.data(), N, C, OC);
         CHECK(pre == pre1);
         CHECK(y == y1);

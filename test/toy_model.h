@@ -15,28 +15,77 @@ inline Config split_config(Config c, bool transposed = false) {
     static const std::vector<Family> made_up = [] {
         std::vector<Family> both(2, GPT2);
         for (Family& family : both) {
-            std::erase_if(family.names, [](const Family::Name& n) { return n.ours == std::string("projb"); });
             const bool turned = &family == &both[1];
             for (Family::Name& n : family.names)
-                if (n.ours == std::string("qkvw")) n = {"qkvw", {"#.q.weight", "#.k.weight", "#.v.weight"}, turned};
-                else if (n.ours == std::string("qkvb")) n = {"qkvb", {"#.q.bias", "#.k.bias", "#.v.bias"}};
+                if (n.ours == std::string("qkv"))
+                    n = {"qkv", {"#.q", "#.k", "#.v"}, turned ? FileLayout::transposed : FileLayout::straight};
         }
         return both;
     }();
-    c.family = &made_up[transposed];
+    c.family = &made_up[transposed], c.proj_bias = false;
     return c;
 }
 
-// c as of made-up families, each without one of the tensors that a family may lack.
-inline std::vector<Config> lacking_configs(Config c) {
-    static std::vector<Family> made_up = [] {
-        std::vector<Family> all;
-        for (const char* name : {"qkvb", "projb", "fcb", "fc2b"})
-            std::erase_if(all.emplace_back(GPT2).names, [&](auto& n) { return n.ours == std::string(name); });
-        return all;
-    }();
+// c without each of its biases.
+inline std::vector<Config> lacking_configs(const Config& c) {
     std::vector<Config> all;
-    for (const Family& family : made_up) all.push_back(c), all.back().family = &family;
+    for (bool Config::*bias : {&Config::qkv_bias, &Config::proj_bias, &Config::up_bias, &Config::down_bias})
+        all.push_back(c), all.back().*bias = false;
+    return all;
+}
+
+// c as other kinds of models, each named; together they have every kind.
+struct Kind {
+    const char* name;
+    Config c;
+};
+inline std::vector<Kind> kind_configs(Config c) {
+    using enum RopeScaling;
+    Config no_bias = c;
+    no_bias.qkv_bias = no_bias.proj_bias = no_bias.up_bias = no_bias.down_bias = no_bias.norm_bias = false;
+    Config llama = no_bias;
+    llama.norm = NormKind::rms, llama.gated = true, llama.activation = Act::silu, llama.tied = false;
+    llama.position = Position::rope, llama.rope_dims = c.HS / 2 * 2;
+    std::vector<Kind> all = {{"llama", llama}};
+    auto add = [&](const char* name, Config k, auto change) { change(k), all.push_back({name, k}); };
+    add("llama3", llama, [](Config& k) {
+        k.rope_scaling = llama3, k.rope_factor = 8, k.rope_original = 4, k.rope_theta = 100, k.qkv_bias = true;
+    });
+    add("yarn, qk-norm", llama, [](Config& k) {
+        k.rope_scaling = yarn, k.rope_factor = 4, k.rope_low = 1, k.rope_high = 32, k.rope_original = 4;
+        k.qk_norm = Turn::Normed::head;
+    });
+    add("olmo2", llama, [](Config& k) { k.place = NormPlace::branch, k.qk_norm = Turn::Normed::all; });
+    add("gemma2", llama, [](Config& k) {
+        k.place = NormPlace::sandwich, k.norm_plus = true, k.activation = Act::gelu_tanh, k.embed_scale = 2.5f;
+        k.window = 3, k.global_every = 2, k.score_scale = 0.3f, k.score_cap = 1.5f, k.logit_cap = 2, k.tied = true;
+    });
+    add("gemma3", llama, [](Config& k) {
+        k.place = NormPlace::sandwich, k.norm_plus = true, k.qk_norm = Turn::Normed::head, k.window = 3;
+        k.global_every = 2, k.rope_local_theta = 10, k.rope_scaling = linear, k.rope_factor = 2;
+    });
+    add("granite", llama, [](Config& k) {
+        k.embed_scale = 3, k.branch_scale = 0.6f, k.logit_scale = 0.4f, k.score_scale = 0.3f, k.tied = true;
+    });
+    add("smollm3", llama, [](Config& k) { k.rope_skip_every = 2, k.activation = Act::relu2; });
+    add("neox", c, [](Config& k) {
+        k.parallel = Parallel::two, k.activation = Act::gelu, k.tied = false;
+        k.position = Position::rope, k.rope_dims = 2;
+    });
+    add("gptj", no_bias, [](Config& k) {
+        k.parallel = Parallel::one, k.up_bias = k.down_bias = k.norm_bias = k.head_bias = true, k.tied = false;
+        k.position = Position::rope, k.rope_dims = 2, k.rope_interleaved = true;
+    });
+    add("cohere", no_bias, [](Config& k) {
+        k.parallel = Parallel::one, k.logit_scale = 0.3f, k.gated = true, k.activation = Act::gelu;
+        k.position = Position::rope, k.rope_dims = k.HS / 2 * 2, k.rope_interleaved = true;
+    });
+    add("bloom", c, [](Config& k) { k.position = Position::alibi, k.embed_norm = true; });
+    add("opt", c, [](Config& k) { k.position_offset = 2, k.activation = Act::relu; });
+    add("olmo", llama, [](Config& k) { k.norm = NormKind::layer, k.norm_weight = false; });
+    add("none", c, [](Config& k) {
+        k.position = Position::none, k.place = NormPlace::sandwich, k.activation = Act::relu2, k.score_cap = 1;
+    });
     return all;
 }
 

@@ -29,7 +29,7 @@ struct Rows {
     std::vector<std::pair<void*, int64_t>> held;
 
     Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
-        : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads()) {}
+        : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}
     ~Rows() { free_all(); }
 
     template <class X> X* allocate(int64_t bytes) {    // until free_all; null: not enough memory
@@ -119,6 +119,7 @@ struct Rows {
     }
 
     void memory_bound();
+    void rope();
     void head_and_update();
     void attention();
     void linear();
@@ -134,9 +135,9 @@ struct Rows {
 #define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
 
 void Rows::memory_bound() {
-    const int C = c.C;
-    const int64_t wide = int64_t(N) * c.F;
-    auto x = arrays<Activation>(wide), y = arrays<Activation>(wide), z = arrays<Activation>(wide);
+    const int C = c.C, F = c.F;
+    const int64_t wide = int64_t(N) * F;
+    auto x = arrays<Activation>(2 * wide), y = arrays<Activation>(2 * wide), z = arrays<Activation>(wide);
     auto w = arrays<Parameter>(C), b = arrays<Parameter>(C);
     auto dw = arrays<Gradient>(C), db = arrays<Gradient>(C);
     auto mean = arrays<float>(N), rstd = arrays<float>(N);
@@ -147,11 +148,42 @@ void Rows::memory_bound() {
     const int* from_0 = nullptr;
     ROW(embedding_forward, "", y[i], tok[i], wte[i], wpe[i], B, S, C, from_0);
     ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V);
-    ROW(layernorm_forward, "", y[i], mean[i], rstd[i], x[i], w[i], b[i], 1e-5f, N, C);
-    ROW(layernorm_backward, "", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], N, C);
-    ROW(gelu_forward, "", y[i], x[i], wide);
-    ROW(gelu_backward, "", y[i], z[i], x[i], wide);
+    const Norm layer, rms = {true};
+    const Parameter* no_b = nullptr;
+    Gradient* no_db = nullptr;
+    float* no_mean = nullptr;
+    ROW(norm_forward, ", layer", y[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
+    ROW(norm_backward, ", layer", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], layer, N, C);
+    ROW(norm_forward, ", rms", y[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
+    ROW(norm_backward, ", rms", y[i], dw[i], no_db, z[i], x[i], w[i], no_mean, rstd[i], rms, N, C);
+    ROW(add_scaled, "", y[i], x[i], z[i], 0.5f, int64_t(N) * C);
+    for (auto [name, act, gated] : {std::tuple{", gelu_tanh", Act::gelu_tanh, false}, {", gelu", Act::gelu, false},
+                                    {", relu2", Act::relu2, false}, {", silu gated", Act::silu, true},
+                                    {", gelu_tanh gated", Act::gelu_tanh, true}}) {
+        ROW(activation_forward, name, y[i], x[i], act, gated, N, F);
+        ROW(activation_backward, name, y[i], z[i], x[i], act, gated, N, F);
+    }
     ROW(copy, "", y[i], x[i], op.bytes(x[i], wide));
+    free_all();
+}
+
+// Whole heads turn.
+void Rows::rope() {
+    const int64_t wide = int64_t(N) * h.qkv_width(), sums = int64_t(N) * (h.NH + h.NKV);
+    auto x = arrays<Activation>(wide), y = arrays<Activation>(wide);
+    auto w = arrays<Parameter>(h.HS);
+    auto dqw = arrays<Gradient>(h.HS), dkw = arrays<Gradient>(h.HS);
+    auto turns = arrays<float>(int64_t(S) * h.HS), rstd = arrays<float>(sums);
+    if (!y[0] || !rstd[0]) return bench.short_of_memory("rope");
+    const int dims = h.HS / 2 * 2;
+    const Turn plain = {dims}, normed = {dims, false, Turn::Normed::head}, pairs = {dims, true};
+    const int* from_0 = nullptr;
+    const Activation* no_x = nullptr;
+    ROW(rope_forward, "", y[i], rstd[i], y[i], w[i], w[i], turns[i], B, S, from_0, h, plain);
+    ROW(rope_backward, "", y[i], dqw[i], dkw[i], no_x, w[i], w[i], turns[i], rstd[i], B, S, h, plain);
+    ROW(rope_forward, ", interleaved", y[i], rstd[i], y[i], w[i], w[i], turns[i], B, S, from_0, h, pairs);
+    ROW(rope_forward, ", QK-norm", y[i], rstd[i], x[i], w[i], w[i], turns[i], B, S, from_0, h, normed);
+    ROW(rope_backward, ", QK-norm", y[i], dqw[i], dkw[i], x[i], w[i], w[i], turns[i], rstd[i], B, S, h, normed);
     free_all();
 }
 
@@ -163,8 +195,8 @@ void Rows::head_and_update() {
         auto loss = arrays<float>(rows);
         auto target = ids(rows, c.V);
         if (!other[0] || !target[0]) return bench.short_of_memory("cross_entropy");
-        ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], 1e-3f, rows,
-            c.V, c.Vp());
+        ROW(cross_entropy, ", " + std::to_string(rows) + " rows", loss[i], other[i], logits[i], target[i], 1e-3f,
+            c.logits_of(), rows, c.V, c.Vp());
         free_all();
     }
     const bool norm = bench.wanted("sum_of_squares, 32M"), update = bench.wanted("adamw, 32M");
@@ -285,6 +317,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     if (!bench.o.json) print_head(bench, c, B, S);
     if (bench.o.steps_only) return {};
     rows.memory_bound();
+    rows.rope();
     rows.head_and_update();
     rows.attention();
     rows.linear();

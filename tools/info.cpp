@@ -12,11 +12,14 @@
 #include "base/command.h"
 #include "base/console.h"
 #include "model/device.h"
+#include "model/families.h"
 #include "train/metrics.h"
 #include "base/toml.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "data/bpe.h"
 #include "data/loader.h"
+#include "data/sentencepiece.h"
 #include "files/text_file.h"
 
 namespace {
@@ -91,17 +94,28 @@ Status tokenizer_info(const std::string& path, Rows& rows) {
     const Tokenizer t = TRY(Tokenizer::load(path));
     int special = 0;
     for (int id = 0; id < t.vocab_size(); id++) special += t.is_special(id);
+    const Vocabulary& v = t.vocabulary();
+    const bool bytes = v.symbols == Symbols::bytes;
+    const char* pieces = v.pattern == Pattern::other ? "its own" : pattern_row(v.pattern).name;
     rows = {kind("tokenizer"), {"vocabulary", t.vocab_size()}, {"special_tokens", special},
-            {"end_of_text", t.end_of_text()}, {"fingerprint", hex(t.fingerprint())}};
+            {"symbols", bytes ? "bytes" : "characters"}, {"pieces", pieces}, {"end_of_text", t.end_of_text()},
+            {"before_a_text", v.before}, {"fingerprint", hex(t.fingerprint())}};
     return {};
 }
 
+nlohmann::ordered_json field_value(const Config& c, const ConfigRow& row) {
+    const double value = config_value(c, row);
+    if (!row.choices.empty()) return row.choices[size_t(value)][0];
+    if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
+    return std::holds_alternative<float Config::*>(row.member) ? nlohmann::ordered_json(value)
+                                                           : nlohmann::ordered_json(int(value));
+}
 void add_model(const Config& c, Rows& rows) {
     Row shape = {"shape", {}};
     Rows sizes;
     std::vector<const ConfigRow*> listed;
     for (const ConfigRow* row : config_listed(c)) {
-        const int value = int(config_value(c, *row));
+        const auto value = field_value(c, *row);
         if (row->member == ConfigRow::Member(&Config::T) || row->member == ConfigRow::Member(&Config::V)) {
             sizes.push_back({row->name, value});
         } else {
@@ -110,7 +124,7 @@ void add_model(const Config& c, Rows& rows) {
         }
     }
     shape.text = config_text(c, listed);
-    rows.insert(rows.end(), {count_row("parameters", config_parameters(c)), shape});
+    rows.insert(rows.end(), {{"family", c.family->type}, count_row("parameters", config_parameters(c)), shape});
     rows.insert(rows.end(), sizes.begin(), sizes.end());
 }
 Status config_info(const std::string& text, const std::string& path, Rows& rows) {
@@ -196,7 +210,8 @@ Status unknown_file(const std::string& path, std::string_view head) {
         hint = what.size();
     }
     return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
-                "config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of runs",
+                "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, "
+                "folders of runs",
                 path.c_str(), what.substr(0, hint).c_str());
 }
 
@@ -213,6 +228,7 @@ Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
         return metrics ? metrics_info(path, rows) : unknown_file(path, head);
     }
     if (head.starts_with('{') || path.ends_with(".json")) return json_info(path, rows);
+    if (path.ends_with(".model") || sentencepiece_begins(head)) return tokenizer_info(path, rows);
     if (path.ends_with(".toml")) return toml_info(TRY(read_file(path, 16 << 20)), path, rows);
     return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o, rows) : unknown_file(path, head);
 }

@@ -23,7 +23,7 @@ int64_t collected_bytes(const Config& c, const Plan& plan) {
 Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     int64_t largest = 0;    // a matrix is turned on its way to a file
     for (const Tensor& x : config_tensors(t.config))
-        if (x.transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
+        if (x.layout == FileLayout::transposed) largest = std::max(largest, x.size() * int64_t(sizeof(float)));
     rows.push_back({"a checkpoint in the making", 2 * largest + (4 << 20) + collected_bytes(t.config, t.plan)});
     // The libraries take theirs when they first work: a pass of a toy shows how much.
     Device toy = TRY(open_device(t.o.device, true));

@@ -12,11 +12,14 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
          "commas; required, except with --dry-run"},
         {"--val", &o.val, "validation shards, given in the same way"},
-        {"--tokenizer", &o.tokenizer, "gpt2 or a tokenizer.json; none: the checkpoint's, else gpt2"},
+        {"--tokenizer", &o.tokenizer, "gpt2, a tokenizer.json or tokenizer.model; none: the checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
          "else gpt2"},
-        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face GPT-2"},
+        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face directory"},
+        {"--init", &o.init, "with --model DIRECTORY: new weights are meant, in its shape and with its tokenizer"},
+        {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
+         "rows are cut, or added as the mean of the others"},
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
          "afresh; or the directory of a checkpoint to go on from"},
         {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},

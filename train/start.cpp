@@ -6,6 +6,7 @@
 #include <map>
 #include <sstream>
 
+#include "model/families.h"
 #include "train.h"
 
 // The newest whole checkpoint under a path, its damaged successors named.
@@ -63,8 +64,12 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
     std::error_code error;
-    const bool directory = std::filesystem::is_directory(o.model, error), given = !o.model.empty();
+    const bool given = !o.model.empty();
+    const bool directory = std::filesystem::is_directory(o.model, error) || o.model.ends_with(".gguf");
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
+    if (o.init && (!directory || !o.from.empty()))
+        return fail(Exit::usage, "--init: expected --model with a directory, and no --from");
+    if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
     std::string base = start;
     Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
     if (directory && !resuming) {
@@ -72,6 +77,10 @@ Status Trainer::choose_model() {
         const std::string found = config_here ? o.model : TRY(newest(o.model));
         if (base.empty()) base = found;
         named = checkpoint_config(found);
+        const bool weights = !config_here || access((found + "/model.safetensors").c_str(), F_OK) == 0;
+        if (weights && o.from.empty() && !o.init)
+            progress.note("new weights in the shape of " + o.model + " (--init says that this is meant; --from takes "
+                          "its weights)");
     } else if (!directory && !o.model.empty()) {
         named = config_named(o.model);
     }
@@ -91,8 +100,12 @@ Status Trainer::choose_model() {
         asked.T = resuming && o.seq_len ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
+    const bool resize = o.resize_vocab && !start.empty() && !resuming;
+    if (resize) asked.V = config.V;
     const int context = start.empty() && o.seq_len ? o.seq_len : asked.T;
-    if (asked.window >= context && (start.empty() || asked.window != config.window)) {
+    // In some families a layer turns by its window.
+    const bool turns_by_it = asked.rope_local_theta > 0 || (asked.family->layers & Family::local_turns);
+    if (asked.window >= context && !turns_by_it && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
         asked.window = 0;
     }
@@ -102,12 +115,19 @@ Status Trainer::choose_model() {
                     config_text(asked, other).c_str());
     config = asked;
     TRY(choose_tokenizer(base));
+    if (resize) {
+        start_vocabulary = config.V;
+        config.V = o.shape.V ? o.shape.V : tokenizer.vocab_size() ? tokenizer.vocab_size() : config.V;
+        if (config.V != start_vocabulary)
+            progress.note(formatted("the vocabulary of %d is resized to %d", start_vocabulary, config.V));
+    }
     if (start.empty()) {
         if (!o.shape.V && tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
         if (o.seq_len) config.T = o.seq_len;
     }
     if (tokenizer.vocab_size() > config.V)
-        return fail(Exit::usage, "the tokenizer has %d tokens, the model %d", tokenizer.vocab_size(), config.V);
+        return fail(Exit::usage, "the tokenizer has %d tokens, the model %d%s", tokenizer.vocab_size(), config.V,
+                    start.empty() || resuming ? "" : "; --resize-vocab adds rows for them");
     if (!o.seq_len) o.seq_len = config.T;
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
@@ -176,7 +196,31 @@ Status Trainer::load() {
     const int64_t before = ours ? TRY(checkpoint_state(start)).documents : -1;
     if (before < 0) state.documents = -1;
     else if (state.documents >= 0) state.documents += before;
-    return checkpoint_weights(start, *device.model);
+    return start_vocabulary && start_vocabulary != config.V ? load_resized() : checkpoint_weights(start, *device.model);
+}
+
+// Rows of tokens that the checkpoint has not are the mean of its rows: they begin as likely as an average token.
+Status Trainer::load_resized() {
+    Config before = config;
+    before.V = start_vocabulary;
+    Model old(cpu_ops<float>());
+    TRY(old.allocate(before, {Use::infer, 1, 1}));
+    TRY(checkpoint_weights(start, old));
+    for (size_t i = 0; i < old.tensors.size(); i++) {
+        const Tensor &from = old.tensors[i], &to = device.model->tensors[i];
+        std::vector<float> x(size_t(from.size()));
+        old.read(Part::weights, from.offset, from.size(), x.data());
+        if (from.file_rows != to.file_rows) {
+            const size_t cols = size_t(to.cols), rows = size_t(from.file_rows);
+            std::vector<double> mean(cols);
+            for (size_t k = 0; k < rows * cols; k++) mean[k % cols] += double(x[k]) / double(rows);
+            x.resize(std::min(rows, size_t(to.file_rows)) * cols);
+            for (size_t k = x.size(); k < size_t(to.file_rows) * cols; k++) x.push_back(float(mean[k % cols]));
+            x.resize(size_t(to.size()));    // rows that pad are zero
+        }
+        device.model->write(Part::weights, to.offset, to.size(), x.data());
+    }
+    return {};
 }
 
 Status Trainer::resume() {

@@ -19,6 +19,7 @@ struct TrainOptions {
     bool keep_best = true;
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
     double skip_loss_z = 0, skip_norm_z = 0;
+    bool init = false, resize_vocab = false;
     bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
     std::string recompute = "none";
     DeviceOptions device;
@@ -46,6 +47,7 @@ struct Trainer {
     Progress progress;
     std::string start;        // a checkpoint's directory; empty: new weights
     bool resuming = false;    // start is this run's own past
+    int start_vocabulary = 0;    // with --resize-vocab: what start has
     bool vocabulary_assumed = false;    // no option and no file names a vocabulary: GPT-2's is taken
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
@@ -89,6 +91,7 @@ struct Trainer {
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const std::string& base);
     Status load();        // weights: resumed, --from, or new ones
+    Status load_resized();
     Status resume();
 
     // train/dry_run.cpp

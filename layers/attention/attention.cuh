@@ -1,13 +1,41 @@
 // attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
 // layers/ops.h. All read packed qkv in place, are causal, take windows, documents and grouped heads, and save only lse.
 #pragma once
-#include "layers/cuda.cuh"
+#include "layers/softcap.cuh"
 
 // The first key that the query at position i sees; it sees all from there to i. Positions beyond the last have the
 // last's document. Never decreases with i.
 __device__ inline int first_key(Heads h, int S, int b, int i) {
     const int window = h.window ? max(0, i - h.window + 1) : 0;
     return h.doc_start ? max(window, h.doc_start[int64_t(b) * S + min(i, S - 1)]) : window;
+}
+
+// How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
+// score = t log2 - slope * distance, with the head's slope. Kernels without SHAPED have neither a cap nor slopes.
+struct Scores {
+    float scale, log2, inner, bend;
+    int NH;    // ALiBi's heads; 0: no slopes
+    explicit Scores(Heads h)
+        : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
+          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0) {}
+    bool shaped() const { return bend != 0 || NH; }
+
+    __device__ float slope(int head) const {    // alibi_slope()
+        if (!NH) return 0;
+        int p = 1;
+        while (2 * p <= NH) p *= 2;
+        const float halvings = head < p ? 8.0f * float(head + 1) : 4.0f * float(2 * (head - p) + 1);
+        return LOG2E * exp2f(-halvings / float(p));
+    }
+    __device__ float inside(float product) const { return inner != 0 ? tanh_of(product * inner) : product; }
+    __device__ float score(float t, float slope, float distance) const { return t * log2 - slope * distance; }
+    // d score / d product, as a part of scale; 0 where t is -infinity.
+    __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
+};
+// Calls f(SHAPED).
+template <class F> void for_shape(const Scores& s, F f) {
+    if (s.shaped()) f(std::true_type());
+    else f(std::false_type());
 }
 
 // layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.

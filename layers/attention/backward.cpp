@@ -88,11 +88,15 @@ struct Pair {
     const float *q, *dy, *q_sum, *dy_sum;     // at the first of the queries
     const float *lse, *delta;
     float* dq;
+    Shape shape;
     int first[QB];                            // ascending; not below 0
 };
+// A tile's kind. far: some queries see none of its first keys. shaped: scores have a soft cap or ALiBi; only with far.
+enum class Kind { near, far, shaped };
 
 // Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read.
-template <bool half, bool far> INLINE void probabilities(const Tiles& t, const Pair& c, int r, float scale) {
+template <bool half, Kind kind> INLINE void probabilities(const Tiles& t, const Pair& c, int r, float scale) {
+    constexpr bool far = kind != Kind::near;
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
     float base[ROWS], delta[ROWS];
@@ -111,8 +115,13 @@ template <bool half, bool far> INLINE void probabilities(const Tiles& t, const P
 #pragma GCC unroll 2
             for (int i = 0; i < ROWS; i++) {
                 const int at = u + w * VW;
-                e[w][i] = exp2(load(p + i * LDS + at) * scale - base[i]);
-                g[w][i] = e[w][i] * (load(ds + i * LDS + at) - delta[i]);
+                const vf product = load(p + i * LDS + at), d = load(ds + i * LDS + at) - delta[i];
+                if constexpr (kind == Kind::shaped) {
+                    const Score score = c.shape(product, lanes() + (at - c.ahead - r - i));
+                    e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
+                } else {
+                    e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
+                }
                 if (!all.is) e[w][i] = between(at, first[i], limit[i], e[w][i], 0);
                 if (!all.is) g[w][i] = between(at, first[i], limit[i], g[w][i], 0);
             }
@@ -139,9 +148,9 @@ template <bool half, bool far> INLINE void probabilities(const Tiles& t, const P
     }
 }
 
-// Adds to dk, dv and dq. far: some queries see none of the first keys.
-template <bool half, bool far>
-void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
+// Adds to dk, dv and dq.
+template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
+    constexpr bool far = kind != Kind::near;
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m, rows = tiles(m, MR) * MR;
     auto limit = [&](int r) { return least(c.n, c.ahead + r + 1); };
     auto first = [&](int r) { return far ? c.first[least(r, m - 1)] : 0; };
@@ -154,7 +163,7 @@ void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
             strip<false, half>(w, D, c.q + r * Q, Q, 1, t.kt + from, PANEL, t.p + to, LDS);
             strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
         }
-    for (int r = 0; r < m; r += half ? 2 : 1) probabilities<half, far>(t, c, r, scale_of(h) * LOG2E);
+    for (int r = 0; r < m; r += half ? 2 : 1) probabilities<half, kind>(t, c, r, scale_of(h) * LOG2E);
     int end = far ? 0 : m;    // the first query that sees none of the MR keys at j
     for (int j = 0; j < c.n; j += MR) {
         const int r = most(0, j - c.ahead);    // the first query that sees key j
@@ -220,10 +229,13 @@ template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, 
             if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
             const int64_t row = int64_t(g) * held + i0;
             Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
-                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P, {}};
-            const bool far = first(m - 1) > 0;
+                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
+                         Shape(c.h, i), {}};
+            const bool shaped = has_shape(c.h), far = shaped || first(m - 1) > 0;
             for (int r = 0; far && r < m; r++) pair.first[r] = first(r);
-            far ? backward_pair<half, true>(t, pair, c.h, ahead) : backward_pair<half, false>(t, pair, c.h, ahead);
+            const auto add = shaped ? backward_pair<half, Kind::shaped> : far ? backward_pair<half, Kind::far>
+                                                                              : backward_pair<half, Kind::near>;
+            add(t, pair, c.h, ahead);
         }
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
     const float scale = scale_of(c.h);

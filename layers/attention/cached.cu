@@ -124,23 +124,39 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
     return {from, min(end, from + each * round), (rounds + each - 1) / each};
 }
 
+// G heads of a query at position p. SHAPED: with soft caps and slopes.
+template <int G, int E> struct Query {
+    float q[G][E], slope[G];    // q: times what makes its products scores, in units of log 2, or what tanh takes
+    int p;
+};
+
 // Adds U keys and values, `step` positions apart from j on, to the softmaxes of G heads. Those from `end` on do not
 // count.
-template <class T, int G, int E, int W, int U>
-__device__ inline void add_keys(State<E> (&s)[G], const float (&q)[G][E], const Piece<T, E, W> (&k)[U],
-                                const Piece<T, E, W> (&v)[U], int j, int step, int end, int lanes) {
+template <bool SHAPED, class T, int G, int E, int W, int U>
+__device__ inline void add_keys(State<E> (&s)[G], const Query<G, E>& query, const Scores& scores,
+                                const Piece<T, E, W> (&k)[U], const Piece<T, E, W> (&v)[U], int j, int step, int end,
+                                int lanes) {
     float score[G][U] = {};
 #pragma unroll
     for (int g = 0; g < G; g++)
 #pragma unroll
         for (int u = 0; u < U; u++)
 #pragma unroll
-            for (int e = 0; e < E; e++) score[g][u] += q[g][e] * k[u][e];
+            for (int e = 0; e < E; e++) score[g][u] += query.q[g][e] * k[u][e];
     for (int bit = lanes / 2; bit; bit /= 2)
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll
             for (int u = 0; u < U; u++) score[g][u] += __shfl_xor_sync(0xffffffff, score[g][u], bit);
+    if constexpr (SHAPED) {
+#pragma unroll
+        for (int g = 0; g < G; g++)
+#pragma unroll
+            for (int u = 0; u < U; u++) {
+                const float capped = scores.inner != 0 ? tanh_of(score[g][u]) * scores.log2 : score[g][u];
+                score[g][u] = capped - query.slope[g] * float(query.p - j - u * step);
+            }
+    }
 #pragma unroll
     for (int g = 0; g < G; g++) {
         float top = s[g].top;
@@ -178,10 +194,10 @@ __device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, in
 }
 
 // One split of an item: G heads that share the keys and values of kv head (b,kv).
-template <class T, int G, int E, int W, int U>
-__global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv,
-                                                         State<E>* partial, const int* pos, int maxT, int splits,
-                                                         int lanes, Heads h) {
+template <class T, int G, int E, int W, int U, bool SHAPED>
+__global__ void __launch_bounds__(THREADS)
+decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv, State<E>* partial, const int* pos, int maxT, int splits,
+              int lanes, Heads h, Scores scores) {
     const int HS = h.HS, group = h.NH / h.NKV, cuts = (group + G - 1) / G, rows = THREADS / lanes;
     const int split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
     const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
@@ -195,14 +211,16 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_
     v_cache += (int64_t(b) * h.NKV + kv) * maxT * HS;
     const int heads = min(G, group - cut * G), head = kv * group + cut * G;
     State<E> s[G];
-    float q[G][E];
-    const float scale = LOG2E / sqrtf(float(HS));
+    Query<G, E> query;
+    query.p = p;
+    const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
 #pragma unroll
     for (int g = 0; g < G; g++) {
         Piece<T, E, W> x;
         x.from(in + int64_t(head + min(g, heads - 1)) * HS, lane, HS);
 #pragma unroll
-        for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
+        for (int e = 0; e < E; e++) query.q[g][e] = x[e] * scale;
+        query.slope[g] = SHAPED ? scores.slope(head + min(g, heads - 1)) : 0;
         s[g] = nothing<E>();
     }
     for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
@@ -213,7 +231,7 @@ __global__ void __launch_bounds__(THREADS) decode_kernel(T* y, T* k_cache, T* v_
             k[u].from(at == p ? new_k : k_cache + int64_t(at) * HS, lane, HS);
             v[u].from(at == p ? new_v : v_cache + int64_t(at) * HS, lane, HS);
         }
-        add_keys(s, q, k, v, j, rows, keys.to, lanes);
+        add_keys<SHAPED>(s, query, scores, k, v, j, rows, keys.to, lanes);
     }
     if (split == 0 && cut == 0 && row == 0) {    // no block reads position p of the caches in this launch
         Piece<T, E, W> k, v;
@@ -240,8 +258,11 @@ template <class T, int G, int E, int W>
 void decode(const CachedPlan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
     const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
-    launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E)>, grid, y, k_cache, v_cache, qkv, partial, pos, maxT,
-           x.splits, x.lanes, h);
+    const Scores scores(h);
+    for_shape(scores, [&](auto SHAPED) {
+        launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E), SHAPED>, grid, y, k_cache, v_cache, qkv, partial, pos,
+               maxT, x.splits, x.lanes, h, scores);
+    });
 }
 
 // Copies the keys and values of S positions to the caches, W elements per thread: read and written once.

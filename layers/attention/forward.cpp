@@ -10,6 +10,8 @@
 // half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
 // scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16.
 //
+// With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1.
+//
 // Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
 #include "tiles.h"
 
@@ -110,6 +112,11 @@ INLINE void online_softmax(float* s, const Sight& see, float c, float* top, floa
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
+// Products with keys from..end of a tile become scores. at: the first key's position less the query's.
+INLINE void shape_scores(float* s, const Sight& see, Shape shape, int at) {
+    for (int u = see.from; u < see.end; u += VW) store(s + u, shape(load(s + u), lanes() + (at + u)).z);
+}
+
 struct ForwardTiles { float *kt, *v, *q, *s, *o, *sums, *top; };
 static int64_t forward_floats(int keys, int HS) {    // enough for either kind of words
     return int64_t(tiles(keys, PANEL)) * PANEL * padded(HS) * 2 + QB * (2 * padded(HS) + LDS + VW + 1);
@@ -133,7 +140,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
                             int j0) {
     constexpr int UNIT = half ? 2 * VW : VW;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), rows = tiles(m, MR) * MR;
-    const float scale = scale_of(c.h) * LOG2E;
+    const Shape shape(c.h, i);
+    const float scale = (has_shape(c.h) ? 1 : shape.scale) * LOG2E;
     // Row r sees keys first(r)..limit(r) of the tile; its strip is computed for from(r)..limit(strip's last row).
     auto limit = [&](int r) { return least(KB, c.pos + i0 + least(r + 1, m) - j0); };
     auto first = [&](int r) { return far ? most(0, first_key(c.h, c.S, c.pos, b, i0 + least(r, m - 1)) - j0) : 0; };
@@ -155,6 +163,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
             see.first[g] = first(r + g), see.limit[g] = limit(r + g);
+            if (has_shape(c.h)) shape_scores(t.s + (r + g) * LDS, see, shape, j0 - (c.pos + i0 + r + g));
             if (r + g < m) fetch(c.y + ((int64_t(b) * c.S + i0 + r + g) * c.h.NH + i) * HS, HS);
         }
         online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
@@ -188,9 +197,10 @@ static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead,
         each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
+    const float scale = has_shape(c.h) ? 1 : scale_of(c.h);
     if (c.lse)
         each_vector(m, [&](int64_t r, auto at) {
-            at.put(lse + r, at.get(t.top + r) * scale_of(c.h) + log2(at.get(t.sums + r)) * (1 / LOG2E));
+            at.put(lse + r, at.get(t.top + r) * scale + log2(at.get(t.sums + r)) * (1 / LOG2E));
         });
 }
 
@@ -252,8 +262,11 @@ template <int nv> INLINE void weigh(float* o, const float* p, const float* v, co
 // n keys for one query: o (padded HS) = sum of exp(score - top) v. Bound by memory: each key and value is read once.
 // A head has few rows, so its values are prefetched while its keys are read, the keys at `next` while its values are.
 struct Part { float top, sum; };
-static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, int HS,
-                        float scale) {
+// to_key: the first key's position less the query's.
+static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, Heads h,
+                        int head, int to_key) {
+    const int HS = h.HS;
+    const float scale = has_shape(h) ? 1 : scale_of(h);
     float score[SPLIT];
     vf top = set1(-INF), total = {};
     for (int j = 0; j < n; j++) {
@@ -261,6 +274,12 @@ static Part decode_part(float* o, const float* q, const float* k, const float* v
         fetch(v + int64_t(j) * HS, HS);
         each_vector(HS, [&](int64_t d, auto at) { s += at.get(q + d) * at.get(k + int64_t(j) * HS + d); });
         score[j] = sum(s) * scale;
+    }
+    if (has_shape(h)) {
+        const Shape shape(h, head);
+        each_vector(n, [&](int64_t j, auto at) {
+            at.put(score + j, shape(at.get(score + j), lanes() + (to_key + int(j))).z);
+        });
     }
     each_vector(n, [&](int64_t j, auto at) { top = max(at.others(at.get(score + j), -INF), top); });
     const float most = max(top), base = most > -INF ? most : 0;
@@ -332,7 +351,8 @@ static void decode(const Call& c, float* k, float* v) {
             for (int i = kv * group; i < (kv + 1) * group; i++) {
                 const int64_t row = int64_t(b) * NH + i, part = row * splits + split;
                 ends[part] = decode_part(o + part * P, c.qkv + b * c.qkv_row() + int64_t(i) * HS, k + at, v + at,
-                                         next, least(SPLIT, n - split * SPLIT), HS, scale_of(c.h));
+                                         next, least(SPLIT, n - split * SPLIT), c.h, i,
+                                         first + split * SPLIT - c.pos);
                 if (splits == 1) join_parts(c.y + row * HS, o + part * P, ends + part, 1, HS);
             }
         }

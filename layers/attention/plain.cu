@@ -135,8 +135,6 @@ __device__ inline void store_sums(T* to, int64_t stride, int count, int c0, int 
         }
 }
 
-__device__ inline float softmax_scale(Heads h) { return 1 / sqrtf(float(h.HS)); }
-
 // One head (q heads first, then k, then v) of a sequence: its rows in qkv, in y or dy, its elements of lse.
 template <class T> struct Head {
     int64_t qkv, qkv_stride, y, y_stride, lse;
@@ -178,16 +176,23 @@ struct Sight {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// Turns a tile of scores s into unnormalised probabilities p. Sums and outputs are rescaled to the new maximum.
-template <int U>
+// The score of a product.
+template <bool SHAPED>
+__device__ inline float score(const Scores& scores, float product, float slope, int distance) {
+    return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
+}
+
+// Turns a tile of products s into unnormalised probabilities p. Sums and outputs are rescaled to the new maximum.
+template <bool SHAPED, int U>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
-                                      const Sight& sight, int j0, float scale) {
+                                      const Sight& sight, int j0, const Scores& scores, float slope) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            s[r][c] = sight.sees(r, j0 + tile_column(c)) ? s[r][c] * scale : -INFINITY;
+            const float x = score<SHAPED>(scores, s[r][c], slope, sight.row0 + tile_row(r) - j0 - tile_column(c));
+            s[r][c] = sight.sees(r, j0 + tile_column(c)) ? x : -INFINITY;
             now = fmaxf(now, s[r][c]);
         }
         now = warp_max<16>(now);
@@ -210,9 +215,9 @@ template <class T> struct Keys { const T *k, *v; int64_t row, head, sequence; };
 struct ForwardShared { Tile q, kv, p; };
 
 // 64 queries of a head, at positions from *pos (null: 0) on. The last tiles, which see most keys, start first.
-template <class T, int D>
+template <class T, int D, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h) {
+forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h, Scores scores) {
     ForwardShared& sh = dynamic_shared<ForwardShared>();
     const int HS = h.HS;
     const Work w = work<D>(B, h.NH, S, HS, true);
@@ -222,6 +227,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
     const int64_t keys_at = w.b * keys.sequence + w.head / (h.NH / h.NKV) * keys.head;
     const Rows<T> k = {keys.k + keys_at, keys.row, end, at.vectors}, v = {keys.v + keys_at, keys.row, end, at.vectors};
     const Sight sight(h, S, w.b, w.row, p0);
+    const float slope = SHAPED ? scores.slope(w.head) : 0;
 
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
@@ -231,7 +237,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
     for (int j0 = begin; j0 < end; j0 += TILE) {
         Sums s = {};
         add_abt(s, Operand<T>{sh.q, q, j0 > begin}, Operand<T>{sh.kv, k.from(j0), false}, HS);
-        online_softmax(sh.p, o, top, sum, s, sight, j0, softmax_scale(h) * LOG2E);
+        online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, j0, scores, slope);
         add_ab(o, sh.p, Operand<T>{sh.kv, v.from(j0), false}, w.column, HS);
     }
     float inverse[ROWS];
@@ -247,12 +253,13 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
 
 template <class T>
 void forward(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h) {
-    if (h.HS <= 64)
-        launch(forward_kernel<T, 64>, {blocks<64>(B, h.NH, S, h.HS), THREADS, sizeof(ForwardShared)}, y, lse, qkv, keys,
-               B, S, pos, h);
-    else
-        launch(forward_kernel<T, 128>, {blocks<128>(B, h.NH, S, h.HS), THREADS, sizeof(ForwardShared)}, y, lse, qkv,
-               keys, B, S, pos, h);
+    const Scores scores(h);
+    for_shape(scores, [&](auto SHAPED) {
+        const bool narrow = h.HS <= 64;
+        const unsigned grid = narrow ? blocks<64>(B, h.NH, S, h.HS) : blocks<128>(B, h.NH, S, h.HS);
+        launch(narrow ? forward_kernel<T, 64, SHAPED> : forward_kernel<T, 128, SHAPED>,
+               {grid, THREADS, sizeof(ForwardShared)}, y, lse, qkv, keys, B, S, pos, h, scores);
+    });
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -282,9 +289,10 @@ __global__ void __launch_bounds__(THREADS) delta_kernel(float* delta, const T* d
 struct DqShared { Tile q, dy, kv, ds; };
 
 // dq of 64 queries of a head, over the keys they see.
-template <class T, int D>
+template <class T, int D, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h) {
+dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+          Scores scores) {
     DqShared& sh = dynamic_shared<DqShared>();
     const int HS = h.HS;
     const Work w = work<D>(B, h.NH, S, HS, true);
@@ -294,7 +302,7 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
     const Rows<T> k = Head<T>(h, S, w.b, h.NH + kv).in_qkv(qkv, 0, to);
     const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + kv).in_qkv(qkv, 0, to);
     const Sight sight(h, S, w.b, w.row, 0);
-    const float scale = softmax_scale(h);
+    const float slope = SHAPED ? scores.slope(w.head) : 0;
 
     Sums dq[D / TILE] = {};
     const int begin = first_key(h, S, w.b, w.row);
@@ -314,30 +322,34 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
-                ds = sight.sees(r, j0 + tile_column(c)) ? ds * exp2f(s[r][c] * (scale * LOG2E) - lse2) : 0;
+                const int j = j0 + tile_column(c);
+                const float x = score<SHAPED>(scores, s[r][c], slope, w.row + tile_row(r) - j);
+                ds = sight.sees(r, j) ? ds * exp2f(x - lse2) : 0;
+                if (SHAPED) ds *= scores.steepness(scores.inside(s[r][c]));
             }
         }
         add_ab(dq, sh.ds, Operand<T>{sh.kv, k.from(j0), true}, w.column, HS);
     }
     float scales[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) scales[r] = scale;
+    for (int r = 0; r < ROWS; r++) scales[r] = scores.scale;
     store_sums(dqkv + (q.first - qkv), q.stride, q.count, w.column, HS, dq, scales);
 }
 
 struct DkvShared { Tile k, v, q, p; };    // q: queries or dy
+struct ShapedDkvShared : DkvShared { Tile steepness; };
 
 // dk and dv of 64 keys, over the queries of the group's heads that see them. Rows are keys, columns queries.
-template <class T, int D>
+template <class T, int D, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h) {
-    DkvShared& sh = dynamic_shared<DkvShared>();
+dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h,
+           Scores scores) {
+    auto& sh = dynamic_shared<std::conditional_t<SHAPED, ShapedDkvShared, DkvShared>>();
     const int HS = h.HS, group = h.NH / h.NKV;
     const Work w = work<D>(B, h.NKV, S, HS, false);
     const int to = min(S, w.row + TILE);
     const Rows<T> k = Head<T>(h, S, w.b, h.NH + w.head).in_qkv(qkv, w.row, to);
     const Rows<T> v = Head<T>(h, S, w.b, h.NH + h.NKV + w.head).in_qkv(qkv, w.row, to);
-    const float scale = softmax_scale(h);
     int end = S;    // the first query that sees none of these keys
     if (h.window && h.window < S - to) end = to + h.window - 1;
     if (h.doc_end) end = min(end, h.doc_end[int64_t(w.b) * S + to - 1]);
@@ -345,6 +357,7 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
+        const float slope = SHAPED ? scores.slope(head) : 0;
         for (int i0 = w.row; i0 < end; i0 += TILE) {
             const bool kept = i0 > w.row || head > w.head * group;
             const Rows<T> q = at.in_qkv(qkv, i0, S), g = at.in_y(dy, i0, S);
@@ -357,7 +370,9 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const int j = w.row + tile_row(r);
-                    const float p = exp2f(s[r][c] * (scale * LOG2E) - lse2);
+                    const float p = exp2f(score<SHAPED>(scores, s[r][c], slope, i - j) - lse2);
+                    if constexpr (SHAPED)
+                        sh.steepness.x[tile_row(r)][tile_column(c)] = scores.steepness(scores.inside(s[r][c]));
                     sh.p.x[tile_row(r)][tile_column(c)] = first <= j && j <= i && i < S ? p : 0;
                 }
             }
@@ -370,6 +385,7 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
                 for (int r = 0; r < ROWS; r++) {
                     float& p = sh.p.x[tile_row(r)][tile_column(c)];    // written by this thread
                     p = p == 0 ? 0 : p * (dp[r][c] - mean);
+                    if constexpr (SHAPED) p *= sh.steepness.x[tile_row(r)][tile_column(c)];
                 }
             }
             add_ab(dk, sh.p, Operand<T>{sh.q, q, false}, w.column, HS);
@@ -377,17 +393,21 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
     }
     float one[ROWS], scales[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) one[r] = 1, scales[r] = scale;
+    for (int r = 0; r < ROWS; r++) one[r] = 1, scales[r] = scores.scale;
     store_sums(dqkv + (k.first - qkv), k.stride, k.count, w.column, HS, dk, scales);
     store_sums(dqkv + (v.first - qkv), v.stride, v.count, w.column, HS, dv, one);
 }
 
 template <class T, int D>
 void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* delta, int B, int S, Heads h) {
-    launch(dkv_kernel<T, D>, {blocks<D>(B, h.NKV, S, h.HS), THREADS, sizeof(DkvShared)}, dqkv, dy, qkv, lse, delta, B,
-           S, h);
-    launch(dq_kernel<T, D>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dqkv, dy, qkv, lse, delta, B, S,
-           h);
+    const Scores scores(h);
+    for_shape(scores, [&](auto SHAPED) {
+        const size_t shared = SHAPED ? sizeof(ShapedDkvShared) : sizeof(DkvShared);
+        launch(dkv_kernel<T, D, SHAPED>, {blocks<D>(B, h.NKV, S, h.HS), THREADS, shared}, dqkv, dy, qkv, lse, delta, B,
+               S, h, scores);
+        launch(dq_kernel<T, D, SHAPED>, {blocks<D>(B, h.NH, S, h.HS), THREADS, sizeof(DqShared)}, dqkv, dy, qkv, lse,
+               delta, B, S, h, scores);
+    });
 }
 
 }   // namespace

@@ -59,10 +59,10 @@ __device__ void online_softmax(float (&x)[M][N][4], float (&o)[M][D][4], float (
     });
 }
 
-// Writes y and lse of the warp's rows, from `row` of the tile on.
+// Writes y and lse of the warp's rows, from `row` of the tile on. scale: of top, to units of log 2.
 template <int M, int N, int ROWS, int D>
 __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)[M][N][4], const float (&top)[M][2],
-                       const float (&sums)[M][2], int row, int first, const Call& c) {
+                       const float (&sums)[M][2], float scale, int row, int first, const Call& c) {
 #pragma unroll
     for (int m = 0; m < M; m++)
 #pragma unroll
@@ -72,14 +72,14 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
             const float inverse = 1 / sum;
             const int lane = threadIdx.x % 32, s = first + row + m * 16 + r * 8 + lane / 4;
-            if (lane % 4 == 0 && s < c.S) lse[s] = (top[m][r] * c.scale * LOG2E + log2f(sum)) * LN2;
+            if (lane % 4 == 0 && s < c.S) lse[s] = (top[m][r] * scale + log2f(sum)) * LN2;
 #pragma unroll
             for (int n = 0; n < N; n++) o[m][n][r * 2] *= inverse, o[m][n][r * 2 + 1] *= inverse;
         }
     store_rows(y, tile, o, row, 0, first, c);
 }
 
-template <int D>
+template <int D, bool SHAPED>
 __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
 forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     typedef ForwardTiles<D> Tiles;
@@ -114,6 +114,7 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     __syncthreads();
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
     const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    const float slope = SHAPED ? c.scores.slope(head) : 0, scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
     for (int n = 0; n < blocks; n++) {
@@ -123,21 +124,28 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
         const Tile<KEYS, D>& k_tile = next(n * 2);
         if (sees) {
             multiply_transposed(p, q_rows, k_tile, 0);
+            if constexpr (SHAPED) {
+                const Distance<false> distance(first + row, key);
+                bend(p, c.scores);
+                each(p, [&](float& x, int m, int n, int e) { x = c.scores.score(x, slope, distance.at(m, n, e)); });
+            }
             sight.mask(p, key);
-            online_softmax(p, o, top, sum, c.scale * LOG2E);
+            online_softmax(p, o, top, sum, scale);
         }
         const Tile<KEYS, D>& v_tile = next(n * 2 + 1);
         if (sees) multiply_add(o, p, v_tile, 0);
     }
     finish(Rows<bf16>{y + (int64_t(b) * c.S * c.h.NH + head) * c.h.HS, int64_t(c.h.NH) * c.h.HS},
-           lse + int64_t(at.head) * c.S, tiles.q, o, top, sum, row, first, c);
+           lse + int64_t(at.head) * c.S, tiles.q, o, top, sum, scale, row, first, c);
 }
 
 template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     typedef ForwardTiles<D> Tiles;
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
-    launch(forward_kernel<D>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+    for_shape(c.scores, [&](auto SHAPED) {
+        launch(forward_kernel<D, SHAPED>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+    });
 }
 }   // namespace
 

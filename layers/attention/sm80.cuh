@@ -21,12 +21,12 @@ struct Call {
     Heads h;    // window: S where there is no limit
     int S, heads, tiles, section;    // heads: of all sequences
     int64_t row;                     // elements in a row of packed qkv
-    float scale;
+    Scores scores;
 
     // per_sequence heads, each cut into tiles of `rows` positions; `bytes` of a head stream past each tile.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
-          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scale(1 / sqrtf(float(h.HS))) {
+          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked) {
         if (h.window <= 0 || h.window > S) h.window = S;
         section = section < 1 ? 1 : section > heads ? heads : section;
     }
@@ -213,6 +213,25 @@ template <int M> struct Sight {
         each(x, [&](float& value, int m, int n, int e) {
             if (!rows[m][e / 2].meets(column + n * 8 + threadIdx.x % 4 * 2 + e % 2, 1)) value = -INFINITY;
         });
+    }
+};
+
+// ---- scores ---------------------------------------------------------------------------------------------------------
+
+// From each product, tanh of it with a soft cap; else nothing changes.
+template <int M, int N> __device__ inline void bend(float (&x)[M][N][4], const Scores& s) {
+    if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });
+}
+// How far the query of an element lies behind its key. KEYS: the rows are keys. `row`, `column` is the first element's.
+template <bool KEYS> struct Distance {
+    float first;
+    __device__ Distance(int row, int column) {
+        const int d = row + int(threadIdx.x) % 32 / 4 - column - int(threadIdx.x) % 4 * 2;
+        first = float(KEYS ? -d : d);
+    }
+    __device__ float at(int m, int n, int e) const {
+        const int d = 16 * m + e / 2 * 8 - 8 * n - e % 2;
+        return first + float(KEYS ? -d : d);
     }
 };
 

@@ -59,7 +59,7 @@ __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, co
     }
 }
 
-template <int D>
+template <int D, bool SHAPED>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
 query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
@@ -96,6 +96,7 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
 
     const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
+    const float slope = SHAPED ? c.scores.slope(head) : 0;
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = from; n < to; n++) {
         cp_async_wait<0>();
@@ -104,14 +105,19 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         if (!sight.some.meets(n * KEYS, KEYS)) continue;
         const auto& stage = tiles.stage[n % 2];
         multiply_transposed(p, q_rows, stage.k, 0);
+        if (SHAPED) bend(p, c.scores);
         sight.mask(p, n * KEYS);
         multiply_transposed(ds, dy_rows, stage.v, 0);
+        const Distance<false> distance(first + row, n * KEYS);
         each(ds, [&](float& value, int m, int j, int e) {
-            value = exp2_approx(fmaf(p[m][j][e], c.scale * LOG2E, -row_lse[m][e / 2])) * (value - row_delta[m][e / 2]);
+            const float x = p[m][j][e], lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e)
+                                                     : row_lse[m][e / 2];
+            value = exp2_approx(fmaf(x, c.scores.log2, -lse)) * (value - row_delta[m][e / 2]);
+            if (SHAPED) value *= c.scores.steepness(x);
         });
         multiply_add(dq, ds, stage.k, 0);
     }
-    each(dq, [&](float& value, int, int, int) { value *= c.scale; });
+    each(dq, [&](float& value, int, int, int) { value *= c.scores.scale; });
     store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c);
 }
 
@@ -126,7 +132,7 @@ template <int D> struct KeyTiles {
     } stage[2];
 };
 
-template <int D>
+template <int D, bool SHAPED>
 __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
 key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
     typedef KeyTiles<D> Tiles;
@@ -170,16 +176,23 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         const auto& stage = tiles.stage[i % 2];
         const int j = threadIdx.x % 4 * 2;
         multiply_transposed(p, k_rows, stage.q, 0);
+        if (SHAPED) bend(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
+        const float slope = SHAPED ? c.scores.slope(head0 + i / per_head) : 0;
+        const Distance<true> distance(first + row, query_of(i));
         each(p, [&](float& value, int m, int n, int e) {
-            value = exp2_approx(fmaf(value, c.scale * LOG2E, -load<2>(stage.lse + n * 8 + j)[e % 2]));
+            const float x = value;
+            float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
+            if (SHAPED) lse += slope * distance.at(m, n, e);
+            value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
+            if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
     }
-    each(dk, [&](float& value, int, int, int) { value *= c.scale; });
+    each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
     __syncthreads();    // k and v have been read by all warps
     store_rows({dqkv + k, c.row}, tiles.k, dk, row, column, first, c);
     store_rows({dqkv + v, c.row}, tiles.v, dv, row, column, first, c);
@@ -191,11 +204,13 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     float* stats = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::sm80, B, S, h)));
     const int64_t pair = int64_t(4) * S * h.HS, group = h.NH / h.NKV;
     const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
-    launch(query_kernel<D>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats,
-           dy, y, qkv, lse, queries);
     const Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
-    launch(key_kernel<D>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv,
-           keys);
+    for_shape(keys.scores, [&](auto SHAPED) {
+        launch(query_kernel<D, SHAPED>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)},
+               dqkv, stats, dy, y, qkv, lse, queries);
+        launch(key_kernel<D, SHAPED>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv,
+               stats, dy, qkv, keys);
+    });
 }
 }   // namespace
 

@@ -39,7 +39,7 @@ struct Forward {
     float* lse;
     int S, tiles;    // tiles of rows of a sequence
     Heads h;
-    float scale_log2;
+    Scores scores;
 };
 
 template <int HS> struct ForwardShared {
@@ -154,10 +154,18 @@ struct View {
     }
 };
 
-// Writes y and lse of a warp's 16 rows, from row `first` of the block on.
+// Scores of a tile's products, in units of log 2.
+__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, float slope, int row, int key) {
+    const float first = float(row - key - int(threadIdx.x) % 4 * 2);
+    bend(S, scores);
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
+}
+
+// Writes y and lse of a warp's 16 rows, from row `first` of the block on. unit: of x.top, to units of log 2.
 template <int HS>
 __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, Place p, const float (&O)[HS / 2],
-                                       const Softmax& x, int first) {
+                                       const Softmax& x, float unit, int first) {
     const int lane = threadIdx.x % 32, row = p.row + first;
     float scale[2];
 #pragma unroll
@@ -166,19 +174,20 @@ __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, P
         const int at = row + lane / 4 + 8 * r;
         scale[r] = 1 / sum;
         if (lane % 4 == 0 && at < a.S)
-            a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * a.scale_log2 + log2f(sum)) * LN2;
+            a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * unit + log2f(sum)) * LN2;
     }
     const int64_t stride = int64_t(a.h.NH) * HS;
     store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.q, first);
 }
 
-template <int HS>
+template <int HS, bool SHAPED>
 __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, Place p, int consumer) {
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
     const View view(a, p.b, p.row + consumer * 64, p.row + consumer * 64 + warp_row + lane / 4);
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
+    const float slope = SHAPED ? a.scores.slope(p.head) : 0, unit = SHAPED ? 1 : a.scores.log2;
     auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
     // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
     auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };
@@ -192,8 +201,9 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
     if (consumer == 0 || p.tiles > 1) your_turn();
     wgmma_wait<0>(S);
     arrive(&s.k_free[0]);
+    if (SHAPED) shape(S, a.scores, slope, view.row, p.last * BN);
     view.hide(S, p.last * BN);
-    softmax(S, x, a.scale_log2);
+    softmax(S, x, unit);
     pack(P, S);
     for (int i = 1; i < p.tiles; i++) {
         const Slot at(i), before(i - 1);
@@ -206,8 +216,9 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
         if (consumer == 0 || i + 1 < p.tiles) your_turn();
         wgmma_wait<1>(S);
         arrive(&s.k_free[at.slot]);
+        if (SHAPED) shape(S, a.scores, slope, view.row, key);
         if (!view.sees_all(key)) view.hide(S, key);
-        softmax(S, x, a.scale_log2);
+        softmax(S, x, unit);
         wgmma_wait<0>(O, P);
         arrive(&s.v_free[before.slot]);
 #pragma unroll
@@ -219,10 +230,10 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
     start_output(O, P, s.v[end.slot]);
     wgmma_wait<0>(O, P);
     named_barrier(EPILOGUE + consumer, WARPGROUP);
-    finish(s, a, p, O, x, consumer * 64 + warp_row);
+    finish(s, a, p, O, x, unit, consumer * 64 + warp_row);
 }
 
-template <int HS>
+template <int HS, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ CUtensorMap qkv, const Forward a) {
     if constexpr (SM90A) {
         auto& s = dynamic_shared<ForwardShared<HS>>();
@@ -243,15 +254,17 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
             if (threadIdx.x == 0) produce(s, qkv, a, Place(a));
         } else {
             registers_take<CONSUMER_REGISTERS>();
-            consume(s, a, Place(a), warpgroup - 1);
+            consume<HS, SHAPED>(s, a, Place(a), warpgroup - 1);
         }
     }
 }
 
 template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
-    const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), LOG2E / sqrtf(float(HS))};
-    launch(forward_kernel<HS>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, map, a);
+    const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), Scores(h)};
+    for_shape(a.scores, [&](auto SHAPED) {
+        launch(forward_kernel<HS, SHAPED>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, map, a);
+    });
 }
 
 }    // namespace
@@ -295,7 +308,7 @@ const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, in
 // Kernels built for sm_90 instead of sm_90a are empty, and need almost no registers.
 static bool has_kernels() {
     cudaFuncAttributes kernel;
-    const bool known = cudaFuncGetAttributes(&kernel, forward_kernel<64>) == cudaSuccess;
+    const bool known = cudaFuncGetAttributes(&kernel, forward_kernel<64, false>) == cudaSuccess;
     (void)cudaGetLastError();    // clears the error of a build without this device
     return known && kernel.numRegs > 32;
 }

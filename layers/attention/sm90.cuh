@@ -30,6 +30,19 @@ inline Heads checked(Heads h, int S) {
     return h;
 }
 
+// The fragments' distances: how far the query of element i lies behind its key. first: that of element 0. KEYS: the
+// rows are keys.
+template <bool KEYS> __device__ __forceinline__ float distance(float first, int i) {
+    const int d = i / 2 % 2 * 8 - i / 4 * 8 - i % 2;
+    return first + float(KEYS ? -d : d);
+}
+// From each product, tanh of it with a soft cap; else nothing changes.
+template <int n> __device__ __forceinline__ void bend(float (&x)[n], const Scores& s) {
+    if (s.inner == 0) return;
+#pragma unroll
+    for (int i = 0; i < n; i++) x[i] = tanh_of(x[i] * s.inner);
+}
+
 // Starts loading the rows of one head from `position` on.
 template <int ROWS, int HS>
 __device__ inline void load(Tile<ROWS, HS>& to, const CUtensorMap& map, int b, int position, int head, uint64_t* full) {

@@ -54,7 +54,7 @@ struct Backward {
     int* turn;               // (B,NH,query_tiles): how many blocks have added to dq; null: any order
     int S, query_tiles, key_tiles;
     Heads h;
-    float scale, scale_log2;
+    Scores scores;
 
     __device__ int64_t query_tile(int b, int head, int tile) const {
         return (int64_t(b) * h.NH + head) * query_tiles + tile;
@@ -268,7 +268,7 @@ __device__ __forceinline__ void hand_over(float4 (&to)[HALF / 4 / WARPGROUP][WAR
     fence_async();
 }
 
-template <int HS>
+template <int HS, bool SHAPED>
 __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, Place p, int consumer) {
     constexpr int M = BM<HS>;
     const int lane = threadIdx.x % 32, first = consumer * 64 + threadIdx.x % WARPGROUP / 32 * 16;
@@ -287,11 +287,21 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         mbarrier_wait(&s.dy_full[at.slot], at.parity);
         start_transposed(D, s.v, consumer * 64, s.dy[at.slot]);
         wgmma_wait<1>(S);
+        if (SHAPED) bend(S, a.scores);
         if (!view.seen_by_all(t * M, M)) view.hide(S, t * M);
-        each_with<M / 2>(s.lse2[at.slot], [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scale_log2 - lse); });
+        const float* const lses = s.lse2[at.slot];
+        const float slope = SHAPED ? a.scores.slope(p.head(int(step) / p.tiles)) : 0;
+        const float behind = float(t * M + lane % 4 * 2 - view.key);
+        if (!SHAPED)
+            each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
         wgmma_wait<0>(D);
         each_with<M / 2>(s.delta[at.slot], [&](int i, float delta) {
-            D[i] = S[i] * (D[i] - delta);
+            if (SHAPED) {    // the scores' slopes follow from S, so it is needed until D is there
+                const float lse = lses[i / 4 * 8 + lane % 4 * 2 + i % 2] + slope * distance<true>(behind, i);
+                const float steepness = a.scores.steepness(S[i]);
+                S[i] = exp2_approx(S[i] * a.scores.log2 - lse);
+                D[i] = S[i] * steepness * (D[i] - delta);
+            } else D[i] = S[i] * (D[i] - delta);
             // Rounded at once: registers cannot hold both the fp32 and the bf16 values.
             if (i % 2) P[i / 2] = pack_bf16(S[i - 1], S[i]), dS[i / 2] = pack_bf16(D[i - 1], D[i]);
         });
@@ -313,10 +323,10 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
     bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;
     store_rows(to + a.h.NKV * HS, stride, a.S - key, dv, {1, 1}, s.v, first);
-    store_rows(to, stride, a.S - key, dk, {a.scale, a.scale}, s.v, first);
+    store_rows(to, stride, a.S - key, dk, {a.scores.scale, a.scores.scale}, s.v, first);
 }
 
-template <int HS>
+template <int HS, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap kv, const __grid_constant__ CUtensorMap q,
                     const __grid_constant__ CUtensorMap dy, const Backward a) {
@@ -339,7 +349,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             else if (threadIdx.x / 32 == 1) add_dq(s, a, Place::of<HS>(a));
         } else {
             registers_take<CONSUMER_REGISTERS>();
-            consume(s, a, Place::of<HS>(a), warpgroup - 1);
+            consume<HS, SHAPED>(s, a, Place::of<HS>(a), warpgroup - 1);
         }
     }
 }
@@ -366,7 +376,7 @@ template <int HS> __global__ void finish(const Backward a) {
         if (row + 8 * r >= a.S) continue;
         Vec<bf16> dq;
 #pragma unroll
-        for (int i = 0; i < 8; i++) dq.set(i, x[i / 2].v[2 * r + i % 2] * a.scale);
+        for (int i = 0; i < 8; i++) dq.set(i, x[i / 2].v[2 * r + i % 2] * a.scores.scale);
         const int64_t at = (int64_t(b) * a.S + row + 8 * r) * (a.h.NH + 2 * a.h.NKV) + head;    // dqkv[b,s,head,:]
         store(a.dqkv + at * HS + column, dq);
     }
@@ -391,11 +401,11 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     const Backward a{dqkv, floats(0), floats(at.lse2), floats(at.delta),
                      in_turns() ? reinterpret_cast<int*>(base + at.turn) : nullptr,
                      S, int(ceil_div(S, BM<HS>)), int(ceil_div(S, BN)), checked(h, S),
-                     1 / sqrtf(float(HS)), LOG2E / sqrtf(float(HS))};
+                     Scores(h)};
     const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
     launch(prepare<HS>, {query_tiles, PREPARE_THREADS}, a, dy, y, lse);
     const Launch main{unsigned(B * h.NKV * a.key_tiles), THREADS, sizeof(BackwardShared<HS>), a.turn != nullptr};
-    launch(backward_kernel<HS>, main, kv_map, q_map, dy_map, a);
+    for_shape(a.scores, [&](auto SHAPED) { launch(backward_kernel<HS, SHAPED>, main, kv_map, q_map, dy_map, a); });
     launch(finish<HS>, {query_tiles * CONSUMERS, FINISH_THREADS}, a);
 }
 

@@ -1,6 +1,7 @@
 // tiles.h - what attention's forward and backward on the CPU share: which keys a query sees, where heads lie in memory,
 // a logarithm, prefetching.
 #pragma once
+#include "layers/simd/tanh.h"
 #include "layers/simd/tile.h"
 
 namespace ISA {
@@ -19,7 +20,22 @@ INLINE int first_key(Heads h, int S, int pos, int b, int s) {
     const int window = h.window ? most(0, pos + s - h.window + 1) : 0;
     return h.doc_start ? most(window, h.doc_start[int64_t(b) * S + s]) : window;
 }
-INLINE float scale_of(Heads h) { return 1 / __builtin_sqrtf(float(h.HS)); }
+INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
+INLINE bool has_shape(Heads h) { return h.softcap != 0 || h.alibi; }
+// What soft cap and ALiBi make of a query's products with keys. dz: that of the score by the scaled product.
+struct Score { vf z, dz; };
+struct Shape {
+    float scale, cap, slope;
+    Shape(Heads h, int head)
+        : scale(scale_of(h)), cap(h.softcap), slope(h.alibi ? cpu_alibi_slope(head, h.NH) : 0) {}
+    // to_key: the key's position less the query's.
+    INLINE_MEMBER Score operator()(vf product, vi to_key) const {
+        const vf bias = __builtin_convertvector(to_key, vf) * slope;
+        if (cap == 0) return {product * scale + bias, set1(1)};
+        const vf t = tanh(product * (scale / cap));
+        return {t * cap + bias, 1 - t * t};
+    }
+};
 
 // log2(x) for x >= 1: a first guess from the float's bits, then Newton steps on 2^y = x.
 INLINE vf log2(vf x) {

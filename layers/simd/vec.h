@@ -159,4 +159,17 @@ INLINE Range my_share(int64_t n, int64_t unit) {
     int64_t units = (n + unit - 1) / unit, id = omp_get_thread_num(), threads = omp_get_num_threads();
     return {least64(n, units * id / threads * unit), least64(n, units * (id + 1) / threads * unit)};
 }
+
+// Gradients of what all rows share (a norm's weights) are summed by ranges of rows: RANGES at most, by the number of
+// rows alone, each with n sums of its own, `stride` apart. This thread adds its share of them to d, in order.
+constexpr int RANGES = 32;
+INLINE void add_parts(float* d, const float* sums, int parts, int64_t stride, int64_t n) {
+    const Range r = my_share(n, 16);
+    each_vector(r.to - r.from, [&](int64_t i, auto at) {
+        const float* p = sums + r.from + i;
+        vf s = at.get(p);
+        for (int j = 1; j < parts; j++) s += at.get(p + j * stride);
+        at.put(d + r.from + i, at.get(d + r.from + i) + s);
+    });
+}
 }   // namespace ISA

@@ -65,6 +65,19 @@ TEST_CASE("attention sm80: windows, documents and groups") {
     both_ways(2, 64, {6, 2, 80, 7}, 1);
 }
 
+TEST_CASE("attention sm80: soft caps, ALiBi, other scales") {
+    auto shaped = [](Heads h, float scale, float softcap, bool alibi) {
+        h.scale = scale, h.softcap = softcap, h.alibi = alibi;
+        return h;
+    };
+    for (int HS : {32, 64, 80, 128, 256}) {
+        both_ways(1, 193, shaped({2, 1, HS}, 0, 1.5f, false));
+        both_ways(1, 130, shaped({6, 2, HS}, 0, 0, true));
+        both_ways(2, 100, shaped({3, 1, HS, 40}, 0.2f, 2, true), 30);
+        both_ways(1, 65, shaped({1, 1, HS}, 0.3f, 0, false));
+    }
+}
+
 TEST_CASE("attention sm80: large and small scores") {
     for (double scale : {0.01, 6.0}) both_ways(1, 193, {2, 1, 64}, 0, scale);
     both_ways(1, 129, {1, 1, 128}, 0, 6);

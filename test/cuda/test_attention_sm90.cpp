@@ -32,6 +32,9 @@ double largest_error(const Numbers& got, const Numbers& expected) {
 struct Case {
     int B, S, NH, NKV, HS, window = 0, documents = 0;    // documents of about so many positions; 0: none
     double scale = 1;                                    // factor on qkv
+    float softcap = 0;
+    bool alibi = false;
+    float score_scale = 0;
 };
 
 struct Documents {
@@ -69,7 +72,8 @@ void check(const Case& c, bool in_turns = true) {
     std::vector<float> lse(size_t(N * c.NH));
     std::vector<int> start(documents.start.begin(), documents.start.end());
     std::vector<int> end(documents.end.begin(), documents.end.end());
-    Heads h{c.NH, c.NKV, c.HS, c.window, nullptr, nullptr};
+    Heads h{.NH = c.NH, .NKV = c.NKV, .HS = c.HS, .window = c.window, .scale = c.score_scale, .softcap = c.softcap,
+            .alibi = c.alibi};
     if (c.documents) h.doc_start = start.data(), h.doc_end = end.data();
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), c.B, c.S, h);
     const Numbers saved_y = rounded<bf16>(y), saved_lse(lse.begin(), lse.end());
@@ -127,6 +131,16 @@ TEST_CASE("attention sm90: sequences and grouped heads") {
         check({2, 191, 1, 1, HS, 0, 50});
         check({1, 257, 4, 2, HS, 70});
         check({1, 129, 8, 2, HS, 0, 90});
+    }
+}
+
+TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
+    NEED_SM90();
+    for (int HS : {64, 128}) {
+        check({1, 200, 4, 2, HS, 0, 0, 1.5, 2});
+        check({1, 129, 6, 2, HS, 0, 0, 1, 0, true});
+        check({2, 260, 3, 1, HS, 70, 60, 1, 1.5f, true, 0.2f});
+        check({1, 140, 1, 1, HS, 0, 0, 1, 0, false, 0.3f});
     }
 }
 

@@ -8,7 +8,7 @@
 void cuda_scratch_release();    // layers/cuda.cu
 
 namespace {
-const Config SMALL = {101, 48, 2, 2, 64, 256, 1e-5f};    // heads of 32
+const Config SMALL = {101, 48, 2, 2, 64};    // heads of 32
 const Config GROUPED = {.V = 101, .T = 48, .L = 2, .NH = 4, .C = 64, .NKV = 2, .HS = 32, .window = 11};
 
 template <class T> std::unique_ptr<Model> cuda_model(Dtype dtype = sizeof(T) == 2 ? Dtype::bf16 : Dtype::fp32) {
@@ -62,6 +62,13 @@ TEST_CASE("model on cuda: losses, gradients and updates like the reference's") {
     for (const Config& c : lacking_configs(SMALL)) check_training(c, 4e-2);    // 3.3e-2 seen
 }
 
+TEST_CASE("model on cuda: every kind like the reference's") {
+    for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})) {
+        CAPTURE(name);
+        check_training(c, 5e-2);
+    }
+}
+
 TEST_CASE("model on cuda: the same bits in every schedule, with or without recomputation, in less memory") {
     const int B = 2, S = 33;
     auto in = toy_tokens(B * S, SMALL.V, 1), out = toy_tokens(B * S, SMALL.V, 2);
@@ -112,7 +119,7 @@ TEST_CASE("model on cuda: stochastic rounding trains, and without fp32 weights")
 
 TEST_CASE("model on cuda: too large a batch is an error that says what to do") {
     auto g = cuda_model<bf16>();
-    const Status s = g->allocate({50257, 1 << 20, 48, 25, 1600, 6400, 1e-5f}, {Use::train, 64, 1 << 20});
+    const Status s = g->allocate({50257, 1 << 20, 48, 25, 1600}, {Use::train, 64, 1 << 20});
     CHECK(s.code == Exit::device);
     CHECK(s.message.find("--recompute") != std::string::npos);
     auto small = cuda_model<bf16>();
@@ -141,7 +148,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
     for (Dtype dtype : {Dtype::bf16, Dtype::fp32})
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
             Config c = {.V = 101, .T = 200, .L = 1, .NH = NH, .C = 64, .F = 264};
-            c.NKV = NKV, c.HS = HS;
+            c.NKV = NKV, c.HS = HS, c.qk_norm = NH == 3 ? Turn::Normed::none : Turn::Normed::head;
             const Table op = dtype == Dtype::bf16 ? Table(cuda_ops<bf16>(dtype)) : Table(cuda_ops<float>(dtype));
             CHECK(op.logits_bytes == planned_table(gpu, dtype).logits_bytes);
             Measured measured(op, planned_table(gpu, dtype));

@@ -81,6 +81,11 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     CHECK((out.intact() && lse_out.intact() && gradient.intact()));
 }
 
+Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
+    h.scale = scale, h.softcap = softcap, h.alibi = alibi;
+    return h;
+}
+
 // document: sequences are cut into some of about so many. only_rounded: for tables that round
 struct Shape { int B, S; Heads h; int document = 0; bool only_rounded = false; };
 void both_ways(const std::vector<Shape>& shapes) {
@@ -161,6 +166,24 @@ TEST_CASE("attention: documents at the edges of tiles") {
     both_ways(shapes);
 }
 
+// A cap of 1 or 2 shows in every score; one of 30 only rounds. ALiBi's heads: a power of two, and not.
+TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
+    const Heads kinds[] = {{2, 2, 20}, {4, 2, 64, 31}, {3, 1, 33}, {6, 2, 8, 65}, {1, 1, 128}, {5, 5, 16}};
+    const std::tuple<float, float, bool> scores[] = {{0.3f, 0, false}, {0, 1, false}, {0.2f, 2, false},
+                                                     {0, 30, false},   {0, 0, true},  {0.1f, 2, true}};
+    const int lengths[] = {1, 33, 64, 97, 130, 290};
+    std::vector<Shape> shapes;
+    for (int i = 0; i < 6; i++)
+        for (int j = 0; j < 6; j++) {
+            const auto [scale, softcap, alibi] = scores[j];
+            const Heads h = shaped(kinds[(i + j) % 6], scale, softcap, alibi);
+            if (i % std::min(EVERY, 3) == 0) shapes.push_back({i < 3 ? 2 : 1, lengths[i], h, j % 3 == 1 ? 40 : 0});
+        }
+    shapes.push_back({1, 600, shaped({4, 1, 16}, 0, 0, true)});    // several tiles of keys
+    shapes.push_back({1, 600, shaped({2, 1, 16}, 0.5f, 3)});
+    both_ways(shapes);
+}
+
 TEST_CASE("attention: large scores") {
     each_attention([]<class T, class P>(const Ops<T, P>& op) {
         // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
@@ -194,6 +217,7 @@ TEST_CASE("attention: the same bits in any order") {
         same(1, {4, 2, 20}), same(1, {4, 2, 20, 40});
         same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70}));
         same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
+        same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true));
     });
 }
 
@@ -285,6 +309,17 @@ TEST_CASE("attention cached: head sizes, groups, windows") {
             {1, 1, 40, 41, {4, 2, 257}},     {1, 1, 20, 21, {2, 1, 1024}},        {1, 1, 5, 6, {1, 1, 1032}}});
 }
 
+TEST_CASE("attention cached: a scale, soft caps and ALiBi") {
+    cached({{2, 1, 40, 50, shaped({2, 2, 64}, 0.3f, 0)},      {1, 1, 700, 701, shaped({3, 1, 16, 600}, 0, 1)},
+            {2, 1, 300, 301, shaped({6, 2, 20}, 0.2f, 2)},    {1, 1, 600, 601, shaped({4, 4, 64}, 0, 0, true)},
+            {1, 1, 97, 98, shaped({5, 1, 80}, 0, 0, true)},   {1, 1, 20, 21, shaped({2, 1, 1032}, 0.1f, 2, true)},
+            {2, 33, 40, 80, shaped({4, 2, 40, 20}, 0, 2)},    {1, 70, 60, 133, shaped({3, 1, 8}, 0, 0, true)}});
+    each_table([](auto& op) {
+        in_calls(op, 2, shaped({4, 2, 20, 100}, 0.3f, 1), {7, 1, 1, 150, 1}, 0);
+        in_calls(op, 1, shaped({6, 2, 64}, 0, 0, true), {255, 1, 1, 1, 300, 1}, 5);
+    });
+}
+
 TEST_CASE("attention cached: several positions at once") {
     cached({{2, 2, 0, 9, {2, 2, 7}},
             {1, 64, 0, 64, {2, 1, 64}},
@@ -349,7 +384,8 @@ TEST_CASE("attention: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
     const Documents documents(S, {{2}, {1, 4}});
-    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2})}) {
+    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}),
+                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {

@@ -9,6 +9,7 @@ TEST_CASE("embedding: forward against the reference") {
                 for (int S : {1, 2, 31}) {
                     EXPECT(check_embedding_forward(op, 1, S, C, 11, -1));
                     EXPECT(check_embedding_forward(op, 3, S, C, 300, S == 2 ? 5 : 0));
+                    EXPECT(check_embedding_forward(op, 2, S, C, 300, S == 2 ? 5 : 0, false));
                 }
             EXPECT(check_embedding_forward(op, 2, 65, 33, 11, 70));
         });
@@ -22,6 +23,7 @@ TEST_CASE("embedding: backward against the reference") {
                 for (double hot : {0.0, 0.7, 1.0}) {
                     EXPECT(check_embedding_backward(op, 1, 1, C, 2, hot));
                     EXPECT(check_embedding_backward(op, 2, 31, C, 5, hot));
+                    EXPECT(check_embedding_backward(op, 3, 21, C, 7, hot, false));
                     EXPECT(check_embedding_backward(op, 7, 16, C, 300, hot));    // two digits; a piece is 16 rows
                 }
             EXPECT(check_embedding_backward(op, 33, 1, 8, 1, 0));

@@ -3,11 +3,13 @@
 #include "tools/selftest/lm_head.h"
 
 namespace {
-template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int Vp) {
-    EXPECT(check_cross_entropy(op, N, V, Vp, false, false));
-    EXPECT(check_cross_entropy(op, N, V, Vp, true, false));
-    EXPECT(check_cross_entropy(op, N, V, Vp, true, true));
+template <class T, class P> void each_use(const Ops<T, P>& op, int N, int V, int Vp, Logits z = {}) {
+    EXPECT(check_cross_entropy(op, N, V, Vp, false, false, z));
+    EXPECT(check_cross_entropy(op, N, V, Vp, true, false, z));
+    EXPECT(check_cross_entropy(op, N, V, Vp, true, true, z));
 }
+// Scaled, capped where it shows, both, and capped where the logits are small against the cap.
+constexpr Logits SHAPES[] = {{0.3f, 0}, {1, 2}, {1.7f, 5}, {1, 300}};
 struct Row { double loss; Numbers gradient; };
 // One row of V logits, and NaN in its padding.
 template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, int V, int target) {
@@ -15,7 +17,7 @@ template <class T, class P> Row row(const Ops<T, P>& op, const Numbers& logits, 
     Array<T> x(m, logits);
     Array<float> loss(m, 1);
     Array<int> y(m, Numbers{double(target)});
-    op.cross_entropy(loss, x, x, y, 1, 1, V, int(logits.size()));
+    op.cross_entropy(loss, x, x, y, 1, {}, 1, V, int(logits.size()));
     return {loss.read()[0], x.read()};
 }
 }   // namespace
@@ -48,6 +50,18 @@ TEST_CASE("cross entropy: rows of many logits") {
     });
 }
 
+TEST_CASE("cross entropy: scaled and capped logits") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (Logits z : SHAPES) {
+                for (int V : {2, 7, 33, 257}) each_use(op, 3, V, V + 3, z);
+                each_use(op, 2, 4100, 4160, z);
+                each_use(op, 1, 9001, 9001, z);
+            }
+        });
+    });
+}
+
 TEST_CASE("cross entropy: the same bits in place, without gradients and in any order") {
     const int N = 5, V = 5003, Vp = 5008;
     Numbers logits = random_normal(N * Vp, 1, 5);
@@ -57,18 +71,19 @@ TEST_CASE("cross entropy: the same bits in place, without gradients and in any o
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         Array<int> y(m, Numbers(target.begin(), target.end()));
-        expect_same_bits([&] {
-            Array<float> a(m, N), b(m, N), c(m, N);
-            Array<T> x(m, logits), same(m, logits), d(m, N * Vp);
-            const Bits before = x.bits();
-            op.cross_entropy(a, nullptr, x, y, 0.1f, N, V, Vp);
-            op.cross_entropy(b, d, x, y, 0.1f, N, V, Vp);
-            op.cross_entropy(c, same, same, y, 0.1f, N, V, Vp);
-            CHECK(x.bits() == before);
-            CHECK(same.bits() == d.bits());
-            CHECK((a.bits() == b.bits() && a.bits() == c.bits()));
-            return bits_of(a, d);
-        });
+        for (Logits z : {Logits{}, Logits{0.7f, 6}})
+            expect_same_bits([&] {
+                Array<float> a(m, N), b(m, N), c(m, N);
+                Array<T> x(m, logits), same(m, logits), d(m, N * Vp);
+                const Bits before = x.bits();
+                op.cross_entropy(a, nullptr, x, y, 0.1f, z, N, V, Vp);
+                op.cross_entropy(b, d, x, y, 0.1f, z, N, V, Vp);
+                op.cross_entropy(c, same, same, y, 0.1f, z, N, V, Vp);
+                CHECK(x.bits() == before);
+                CHECK(same.bits() == d.bits());
+                CHECK((a.bits() == b.bits() && a.bits() == c.bits()));
+                return bits_of(a, d);
+            });
     });
 }
 
@@ -81,11 +96,11 @@ TEST_CASE("cross entropy: logits of some 1e4, and one of minus infinity") {
             const std::vector<int> target = random_tokens(N, V, 2);
             logits[size_t((target[0] + 1) % V)] = -INFINITY;
             std::vector<float> loss(N);
-            reference_ops().cross_entropy(loss.data(), d.data(), logits.data(), target.data(), 0.5f, N, V, V);
+            reference_ops().cross_entropy(loss.data(), d.data(), logits.data(), target.data(), 0.5f, {}, N, V, V);
             Array<T> x(m, logits), dx(m, N * V);
             Array<int> y(m, Numbers(target.begin(), target.end()));
             Array<float> losses(m, N);
-            op.cross_entropy(losses, dx, x, y, 0.5f, N, V, V);
+            op.cross_entropy(losses, dx, x, y, 0.5f, {}, N, V, V);
             Check check;
             check.expect("loss", losses, Numbers(loss.begin(), loss.end()), ROUNDING<float>);
             check.expect("dlogits", dx, d, ROUNDING<T>);
@@ -142,7 +157,7 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
             Array<T> x(m, logits);
             Array<float> loss(m, N);
             Array<int> y(m, Numbers{3, 4, 5, 6, 7});
-            op.cross_entropy(loss, x, x, y, 1, N, V, V);
+            op.cross_entropy(loss, x, x, y, 1, {}, N, V, V);
             expect_nan(loss.read(), [](int64_t n) { return n == 1 || n == 3; });
             expect_nan(x.read(), [&](int64_t i) { return i / V == 1 || i / V == 3; });
         });
@@ -151,17 +166,22 @@ TEST_CASE("cross entropy: NaN and infinity spoil their row and no other") {
 TEST_CASE("cross entropy: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int V = 9, Vp = 12;
-    for (int t : {0, 4, 8}) {
-        Numbers logits = random_normal(Vp, 1, 2), d(Vp);
-        float unused;
-        op.cross_entropy(&unused, d.data(), logits.data(), &t, 1, 1, V, Vp);
-        // the loss that the table returns is a float: too coarse for differences
-        auto loss = [&] {
-            double s = 0;
-            for (int v = 0; v < V; v++) s += std::exp(logits[size_t(v)]);
-            return std::log(s) - logits[size_t(t)];
-        };
-        CHECK(unused == doctest::Approx(loss()).epsilon(1e-6));
-        CHECK(gradient_error(logits, d, loss) < 1e-7);
-    }
+    for (Logits z : {Logits{}, SHAPES[0], SHAPES[1], SHAPES[2]})
+        for (int t : {0, 4, 8}) {
+            Numbers logits = random_normal(Vp, 1, 2), d(Vp);
+            float unused;
+            op.cross_entropy(&unused, d.data(), logits.data(), &t, 1, z, 1, V, Vp);
+            // the loss that the table returns is a float: too coarse for differences
+            auto shaped = [&](int v) {
+                const double x = double(z.scale) * logits[size_t(v)], cap = double(z.cap);
+                return cap > 0 ? cap * std::tanh(x / cap) : x;
+            };
+            auto loss = [&] {
+                double s = 0;
+                for (int v = 0; v < V; v++) s += std::exp(shaped(v));
+                return std::log(s) - shaped(t);
+            };
+            CHECK(unused == doctest::Approx(loss()).epsilon(1e-6));
+            CHECK(gradient_error(logits, d, loss) < 1e-7);
+        }
 }

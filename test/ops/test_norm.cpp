@@ -7,40 +7,64 @@ void shapes(std::vector<int> Cs, std::vector<int> Ns) {
     each_table([&](auto& op) {
         for (int C : Cs)
             for (int N : Ns) {
-                EXPECT(check_layernorm_forward(op, N, C));
-                EXPECT(check_layernorm_backward(op, N, C));
+                for (NormForm form : {LAYERNORM, RMSNORM}) {
+                    EXPECT(check_norm_forward(op, N, C, form));
+                    EXPECT(check_norm_backward(op, N, C, form));
+                }
             }
     });
 }
 }   // namespace
 
-TEST_CASE("layernorm: against the reference, rows of a warp") {
+TEST_CASE("norm: against the reference, rows of a warp") {
     shapes({1, 2, 3, 7, 8, 31, 32, 33, 96, 100, 256, 768, 769}, {1, 2, 7, 31, 33, 65});
     each_order([] { shapes({8, 33, 264, 768}, {7}); });
 }
 
 // Each width of a thread's share on a GPU, forward (1 to 8 vectors a lane, then blocks) and backward (1, 2, 4), and no
 // vectors.
-TEST_CASE("layernorm: against the reference, long rows") {
+TEST_CASE("norm: against the reference, long rows") {
     each_order([] { shapes({1600, 2056}, {5}); });
     shapes({128, 384, 512, 640, 1000, 1280, 1792, 2048, 3000, 3584, 5000, 7168, 16392}, {5});
 }
 
-TEST_CASE("layernorm: many rows, each block takes several times four") {
+TEST_CASE("norm: many rows, each block takes several times four") {
     const int rows = 4 * 512 * 2 + 4 * 3 + 1;
     each_table([&](auto& op) {
         for (int order : {1, 2}) {    // in thread order no warp is ahead
             set_order(order);
-            EXPECT(check_layernorm_backward(op, rows, 136));
+            EXPECT(check_norm_backward(op, rows, 136));
+            EXPECT(check_norm_backward(op, rows, 136, RMSNORM));
         }
         set_order(0);
-        EXPECT(check_layernorm_backward(op, rows, 16));
-        EXPECT(check_layernorm_backward(op, 1030, 7));
-        EXPECT(check_layernorm_forward(op, rows, 7));
+        EXPECT(check_norm_backward(op, rows, 16));
+        EXPECT(check_norm_backward(op, 1030, 7, RMSNORM));
+        EXPECT(check_norm_forward(op, rows, 7));
     });
 }
 
-TEST_CASE("layernorm: the same bits in any order") {
+TEST_CASE("norm: with and without weights, biases and what is added to weights") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (NormForm form : NORM_FORMS)
+                for (int C : {1, 7, 64, 200, 1032}) {
+                    EXPECT(check_norm_forward(op, 5, C, form));
+                    EXPECT(check_norm_backward(op, 67, C, form));
+                }
+        });
+    });
+}
+
+TEST_CASE("norm: x plus a multiple of b") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int64_t n : {1, 3, 8, 17, 64, 1025, 8191, 8193, 20001})
+                for (Sum sum : {Sum::apart, Sum::without, Sum::in_x, Sum::in_b}) EXPECT(check_add_scaled(op, n, sum));
+        });
+    });
+}
+
+TEST_CASE("norm: the same bits in any order") {
     struct Shape { int N, C; };
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         for (auto [N, C] : {Shape{37, 776}, {9, 101}, {2, 2400}, {77, 100}}) {
@@ -50,18 +74,20 @@ TEST_CASE("layernorm: the same bits in any order") {
             const Numbers weights = random_normal(C, 2), start = random_normal(n, 3);
             Array<P> w(m, weights);
             expect_same_bits([&] {
-                Array<T> y(m, n), dx(m, start);
-                Array<Grad<P>> dw(m, weights), db(m, weights);
-                Array<float> mean(m, N), rstd(m, N);
-                op.layernorm_forward(y, mean, rstd, x, w, w, 1e-5f, N, C);
-                op.layernorm_backward(dx, dw, db, y, x, w, mean, rstd, N, C);
-                return bits_of(y, mean, rstd, dx, dw, db);
+                Array<T> y(m, n), dx(m, start), rms_y(m, n), rms_dx(m, start);
+                Array<Grad<P>> dw(m, weights), db(m, weights), rms_dw(m, weights);
+                Array<float> mean(m, N), rstd(m, N), rms_rstd(m, N);
+                op.norm_forward(y, mean, rstd, x, w, w, {}, N, C);
+                op.norm_backward(dx, dw, db, y, x, w, mean, rstd, {}, N, C);
+                op.norm_forward(rms_y, nullptr, rms_rstd, x, w, nullptr, RMSNORM.norm, N, C);
+                op.norm_backward(rms_dx, rms_dw, nullptr, y, x, w, nullptr, rms_rstd, RMSNORM.norm, N, C);
+                return bits_of(y, mean, rstd, dx, dw, db, rms_y, rms_rstd, rms_dx, rms_dw);
             });
         }
     });
 }
 
-TEST_CASE("layernorm: rows far from zero keep their variance") {
+TEST_CASE("norm: rows far from zero keep their variance") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         if (sizeof(T) == 2) return;    // a bf16 near 1000 is a multiple of 4
         const Memory m(op);
@@ -70,12 +96,12 @@ TEST_CASE("layernorm: rows far from zero keep their variance") {
             for (double& v : x) v = double(float(v + 1000));
             Numbers y(x.size()), ones(size_t(C), 1), zeros(size_t(C), 0);
             std::vector<float> mean(2), rstd(2);
-            reference_ops().layernorm_forward(y.data(), mean.data(), rstd.data(), x.data(), ones.data(), zeros.data(),
-                                              1e-5f, 2, C);
+            reference_ops().norm_forward(y.data(), mean.data(), rstd.data(), x.data(), ones.data(), zeros.data(), {}, 2,
+                                         C);
             Array<T> ay(m, 2 * C), ax(m, x);
             Array<P> aw(m, ones), ab(m, zeros);
             Array<float> amean(m, 2), arstd(m, 2);
-            op.layernorm_forward(ay, amean, arstd, ax, aw, ab, 1e-5f, 2, C);
+            op.norm_forward(ay, amean, arstd, ax, aw, ab, {}, 2, C);
             Check check;
             check.expect("y", ay, y, 2e-4);    // the mean is off by a few times 1000 * 2^-24
             check.expect("rstd", arstd, Numbers(rstd.begin(), rstd.end()), 1e-6);
@@ -84,42 +110,53 @@ TEST_CASE("layernorm: rows far from zero keep their variance") {
     });
 }
 
-TEST_CASE("layernorm: NaN stays in its row, and reaches dw and db") {
+TEST_CASE("norm: NaN stays in its row, and reaches dw and db") {
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const int N = 6, C = 72;
         const Memory m(op);
         Numbers numbers = random_normal(N * C, 1);
         numbers[3 * C + 5] = NAN;
-        Array<T> x(m, numbers), y(m, N * C), dx(m, random_normal(N * C, 3)), dy(m, random_normal(N * C, 4));
-        Array<P> w(m, random_normal(C, 2));
-        Array<Grad<P>> dw(m, Numbers(size_t(C), 0)), db(m, Numbers(size_t(C), 0));
-        Array<float> mean(m, N), rstd(m, N);
         auto in_its_row = [](int64_t i) { return i / C == 3; };
-        op.layernorm_forward(y, mean, rstd, x, w, w, 1e-5f, N, C);
-        expect_nan(y.read(), in_its_row);
-        op.layernorm_backward(dx, dw, db, dy, x, w, mean, rstd, 1, C);    // row 0 alone
-        expect_nan(dw.read(), [](int64_t) { return false; });
-        op.layernorm_backward(dx, dw, db, dy, x, w, mean, rstd, N, C);
-        expect_nan(dx.read(), in_its_row);
-        expect_nan(dw.read(), [](int64_t) { return true; });
-        expect_nan(db.read(), [](int64_t) { return false; });
+        for (NormForm form : {LAYERNORM, RMSNORM}) {
+            CAPTURE(form.norm.rms);
+            Array<T> x(m, numbers), y(m, N * C), dx(m, random_normal(N * C, 3)), dy(m, random_normal(N * C, 4));
+            Array<P> w(m, random_normal(C, 2));
+            Array<Grad<P>> dw(m, Numbers(size_t(C), 0)), db(m, Numbers(size_t(C), 0));
+            Array<float> mean(m, N), rstd(m, N);
+            auto backward = [&](int rows) {
+                op.norm_backward(dx, dw, or_null(form.b, db), dy, x, w, or_null(form.b, mean), rstd, form.norm, rows,
+                                 C);
+            };
+            op.norm_forward(y, or_null(form.b, mean), rstd, x, w, or_null(form.b, w), form.norm, N, C);
+            expect_nan(y.read(), in_its_row);
+            backward(1);    // row 0 alone
+            expect_nan(dw.read(), [](int64_t) { return false; });
+            backward(N);
+            expect_nan(dx.read(), in_its_row);
+            expect_nan(dw.read(), [](int64_t) { return true; });
+            expect_nan(db.read(), [](int64_t) { return false; });
+        }
     });
 }
 
-TEST_CASE("layernorm: gradients of the reference") {
+TEST_CASE("norm: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int N = 3, C = 7, n = N * C;
-    Numbers x = random_normal(n, 1), w = random_normal(C, 2), b = random_normal(C, 3), g = random_normal(n, 4);
-    Numbers y(n), dx(n), dw(C), db(C);
-    std::vector<float> mean(N), rstd(N);
-    auto loss = [&] {
-        op.layernorm_forward(y.data(), mean.data(), rstd.data(), x.data(), w.data(), b.data(), 1e-5f, N, C);
-        return dot(y, g);
-    };
-    loss();
-    op.layernorm_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(), w.data(), mean.data(), rstd.data(), N,
-                          C);
-    CHECK(gradient_error(x, dx, loss) < 1e-5);    // the statistics are float
-    CHECK(gradient_error(w, dw, loss) < 1e-5);
-    CHECK(gradient_error(b, db, loss) < 1e-5);
+    for (NormForm form : NORM_FORMS) {
+        Numbers x = random_normal(n, 1), w = random_normal(C, 2), b = random_normal(C, 3), g = random_normal(n, 4);
+        Numbers y(n), dx(n), dw(C), db(C);
+        std::vector<float> means(N), rstd(N);
+        float* mean = form.norm.rms ? nullptr : means.data();
+        double *weights = form.w ? w.data() : nullptr, *biases = form.b ? b.data() : nullptr;
+        auto loss = [&] {
+            op.norm_forward(y.data(), mean, rstd.data(), x.data(), weights, biases, form.norm, N, C);
+            return dot(y, g);
+        };
+        loss();
+        op.norm_backward(dx.data(), form.w ? dw.data() : nullptr, form.b ? db.data() : nullptr, g.data(), x.data(),
+                         weights, mean, rstd.data(), form.norm, N, C);
+        CHECK(gradient_error(x, dx, loss) < 1e-5);    // the statistics are float
+        if (form.w) CHECK(gradient_error(w, dw, loss) < 1e-5);
+        if (form.b) CHECK(gradient_error(b, db, loss) < 1e-5);
+    }
 }

@@ -39,7 +39,10 @@ double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, i
 Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more) {
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
-    return Check(op, all);
+    std::string scores = h.alibi ? " alibi" : "";
+    if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
+    if (h.softcap != 0) scores += " softcap=" + std::to_string(h.softcap);
+    return Check(op, all, scores);
 }
 
 // The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each
@@ -168,6 +171,12 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 1024, {4, 1, HS, 200}, 0);
     add(2, 1024, {2, 1, HS}, 100);
     add(1, 500, {2, 2, 128}, 0);
+    Heads capped = {4, 2, HS, 300}, alibi = {NH, NH, HS};
+    capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
+    add(1, 512, capped, 0);
+    add(1, 512, alibi, 0);
+    cached(4, 1, 1000, capped);
+    cached(4, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});
     cached(2, 100, 900, {4, 2, HS, 300});
 });

@@ -80,10 +80,13 @@ template <class X> class Array {
     void* base;
 };
 
+// The array's memory, or null where the operation is called without it.
+template <class X> X* or_null(bool is, Array<X>& array) { return is ? static_cast<X*>(array) : nullptr; }
+
 // The outcome of one operation at one size.
 struct Size { const char* name; int64_t value; };
 struct Check {
-    std::string op, shape;    // "layernorm_backward", "N=33 C=768"
+    std::string op, shape;    // "norm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
     std::string output;       // the output that has it
     struct Output { std::string name; double error; };

@@ -2,27 +2,31 @@
 
 #include "selftest.h"
 
-template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos) {
+template <class T, class P>
+Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos, bool positions) {
     const Memory m(op);
-    Check check("embedding_forward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"pos", pos}});
+    Check check("embedding_forward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"pos", pos}},
+                positions ? "" : " no wpe");
     const int p = pos < 0 ? 0 : pos;
     const Numbers wte = rounded<P>(random_normal(int64_t(V) * C, 1));
     const Numbers wpe = rounded<P>(random_normal(int64_t(p + S) * C, 2));
     const std::vector<int> tok = random_tokens(int64_t(B) * S, V, 3);
     Numbers expected(size_t(B) * size_t(S) * size_t(C));
-    reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(), wpe.data(), B, S, C, &p);
+    reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(),
+                                      positions ? wpe.data() : nullptr, B, S, C, &p);
     Array<T> x(m, int64_t(expected.size()));
     Array<P> e(m, wte), w(m, wpe);
     Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers{double(p)});
-    op.embedding_forward(x, t, e, w, B, S, C, pos < 0 ? nullptr : static_cast<int*>(at));
+    op.embedding_forward(x, t, e, or_null(positions, w), B, S, C, or_null(pos >= 0, at));
     check.expect("x", x, expected, ROUNDING<T>);
     return check;
 }
 
 template <class T, class P>
-Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot) {
+Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot, bool positions) {
     const Memory m(op);
-    Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}}, " hot=" + std::to_string(hot));
+    Check check("embedding_backward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}},
+                " hot=" + std::to_string(hot) + (positions ? "" : " no wpe"));
     const int64_t N = int64_t(B) * S;
     std::vector<int> tok = random_tokens(N, V, 1);
     for (int64_t n = 0; n < N; n++)
@@ -36,15 +40,16 @@ Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, 
     Array<Grad<P>> de(m, dwte), dp(m, dwpe);
     Array<T> d(m, dx);
     Array<int> t(m, Numbers(tok.begin(), tok.end()));
-    op.embedding_backward(de, dp, d, t, B, S, C, V);
-    reference_ops().embedding_backward(dwte.data(), dwpe.data(), dx.data(), tok.data(), B, S, C, V);
+    op.embedding_backward(de, or_null(positions, dp), d, t, B, S, C, V);
+    reference_ops().embedding_backward(dwte.data(), positions ? dwpe.data() : nullptr, dx.data(), tok.data(), B, S, C,
+                                       V);
     check.expect("dwte", de, dwte, ROUNDING<float>);
     check.expect("dwpe", dp, dwpe, ROUNDING<float>);
     return check;
 }
 
-FOR_EACH_TABLE(check_embedding_forward, int, int, int, int, int)
-FOR_EACH_TABLE(check_embedding_backward, int, int, int, int, double)
+FOR_EACH_TABLE(check_embedding_forward, int, int, int, int, int, bool)
+FOR_EACH_TABLE(check_embedding_backward, int, int, int, int, double, bool)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     test.row("embedding_forward", [&] { return check_embedding_forward(op, 4, 500, gpt2.C, test.V, 500); });

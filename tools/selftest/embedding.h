@@ -2,6 +2,8 @@
 #pragma once
 #include "check.h"
 
-// pos below 0: a null pointer; hot: the share of positions that hold the same token
-template <class T, class P> Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos);
-template <class T, class P> Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot);
+// pos below 0: a null pointer; hot: the share of positions that hold the same token; wpe: there are positions
+template <class T, class P>
+Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, int pos, bool wpe = true);
+template <class T, class P>
+Check check_embedding_backward(const Ops<T, P>& op, int B, int S, int C, int V, double hot, bool wpe = true);

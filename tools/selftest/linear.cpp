@@ -76,7 +76,7 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
     const Numbers b = normal<P>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
     reference_ops().linear_forward(pre.data(), x.data(), w.data(), bias ? b.data() : nullptr, nullptr, N, C, OC);
-    reference_ops().gelu_forward(y.data(), pre.data(), int64_t(N) * OC);
+    reference_ops().activation_forward(y.data(), pre.data(), Act::gelu_tanh, false, N, OC);
     Array<P> w_in(m, w), b_in(m, b);
     Array<T> x_in(m, x), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
     op.linear_gelu_forward(y_out, pre_out, x_in, w_in, bias ? static_cast<P*>(b_in) : nullptr, N, C, OC);
@@ -100,7 +100,7 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Array<P> w_in(m, w);
     reference_ops().linear_backward(dpre.data(), dw.data(), bias ? db.data() : nullptr, dy.data(), x.data(), w.data(),
                                     N, C, OC);
-    reference_ops().gelu_backward(dpre.data(), dpre.data(), pre.data(), n);
+    reference_ops().activation_backward(dpre.data(), dpre.data(), pre.data(), Act::gelu_tanh, false, N, C);
     for (int64_t i = 0; i < n && bias; i++) dpre_sum[size_t(i % C)] += dpre[size_t(i)];
     Grad<P>* const db_at = bias ? static_cast<Grad<P>*>(db_out) : nullptr;
     Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;

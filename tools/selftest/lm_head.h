@@ -4,4 +4,5 @@
 
 // in_place: dlogits are written over the logits
 template <class T, class P>
-Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place);
+Check check_cross_entropy(const Ops<T, P>& op, int N, int V, int Vp, bool with_gradient, bool in_place,
+                          Logits z = {});

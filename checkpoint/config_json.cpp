@@ -1,0 +1,228 @@
+// config_json.cpp - config.json both ways, as the family's row says. Hostile until checked: every field has a range.
+#include <charconv>
+#include <cmath>
+
+#include "checkpoint.h"
+#include "config_json.h"
+
+namespace {
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// The model_type of what the family's class in transformers cannot run: "flatgpt-gpt2". transformers then refuses the
+// file instead of running it wrongly. The first checkpoints of that kind have "flatgpt" alone; they are GPT-2's.
+const char* const OWN_TYPE = "flatgpt";
+std::string own_type(const Family& family) { return std::string(OWN_TYPE) + "-" + family.type; }
+
+// Keys that mean something flatgpt lacks in every family.
+constexpr Family::Fixed REFUSED[] = {{"add_cross_attention", "false", false, true},
+                                     {"use_bidirectional_attention", "false", false, true},
+                                     {"is_encoder_decoder", "false", false, true},
+                                     {"quantization_config", "null", false, true}};
+
+// ---- one field ------------------------------------------------------------------------------------------------------
+
+// What the number of a key means for its field, and the other way round.
+double from_number(const Config& c, ConfigKey::Form form, double x) {
+    switch (form) {
+        case ConfigKey::inverse: return 1 / x;
+        // Where it is what 0 stands for, 0.
+        case ConfigKey::scale: return float(x) == float(1 / std::sqrt(double(c.HS))) ? 0 : x;
+        case ConfigKey::root: return x == c.HS ? 0 : 1 / std::sqrt(x);
+        default: return x;
+    }
+}
+double to_number(const Config& c, ConfigKey::Form form, double x) {
+    switch (form) {
+        case ConfigKey::inverse: return json_shortest(float(1 / x));
+        case ConfigKey::scale: return json_shortest(float(x != 0 ? x : 1 / std::sqrt(double(c.HS))));
+        case ConfigKey::root: return x != 0 ? 1 / (x * x) : c.HS;
+        default: return json_shortest(float(x));
+    }
+}
+
+json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
+    const double value = config_value(c, row);
+    if (form == ConfigKey::or_none && value == 0) return {};
+    if (form == ConfigKey::flag) return int(value) == on;
+    if (form == ConfigKey::root) {    // an integer wherever it is one, as its class demands
+        const double square = to_number(c, form, value), whole = std::round(square);
+        return std::abs(square - whole) < 1e-5 * whole ? json(int64_t(whole)) : json(square);
+    }
+    if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
+    if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
+    if (row.choices.empty()) return int64_t(value);
+    const bool torch_gelu = (form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu) && Act(value) == Act::gelu_tanh;
+    return row.choices[size_t(value)][torch_gelu];
+}
+
+Status choice_parse(const JsonFields& f, const char* key, const ConfigRow& row, double* value) {
+    std::string name, known;
+    TRY(f.get(key, &name));
+    for (size_t i = 0; i < row.choices.size(); i++)
+        for (const std::string& choice : row.choices[i]) {
+            if (name == choice) return *value = double(i), Status{};
+            known += (known.empty() ? "" : " or ") + choice;
+        }
+    return fail(Exit::input, "%s: %s: expected %s, found \"%s\"", f.name.c_str(), key, known.c_str(), name.c_str());
+}
+Status flag_parse(const JsonFields& f, const char* key, bool* value) {
+    if (!f.object[key].is_boolean())
+        return fail(Exit::input, "%s: %s: expected true or false, found %s", f.name.c_str(), key,
+                    f.object[key].dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 60).c_str());
+    *value = f.object[key].get<bool>();
+    return {};
+}
+
+// The key is there and is not null.
+Status field_parse(const JsonFields& f, const char* key, const ConfigRow& row, Config* c,
+                   ConfigKey::Form form = ConfigKey::as_is, int on = 1) {
+    double value = 0;
+    bool yes = false;
+    if (form == ConfigKey::flag || std::holds_alternative<bool Config::*>(row.member)) {
+        TRY(flag_parse(f, key, &yes));
+        value = !yes ? 0 : form == ConfigKey::flag ? on : 1;
+    } else if (std::holds_alternative<float Config::*>(row.member)) {
+        const bool own = form == ConfigKey::inverse || form == ConfigKey::root;
+        TRY(f.get(key, &value, own ? 1e-6 : row.min, own ? 1e9 : row.max));
+        value = from_number(*c, form, value);
+    } else if (row.choices.empty()) {
+        int whole = 0;
+        TRY(f.get(key, &whole, int(row.min), int(row.max)));
+        value = whole;
+    } else {
+        TRY(choice_parse(f, key, row, &value));
+        if (form == ConfigKey::any_gelu && value == int(Act::gelu)) value = int(Act::gelu_tanh);
+    }
+    config_set(*c, row, value);
+    return {};
+}
+
+Status key_parse(const JsonFields& f, const ConfigKey& k, Config* c) {
+    const ConfigRow& row = config_row(k.field);
+    const bool required = row.presence == ConfigRow::required;
+    if (k.form == ConfigKey::copy) {
+        Config copy = *c;
+        if (f.has(k.key)) TRY(field_parse(f, k.key, row, &copy));
+        if (config_value(copy, row) == config_value(*c, row)) return {};
+        return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %g, as another field says",
+                    f.name.c_str(), k.key, config_value(*c, row));
+    }
+    auto has_it = [&](const ConfigKey& other) { return other.field == k.field && f.has(other.key); };
+    const std::vector<ConfigKey>& keys = c->family->keys;
+    const auto first = std::find_if(keys.begin(), keys.end(), has_it);
+    if (first != keys.end() && &*first != &k) return {};    // another name says it
+    const bool there = f.object.contains(k.key);
+    if (f.has(k.key)) return field_parse(f, k.key, row, c, k.form, k.on);
+    if (there && k.form == ConfigKey::or_none) config_set(*c, row, 0);
+    else if (!there && !std::isnan(k.absent)) config_set(*c, row, from_number(*c, k.form, k.absent));
+    else if (required && first == keys.end()) return field_parse(f, k.key, row, c);    // says that it is missing
+    return {};
+}
+// The fields that the family's keys say. Others follow from the sizes.
+Status keys_parse(const JsonFields& f, Config* c) {
+    for (bool sizes : {true, false}) {
+        for (const ConfigKey& k : c->family->keys)
+            if ((config_row(k.field).presence == ConfigRow::required) == sizes) TRY(key_parse(f, k, c));
+        if (sizes) *c = c->plain();
+    }
+    return {};
+}
+
+// ---- the whole ------------------------------------------------------------------------------------------------------
+
+// What the family's class reads.
+ordered_json class_json(const Config& c) {
+    const Family& family = *c.family;
+    ordered_json j = {{"architectures", {family.architecture}}, {"model_type", family.type}};
+    for (const ConfigKey& k : family.keys) j[k.key] = field_json(c, config_row(k.field), k.form, k.on);
+    layers_json(c, &j);
+    rope_json(c, &j);
+    for (const Family::Fixed& f : family.fixed)
+        if (f.written) j[ordered_json::json_pointer("/" + std::string(f.key))] = ordered_json::parse(f.value);
+    return j;
+}
+
+Status fixed_check(const JsonFields& f, const Family::Fixed& fixed) {
+    const json::json_pointer place("/" + std::string(fixed.key));
+    if (!fixed.checked || !f.object.contains(place)) return {};
+    const json& found = f.object[place];
+    if (found.is_null() || found == json::parse(fixed.value)) return {};
+    return fail(Exit::input, "%s: %s: flatgpt runs only models where it is %s", f.name.c_str(), fixed.key, fixed.value);
+}
+
+Result<Config> class_parse(const JsonFields& f, const Family& family) {
+    Config c;
+    c.family = &family;
+    for (const Family::Fixed& fixed : REFUSED) TRY(fixed_check(f, fixed));
+    for (const Family::Fixed& fixed : family.fixed) TRY(fixed_check(f, fixed));
+    TRY(keys_parse(f, &c));
+    TRY(layers_parse(f, &c));
+    TRY(rope_parse(f, &c));
+    return c;
+}
+
+Result<const Family*> family_parse(const JsonFields& f) {
+    std::string type, known;
+    TRY(f.get("model_type", &type));
+    if (type == OWN_TYPE) return &GPT2;
+    for (const Family* family : families()) {
+        if (type == family->type || type == own_type(*family)) return family;
+        known += (known.empty() ? "" : ", ") + std::string(family->type);
+    }
+    if (const char* lacks = missing_for(type))
+        return fail(Exit::input, "%s: model_type \"%s\": flatgpt lacks %s", f.name.c_str(), type.c_str(), lacks);
+    return fail(Exit::input, "%s: model_type: expected %s, each also with \"%s-\" in front, found \"%s\"",
+                f.name.c_str(), known.c_str(), OWN_TYPE, type.c_str());
+}
+}    // namespace
+
+double json_shortest(float x) {
+    char text[32];
+    std::to_chars_result end = std::to_chars(text, text + sizeof text, x);
+    double wide = 0;
+    std::from_chars(text, end.ptr, wide);
+    return wide;
+}
+
+// A field has no place in the class if what the class writes and reads loses it.
+std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
+    const json j = json::parse(class_json(c).dump());
+    const Result<Config> read = class_parse({j, "config.json"}, *c.family);
+    const Config kept = read.ok() ? read.value : c.plain();
+    return config_listed(c, &kept);
+}
+
+std::string config_json(const Config& c, int end_of_text, int bos) {
+    ordered_json j = class_json(c);
+    const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
+    if (!beyond.empty()) j["architectures"] = json::array(), j["model_type"] = own_type(*c.family);
+    for (const ConfigRow* row : beyond) j[row->key] = field_json(c, *row);
+    j["bos_token_id"] = bos >= 0 ? json(bos) : end_of_text >= 0 ? json(end_of_text) : json();
+    j["eos_token_id"] = end_of_text >= 0 ? json(end_of_text) : json();
+    j["torch_dtype"] = "float32";
+    return j.dump(2) + "\n";
+}
+
+Result<Config> config_parse(std::string_view text, const std::string& name) {
+    json j = TRY(json_parse(text, name, 16));
+    if (!j.is_object()) return fail(Exit::input, "%s: expected a JSON object", name.c_str());
+    // A model of text and pictures: its decoder.
+    if (j.contains("model_type") && j["model_type"] == "gemma3" && j.contains("text_config") &&
+        j["text_config"].is_object()) {
+        json text_config = j["text_config"];
+        text_config["model_type"] = "gemma3_text";
+        j = std::move(text_config);
+    }
+    const JsonFields f{j, name};
+    const Family& family = *TRY(family_parse(f));
+    Config c = TRY(class_parse(f, family));
+    const std::string type = j["model_type"];
+    for (const ConfigRow& row : config_rows()) {
+        auto same = [&](const ConfigKey& k) { return std::string_view(k.key) == row.key; };
+        if (type == family.type || std::any_of(family.keys.begin(), family.keys.end(), same)) continue;
+        if (f.has(row.key)) TRY(field_parse(f, row.key, row, &c));
+    }
+    if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", name.c_str(), s.message.c_str());
+    return c;
+}

@@ -1,0 +1,14 @@
+// config_json.h - parts of config.json between config_json.cpp and config_layers.cpp.
+#pragma once
+#include "files/json.h"
+#include "model/families.h"
+
+// The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
+double json_shortest(float x);
+
+// What config.json says of its layers: which have a window, which turn, and by which angles. Parsing comes after the
+// family's keys, and finds the rest of *c as plain() has it. Exit 3.
+Status layers_parse(const JsonFields& f, Config* c);
+Status rope_parse(const JsonFields& f, Config* c);
+void layers_json(const Config& c, nlohmann::ordered_json* j);
+void rope_json(const Config& c, nlohmann::ordered_json* j);

@@ -1,0 +1,74 @@
+// gguf.h - models in GGUF files: the metadata is the configuration, tensors have ggml's names and layouts.
+//
+// llama.cpp fixes much by the architecture's name and passes over keys that it does not know. Therefore a model is
+// written only if the file, read back by the rules of llama.cpp, is the same model; else the fields that differ are
+// named.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "data/bpe.h"
+#include "files/gguf.h"
+#include "gpt.h"
+
+// A --type of `convert`: how matrices are stored. Vectors and positions stay F32.
+struct GgufFileType {
+    const char* name;
+    int number;        // general.file_type
+    BlockType matrices;
+    BlockType head;        // of the embeddings, where they are the head too, else of the head
+    bool mixed;        // some of attn_v and ffn_down have more bits, as in llama.cpp's Q4_K_M
+};
+const std::vector<GgufFileType>& gguf_file_types();
+const GgufFileType* find_gguf_file_type(const std::string& name);    // null: there is none
+
+// A MODEL that is a regular file can only be a GGUF.
+bool is_file(const std::string& path);
+
+typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;
+
+// exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
+// shape. After that every tensor of the model is in the file.
+Result<Config> gguf_config(const GgufFile& file);
+// The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
+Status gguf_weights(const GgufFile& file, Model& g);
+
+// The whole file. vocabulary: the keys tokenizer.*. Exit 2: no architecture of GGUF can say this model, and why; exit
+// 1: a weight that the type cannot hold.
+Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
+                 const GgufKeys& vocabulary, const GgufSink& sink);
+
+// The tokenizer in the keys tokenizer.*; empty where there is none. Exit 3.
+Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
+// The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
+// for what it does.
+Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V);
+
+// ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
+
+struct GgufArchitecture {
+    const char* name;
+    std::vector<const char*> families;    // the model_types that it carries; a file is read as the first
+    bool permuted = false;     // q's and k's rows lie so that neighbours turn together
+    bool fused_qkv = false, fused_up = false;
+    bool needs_head = false;   // output.weight has to be there even if it is a copy
+    int global_every = 0;      // where a window's pattern is not given
+};
+const GgufArchitecture* find_gguf_architecture(const std::string& name);
+// exit 2: no architecture carries this model, or llama.cpp would run it otherwise: which fields differ.
+Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
+
+// A tensor of a file: rows [first, first + rows) of one of the model's.
+struct GgufPiece {
+    std::string name;
+    int64_t first, rows;
+    int heads = 0;       // whose rows are permuted; 0: as they are
+    float add = 0;       // the file's numbers are larger by this
+};
+// fused: qkv, and gate and up, are one tensor each in this file.
+std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,
+                                   bool fused_up);
+std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p);
+// Llama 3's divisors of RoPE's frequencies (rope_dims / 2).
+std::vector<float> gguf_rope_divisors(const Config& c);
+GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a);

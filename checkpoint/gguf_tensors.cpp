@@ -1,0 +1,244 @@
+// gguf_tensors.cpp - weights between GGUF files and the model's memory, with ggml's names, layouts and formats.
+//
+// GGUF's matrices are (out, in), as ours. In the architectures whose RoPE turns neighbours, rows of q and k lie so:
+// GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms hold 1 + w.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "base/half.h"
+#include "checkpoint/gguf.h"
+#include "layers/quantised.h"
+
+namespace {
+struct NameRow { const char* ours; std::vector<const char*> names; };
+const std::vector<NameRow>& name_rows() {
+    static const std::vector<NameRow> rows = {
+        {"wte", {"token_embd.weight"}},
+        {"wpe", {"position_embd.weight"}},
+        {"lnew", {"token_embd_norm.weight"}},
+        {"lneb", {"token_embd_norm.bias"}},
+        {"headw", {"output.weight"}},
+        {"headb", {"output.bias"}},
+        {"lnfw", {"output_norm.weight"}},
+        {"lnfb", {"output_norm.bias"}},
+        {"ln1w", {"attn_norm.weight"}},
+        {"ln1b", {"attn_norm.bias"}},
+        {"qkvw", {"attn_q.weight", "attn_k.weight", "attn_v.weight"}},
+        {"qkvb", {"attn_q.bias", "attn_k.bias", "attn_v.bias"}},
+        {"qw", {"attn_q_norm.weight"}},
+        {"kw", {"attn_k_norm.weight"}},
+        {"projw", {"attn_output.weight"}},
+        {"projb", {"attn_output.bias"}},
+        {"post1w", {"post_attention_norm.weight"}},
+        {"ln2w", {"ffn_norm.weight"}},
+        {"ln2b", {"ffn_norm.bias"}},
+        {"fcw", {"ffn_gate.weight", "ffn_up.weight"}},
+        {"fcb", {"ffn_gate.bias", "ffn_up.bias"}},
+        {"fc2w", {"ffn_down.weight"}},
+        {"fc2b", {"ffn_down.bias"}},
+        {"post2w", {"post_ffw_norm.weight"}},
+    };
+    return rows;
+}
+
+// Rows of whole heads from the model's order to the file's, or back; in place by way of `spare`.
+void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, int HS, bool to_file) {
+    spare.assign(x, x + rows * cols);
+    for (int64_t h = 0; h < rows; h += HS)
+        for (int i = 0; i < HS / 2; i++)
+            for (int s = 0; s < 2; s++) {
+                const int64_t file = h + 2 * i + s, ours = h + s * (HS / 2) + i;
+                std::copy_n(spare.data() + (to_file ? ours : file) * cols, cols, x + (to_file ? file : ours) * cols);
+            }
+}
+
+// Rows that are read and written at once: whole heads where heads are permuted.
+int64_t rows_at_once(const GgufPiece& p, int64_t cols, int HS, int64_t numbers) {
+    const int64_t unit = p.heads ? HS : 1;
+    return std::max<int64_t>(1, numbers / (cols * unit)) * unit;
+}
+
+bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the first and last eighth, and every third
+    return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+// The format of one tensor. A row that is no whole number of blocks takes the next larger format that fits.
+const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const GgufPiece& p, const Config& c) {
+    if (t.vector || t.name == "wpe") return block_format(BlockType::f32);
+    BlockType b = type.matrices;
+    if (t.name == "headw" || (t.name == "wte" && c.tied)) b = type.head;
+    const bool more = p.name.find(".attn_v.") != p.name.npos || p.name.find(".attn_qkv.") != p.name.npos ||
+                      p.name.find(".ffn_down.") != p.name.npos;
+    if (type.mixed && more && more_bits(atoi(t.name.c_str()), c.L)) b = BlockType::q6_k;
+    auto fits = [&](BlockType x) { return t.cols % block_format(x).numbers == 0; };
+    if (!fits(b)) b = b == BlockType::q4_k ? BlockType::q5_0 : b == BlockType::q6_k ? BlockType::q8_0 : b;
+    return block_format(fits(b) ? b : BlockType::f16);
+}
+
+// Whether every number has a place in the format.
+Status check_range(const std::string& name, const BlockFormat& f, const float* x, int64_t n) {
+    if (f.type == BlockType::f32 || f.type == BlockType::bf16) return {};
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) most = std::max(most, std::fabs(x[i]));    // NaN: checked by the sum
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += double(x[i]);
+    if (std::isfinite(sum) && most <= 65504) return {};
+    return fail(Exit::run, "tensor %s: %g does not fit %s, whose limit is 65504; --type bf16 and f32 hold it",
+                name.c_str(), std::isfinite(sum) ? double(most) : sum, f.name);
+}
+
+// One tensor of the file, from the model's weights.
+Status write_piece(const Model& g, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
+                   const GgufSink& sink) {
+    const int64_t step = rows_at_once(p, t.cols, g.c.HS, 1 << 20);
+    std::vector<float> x, spare;
+    std::vector<char> blocks;
+    for (int64_t row = 0; row < p.rows; row += step) {
+        const int64_t rows = std::min(step, p.rows - row), n = rows * t.cols;
+        x.resize(size_t(n));
+        g.read(Part::weights, t.offset + (p.first + row) * t.cols, n, x.data());
+        if (p.heads) permute(x.data(), spare, rows, t.cols, g.c.HS, true);
+        if (p.add != 0)
+            for (float& v : x) v += p.add;
+        TRY(check_range(p.name, format, x.data(), n));
+        blocks.resize(size_t(n / format.numbers * format.bytes));
+        quantise(format, x.data(), n, blocks.data());
+        TRY(sink(blocks.data(), int64_t(blocks.size())));
+    }
+    return {};
+}
+
+// Reads pieces of tensors, each by one thread. The failed read with the lowest place in the file is reported, so that
+// the same damage gives the same message.
+struct Loading {
+    const GgufFile& file;
+    Model& g;
+    Status status = {};
+    int64_t failed_at = INT64_MAX;
+
+    void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
+        const GgufTensor& from = *file.find(p.name);
+        const int64_t step = rows_at_once(p, t.cols, g.c.HS, 1 << 16), row_bytes = from.bytes / p.rows;
+        std::vector<float> x, spare;
+        std::vector<char> blocks;
+#pragma omp for schedule(dynamic) nowait
+        for (int64_t row = 0; row < p.rows; row += step) {
+            const int64_t rows = std::min(step, p.rows - row), n = rows * t.cols, at = from.at + row * row_bytes;
+            x.resize(size_t(n));
+            blocks.resize(size_t(rows * row_bytes));
+            if (Status s = file.read_bytes(at, blocks.data(), rows * row_bytes); !s.ok()) {
+#pragma omp critical(gguf_loading)
+                if (at < failed_at) status = s, failed_at = at;
+                continue;
+            }
+            dequantise(*from.format, blocks.data(), n, x.data());
+            if (p.heads) permute(x.data(), spare, rows, t.cols, g.c.HS, false);
+            if (p.add != 0)
+                for (float& v : x) v -= p.add;
+            g.write(Part::weights, t.offset + (p.first + row) * t.cols, n, x.data());
+        }
+    }
+    // Rows that pad the vocabulary.
+    void padding(const Tensor& t) {
+        const std::vector<float> zeros(size_t((t.rows - t.file_rows) * t.cols));
+#pragma omp single nowait
+        g.write(Part::weights, t.offset + t.file_rows * t.cols, int64_t(zeros.size()), zeros.data());
+    }
+};
+}   // namespace
+
+const std::vector<GgufFileType>& gguf_file_types() {
+    static const std::vector<GgufFileType> types = {
+        {"f32", 0, BlockType::f32, BlockType::f32, false},    {"f16", 1, BlockType::f16, BlockType::f16, false},
+        {"bf16", 32, BlockType::bf16, BlockType::bf16, false}, {"q8_0", 7, BlockType::q8_0, BlockType::q8_0, false},
+        {"q4_0", 2, BlockType::q4_0, BlockType::q6_k, false}, {"q4_1", 3, BlockType::q4_1, BlockType::q6_k, false},
+        {"q5_0", 8, BlockType::q5_0, BlockType::q6_k, false}, {"q5_1", 9, BlockType::q5_1, BlockType::q6_k, false},
+        {"q4_k_m", 15, BlockType::q4_k, BlockType::q6_k, true}, {"q6_k", 18, BlockType::q6_k, BlockType::q6_k, false},
+    };
+    return types;
+}
+const GgufFileType* find_gguf_file_type(const std::string& name) {
+    for (const GgufFileType& t : gguf_file_types())
+        if (name == t.name) return &t;
+    return nullptr;
+}
+
+std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,
+                                   bool fused_up) {
+    const size_t dot = t.name.find('.');
+    const std::string ours = dot == t.name.npos ? t.name : t.name.substr(dot + 1);
+    const std::string block = dot == t.name.npos ? "" : "blk." + t.name.substr(0, dot) + ".";
+    const float add = c.norm_plus && t.vector && ours.ends_with('w') ? 1 : 0;
+    const bool weight = ours.ends_with('w');
+    if (ours.starts_with("qkv") && fused_qkv)
+        return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
+    if (ours.starts_with("fc") && ours.size() == 3 && (fused_up || !c.gated))
+        return {{block + (weight ? "ffn_up.weight" : "ffn_up.bias"), 0, t.file_rows}};
+    std::vector<int64_t> rows = {t.file_rows};
+    if (ours.starts_with("qkv")) rows = {c.attention_width(), c.NKV * c.HS, c.NKV * c.HS};
+    else if (ours.starts_with("fc") && ours.size() == 3) rows = {c.F, c.F};
+    std::vector<GgufPiece> pieces;
+    for (const NameRow& row : name_rows()) {
+        if (ours != row.ours) continue;
+        int64_t first = 0;
+        for (size_t i = 0; i < row.names.size(); first += rows[i++]) {
+            const int heads = a.permuted && rows.size() == 3 ? (i == 0 ? c.NH : i == 1 ? c.NKV : 0) : 0;
+            pieces.push_back({block + row.names[i], first, rows[i], heads, add});
+        }
+        return pieces;
+    }
+    return {{block + ours, 0, t.file_rows}};    // no file has it
+}
+
+std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
+    return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
+}
+
+Status gguf_weights(const GgufFile& file, Model& g) {
+    std::string name;
+    TRY(file.metadata().get("general.architecture", &name));
+    const GgufArchitecture* a = find_gguf_architecture(name);
+    CHECK(a, "%s", name.c_str());    // gguf_config has found it
+    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = g.c.gated && !file.find("blk.0.ffn_gate.weight");
+    Loading loading{file, g};
+#pragma omp parallel if (g.op.on_host())
+    for (const Tensor& t : g.tensors) {
+        if (!g.shards.holds(Part::weights, t.offset, t.size())) continue;
+        for (const GgufPiece& p : gguf_pieces(t, g.c, *a, qkv, up)) loading.piece(t, p);
+        if (t.rows > t.file_rows) loading.padding(t);
+    }
+    return loading.status;
+}
+
+Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
+                 const GgufKeys& vocabulary, const GgufSink& sink) {
+    const GgufArchitecture& a = *TRY(gguf_architecture_for(g.c));
+    GgufKeys metadata = {
+        {"general.architecture", GgufValue::text(a.name)},
+        {"general.type", GgufValue::text("model")},
+        {"general.name", GgufValue::text(name)},
+        {"general.file_type", GgufValue::integer(type.number)}};
+    if (type.matrices != BlockType::f32 && type.matrices != BlockType::f16 && type.matrices != BlockType::bf16)
+        metadata.push_back({"general.quantization_version", GgufValue::integer(2)});
+    for (auto& row : gguf_metadata(g.c, a)) metadata.push_back(row);
+    metadata.insert(metadata.end(), vocabulary.begin(), vocabulary.end());
+
+    std::vector<GgufSource> sources;
+    auto add = [&](const Tensor& t, const GgufPiece& p) {
+        const BlockFormat& format = format_of(type, t, p, g.c);
+        sources.push_back({p.name, &format, gguf_shape(t, p),
+                           [&g, &t, p, &format](const GgufSink& to) { return write_piece(g, t, p, format, to); }});
+    };
+    for (const Tensor& t : g.tensors) {
+        for (const GgufPiece& p : gguf_pieces(t, g.c, a, a.fused_qkv, a.fused_up)) add(t, p);
+        if (t.name == "wte" && g.c.tied && a.needs_head) add(t, {"output.weight", 0, t.file_rows});
+    }
+    const std::vector<float> divisors = gguf_rope_divisors(g.c);
+    const int64_t bytes = int64_t(divisors.size()) * 4;
+    if (g.c.rope_scaling == RopeScaling::llama3)
+        sources.push_back({"rope_freqs.weight", &block_format(BlockType::f32), {bytes / 4},
+                           [&](const GgufSink& to) { return to(divisors.data(), bytes); }});
+    return gguf_write(metadata, sources, sink);
+}

@@ -1,0 +1,149 @@
+#!/usr/bin/env python3
+"""Writes test/golden/families: a tiny random model of each family by transformers, and what it computes.
+
+Usage: golden_families.py [OUT [NAME...]].  Needs torch, transformers. Run with transformers 5.23.
+NAME/config.json, model.safetensors: as save_pretrained writes them, weights in bf16, computed in float32 (bf16 is exact
+there). NAME/expected.safetensors: tokens (B,S) as numbers; logits (B,S,V); the mean loss of predicting each next token;
+for some, the gradients of that loss, "grad.NAME"; greedy: what follows the first sequence's first 4 tokens.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+
+V, C, T = 64, 16, 32
+LLAMA = dict(vocab_size=V, hidden_size=C, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+             intermediate_size=24, max_position_embeddings=T, pad_token_id=None, bos_token_id=None, eos_token_id=None)
+GEMMA = dict(LLAMA, head_dim=8)
+GEMMA2 = dict(GEMMA, num_hidden_layers=3, sliding_window=5, query_pre_attn_scalar=24)
+GPT = dict(vocab_size=V, n_embd=C, n_layer=2, n_head=4, n_positions=T, bos_token_id=None, eos_token_id=None)
+NEOX = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"} | dict(intermediate_size=40)
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+              original_max_position_embeddings=16)
+YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=8)
+# name: (model_type, fields of its config, with gradients)
+MODELS = {
+    "gpt2": ("gpt2", GPT, True),
+    "gpt2_untied": ("gpt2", dict(GPT, tie_word_embeddings=False, n_inner=24, activation_function="gelu"), False),
+    "llama": ("llama", LLAMA, True),
+    "llama3_tied": ("llama", dict(LLAMA, tie_word_embeddings=True, rope_parameters=LLAMA3), False),
+    "llama_biases": ("llama", dict(LLAMA, attention_bias=True, mlp_bias=True, head_dim=6, hidden_act="relu2",
+                                   rope_parameters=dict(rope_type="linear", rope_theta=1e3, factor=2.0)), False),
+    "llama_yarn": ("llama", dict(LLAMA, rope_parameters=YARN), False),
+    "llama_dynamic": ("llama", dict(LLAMA, rope_parameters=dict(rope_type="dynamic", rope_theta=1e3, factor=2.0)),
+                      False),
+    "mistral": ("mistral", dict(LLAMA, sliding_window=5), False),
+    "mistral_full": ("mistral", dict(LLAMA, sliding_window=None, head_dim=6), False),
+    "qwen2": ("qwen2", LLAMA, True),
+    "qwen2_window": ("qwen2", dict(LLAMA, use_sliding_window=True, sliding_window=5, max_window_layers=0,
+                                   tie_word_embeddings=True), False),
+    "qwen2_mscale": ("qwen2", dict(LLAMA, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=1.3)), False),
+    "qwen3": ("qwen3", dict(LLAMA, head_dim=8), True),
+    "gemma": ("gemma", GEMMA, False),
+    "gemma2": ("gemma2", GEMMA2, True),
+    "gemma3": ("gemma3_text", dict(GEMMA2, num_hidden_layers=7, rope_parameters={
+        "full_attention": dict(rope_type="linear", rope_theta=1e3, factor=2.0),
+        "sliding_attention": dict(rope_type="default", rope_theta=50.0)}), False),
+    "phi3": ("phi3", dict(LLAMA, sliding_window=6), False),
+    "phi": ("phi", dict(LLAMA, partial_rotary_factor=0.5), False),
+    "olmo": ("olmo", LLAMA, False),
+    "olmo2": ("olmo2", LLAMA, True),
+    "olmo3": ("olmo3", dict(LLAMA, num_hidden_layers=5, sliding_window=5, rope_parameters={
+        "full_attention": YARN, "sliding_attention": dict(rope_type="default", rope_theta=100.0)}), False),
+    "gpt_neox": ("gpt_neox", dict(NEOX, rope_parameters=dict(rope_type="default", rope_theta=1e3,
+                                                             partial_rotary_factor=0.5)), True),
+    "gpt_neox_sequential": ("gpt_neox", dict(NEOX, use_parallel_residual=False, tie_word_embeddings=True,
+                                             rope_parameters=dict(rope_type="default", rope_theta=1e3,
+                                                                  partial_rotary_factor=0.5)), False),
+    "granite": ("granite", dict(LLAMA, embedding_multiplier=3.0, residual_multiplier=0.7, attention_multiplier=0.3,
+                                logits_scaling=2.0), True),
+    "stablelm": ("stablelm", dict(LLAMA, partial_rotary_factor=0.5, use_qkv_bias=True), False),
+    "stablelm_parallel": ("stablelm", dict(LLAMA, partial_rotary_factor=0.5, use_parallel_residual=True), False),
+    "opt": ("opt", dict(vocab_size=V, hidden_size=C, num_hidden_layers=2, num_attention_heads=4, ffn_dim=24,
+                        max_position_embeddings=T, word_embed_proj_dim=C, pad_token_id=None, bos_token_id=None,
+                        eos_token_id=None), False),
+    "bloom": ("bloom", dict(vocab_size=V, hidden_size=24, n_layer=2, n_head=6, bos_token_id=None, eos_token_id=None),
+              True),
+    "cohere": ("cohere", dict(LLAMA, logit_scale=0.4), False),
+    "cohere2": ("cohere2", dict(LLAMA, num_hidden_layers=5, sliding_window=5, logit_scale=0.4), False),
+    "smollm3": ("smollm3", dict(LLAMA, num_hidden_layers=5), False),
+    "starcoder2": ("starcoder2", dict(LLAMA, sliding_window=6), False),
+    "starcoder2_untied": ("starcoder2", dict(LLAMA, use_bias=False, tie_word_embeddings=False), False),
+    "gptj": ("gptj", dict(GPT, rotary_dim=2), False),
+    "gpt_neo": ("gpt_neo", dict(vocab_size=V, hidden_size=C, num_layers=4, num_heads=4, max_position_embeddings=T,
+                                attention_types=[[["global", "local"], 2]], window_size=5, bos_token_id=None,
+                                eos_token_id=None), False),
+    "mpt": ("mpt", dict(vocab_size=V, d_model=24, n_layers=2, n_heads=6, max_seq_len=T), False),
+}
+
+
+SHARP = ("q_proj", "k_proj", "query_key", "Wqkv", "qkv_proj", "c_attn")    # attention that looks at few positions
+
+
+def noisy(model, seed):
+    """Random weights, large enough that every form of every function shows; norms and biases are noised, too."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            noise = torch.randn(p.shape, generator=g)
+            if p.dim() == 2:
+                wide = 4 if any(x in name for x in SHARP) else 1.5
+                p.copy_(noise * wide / p.shape[1] ** 0.5 if "emb" not in name and "wte" not in name else noise * 0.8)
+            else:
+                p.copy_(p + 0.3 * noise)
+            p.copy_(p.bfloat16().float())
+
+
+def expected(model, gradients, seed):
+    g = torch.Generator().manual_seed(seed + 1000)
+    tokens = torch.randint(0, V, (2, 20), generator=g)
+    logits = model(tokens).logits
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, V), tokens[:, 1:].reshape(-1))
+    found = {"tokens": tokens.float(), "logits": logits.detach(), "loss": loss.detach().reshape(1)}
+    if gradients:
+        loss.backward()
+        # GPT-NeoX's head has another name in files.
+        file_name = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
+        found |= {"grad." + file_name.get(n, n): p.grad for n, p in model.named_parameters() if p.grad is not None}
+    greedy = tokens[:1, :4]
+    with torch.no_grad():
+        while greedy.shape[1] < 20:
+            greedy = torch.cat([greedy, model(greedy).logits[:, -1:].argmax(-1)], 1)
+    found["greedy"] = greedy[0].float()
+    return {k: v.contiguous() for k, v in found.items()}
+
+
+def make(kind, fields):
+    config = transformers.AutoConfig.for_model(kind, **fields)
+    return transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+
+
+def main():
+    out = Path(sys.argv[1] if len(sys.argv) > 1 else "test/golden/families")
+    for seed, (name, (kind, fields, gradients)) in enumerate(MODELS.items()):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
+        torch.manual_seed(seed)
+        model = make(kind, fields)
+        noisy(model, seed)
+        found = expected(model, gradients, seed)
+        dir = out / name
+        shutil.rmtree(dir, ignore_errors=True)
+        model.to(torch.bfloat16).save_pretrained(dir)
+        config = json.loads((dir / "config.json").read_text())
+        for key in ("transformers_version", "id2label", "label2id"):
+            config.pop(key, None)
+        (dir / "config.json").write_text(json.dumps(config, separators=(",", ":")) + "\n")
+        (dir / "generation_config.json").unlink(missing_ok=True)
+        save_file(found, str(dir / "expected.safetensors"))
+        spread = found["logits"].std().item()
+        print(f"{name}: loss {found['loss'].item():.3f}, logits' spread {spread:.2f}, "
+              f"{sum(f.stat().st_size for f in dir.iterdir())} bytes")
+
+
+if __name__ == "__main__":
+    main()

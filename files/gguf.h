@@ -1,0 +1,102 @@
+// gguf.h - read and write GGUF (versions 2 and 3): typed metadata, the tensors' names and shapes, their blocks.
+//
+// Layout: "GGUF", u32 version, u64 tensors, u64 keys; per key a string, a u32 type and a value; per tensor a string,
+// u32 rank, u64 sizes (the fastest first), u32 ggml type, u64 offset into the data; then the data, from the next
+// multiple of general.alignment (32) on. Strings and arrays begin with their u64 length. All is little-endian.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/block_format.h"
+#include "base/file.h"
+
+enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text, array, u64, i64, f64 };
+
+// One value, or an array of values of one type. The vector for its type holds them, whichever their width.
+struct GgufValue {
+    GgufType type = GgufType::u32;    // of an array: its elements'
+    bool array = false;
+    std::vector<int64_t> integers;    // booleans as well; u64 from 2^63 on as negative numbers
+    std::vector<double> numbers;      // f32, f64
+    std::vector<std::string> texts;
+
+    static GgufValue integer(int64_t v) { return {GgufType::u32, false, {v}, {}, {}}; }    // as llama.cpp wants sizes
+    static GgufValue number(float v) { return {GgufType::f32, false, {}, {v}, {}}; }
+    static GgufValue boolean(bool v) { return {GgufType::boolean, false, {v}, {}, {}}; }
+    static GgufValue text(std::string v) { return {GgufType::text, false, {}, {}, {std::move(v)}}; }
+    static GgufValue text_array(std::vector<std::string> v) { return {GgufType::text, true, {}, {}, std::move(v)}; }
+    static GgufValue integer_array(std::vector<int64_t> v) { return {GgufType::i32, true, std::move(v), {}, {}}; }
+    static GgufValue number_array(std::vector<double> v) { return {GgufType::f32, true, {}, std::move(v), {}}; }
+};
+
+// Each getter: exit 3 naming file and key where it is missing, of another type or out of [min, max]. Integers may have
+// any width, as the specification has it, and stand where a number is asked for.
+struct GgufMetadata {
+    std::string name;    // the file, for messages
+    std::map<std::string, GgufValue> values;
+
+    const GgufValue* find(const std::string& key) const;    // null: there is none
+    bool has(const std::string& key) const { return find(key) != nullptr; }
+    Status get(const std::string& key, int64_t* out, int64_t min, int64_t max) const;
+    Status get(const std::string& key, int* out, int min, int max) const;
+    Status get(const std::string& key, double* out, double min, double max) const;
+    Status get(const std::string& key, bool* out) const;
+    Status get(const std::string& key, std::string* out) const;
+    Status get(const std::string& key, std::vector<int64_t>* out) const;
+    Status get(const std::string& key, std::vector<double>* out) const;
+    Status get(const std::string& key, std::vector<std::string>* out) const;
+
+  private:
+    Result<const GgufValue*> typed(const std::string& key, bool array, const char* expected,
+                                   bool (*fits)(GgufType)) const;
+};
+
+struct GgufTensor {
+    std::string name;
+    const BlockFormat* format;
+    std::vector<int64_t> shape;    // the fastest last, as everywhere in flatgpt; whole blocks
+    int64_t at, bytes;             // in the file
+    int64_t numbers() const;
+};
+
+struct GgufHeader {
+    GgufMetadata metadata;
+    std::vector<GgufTensor> tensors;    // in the order of their bytes
+    int64_t data = 0;                   // where the first may begin
+};
+
+// read(at, to, bytes): the file's bytes. Every count, length, size and offset is compared with file_bytes before
+// anything is allocated for it. Checked: magic, version, unique keys and names, types, rank, whole blocks, alignment;
+// each tensor lies within the file and no two overlap. Exit 3 naming `name` and the offset or the key.
+typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
+Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
+
+class GgufFile {
+  public:
+    static Result<GgufFile> open(const std::string& path);
+    const GgufMetadata& metadata() const { return header.metadata; }
+    const std::vector<GgufTensor>& tensors() const { return header.tensors; }
+    const GgufTensor* find(const std::string& tensor) const;    // null: there is none
+    // Bytes of any place in the file; threads may read at once. Exit 3: it has become shorter; 4.
+    Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
+    int64_t bytes() const { return file.bytes(); }
+
+  private:
+    File file;
+    GgufHeader header;
+};
+
+// ---- writing --------------------------------------------------------------------------------------------------------
+
+typedef std::function<Status(const void* data, int64_t bytes)> GgufSink;
+struct GgufSource {
+    std::string name;
+    const BlockFormat* format;
+    std::vector<int64_t> shape;                            // the fastest last
+    std::function<Status(const GgufSink& sink)> blocks;    // all of the tensor's bytes, in pieces of any size
+};
+// A version 3 file with alignment 32, piece by piece, in the order given. Fails only where the sink or a source does.
+Status gguf_write(const std::vector<std::pair<std::string, GgufValue>>& metadata,
+                  const std::vector<GgufSource>& tensors, const GgufSink& sink);

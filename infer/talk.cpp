@@ -1,0 +1,202 @@
+// talk.cpp - reading lines with libedit, Ctrl-C, and the loop of a conversation.
+#include "talk.h"
+
+#include <cerrno>
+#include <clocale>
+#include <csignal>
+#include <dlfcn.h>
+#include <langinfo.h>
+#include <unistd.h>
+
+#include "base/console.h"
+#include "files/json.h"
+
+// ---- messages of several lines --------------------------------------------------------------------------------------
+
+std::optional<std::string> MessageReader::push(const std::string& line) {
+    const std::string_view quotes = "\"\"\"";
+    std::string text = line;
+    if (state == State::none) {
+        message.clear();
+        if (text.starts_with(quotes)) state = State::quoted, text.erase(0, 3);
+    } else {
+        message += "\n";
+    }
+    if (state == State::quoted) {
+        if (!text.ends_with(quotes)) return message += text, std::nullopt;
+        text.erase(text.size() - 3);
+    } else if (text.ends_with('\\')) {
+        state = State::continued;
+        text.pop_back();
+        return message += text, std::nullopt;
+    }
+    state = State::none;
+    return message + text;
+}
+std::optional<std::string> MessageReader::finish() {
+    if (!open()) return {};
+    state = State::none;
+    return message;
+}
+
+// ---- lines ----------------------------------------------------------------------------------------------------------
+
+namespace {
+volatile std::sig_atomic_t interrupts = 0;    // Ctrl-C since it was last set to 0
+const char* shown_prompt = "";
+}    // namespace
+
+// libedit by the numbers of its interface (histedit.h): the build needs neither its header nor the library.
+struct LineReader::Editor {
+    struct Event { int number; const char* text; };
+    struct Line { const char *buffer, *cursor, *end; };
+    enum { EL_PROMPT = 0, EL_EDITOR = 2, EL_SIGNAL = 3, EL_HIST = 10, H_SETSIZE = 1, H_ENTER = 10 };
+    void *(*init)(const char*, FILE*, FILE*, FILE*), (*end)(void*);
+    int (*set)(void*, int, ...);
+    const char* (*gets)(void*, int* bytes);
+    const Line* (*line)(void*);
+    void *(*past_init)(), (*past_end)(void*);
+    int (*past_do)(void*, Event*, int, ...);
+    void *el = nullptr, *past = nullptr;    // null: there is no libedit
+
+    Editor() {
+        void* library = dlopen("libedit.so.2", RTLD_NOW);
+        auto find = [&](const char* name, auto& to) {
+            to = reinterpret_cast<std::decay_t<decltype(to)>>(library ? dlsym(library, name) : nullptr);
+            return to != nullptr;
+        };
+        if (!find("el_init", init) || !find("el_end", end) || !find("el_set", set) || !find("el_gets", gets) ||
+            !find("el_line", line) || !find("history_init", past_init) || !find("history_end", past_end) ||
+            !find("history", past_do))
+            return;
+        setlocale(LC_CTYPE, "");    // libedit reads characters, not bytes
+        if (nl_langinfo(CODESET) != std::string("UTF-8")) setlocale(LC_CTYPE, "C.UTF-8");
+        el = init("flatgpt", stdin, stderr, stderr);
+        if (!el) return;
+        Event event;
+        past = past_init();
+        past_do(past, &event, H_SETSIZE, 1000);
+        set(el, EL_HIST, past_do, past);
+        set(el, EL_EDITOR, "emacs");
+        set(el, EL_SIGNAL, 1);    // it puts the terminal right before our handler is called
+        set(el, EL_PROMPT, +[](void*) { return const_cast<char*>(shown_prompt); });
+    }
+    ~Editor() {
+        if (el) end(el), past_end(past);
+    }
+};
+
+LineReader::LineReader() : is_terminal(isatty(STDIN_FILENO)) {
+    if (!is_terminal || !stderr_is_terminal()) return;
+    editor = std::make_unique<Editor>();
+    if (!editor->el) editor.reset();
+}
+LineReader::~LineReader() = default;
+
+LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
+    interrupts = 0;
+    errno = 0;
+    text->clear();
+    if (editor) {
+        int bytes = 0;
+        shown_prompt = prompt;
+        if (const char* got = editor->gets(editor->el, &bytes)) text->assign(got, size_t(bytes));
+        else if (interrupts == 0) return Kind::end;
+        const Editor::Line* line = editor->line(editor->el);
+        if (interrupts) return line->end > line->buffer ? Kind::discarded : Kind::interrupted;
+    } else {
+        if (is_terminal) fputs(prompt, stderr), fflush(stderr);
+        char* got = nullptr;
+        size_t room = 0;
+        const ssize_t bytes = getline(&got, &room, stdin);
+        if (bytes > 0) text->assign(got, size_t(bytes));
+        free(got);
+        if (bytes <= 0) clearerr(stdin);
+        if (interrupts) return Kind::interrupted;
+        if (bytes <= 0) return Kind::end;
+    }
+    if (text->ends_with('\n')) text->pop_back();
+    return Kind::line;
+}
+void LineReader::remember(const std::string& message) {
+    Editor::Event event;
+    if (editor) editor->past_do(editor->past, &event, Editor::H_ENTER, message.c_str());
+}
+
+// ---- the conversation -----------------------------------------------------------------------------------------------
+
+namespace {
+// Ctrl-C while it lives: a count, no end. Only at a terminal; of a pipe it ends the process, as everywhere.
+class CountInterrupts {
+  public:
+    explicit CountInterrupts(bool on) : on(on) {
+        struct sigaction action = {};
+        action.sa_handler = [](int) { interrupts = interrupts + 1; };    // without SA_RESTART: reading ends
+        if (on) sigaction(SIGINT, &action, &before);
+    }
+    ~CountInterrupts() {
+        if (on) sigaction(SIGINT, &before, nullptr);
+    }
+
+  private:
+    bool on;
+    struct sigaction before = {};
+};
+void say(const std::string& text) { Progress().note(escape_control(text)); }
+bool put(const std::string& text) {
+    return fwrite(text.data(), 1, text.size(), stdout) == text.size() && fflush(stdout) == 0;
+}
+
+// One message or command. Value false: it was /exit.
+Result<bool> take(Chat& chat, const std::string& message, bool json) {
+    const bool terminal = isatty(STDOUT_FILENO);
+    const int64_t before = chat.answers;
+    bool begun = false;
+    std::vector<std::string> notes;    // that wait for the answer's end
+    chat.options.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
+    chat.options.text = [&](std::string_view text) {
+        begun |= !json;
+        return json || put(terminal ? escape_control(text) : std::string(text));
+    };
+    interrupts = 0;
+    chat.options.interrupted = [] { return interrupts > 0; };
+    const Result<bool> on = chat.line(message);
+    bool written = true;
+    if (begun || (chat.answers > before && !json)) written = put("\n");
+    else if (chat.answers > before)
+        written = put("{\"role\":\"assistant\",\"content\":" + json_string(chat.answer()) + "}\n");
+    for (const std::string& text : notes) say(text);
+    if (on.ok() && !written) return fail(Exit::io, "the output was closed");
+    return on;
+}
+}    // namespace
+
+Status talk(Chat& chat, bool json) {
+    LineReader reader;
+    MessageReader messages;
+    const CountInterrupts counting(reader.terminal());
+    std::string line;
+    for (bool warned = false;;) {
+        const LineReader::Kind kind = reader.read(messages.open() ? "... " : "> ", &line);
+        std::optional<std::string> message;
+        const bool ends = kind == LineReader::Kind::end || (kind == LineReader::Kind::interrupted && warned);
+        warned = kind == LineReader::Kind::interrupted;
+        if (ends) {
+            if (reader.terminal()) fputs("\n", stderr);
+            message = messages.finish();
+            if (!message || reader.terminal()) return {};
+        } else if (kind != LineReader::Kind::line) {
+            messages.finish();
+            if (warned) say("Ctrl-C again, or Ctrl-D, ends");
+            continue;
+        } else {
+            message = messages.push(line);
+        }
+        if (!message) continue;
+        if (message->find_first_not_of(" \t\n") != std::string::npos) reader.remember(*message);
+        const Result<bool> on = take(chat, *message, json);
+        if (!on.ok() && !reader.terminal()) return on.status;
+        if (!on.ok()) say(on.status.message);
+        if (ends || (on.ok() && !on.value)) return {};
+    }
+}

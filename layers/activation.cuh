@@ -1,0 +1,43 @@
+// activation.cuh - the ffn's activations and their slopes. Hendrycks & Gimpel 2016; So et al. 2021 (relu2).
+//
+//     gelu_tanh   x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form in other words
+//     gelu        x Phi(x), Phi(x) = erfc(-x / sqrt 2) / 2           silu   x sigmoid(x)
+//
+// A sigmoid takes two operations of the special function unit: exp2 and the reciprocal.
+#pragma once
+#include "ptx.cuh"
+
+namespace {
+// s = sigmoid(z) and its slope s (1 - s), from a = exp(-|z|): nothing overflows, and NaN stays NaN.
+struct Gate { float s, slope; };
+__device__ inline Gate sigmoid(float z) {
+    const float a = exp2_approx(fabsf(z) * -1.442695041f), r = __fdividef(1, 1 + a);
+    return {z < 0 ? a * r : r, a * r * r};
+}
+constexpr float GELU_K = 2 * 0.7978845608f, GELU_CUBIC = 0.044715f;    // 2 sqrt(2/pi)
+__device__ inline Gate gelu_gate(float x) { return sigmoid(x * (GELU_K + GELU_K * GELU_CUBIC * (x * x))); }
+__device__ inline float gelu(float x) { return x * gelu_gate(x).s; }
+// d gelu / dx = s + x s (1-s) (2u)'
+__device__ inline float gelu_slope(float x) {
+    const Gate g = gelu_gate(x);
+    return g.s + x * g.slope * (GELU_K + 3 * GELU_K * GELU_CUBIC * (x * x));
+}
+
+// act(x) and its slope; the compiler drops what is not used.
+struct Activated { float value, slope; };
+template <Act A> __device__ inline Activated activate(float x) {
+    if constexpr (A == Act::gelu_tanh) {
+        const Gate g = gelu_gate(x);
+        return {x * g.s, g.s + x * g.slope * (GELU_K + 3 * GELU_K * GELU_CUBIC * (x * x))};
+    } else if constexpr (A == Act::gelu) {
+        const float phi = 0.5f * erfcf(x * -0.7071067812f);
+        return {x * phi, phi + x * 0.3989422804f * exp2_approx(x * x * -0.7213475204f)};    // exp(-x^2/2) / sqrt(2 pi)
+    } else if constexpr (A == Act::silu) {
+        const Gate g = sigmoid(x);
+        return {x * g.s, g.s + x * g.slope};
+    } else {
+        const float positive = x <= 0 ? 0 : x, on = x <= 0 ? 0 : 1;    // NaN stays
+        return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};
+    }
+}
+}   // namespace

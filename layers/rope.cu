@@ -1,0 +1,380 @@
+// rope.cu - QK-norm and rotation of queries and keys, in one pass; gradients. Formulas: layers/operations.inc.
+//
+// Thread mapping: a block has a row (b,s) of packed qkv. A head is shared by `lanes` lanes; each has 2 W channels of
+// it: W whole pairs, or channels that do not turn. They are in registers from load to store. A lane has the same
+// channels of all heads that it works on, so it reads their angles once.
+//
+// Backward without a norm is a rotation by the negative angles, in place. With one, a block steps over rows, and each
+// lane keeps the sums for its channels' weights in registers. Blocks write these sums to scratch, and a second kernel
+// adds them in order. The number of blocks does not depend on the GPU: the same bits on every one.
+//
+// Bound by memory: forward reads and writes every channel that changes once; backward reads d and, with a norm, x, and
+// writes d. Angles (8 bytes for a pair) come from L1 for all but the first head of a row.
+#include "parts.cuh"
+
+namespace {
+typedef Turn::Normed Normed;
+
+struct Call {
+    Heads h;
+    Turn t;
+    const float* turns;
+    const int* pos;
+    int N, S;
+    float sine;                  // of an angle: times 1, or -1 to turn back
+    int lanes, pairs, slots;     // lanes that share a head; its parts of 2 W channels: those that turn, all
+    int heads, copied;           // queries and keys; and, if y is not x, values
+    int sums;                    // rstd for each row
+    int64_t width;               // elements of a row of qkv
+
+    template <int W> static Call of(const float* turns, const int* pos, int N, int S, Heads h, Turn t) {
+        Call c = {};
+        c.h = h, c.t = t, c.turns = turns, c.pos = pos, c.N = N, c.S = S, c.sine = 1, c.lanes = 1;
+        c.pairs = t.dims / 2 / W, c.slots = c.pairs + int(ceil_div(h.HS - t.dims, 2 * W));
+        while (c.lanes < 32 && c.lanes < c.slots) c.lanes *= 2;
+        c.heads = c.copied = h.NH + h.NKV, c.sums = t.sums(h.NH, h.NKV), c.width = h.qkv_width();
+        return c;
+    }
+    __device__ const float* angles(int64_t n) const { return turns + ((pos ? *pos : 0) + n % S) * t.dims; }
+    __device__ bool key(int head) const { return head >= h.NH; }
+    // Where a head's weights begin.
+    template <class T> __device__ T* weights(T* qw, T* kw, int head) const {
+        T* const w = key(head) ? kw : qw;
+        return t.norm == Normed::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
+    }
+    __device__ int64_t sum_at(int64_t n, int head) const {
+        return n * sums + (t.norm == Normed::all ? int(key(head)) : head);
+    }
+    __device__ float count(int head) const {    // elements of a norm
+        return float(t.norm == Normed::all ? (key(head) ? h.NKV : h.NH) * h.HS : h.HS);
+    }
+};
+
+// 2 W channels of a head: x[0..W-1] at at[0], the others at at[1]; beyond the head's end there are none. Pair i is
+// (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) where pairs are neighbours.
+template <int W, bool INTERLEAVED> struct Piece {
+    int at[2], HS, slot;
+    bool turns;
+    float x[2 * W];
+
+    __device__ Piece(const Call& c, int slot) : HS(c.h.HS), slot(slot), turns(slot < c.pairs) {
+        at[0] = !turns ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
+        at[1] = turns && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
+    }
+    // f(i, k): element i is the first of the k-th vector.
+    template <class F> __device__ void vectors(F f) const {
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            if (at[k] < HS) f(k * W, at[k]);
+    }
+    template <class T> __device__ void load(const T* head) {
+#pragma unroll
+        for (int i = 0; i < 2 * W; i++) x[i] = 0;
+        vectors([&](int first, int at) {
+            const Vec<T, W> v = ::load<W>(head + at);
+#pragma unroll
+            for (int i = 0; i < W; i++) x[first + i] = v[i];
+        });
+    }
+    template <class T> __device__ void store(T* head) const {
+        vectors([&](int first, int at) {
+            Vec<T, W> v;
+#pragma unroll
+            for (int i = 0; i < W; i++) v.set(i, x[first + i]);
+            ::store<W>(head + at, v);
+        });
+    }
+    __device__ float squares() const {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < 2 * W; i++) sum += x[i] * x[i];
+        return sum;
+    }
+};
+
+// The cosines and sines of a piece.
+template <int W> struct Angles {
+    float cos[W], sin[W];
+    template <class P> __device__ Angles(const Call& c, const P& piece, const float* row) {
+        if (!piece.turns) return;
+        constexpr int G = W < 4 ? W : 4;
+#pragma unroll
+        for (int i = 0; i < W; i += G) {
+            const float* from = row + piece.slot * W + i;
+            const Vec<float, G> a = load<G>(from), b = load<G>(from + c.t.dims / 2);
+#pragma unroll
+            for (int j = 0; j < G; j++) cos[i + j] = a[j], sin[i + j] = b[j] * c.sine;
+        }
+    }
+    template <bool INTERLEAVED> __device__ void turn(Piece<W, INTERLEAVED>& p) const {
+        if (!p.turns) return;
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            float &u = p.x[INTERLEAVED ? 2 * i : i], &v = p.x[INTERLEAVED ? 2 * i + 1 : W + i];
+            const float u0 = u, v0 = v;
+            u = u0 * cos[i] - v0 * sin[i], v = v0 * cos[i] + u0 * sin[i];
+        }
+    }
+};
+
+// All lanes of a head get their sum.
+__device__ inline float sum_over(float x, int lanes) {
+    for (int bit = lanes / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
+    return x;
+}
+
+// ---- forward, and backward without a norm ---------------------------------------------------------------------------
+
+// f(slot) for all of this lane's slots but the first. Vectors are used where that is the only one.
+template <int W, class F> __device__ inline void other_slots(const Call& c, int lane, F f) {
+    if constexpr (W == 1)
+        for (int slot = lane + c.lanes; slot < c.slots; slot += c.lanes) f(slot);
+}
+
+constexpr int MAX_THREADS = 256;
+
+// y may be x where there is no norm.
+template <class T, int W, Normed NORM, bool INTERLEAVED>
+__global__ void __launch_bounds__(MAX_THREADS, 4)
+turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
+    typedef Piece<W, INTERLEAVED> P;
+    const int64_t n = blockIdx.x;
+    const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
+    const T* const row = x + n * c.width;
+    P first(c, lane);
+    const float* const angle_row = c.angles(n);
+    const Angles<W> angles(c, first, angle_row);
+    float r[2] = {1, 1};    // NORM all: of queries, of keys
+    if constexpr (NORM == Normed::all) {
+        float squares[2] = {};
+        for (int head = group; head < c.heads; head += groups)
+            for (int slot = lane; slot < c.slots; slot += c.lanes) {
+                P piece(c, slot);
+                piece.load(row + head * c.h.HS);
+                (c.key(head) ? squares[1] : squares[0]) += piece.squares();
+            }
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            r[k] = rsqrtf(block_sum(squares[k]) / c.count(k ? c.h.NH : 0) + c.t.eps);
+            if (threadIdx.x == 0) rstd[n * 2 + k] = r[k];
+        }
+    }
+    for (int head = group; head - group < c.copied; head += groups) {    // equally often for the lanes of a warp
+        const bool there = head < c.copied, changes = head < c.heads;
+        const T* const from = row + head * c.h.HS;
+        if (there) first.load(from);
+        float own = 1;
+        if constexpr (NORM == Normed::head) {
+            float squares = there ? first.squares() : 0;
+            if (there)
+                other_slots<W>(c, lane, [&](int slot) {
+                    P piece(c, slot);
+                    piece.load(from);
+                    squares += piece.squares();
+                });
+            own = rsqrtf(sum_over(squares, c.lanes) / float(c.h.HS) + c.t.eps);
+            if (lane == 0 && changes) rstd[n * c.heads + head] = own;
+        } else own = c.key(head) ? r[1] : r[0];
+        if (!there) continue;
+        auto finish = [&](P& piece, const Angles<W>& angles) {
+            if (changes && NORM != Normed::none) {
+                const T* const w = c.weights(qw, kw, head);
+                piece.vectors([&](int first, int at) {
+                    const Vec<T, W> weight = load<W>(w + at);
+#pragma unroll
+                    for (int i = 0; i < W; i++) piece.x[first + i] *= own * (weight[i] + c.t.plus);
+                });
+            }
+            if (changes) angles.turn(piece);
+            piece.store(y + n * c.width + head * c.h.HS);
+        };
+        finish(first, angles);
+        other_slots<W>(c, lane, [&](int slot) {
+            P piece(c, slot);
+            piece.load(from);
+            finish(piece, Angles<W>(c, piece, angle_row));
+        });
+    }
+}
+
+// ---- backward with a norm -------------------------------------------------------------------------------------------
+
+// xhat = x rstd, g: the gradient of what the norm gave, turned back, m = mean(g (w + plus) xhat):
+//     dx = rstd (g (w + plus) - xhat m)        dw += g xhat
+
+constexpr int MAX_KEPT = 640;    // threads: each then has 96 registers
+
+// Queries' sums of a block over their heads, and keys'; own (heads,HS) keeps them where the first head of each lies.
+__device__ inline void fold_heads(float* own, const Call& c) {
+    __syncthreads();    // all have been written
+    for (int i = threadIdx.x; i < 2 * c.h.HS; i += blockDim.x) {
+        const int first = i < c.h.HS ? 0 : c.h.NH, heads = i < c.h.HS ? c.h.NH : c.h.NKV;
+        float* const column = own + int64_t(first) * c.h.HS + i % c.h.HS;
+        float sum = 0;
+#pragma unroll 4
+        for (int head = 0; head < heads; head++) sum += column[int64_t(head) * c.h.HS];
+        *column = sum;
+    }
+}
+
+// partial (gridDim.x,heads,HS): the block's sums for the weights. A thread has one piece of one head, always the same.
+template <class T, int W, Normed NORM, bool INTERLEAVED>
+__global__ void __launch_bounds__(MAX_KEPT)
+turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
+    typedef Piece<W, INTERLEAVED> P;
+    const int head = threadIdx.x / c.lanes;
+    const bool there = head < c.heads, key = c.key(head);
+    P g(c, threadIdx.x % c.lanes), xs = g, w = g;
+    w.load(there ? c.weights(qw, kw, head) : qw);
+#pragma unroll
+    for (int i = 0; i < 2 * W; i++) w.x[i] += c.t.plus;
+    float sums[2 * W] = {};
+    for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
+        const int64_t at = n * c.width + head * c.h.HS;
+        float r = 0, product = 0;    // product: this thread's share of the sum of g (w + plus) x
+        if (there) {
+            g.load(d + at), xs.load(x + at);
+            r = rstd[c.sum_at(n, head)];
+            Angles<W>(c, g, c.angles(n)).turn(g);
+#pragma unroll
+            for (int i = 0; i < 2 * W; i++) product += g.x[i] * w.x[i] * xs.x[i];
+        }
+        float total;
+        if constexpr (NORM == Normed::all) {
+            const float queries = block_sum(key ? 0 : product), keys = block_sum(key ? product : 0);
+            total = key ? keys : queries;
+        } else total = sum_over(product, c.lanes);
+        if (!there) continue;
+        const float slope = total / c.count(head) * r * r;
+#pragma unroll
+        for (int i = 0; i < 2 * W; i++) {
+            sums[i] += g.x[i] * xs.x[i] * r;
+            g.x[i] = r * (g.x[i] * w.x[i] - xs.x[i] * slope);
+        }
+        g.store(d + at);
+    }
+    float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
+    if (there)
+        g.vectors([&](int first, int at) {
+            for (int i = 0; i < W; i++) own[head * c.h.HS + at + i] = sums[first + i];
+        });
+    if (NORM == Normed::head) fold_heads(own, c);
+}
+
+// The same for heads of any number and size. The block's sums lie in scratch.
+template <class T, Normed NORM, bool INTERLEAVED>
+__global__ void __launch_bounds__(MAX_THREADS)
+turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
+    typedef Piece<1, INTERLEAVED> P;
+    const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
+    float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
+    // f(g, x, w + plus) for this lane's pieces of a head.
+    auto pieces = [&](int64_t n, int head, auto f) {
+        const int64_t at = n * c.width + head * c.h.HS;
+        for (int slot = lane; slot < c.slots; slot += c.lanes) {
+            P g(c, slot), xs = g, w = g;
+            g.load(d + at), xs.load(x + at), w.load(c.weights(qw, kw, head));
+            for (float& weight : w.x) weight += c.t.plus;
+            Angles<1>(c, g, c.angles(n)).turn(g);
+            f(g, xs, w);
+        }
+    };
+    auto product = [&](int64_t n, int head) {
+        float sum = 0;
+        pieces(n, head, [&](P& g, P& xs, P& w) { sum += g.x[0] * w.x[0] * xs.x[0] + g.x[1] * w.x[1] * xs.x[1]; });
+        return sum;
+    };
+    for (int64_t n = blockIdx.x; n < c.N; n += gridDim.x) {
+        float totals[2] = {};
+        if constexpr (NORM == Normed::all) {
+            for (int head = group; head < c.heads; head += groups)
+                (c.key(head) ? totals[1] : totals[0]) += product(n, head);
+            for (float& total : totals) total = block_sum(total);
+        }
+        for (int head = group; head - group < c.heads; head += groups) {
+            const bool there = head < c.heads;
+            const float total = NORM == Normed::all ? (c.key(head) ? totals[1] : totals[0])
+                                                    : sum_over(there ? product(n, head) : 0, c.lanes);
+            if (!there) continue;
+            const float r = rstd[c.sum_at(n, head)], slope = total / c.count(head) * r * r;
+            pieces(n, head, [&](P& g, P& xs, P& w) {
+                g.vectors([&](int i, int at) {
+                    float& sum = own[head * c.h.HS + at];    // this thread's alone
+                    sum = (n == blockIdx.x ? 0 : sum) + g.x[i] * xs.x[i] * r;
+                    g.x[i] = r * (g.x[i] * w.x[i] - xs.x[i] * slope);
+                });
+                g.store(d + n * c.width + head * c.h.HS);
+            });
+        }
+    }
+    if (NORM == Normed::head) fold_heads(own, c);
+}
+
+// ---- launchers ------------------------------------------------------------------------------------------------------
+
+// Calls f(W, norm, interleaved), all constant: vectors where channels, pairs and angles align, and a head's lanes have
+// one piece each.   threads: at most so many, if each has one piece of one head; 0: there may be more pieces
+template <class T, class F> void choose(Heads h, Turn t, int threads, F f) {
+    const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
+    const bool vectors = wide.slots <= wide.lanes && (!threads || wide.heads * wide.lanes <= threads);
+    auto with_norm = [&](auto W, auto interleaved) {
+        if (t.norm == Normed::head) f(W, std::integral_constant<Normed, Normed::head>(), interleaved);
+        else if (t.norm == Normed::all) f(W, std::integral_constant<Normed, Normed::all>(), interleaved);
+        else f(W, std::integral_constant<Normed, Normed::none>(), interleaved);
+    };
+    auto with_width = [&](auto interleaved) {
+        if (vectors && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0)
+            with_norm(std::integral_constant<int, VEC<T>>(), interleaved);
+        else with_norm(std::integral_constant<int, 1>(), interleaved);
+    };
+    if (t.interleaved) with_width(std::true_type());
+    else with_width(std::false_type());
+}
+
+template <class T>
+void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S, const int* pos,
+            Heads h, Turn t, float sine) {
+    choose<T>(h, t, 0, [&](auto W, auto NORM, auto INTERLEAVED) {
+        Call c = Call::of<W>(turns, pos, B * S, S, h, t);
+        c.sine = sine;
+        if (y != x) c.copied += h.NKV;
+        const int64_t threads = std::min<int64_t>(MAX_THREADS, round_up(int64_t(c.copied) * c.lanes, 32));
+        launch(turn_kernel<T, W, NORM, INTERLEAVED>, {unsigned(c.N), unsigned(threads)}, y, rstd, x, qw, kw, c);
+    });
+}
+template <class T>
+void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S,
+                  const int* pos, Heads h, Turn t) {
+    rotate(y, rstd, x, qw, kw, turns, B, S, pos, h, t, 1);
+}
+
+template <class T>
+void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw, const float* turns,
+                   const float* rstd, int B, int S, Heads h, Turn t) {
+    if (t.norm == Normed::none)
+        return rotate<T>(d, nullptr, d, nullptr, nullptr, turns, B, S, nullptr, h, t, -1);
+    float* const partial = static_cast<float*>(cuda_scratch(rope_scratch(int64_t(B) * S, h, t)));
+    const int parts = std::min(ROPE_PARTS, B * S), width = (h.NH + h.NKV) * h.HS;
+    choose<T>(h, t, MAX_KEPT, [&](auto W, auto NORM, auto INTERLEAVED) {
+        if constexpr (NORM != Normed::none) {
+            Call c = Call::of<W>(turns, nullptr, B * S, S, h, t);
+            c.sine = -1;
+            const int64_t threads = round_up(int64_t(c.heads) * c.lanes, 32);
+            if constexpr (W > 1)
+                launch(turn_backward_kernel<T, W, NORM, INTERLEAVED>, {unsigned(parts), unsigned(threads)}, d, partial,
+                       x, qw, kw, rstd, c);
+            else
+                launch(turn_backward_any_kernel<T, NORM, INTERLEAVED>,
+                       {unsigned(parts), unsigned(std::min<int64_t>(MAX_THREADS, threads))}, d, partial, x, qw, kw,
+                       rstd, c);
+        }
+    });
+    const bool all = t.norm == Normed::all;
+    add_parts(dqw, all ? h.NH * h.HS : h.HS, dkw, all ? h.NKV * h.HS : h.HS, partial, h.NH * h.HS, parts, width);
+}
+
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+    o.rope_forward = rope_forward<T>;
+    o.rope_backward = rope_backward<T>;
+});
+}   // namespace

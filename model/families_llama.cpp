@@ -1,0 +1,345 @@
+// families_llama.cpp - Llama and its kin: rotation, grouped heads, mostly RMSNorm and a gated ffn.
+#include "families.h"
+
+namespace {
+using C = Config;
+using Keys = std::vector<ConfigKey>;
+using Names = std::vector<Family::Name>;
+
+// RMSNorm, RoPE, SwiGLU, no biases, a head of its own.
+Config llama_kinds(void (*more)(Config& c) = nullptr) {
+    Config c;
+    c.norm = NormKind::rms, c.norm_eps = 1e-6f, c.norm_bias = false;
+    c.activation = Act::silu, c.gated = true;
+    c.position = Position::rope;
+    c.qkv_bias = c.proj_bias = c.up_bias = c.down_bias = c.tied = false;
+    if (more) more(c);
+    return c;
+}
+// LayerNorm, RoPE, GELU, all biases.
+Config gelu_kinds(void (*more)(Config& c) = nullptr) {
+    Config c;
+    c.position = Position::rope;
+    if (more) more(c);
+    return c;
+}
+
+// Rows of `more` come after the others, or in place of the one with the same name.
+template <class Row> std::vector<Row> with(std::vector<Row> rows, const std::vector<Row>& more,
+                                           const char* Row::*name) {
+    for (const Row& row : more) {
+        auto same = [&](const Row& r) { return std::string_view(r.*name) == row.*name; };
+        std::erase_if(rows, same);
+        rows.push_back(row);
+    }
+    return rows;
+}
+Keys without(Keys keys, const char* key) {
+    std::erase_if(keys, [&](const ConfigKey& k) { return std::string_view(k.key) == key; });
+    return keys;
+}
+// kv: the class's key/value heads where a file does not say.
+Keys llama_keys(const Keys& more = {}, double kv = NAN) {
+    return with<ConfigKey>({{"vocab_size", &C::V},
+                            {"max_position_embeddings", &C::T},
+                            {"hidden_size", &C::C},
+                            {"num_hidden_layers", &C::L},
+                            {"num_attention_heads", &C::NH},
+                            {"num_key_value_heads", &C::NKV, ConfigKey::as_is, kv},
+                            {"intermediate_size", &C::F},
+                            {"hidden_act", &C::activation, ConfigKey::torch_gelu},
+                            {"tie_word_embeddings", &C::tied}},
+                           more, &ConfigKey::key);
+}
+const ConfigKey HEAD_DIM = {"head_dim", &C::HS}, RMS_EPS = {"rms_norm_eps", &C::norm_eps},
+                LAYER_EPS = {"layer_norm_eps", &C::norm_eps},
+                WINDOW = {"sliding_window", &C::window, ConfigKey::or_none};
+// A flag of several fields is one row for each.
+Keys biases(const Keys& keys, const char* key, std::initializer_list<bool Config::*> fields) {
+    Keys all = keys;
+    for (bool Config::*field : fields) all.push_back({key, field});
+    return all;
+}
+Keys attention_bias(const Keys& keys) { return biases(keys, "attention_bias", {&C::qkv_bias, &C::proj_bias}); }
+Keys llama_biases(const Keys& keys) {
+    return biases(attention_bias(keys), "mlp_bias", {&C::up_bias, &C::down_bias});
+}
+
+Names llama_names(const Names& more = {}) {
+    return with<Family::Name>({{"wte", {"model.embed_tokens"}},
+                               {"head", {"lm_head"}},
+                               {"ln1", {"model.layers.#.input_layernorm"}},
+                               {"qkv",
+                                {"model.layers.#.self_attn.q_proj", "model.layers.#.self_attn.k_proj",
+                                 "model.layers.#.self_attn.v_proj"}},
+                               {"q", {"model.layers.#.self_attn.q_norm"}},
+                               {"k", {"model.layers.#.self_attn.k_norm"}},
+                               {"proj", {"model.layers.#.self_attn.o_proj"}},
+                               {"ln2", {"model.layers.#.post_attention_layernorm"}},
+                               {"fc", {"model.layers.#.mlp.gate_proj", "model.layers.#.mlp.up_proj"}},
+                               {"fc2", {"model.layers.#.mlp.down_proj"}},
+                               {"lnf", {"model.norm"}}},
+                              more, &Family::Name::ours);
+}
+// With norms of the branches' outputs.
+Names branch_names() {
+    return llama_names({{"post1", {"model.layers.#.post_attention_layernorm"}},
+                        {"ln2", {"model.layers.#.pre_feedforward_layernorm"}},
+                        {"post2", {"model.layers.#.post_feedforward_layernorm"}}});
+}
+
+const std::vector<Family::Fixed> PLAIN = {{"initializer_range", "0.02", true, false},
+                                          {"pad_token_id", "null", true, false}};
+std::vector<Family::Fixed> fixed(const std::vector<Family::Fixed>& more) {
+    std::vector<Family::Fixed> all = PLAIN;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+}
+constexpr Family::Rope ROPE = {.theta = "rope_theta"}, PART = {.theta = "rope_theta", .part = "partial_rotary_factor"},
+                       TWO_THETAS = {.theta = "rope_theta", .local = "rope_local_base_freq", .by_layers = true};
+
+void gemma_kinds(Config& c) { c.activation = Act::gelu_tanh, c.norm_plus = c.tied = true; }
+void gemma_sized(Config& c) { c.embed_scale = std::sqrt(float(c.C)); }
+void gemma2_kinds(Config& c) {
+    gemma_kinds(c);
+    c.place = NormPlace::sandwich, c.window = 4096, c.global_every = 2, c.score_cap = 50, c.logit_cap = 30;
+}
+void gemma3_kinds(Config& c) {
+    gemma_kinds(c);
+    c.place = NormPlace::sandwich, c.window = 4096, c.global_every = 6, c.qk_norm = Turn::Normed::head;
+    c.rope_theta = 1e6f, c.rope_local_theta = 1e4f;
+}
+void smollm_kinds(Config& c) { c.tied = true, c.norm_eps = 1e-5f, c.rope_theta = 1e5f; }
+void llama3_kinds(Config& c) {
+    c.norm_eps = 1e-5f, c.rope_theta = 5e5f, c.rope_scaling = RopeScaling::llama3;
+    c.rope_factor = 8, c.rope_low = 1, c.rope_high = 4, c.rope_original = 8192;
+}
+void llama32_kinds(Config& c) { llama3_kinds(c), c.rope_factor = 32, c.tied = true; }
+void qwen_tied(Config& c) { c.rope_theta = 1e6f, c.tied = true; }
+void qwen_untied(Config& c) { c.rope_theta = 1e6f; }
+void cohere_kinds(Config& c) {
+    c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.parallel = Parallel::one, c.rope_interleaved = c.tied = true;
+    c.logit_scale = 0.0625f, c.rope_theta = 5e5f;
+}
+
+const std::vector<Family> ROWS = {
+    {.type = "llama",
+     .architecture = "LlamaForCausalLM",
+     .kinds = llama_kinds(),
+     .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS})),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"smollm2-135m", 49152, 8192, 30, 9, 3, 64, 576, 1536, smollm_kinds},
+                 {"smollm2-360m", 49152, 8192, 32, 15, 5, 64, 960, 2560, smollm_kinds},
+                 {"smollm2-1.7b", 49152, 8192, 24, 32, 32, 64, 2048, 8192,
+                  [](Config& c) { smollm_kinds(c), c.rope_theta = 130000; }},
+                 {"tinyllama-1.1b", 32000, 2048, 22, 32, 4, 64, 2048, 5632, [](Config& c) { c.norm_eps = 1e-5f; }},
+                 {"llama-2-7b", 32000, 4096, 32, 32, 32, 128, 4096, 11008, [](Config& c) { c.norm_eps = 1e-5f; }},
+                 {"llama-3.1-8b", 128256, 131072, 32, 32, 8, 128, 4096, 14336, llama3_kinds},
+                 {"llama-3.2-1b", 128256, 131072, 16, 32, 8, 64, 2048, 8192, llama32_kinds},
+                 {"llama-3.2-3b", 128256, 131072, 28, 24, 8, 128, 3072, 8192, llama32_kinds}}},
+    {.type = "mistral",
+     .architecture = "MistralForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.window = 4096; }),
+     .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 8),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"mistral-7b", 32000, 32768, 32, 32, 8, 128, 4096, 14336,
+                  [](Config& c) { c.norm_eps = 1e-5f; }}}},
+    {.type = "qwen2",
+     .architecture = "Qwen2ForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.qkv_bias = true; }),
+     .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 32),
+     .rope = ROPE,
+     .layers = Family::types | Family::use_window,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"qwen2.5-0.5b", 151936, 32768, 24, 14, 2, 64, 896, 4864, qwen_tied},
+                 {"qwen2.5-1.5b", 151936, 131072, 28, 12, 2, 128, 1536, 8960, qwen_tied},
+                 {"qwen2.5-7b", 152064, 131072, 28, 28, 4, 128, 3584, 18944, qwen_untied}}},
+    {.type = "qwen3",
+     .architecture = "Qwen3ForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.qk_norm = Turn::Normed::head; }),
+     .keys = attention_bias(llama_keys({{"head_dim", &C::HS, ConfigKey::as_is, 128}, RMS_EPS, WINDOW}, 32)),
+     .rope = ROPE,
+     .layers = Family::types | Family::use_window,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"qwen3-0.6b", 151936, 40960, 28, 16, 8, 128, 1024, 3072, qwen_tied},
+                 {"qwen3-1.7b", 151936, 40960, 28, 16, 8, 128, 2048, 6144, qwen_tied},
+                 {"qwen3-4b", 151936, 40960, 36, 32, 8, 128, 2560, 9728, qwen_tied}}},
+    {.type = "smollm3",
+     .architecture = "SmolLM3ForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.tied = true, c.rope_skip_every = 4, c.rope_theta = 2e6f; }),
+     .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 4)),
+     .rope = ROPE,
+     .layers = Family::types | Family::use_window | Family::turning,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"smollm3-3b", 128256, 65536, 36, 16, 4, 128, 2048, 11008,
+                  [](Config& c) { c.rope_theta = 5e6f; }}}},
+    {.type = "gemma",
+     .architecture = "GemmaForCausalLM",
+     .kinds = llama_kinds(gemma_kinds),
+     .sized = gemma_sized,
+     .keys = attention_bias(llama_keys({{"hidden_act", &C::activation, ConfigKey::any_gelu},
+                                        {"head_dim", &C::HS, ConfigKey::as_is, 256}, RMS_EPS}, 16)),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"gemma-2b", 256000, 8192, 18, 8, 1, 256, 2048, 16384}}},
+    {.type = "gemma2",
+     .architecture = "Gemma2ForCausalLM",
+     .kinds = llama_kinds(gemma2_kinds),
+     .sized = gemma_sized,
+     .keys = attention_bias(without(
+         llama_keys({{"hidden_activation", &C::activation, ConfigKey::torch_gelu},
+                     {"head_dim", &C::HS, ConfigKey::as_is, 256},
+                     {"query_pre_attn_scalar", &C::score_scale, ConfigKey::root, 256},
+                     {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
+                     {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}, RMS_EPS, WINDOW}, 4),
+         "hidden_act")),
+     .rope = ROPE,
+     .layers = Family::types,
+     .fixed = PLAIN,
+     .names = branch_names(),
+     .presets = {{"gemma-2-2b", 256000, 8192, 26, 8, 4, 256, 2304, 9216}}},
+    {.type = "gemma3_text",
+     .architecture = "Gemma3ForCausalLM",
+     .kinds = llama_kinds(gemma3_kinds),
+     .sized = gemma_sized,
+     .keys = attention_bias(without(
+         llama_keys({{"vocab_size", &C::V, ConfigKey::as_is, 262208},
+                     {"max_position_embeddings", &C::T, ConfigKey::as_is, 131072},
+                     {"hidden_size", &C::C, ConfigKey::as_is, 2304},
+                     {"num_hidden_layers", &C::L, ConfigKey::as_is, 26},
+                     {"num_attention_heads", &C::NH, ConfigKey::as_is, 8},
+                     {"intermediate_size", &C::F, ConfigKey::as_is, 9216},
+                     {"hidden_activation", &C::activation, ConfigKey::torch_gelu},
+                     {"head_dim", &C::HS, ConfigKey::as_is, 256},
+                     {"query_pre_attn_scalar", &C::score_scale, ConfigKey::root, 256},
+                     {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
+                     {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}, RMS_EPS, WINDOW}, 4),
+         "hidden_act")),
+     .rope = TWO_THETAS,
+     .layers = Family::types,
+     .fixed = PLAIN,
+     .names = branch_names(),
+     .prefixes = {"model.", "model.language_model.", "language_model.model."},
+     .redundant = {".rotary_emb.inv_freq", "vision_tower.*", "model.vision_tower.*", "multi_modal_projector.*",
+                   "model.multi_modal_projector.*"},
+     .presets = {{"gemma-3-270m", 262144, 32768, 18, 4, 1, 256, 640, 2048, [](Config& c) { c.window = 512; }},
+                 {"gemma-3-1b", 262144, 32768, 26, 4, 1, 256, 1152, 6912, [](Config& c) { c.window = 512; }}}},
+    {.type = "phi3",
+     .architecture = "Phi3ForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.norm_eps = 1e-5f; }),
+     .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}),
+     .rope = {.theta = "rope_theta", .part = "partial_rotary_factor", .scaled = false},
+     .fixed = PLAIN,
+     .names = llama_names({{"qkv", {"model.layers.#.self_attn.qkv_proj"}},
+                           {"fc", {"model.layers.#.mlp.gate_up_proj"}}}),
+     .presets = {{"phi-3-mini", 32064, 4096, 32, 32, 32, 96, 3072, 8192, [](Config& c) { c.window = 2047; }}}},
+    {.type = "olmo",
+     .architecture = "OlmoForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.norm_weight = false;
+     }),
+     .keys = attention_bias(llama_keys({HEAD_DIM})),
+     .rope = ROPE,
+     .fixed = fixed({{"clip_qkv", "null", false, true}}),
+     .names = llama_names()},
+    {.type = "olmo2",
+     .architecture = "Olmo2ForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         c.norm_eps = 1e-5f, c.place = NormPlace::branch, c.qk_norm = Turn::Normed::all;
+     }),
+     .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS})),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = branch_names(),
+     .presets = {{"olmo-2-1b", 100352, 4096, 16, 16, 16, 128, 2048, 8192,
+                  [](Config& c) { c.norm_eps = 1e-6f, c.rope_theta = 5e5f; }}}},
+    {.type = "olmo3",
+     .architecture = "Olmo3ForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         c.norm_eps = 1e-5f, c.place = NormPlace::branch, c.qk_norm = Turn::Normed::all, c.window = 4096;
+         c.global_every = 4, c.rope_theta = c.rope_local_theta = 5e5f;
+     }),
+     .keys = attention_bias(llama_keys({HEAD_DIM, RMS_EPS, WINDOW})),
+     .rope = {.theta = "rope_theta", .local = "rope_theta", .by_layers = true},
+     .layers = Family::types,
+     .fixed = PLAIN,
+     .names = branch_names()},
+    {.type = "granite",
+     .architecture = "GraniteForCausalLM",
+     .kinds = llama_kinds(),
+     .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS, {"embedding_multiplier", &C::embed_scale},
+                                      {"residual_multiplier", &C::branch_scale},
+                                      {"attention_multiplier", &C::score_scale, ConfigKey::scale, 1},
+                                      {"logits_scaling", &C::logit_scale, ConfigKey::inverse}})),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names(),
+     .presets = {{"granite-3.0-2b", 49155, 4096, 40, 32, 8, 64, 2048, 8192,
+                  [](Config& c) {
+                      c.norm_eps = 1e-5f, c.tied = true, c.embed_scale = 12, c.branch_scale = 0.22f;
+                      c.score_scale = 1 / 64.0f, c.logit_scale = 1 / 8.0f;
+                  }}}},
+    {.type = "cohere",
+     .architecture = "CohereForCausalLM",
+     .kinds = llama_kinds(cohere_kinds),
+     .keys = attention_bias(llama_keys({HEAD_DIM, LAYER_EPS, {"logit_scale", &C::logit_scale}})),
+     .rope = ROPE,
+     .fixed = fixed({{"use_qk_norm", "false", false, true}}),
+     .names = llama_names()},
+    {.type = "cohere2",
+     .architecture = "Cohere2ForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         cohere_kinds(c);
+         c.rope_theta = 1e4f, c.window = 4096, c.global_every = c.rope_skip_every = 4;
+     }),
+     .keys = attention_bias(llama_keys({LAYER_EPS, WINDOW, {"logit_scale", &C::logit_scale}})),
+     .rope = ROPE,
+     .layers = Family::types | Family::local_turns,
+     .fixed = PLAIN,
+     .names = llama_names()},
+    {.type = "stablelm",
+     .architecture = "StableLmForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.norm_bias = true;
+     }),
+     .sized = [](Config& c) { c.rope_dims = c.HS / 4; },
+     .keys = biases(llama_keys({LAYER_EPS, {"use_parallel_residual", &C::parallel, ConfigKey::flag, NAN,
+                                            int(Parallel::one)}}, 32),
+                    "use_qkv_bias", {&C::qkv_bias}),
+     .rope = PART,
+     .fixed = fixed({{"qk_layernorm", "false", false, true}}),
+     .names = llama_names()},
+    {.type = "starcoder2",
+     .architecture = "Starcoder2ForCausalLM",
+     .kinds = gelu_kinds(),
+     .keys = biases(llama_keys({HEAD_DIM, {"norm_epsilon", &C::norm_eps}, WINDOW}, 2), "use_bias",
+                    {&C::qkv_bias, &C::proj_bias, &C::up_bias, &C::down_bias}),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names({{"fc", {"model.layers.#.mlp.c_fc"}},
+                           {"fc2", {"model.layers.#.mlp.c_proj"}}}),
+     .presets = {{"starcoder2-3b", 49152, 16384, 30, 24, 2, 128, 3072, 12288,
+                  [](Config& c) { c.window = 4096, c.rope_theta = 999999.4420358813f; }}}},
+    {.type = "phi",
+     .architecture = "PhiForCausalLM",
+     .kinds = gelu_kinds([](Config& c) { c.parallel = Parallel::one, c.tied = false, c.head_bias = true; }),
+     .sized = [](Config& c) { c.rope_dims = c.HS / 2; },
+     .keys = llama_keys({HEAD_DIM, LAYER_EPS}),
+     .rope = PART,
+     .fixed = fixed({{"qk_layernorm", "false", false, true}}),
+     .names = llama_names({{"proj", {"model.layers.#.self_attn.dense"}},
+                           {"fc", {"model.layers.#.mlp.fc1"}},
+                           {"fc2", {"model.layers.#.mlp.fc2"}},
+                           {"lnf", {"model.final_layernorm"}}})},
+};
+}    // namespace
+
+const std::vector<Family>& llama_families() { return ROWS; }

@@ -1,0 +1,56 @@
+// rope.cpp - frequencies of RoPE under each scaling, and the table of cosines and sines.
+#include "rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace {
+constexpr double TAU = 2 * std::numbers::pi;
+
+// The pair i that turns n times over the context that the model was first trained with; a fraction.
+double pair_turning(double n, const Config& c, double context) {
+    return c.rope_dims * std::log(context / (n * TAU)) / (2 * std::log(double(c.rope_theta)));
+}
+
+// How much of pair i's frequency f stays; the rest is divided by the factor.
+double kept(int i, double f, const Config& c) {
+    const double context = c.rope_original ? c.rope_original : c.T;
+    switch (c.rope_scaling) {
+        case RopeScaling::linear: return 0;
+        case RopeScaling::llama3: {    // by turns over the old context: those below low are slowed in full
+            const double turns = context * f / TAU;
+            return std::clamp((turns - c.rope_low) / (double(c.rope_high) - c.rope_low), 0.0, 1.0);
+        }
+        case RopeScaling::yarn: {    // by the pair's number, from the one that turns `high` times to that of `low`
+            const double first = std::max(std::floor(pair_turning(c.rope_high, c, context)), 0.0);
+            double last = std::min(std::ceil(pair_turning(c.rope_low, c, context)), double(c.rope_dims - 1));
+            if (first == last) last += 0.001;
+            return 1 - std::clamp((i - first) / (last - first), 0.0, 1.0);
+        }
+        default: return 1;
+    }
+}
+}    // namespace
+
+std::vector<float> rope_angles(const Config& c, int l, int positions) {
+    const int pairs = c.rope_dims / 2;
+    const bool local = c.windowed(l) && c.rope_local_theta > 0;
+    const double theta = local ? c.rope_local_theta : c.rope_theta;
+    const bool yarn = !local && c.rope_scaling == RopeScaling::yarn;
+    const double magnitude = !yarn               ? 1
+                             : c.rope_magnitude  ? c.rope_magnitude
+                             : c.rope_factor > 1 ? 1 + 0.1 * std::log(double(c.rope_factor))
+                                                 : 1;
+    std::vector<float> angles(size_t(positions) * 2 * size_t(pairs));
+    for (int i = 0; i < pairs; i++) {
+        const double f = std::pow(theta, -2.0 * i / c.rope_dims), part = local ? 1 : kept(i, f, c);
+        const float frequency = float(part * f + (1 - part) * f / c.rope_factor);
+        for (int p = 0; p < positions; p++) {
+            const double angle = double(float(p) * frequency);
+            angles[size_t(2 * p) * size_t(pairs) + size_t(i)] = float(magnitude * std::cos(angle));
+            angles[size_t(2 * p + 1) * size_t(pairs) + size_t(i)] = float(magnitude * std::sin(angle));
+        }
+    }
+    return angles;
+}

@@ -1,0 +1,19 @@
+// fuzz_chat.cpp - libFuzzer: what a model's directory and a user bring to a conversation, as JSON.
+#include "infer/messages.h"
+#include "infer/model_files.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+    const std::string_view text(reinterpret_cast<const char*>(data), size);
+    auto plain = [](const Status& s) { CHECK(s.ok() || (s.code == Exit::input && !s.message.empty())); };
+    plain(tokenizer_config_parse(text, "fuzz").status);
+    const Result<GenerationConfig> config = generation_config_parse(text, "fuzz");
+    plain(config.status);
+    Sampling sampling;
+    int tokens = 1;
+    (void)take_defaults(config.value, {}, &sampling, &tokens);
+    CHECK(tokens > 0 && sampling.top_k >= 0 && sampling.temperature >= 0 && sampling.repetition_penalty > 0);
+    const Result<std::vector<ChatMessage>> messages = messages_parse(text, "fuzz");
+    plain(messages.status);
+    CHECK(messages_parse(messages_text(messages.value), "again").value == messages.value);
+    return 0;
+}

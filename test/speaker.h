@@ -1,0 +1,59 @@
+// speaker.h - small models that answer: one whose text depends on all tokens before, one that follows a script; and a
+// byte tokenizer with ChatML's tokens. Include it after the project's headers.
+#pragma once
+#include "checkpoint/checkpoint.h"
+#include "gpt.h"
+#include "test.h"
+#include "toy_model.h"
+
+constexpr int START_OF_TURN = 257, END_OF_TURN = 258, CHAT_TOKENS = 259;
+inline Tokenizer chat_tokenizer() {
+    return Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>", "<|im_start|>", "<|im_end|>"});
+}
+
+// A model that can hold few activations at a time: prompts are fed in pieces of 8 tokens.
+struct SmallSpeaker {
+    Model g{cpu_ops<float>()};
+    explicit SmallSpeaker(int T) {
+        const Config c{.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 2, .C = 32, .F = 64};
+        REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+        g.init(1);
+    }
+};
+// Says printable ASCII; what, depends on all tokens before.
+struct Talker : SmallSpeaker {
+    explicit Talker(int T) : SmallSpeaker(T) {
+        float* params = typed<float>(g, g.shards.params);
+        for (const Tensor& t : g.tensors)
+            for (int64_t i = 0; i < t.file_rows * t.cols; i++)
+                params[t.offset + i] += 0.3f * philox_normal(3, uint64_t(t.offset), uint64_t(i));
+        float* wte = typed<float>(g, g.w.wte);
+        for (int64_t i = 94 * 32; i < CHAT_TOKENS * 32; i++) wte[i] *= 0.3f;    // tokens 0 to 93 are '!' to '~'
+    }
+};
+// At position p its likeliest next token is script[p + 1]: embeddings are random directions, and the position's is ten
+// times the embedding of the token to say.
+struct Actor : SmallSpeaker {
+    explicit Actor(const std::vector<int>& script, int T) : SmallSpeaker(T) {
+        float *wte = typed<float>(g, g.w.wte), *wpe = typed<float>(g, g.w.wpe);
+        for (int64_t i = 0; i < CHAT_TOKENS * 32; i++) wte[i] = philox_normal(5, 0, uint64_t(i)) / std::sqrt(32.f);
+        for (size_t p = 0; p < size_t(T); p++)
+            for (size_t i = 0; i < 32; i++)
+                wpe[p * 32 + i] = p + 1 < script.size() ? 10 * wte[size_t(script[p + 1]) * 32 + i] : 0;
+    }
+};
+// The model as a Hugging Face directory.
+inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
+    const std::string dir = temporary_directory();
+    std::vector<TensorSource> weights;
+    checkpoint_tensors(g, Part::weights, "", &weights);
+    std::string file;
+    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
+        file.append(static_cast<const char*>(data), size_t(bytes));
+        return Status{};
+    }).ok());
+    write_file(dir + "/model.safetensors", file);
+    write_file(dir + "/config.json", config_json(g.c, tokenizer.end_of_text()));
+    write_file(dir + "/tokenizer.json", tokenizer.to_json());
+    return dir;
+}

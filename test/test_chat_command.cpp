@@ -1,0 +1,297 @@
+// test_chat_command.cpp - `flatgpt chat` as one uses it: in a pipe, at a terminal; and what a model's files tell it.
+#include "infer/model_files.h"
+
+#include <dlfcn.h>
+#include <poll.h>
+#include <pty.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "speaker.h"
+
+using Strings = std::vector<std::string>;
+
+namespace {
+const char* const CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                           "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+// A directory with a model that answers "u" with "hello", and the same again to a second "u".
+std::string polite_model(int T = 256) {
+    const Tokenizer tokenizer = chat_tokenizer();
+    const std::string turn = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n";
+    Actor actor(tokenizer.encode(turn + turn, true), T);
+    const std::string dir = write_model(actor.g, tokenizer);
+    write_file(dir + "/chat_template.jinja", CHATML);
+    return dir;
+}
+}    // namespace
+
+TEST_CASE("generation_config.json: what it may hold, and what it may not") {
+    const auto c = generation_config_parse(
+        R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null, "repetition_penalty": 1.1,
+            "max_new_tokens": 99, "eos_token_id": [5, 6], "stop_strings": ["a", "b"],
+            "transformers_version": "4"})", "f");
+    REQUIRE_MESSAGE(c.ok(), c.status.message);
+    CHECK(c.value.ends == std::vector<int>{5, 6});
+    CHECK(c.value.stop == Strings{"a", "b"});
+    Sampling s;
+    int tokens = 200;
+    CHECK(take_defaults(c.value, {"--top-k", "--prompt"}, &s, &tokens) ==
+          " --temperature 0.6, --top-p 0.9, --repetition-penalty 1.1, --tokens 99");
+    CHECK(s.temperature == 0.6);
+    CHECK(s.top_p == 0.9);
+    CHECK(s.top_k == Sampling().top_k);
+    CHECK(s.min_p == Sampling().min_p);
+    CHECK(s.repetition_penalty == 1.1);
+    CHECK(tokens == 99);
+    CHECK(generation_config_parse(R"({"eos_token_id": 7, "stop_strings": "x"})", "f").value.ends ==
+          std::vector<int>{7});
+
+    auto temperature = [](const char* json) {
+        Sampling s;
+        int tokens = 1;
+        (void)take_defaults(generation_config_parse(json, "f").value, {}, &s, &tokens);
+        return s.temperature;
+    };
+    CHECK(temperature("{}") == Sampling().temperature);
+    CHECK(temperature(R"({"do_sample": true})") == 1);    // transformers' default
+    CHECK(temperature(R"({"do_sample": false, "temperature": 0.6})") == 0);
+    CHECK(temperature(R"({"temperature": 0.5})") == 0.5);
+
+    for (const char* bad : {"", "[]", R"({"temperature": -1})", R"({"temperature": "hot"})", R"({"top_k": 1.5})",
+                            R"({"top_p": 2})", R"({"do_sample": 1})", R"({"eos_token_id": "</s>"})",
+                            R"({"eos_token_id": [1, null]})", R"({"eos_token_id": 1e30})",
+                            R"({"eos_token_id": 18446744073709551615})", R"({"stop_strings": [1]})",
+                            R"({"max_new_tokens": 0})"}) {
+        const auto r = generation_config_parse(bad, "f");
+        CHECK_MESSAGE(r.status.code == Exit::input, bad);
+        CHECK(contains(r.status.message, "f"));
+    }
+}
+
+TEST_CASE("tokenizer_config.json: the chat template and the tokens around a text") {
+    auto parse = [](const char* json) { return tokenizer_config_parse(json, "f"); };
+    const auto c = parse(R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
+                             "chat_template": "abc"})");
+    CHECK(c.value.chat_template == "abc");
+    CHECK(c.value.bos == "<s>");
+    CHECK(c.value.eos == "</s>");
+    CHECK(parse(R"({"chat_template": [{"name": "tool", "template": "1"}, {"name": "default", "template": "2"}]})")
+              .value.chat_template == "2");
+    CHECK(parse(R"({"chat_template": [{"name": "tool", "template": "1"}, {"name": "rag", "template": "2"}]})")
+              .value.chat_template == "1");
+    CHECK(parse(R"({"chat_template": null, "bos_token": null})").value.chat_template == "");
+    for (const char* bad : {"", "3", R"({"chat_template": 3})", R"({"chat_template": []})", R"({"bos_token": 3})",
+                            R"({"chat_template": [{"name": "a"}]})", R"({"chat_template": ["a"]})",
+                            R"({"eos_token": {"content": 3}})"})
+        CHECK_MESSAGE(parse(bad).status.code == Exit::input, bad);
+
+    const Tokenizer tokenizer = chat_tokenizer();
+    const std::string dir = temporary_directory();
+    auto read = [&](const std::string& named = "") { return read_chat_files(dir, named, tokenizer); };
+    CHECK(read().status.code == Exit::usage);
+    CHECK(contains(read().status.message, "--template chatml"));
+    CHECK(read("chatml").ok());
+    CHECK(read(dir + "/none").status.code == Exit::input);
+    write_file(dir + "/config.json", R"({"bos_token_id": 65, "eos_token_id": [66, 67]})");
+    write_file(dir + "/tokenizer_config.json",
+               R"({"eos_token": "<|im_start|>", "chat_template": "<|im_end|><|eot_id|>"})");
+    const ChatFiles files = read().value;
+    CHECK(files.bos == tokenizer.token(65));
+    CHECK(files.eos == "<|im_start|>");
+    CHECK(files.ends == std::vector<int>{66, 67, tokenizer.end_of_text(), START_OF_TURN, END_OF_TURN});
+    CHECK(files.stop == Strings{"<|eot_id|>"});    // it is no token here
+    CHECK(contains(files.name, "tokenizer_config.json"));
+    write_file(dir + "/chat_template.jinja", "own");
+    CHECK(read().value.chat_template == "own");
+    CHECK(read().value.stop.empty());
+    write_file(dir + "/other", "other");
+    CHECK(read(dir + "/other").value.chat_template == "other");
+    CHECK(read("chatml").value.stop.empty());    // its marker is a token
+}
+
+TEST_CASE("chat: in a pipe, answers go to standard output and all else to standard error") {
+    const std::string dir = polite_model();
+    auto said = [&](const std::string& typed, Strings more = {}) {
+        more.insert(more.begin(), {"chat", dir, "--temperature", "0"});
+        return run_flatgpt(more, {.stdin_text = typed});
+    };
+    const ProcessResult two = said("u\n/params top-k 3\nu");
+    INFO(two.err);
+    CHECK(two.exit_code == 0);
+    CHECK(two.out == "hello\nhello\n");
+    CHECK(two.err == "");
+    CHECK(said("u\n/exit\nu\n").out == "hello\n");
+    CHECK(said("").out == "");
+    CHECK(said("\"\"\"u\n").out == "hello\n");
+    CHECK(said("u\nu\n", {"--json"}).out ==
+          "{\"role\":\"assistant\",\"content\":\"hello\"}\n{\"role\":\"assistant\",\"content\":\"hello\"}\n");
+    const ProcessResult verbose = said("u\n", {"--verbose", "--tokens", "2"});
+    CHECK(verbose.out == "he\n");
+    CHECK(contains(verbose.err, "20 of 20 tokens new"));
+    CHECK(contains(verbose.err, "the answer ends after 2 tokens"));
+    const ProcessResult bad = said("u\n/load /nowhere\nu\n");
+    CHECK(bad.exit_code == 3);
+    CHECK(bad.out == "hello\n");
+    CHECK(contains(bad.err, "/nowhere"));
+    CHECK(said("/params x\n").exit_code == 2);
+    CHECK(said("u\n", {"--context", "257"}).exit_code == 2);
+    CHECK(said("u\n", {"--template", "/nowhere"}).exit_code == 3);
+    CHECK(said("u\n", {"--stop", "llo"}).out == "he\n");
+
+    write_file(dir + "/generation_config.json", R"({"max_new_tokens": 3, "stop_strings": ["l"]})");
+    const ProcessResult own = said("u\n");
+    CHECK(own.out == "he\n");
+    CHECK(contains(own.err, "generation_config.json sets --tokens 3"));
+    CHECK(said("u\n", {"--tokens", "1"}).out == "h\n");
+    const std::string prompt = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n";
+    auto sampled = [&](Strings more = {}) {
+        more.insert(more.begin(), {"sample", dir, "--temperature", "0", "--no-echo", "--prompt", prompt});
+        return run_flatgpt(more).out;
+    };
+    CHECK(sampled() == "he\n");
+    CHECK(sampled({"--tokens", "5", "--ignore-end"}) == "hello\n");
+    write_file(dir + "/generation_config.json", R"({"temperature": "hot"})");
+    CHECK(said("u\n").exit_code == 3);
+    std::filesystem::remove(dir + "/generation_config.json");
+    write_file(dir + "/chat_template.jinja", "\n{% if %}");
+    const ProcessResult broken = said("u\n");
+    CHECK(broken.exit_code == 3);
+    CHECK_MESSAGE(contains(broken.err, "chat_template.jinja: chat template: line 2"), broken.err);
+    std::filesystem::remove(dir + "/chat_template.jinja");
+    CHECK(said("u\n").exit_code == 2);
+    CHECK(said("u\n", {"--template", "chatml"}).out == "hello\n");
+}
+
+// ---- at a terminal --------------------------------------------------------------------------------------------------
+
+namespace {
+// flatgpt chat, typed at.
+struct Typist {
+    int master = -1;
+    pid_t child = -1;
+    std::string all;    // what it wrote
+    explicit Typist(Strings args, const std::string& term = "xterm") {
+        args.insert(args.begin(), {"env", "TERM=" + term, flatgpt_binary(), "chat"});
+        std::vector<char*> argv;
+        for (auto& a : args) argv.push_back(a.data());
+        argv.push_back(nullptr);
+        winsize size{24, 80, 0, 0};
+        child = forkpty(&master, nullptr, nullptr, &size);
+        if (child == 0) {
+            execvp(argv[0], argv.data());
+            _exit(127);
+        }
+        REQUIRE(child > 0);
+    }
+    ~Typist() {
+        if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);
+        close(master);
+    }
+    // Ctrl-C between the prompt and the read that waits for a key would be seen at that key: nobody is so fast.
+    void type(const std::string& text) {
+        for (int asleep = 0; asleep < 3; usleep(5000)) {
+            const std::string stat = read_file("/proc/" + std::to_string(child) + "/stat");
+            if (stat.empty() || contains(stat, ") S ")) asleep++;
+        }
+        send(text);
+    }
+    void send(const std::string& text) { CHECK(write(master, text.data(), text.size()) == ssize_t(text.size())); }
+    // What it wrote up to and with `part`; waits for it.
+    std::string until(const std::string& part) {
+        char piece[4096];
+        pollfd ready = {master, POLLIN, 0};
+        while (!contains(all, part) && poll(&ready, 1, 20000) > 0) {
+            const ssize_t n = read(master, piece, sizeof piece);
+            if (n <= 0) break;
+            all.append(piece, size_t(n));
+        }
+        const size_t at = all.find(part);
+        CHECK_MESSAGE(at != std::string::npos, "expected ", part, ", found ", all);
+        const std::string seen = all.substr(0, at == std::string::npos ? at : at + part.size());
+        all.erase(0, seen.size());
+        return seen;
+    }
+    int exit_code() {
+        char piece[4096];
+        while (read(master, piece, sizeof piece) > 0) {}
+        int status = 0;
+        waitpid(std::exchange(child, -1), &status, 0);
+        return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    }
+};
+}    // namespace
+
+TEST_CASE("chat: at a terminal lines are edited and remembered; Ctrl-C discards one, Ctrl-D ends") {
+    if (!dlopen("libedit.so.2", RTLD_NOW)) SKIP("no libedit.so.2");
+    const std::string dir = polite_model();
+    {
+        Typist typist({dir, "--temperature", "0"});
+        CHECK(contains(typist.until("> "), "/help for help"));
+        typist.type("x\x7fu\r");                        // backspace
+        CHECK(contains(typist.until("hello\r\n"), "u\r\n"));
+        typist.until("> ");
+        typist.type("half a l\u00efn");
+        typist.until("\u00efn");                        // Ctrl-C also discards what nobody has read yet
+        typist.type("\x03");
+        CHECK_FALSE(contains(typist.until("> "), "Ctrl-C again"));
+        typist.type("\x03");
+        CHECK(contains(typist.until("> "), "Ctrl-C again, or Ctrl-D, ends"));
+        typist.type("\x1b[A\r");                        // arrow up
+        typist.until("u\r\n");
+        typist.until("hello\r\n");
+        typist.until("> ");
+        typist.type("\x03");
+        typist.until("> ");
+        typist.type("\x03");
+        CHECK(typist.exit_code() == 0);
+    }
+    Typist typist({dir});
+    typist.until("> ");
+    typist.type("/params stop \x1b[D\r");
+    CHECK(contains(typist.until("\n> "), "a value is missing"));    // and it goes on
+    typist.type("\"\"\"\r");
+    typist.until("... ");
+    typist.type("\x03");
+    typist.until("\n> ");
+    typist.type("\x04");
+    CHECK(typist.exit_code() == 0);
+}
+
+TEST_CASE("chat: a terminal that cannot move its cursor edits lines itself") {
+    Typist typist({polite_model(), "--temperature", "0"}, "dumb");
+    typist.until("> ");
+    typist.type("x\x7fu\r");
+    typist.until("hello\r\n> ");
+    typist.type("\x03");
+    typist.until("Ctrl-C again, or Ctrl-D, ends\r\n> ");
+    typist.type("u\r");
+    typist.until("hello\r\n> ");
+    typist.type("\x03");
+    typist.until("> ");
+    typist.type("\x03");
+    CHECK(typist.exit_code() == 0);
+}
+
+TEST_CASE("chat: at a terminal Ctrl-C stops the answer, and the conversation goes on") {
+    const Tokenizer tokenizer = chat_tokenizer();
+    std::string script = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\n" + std::string(60000, 'y');
+    Actor actor(tokenizer.encode(script, true), 60000);
+    const std::string dir = write_model(actor.g, tokenizer);
+    write_file(dir + "/chat_template.jinja", CHATML);
+    Typist typist({dir, "--temperature", "0", "--context", "60000"});
+    typist.until("> ");
+    typist.type("u\r");
+    typist.until("yyyyyyyy");
+    typist.send("\x03");
+    const std::string rest = typist.until("\r\n> ");
+    CHECK(rest.size() < 50000);
+    const std::string file = dir + "/saved";
+    typist.type("/save " + file + "\r");
+    CHECK(contains(typist.until("\r\n> "), "2 messages written"));
+    CHECK(contains(read_file(file), "yyyyyyyy"));
+    typist.type("/exit\r");
+    CHECK(typist.exit_code() == 0);
+}

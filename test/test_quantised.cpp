@@ -1,0 +1,137 @@
+// test_quantised.cpp - the formats of GGUF files: blocks to the bits that Python's gguf makes of them, and floats to
+// blocks with no larger an error than ggml's.
+#include "layers/quantised.h"
+
+#include <algorithm>
+
+#include "base/element.h"
+#include "base/half.h"
+#include "files/gguf.h"
+#include "test.h"
+
+namespace {
+const GgufFile& golden() {
+    static const Result<GgufFile> file = GgufFile::open("test/golden/gguf/formats.gguf");
+    REQUIRE_MESSAGE(file.ok(), file.status.message);
+    return file.value;
+}
+std::vector<uint8_t> blocks_of(const std::string& name) {
+    const GgufTensor* t = golden().find(name);
+    REQUIRE(t);
+    std::vector<uint8_t> bytes(static_cast<size_t>(t->bytes));
+    REQUIRE(golden().read_bytes(t->at, bytes.data(), t->bytes).ok());
+    return bytes;
+}
+std::vector<float> floats_of(const BlockFormat& format, const std::vector<uint8_t>& blocks) {
+    const int64_t n = int64_t(blocks.size()) / format.bytes * format.numbers;
+    Guarded<float> out(n);
+    dequantise(format, blocks.data(), n, out);
+    CHECK(out.intact());
+    return {out.data(), out.data() + n};
+}
+std::vector<uint8_t> quantised(const BlockFormat& format, const std::vector<float>& x) {
+    const int64_t n = int64_t(x.size()) / format.numbers * format.bytes;
+    Guarded<uint8_t> out(n, 0);
+    quantise(format, x.data(), int64_t(x.size()), out);
+    CHECK(out.intact());
+    return {out.data(), out.data() + n};
+}
+double squared_error(const std::vector<float>& a, const std::vector<float>& b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); i++) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+    return sum;
+}
+}   // namespace
+
+TEST_CASE("quantised: each format's blocks are the numbers that Python's gguf makes of them") {
+    for (const BlockFormat& f : BLOCK_FORMATS) {
+        INFO(std::string(f.name));
+        CHECK(&block_format(f.type) == &f);
+        CHECK(find_block_format(uint32_t(f.ggml_type)) == &f);
+        REQUIRE(golden().find(f.name));
+        CHECK(golden().find(f.name)->format == &f);
+        const std::vector<float> found = floats_of(f, blocks_of(f.name));
+        const BlockFormat& plain = block_format(BlockType::f32);
+        const std::vector<float> expected = floats_of(plain, blocks_of(std::string(f.name) + ".floats"));
+        REQUIRE(found.size() == expected.size());
+        CHECK(memcmp(found.data(), expected.data(), found.size() * 4) == 0);
+    }
+}
+
+TEST_CASE("quantised: the error is smaller than ggml's, and Q8_0 has the same bytes") {
+    // Our squared error at most, ggml's being 1: what the search finds, and 0.003.
+    struct Row { BlockType type; double normal, heavy; };
+    using enum BlockType;
+    const Row rows[] = {{q8_0, 1, 1},         {q4_0, 0.861, 0.986}, {q4_1, 0.777, 0.316}, {q5_0, 0.849, 0.997},
+                        {q5_1, 0.863, 0.788}, {q4_k, 0.950, 0.983}, {q6_k, 0.968, 0.983}};
+    for (const Row& row : rows)
+        for (auto& [kind, limit] : {std::pair{"normal", row.normal}, {"heavy", row.heavy}}) {
+            const BlockFormat& f = block_format(row.type);
+            const std::string what = std::string(f.name) + " " + kind;
+            INFO(what);
+            const std::vector<float> x = floats_of(block_format(BlockType::f32), blocks_of(kind));
+            const std::vector<uint8_t> theirs = blocks_of(std::string(kind) + "." + f.name), ours = quantised(f, x);
+            const double error = squared_error(floats_of(f, ours), x);
+            CHECK(error <= limit * squared_error(floats_of(f, theirs), x));
+            if (f.type == BlockType::q8_0) CHECK(ours == theirs);
+            // What blocks can hold exactly survives: the numbers that were read, written again.
+            const std::vector<float> held = floats_of(f, ours);
+            CHECK(squared_error(floats_of(f, quantised(f, held)), held) <= 0.2 * error);
+        }
+    for (const BlockFormat& f : BLOCK_FORMATS)    // none is written that the rows above leave out
+        CHECK(can_quantise(f) == (f.numbers == 1 || std::any_of(std::begin(rows), std::end(rows), [&](const Row& row) {
+                                      return row.type == f.type;
+                                  })));
+}
+
+TEST_CASE("quantised: odd blocks") {
+    for (const BlockFormat& f : BLOCK_FORMATS) {
+        if (!can_quantise(f)) continue;
+        INFO(std::string(f.name));
+        const std::vector<float> zeros(256), halves(256, -0.5f);
+        CHECK(floats_of(f, quantised(f, zeros)) == zeros);
+        CHECK(relative_error(floats_of(f, quantised(f, halves)).data(), halves.data(), 256) < 0.01);
+        // One number far from the rest must not cost them more than its step.
+        std::vector<float> spike(256, 0.0f);
+        spike[77] = 3;
+        CHECK(relative_error(floats_of(f, quantised(f, spike)).data(), spike.data(), 256) < 0.02);
+        // All on one side of zero: an offset of Q4_K cannot be positive.
+        std::vector<float> positive(256);
+        for (size_t i = 0; i < 256; i++) positive[i] = 1 + float(i * 7 % 64) / 128;
+        CHECK(relative_error(floats_of(f, quantised(f, positive)).data(), positive.data(), 256) < 0.075);
+        // Numbers that a scale in fp16 cannot hold, and what is no number: some bytes, but no crash.
+        for (float x : {1e-38f, 1e-30f, 1e-8f, 1e30f, float(INFINITY), float(NAN)}) {
+            std::vector<float> odd(256, x);
+            odd[3] = 1;
+            quantised(f, odd);
+            CHECK(quantised(f, std::vector<float>(256, x)).size() == size_t(256 / f.numbers * f.bytes));
+        }
+        for (float x : {1e-38f, 1e-20f})
+            for (float y : floats_of(f, quantised(f, std::vector<float>(256, x)))) CHECK(std::fabs(y) <= 2e-8f);
+    }
+}
+
+TEST_CASE("half: every half is a float and back; ties go to even") {
+    for (uint32_t h = 0; h < 0x10000; h++) {
+        const float x = half_to_float(uint16_t(h));
+        const bool nan = (h & 0x7FFF) > 0x7C00;
+        if (nan) {
+            CHECK((std::isnan(x) && std::isnan(half_to_float(float_to_half(x)))));
+            continue;
+        }
+        if (float_to_half(x) != h) FAIL_CHECK("half " << h);
+        if ((h & 0x7FFF) >= 0x7BFF) continue;
+        // Between it and the next one: the even of the two from the middle, the nearer one beside it.
+        const float next = half_to_float(uint16_t(h + 1)), middle = x + (next - x) / 2;
+        CHECK(float_to_half(middle) == (h + (h & 1)));
+        CHECK(float_to_half(std::nextafter(middle, x)) == h);
+        CHECK(float_to_half(std::nextafter(middle, next)) == h + 1);
+    }
+    CHECK(half_to_float(0x3C00) == 1.0f);
+    CHECK(half_to_float(0xC000) == -2.0f);
+    CHECK(half_to_float(0x0001) == 0x1p-24f);
+    CHECK(half_to_float(0x7C00) == INFINITY);
+    CHECK(float_to_half(65519.99f) == 0x7BFF);
+    CHECK(float_to_half(65520.0f) == 0x7C00);
+    CHECK(float_to_half(-1e10f) == 0xFC00);
+}
