@@ -39,6 +39,8 @@ make -s BUILD=$out $out/data/gpt2_merges.o || exit 1
 # One valid sample of each format to begin with.
 seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
 shard() { printf '\x10\x04\x00\x00\x00\x00\x00\x00'"$1" && head -c 1028 /dev/zero; }    # of 1024 + 16 bytes
+seed sentencepiece test/golden/tokenizers/prefixed.model 1
+seed sentencepiece test/golden/tokenizers/symbols.model 2
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
