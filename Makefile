@@ -16,7 +16,7 @@ OPT ?= -O3
 WARN ?= -Wall -Wextra -Wno-restrict
 # No -ffast-math: compilers then delete NaN checks. Contraction to FMA is what the vector loops want.
 FLAGS = -std=c++20 $(OPT) -g1 $(WARN) -ffp-contract=fast -fno-math-errno -fopenmp -MMD -MP -I. $(EXTRA)
-LIBS = -fopenmp -lpcre2-8 -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
+LIBS = -fopenmp -lpcre2-8 -lutf8proc -lz -lzstd $(if $(DNNL),-ldnnl) -lpthread
 
 # `make clean flatgpt`: make builds goals in parallel, and writes files like build/version while it reads this file. So
 # clean is done here, before anything else.

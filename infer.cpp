@@ -119,7 +119,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
 // The model's tokenizer is there and fits the model.
 Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() == 0)
-        return fail(Exit::input, "%s holds no tokenizer.json; give --tokenizer%s a tokenizer.json of %d tokens",
+        return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
                     m.dir.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
@@ -169,7 +169,7 @@ Status sample(SampleOptions o) {
     TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
-        const int64_t fed = std::max<int64_t>(1, int64_t(prompt.size()));    // no more tokens than bytes
+        const int64_t fed = int64_t(prompt.size()) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
@@ -177,7 +177,7 @@ Status sample(SampleOptions o) {
     const GenerationConfig own = TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
     Generation what;
-    what.prompt = m.tokenizer.encode(prompt, true);
+    what.prompt = m.tokenizer.encode_prompt(prompt);
     if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);

@@ -172,7 +172,7 @@ Status Trainer::save() {
 
 Status Trainer::sample_text() {
     Generation what;
-    what.prompt = tokenizer.encode(o.sample_prompt, true);
+    what.prompt = tokenizer.encode_prompt(o.sample_prompt);
     if (what.prompt.empty()) what.prompt = beginning_of_text(tokenizer, state.documents);
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);

@@ -148,8 +148,12 @@ Status write_text(const Disk& disk, const std::string& dir, const char* name, co
 // What says how to use the weights.
 Status write_texts(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
                    std::vector<Sum>& sums) {
-    TRY(write_text(disk, dir, "config.json", config_json(g.c, tokenizer.end_of_text()), sums));
-    return tokenizer.vocab_size() ? write_text(disk, dir, "tokenizer.json", tokenizer.to_json(), sums) : Status{};
+    const Vocabulary& v = tokenizer.vocabulary();
+    const int eos = v.eos >= 0 ? v.eos : tokenizer.end_of_text();
+    TRY(write_text(disk, dir, "config.json", config_json(g.c, eos, v.bos), sums));
+    if (tokenizer.vocab_size() == 0) return {};
+    TRY(write_text(disk, dir, "tokenizer.json", tokenizer.to_json(), sums));
+    return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
 }
 
 // What rank 0 adds when all have written theirs; MANIFEST last.

@@ -1,7 +1,7 @@
 // checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a directory is read, a
 // GGUF file (gguf.h) may stand in its place.
 //
-// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, optimizer.safetensors, state.json, MANIFEST}
+// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json, optimizer.safetensors, state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
 // the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
 // nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
@@ -106,7 +106,7 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
-std::string config_json(const Config& c, int end_of_text);
+std::string config_json(const Config& c, int end_of_text, int bos = -1);
 // The fields of c that its family's class in transformers has no place for.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string state_json(const TrainState& s);

@@ -1,9 +1,9 @@
-// bpe.h - byte-level byte-pair encoding: train, encode, decode, and Hugging Face's tokenizer.json both ways.
+// bpe.h - tokenizers: byte-pair encoding over bytes (GPT-2, Llama 3, Qwen) or characters (Llama 2, Gemma).
 //
-// Any bytes round-trip. Text is cut into pieces by a pre-tokenizer pattern, then each piece's bytes are merged in the
-// order of the merge table (Sennrich et al. 2016; Radford et al. 2019 for the byte alphabet and the pattern).
+// Text is cut into pieces by a pre-tokenizer, then each piece's symbols are merged in the order of the merge table
+// (Sennrich et al. 2016; Radford et al. 2019 for bytes; Kudo & Richardson 2018 for characters). Where every byte has a
+// token, any bytes round-trip.
 #pragma once
-#include <array>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,49 +11,42 @@
 #include <vector>
 
 #include "base/common.h"
-#include "pretokenize.h"
-
-struct Merge { int left, right, id; };    // ids: left and right next to each other become id
-struct AddedToken {
-    int id;
-    bool special;    // false: recognised in every text, as Hugging Face does
-};
-// What a tokenizer is. Each of the 256 bytes is a token; bytes of a merge's token = those of left, then of right.
-struct Vocabulary {
-    Pattern pattern = Pattern::gpt2;
-    std::vector<std::string> tokens;     // by id: bytes; an added token's name; empty where no token has the id
-    std::vector<Merge> merges;           // the first one is applied first
-    std::vector<AddedToken> added;
-    bool ignore_merges = false;          // a piece that is a token is not merged (Llama 3)
-};
-std::array<unsigned char, 256> gpt2_byte_order();    // [i]: the byte of GPT-2's token i < 256
+#include "byte_alphabet.h"
+#include "vocabulary.h"
 
 class Tokenizer {
   public:
     Tokenizer();                                // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();                                                  // built in: 50,257 tokens
-    static Result<Tokenizer> load(const std::string& path);                   // "gpt2", or a tokenizer.json; exit 3, 4
+    // "gpt2", a tokenizer.json, a SentencePiece tokenizer.model, or a directory with one of them, whose
+    // tokenizer_config.json and chat_template.jinja are read, too. Exit 3, 4.
+    static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] = the pair of ids whose concatenation is token 256 + i; token i < 256 is the byte that GPT-2's order
     // puts there; then the special tokens.
     static Tokenizer from_merges(const std::vector<std::pair<int, int>>& merges, Pattern pattern,
                                  const std::vector<std::string>& special);
-    std::string to_json() const;
+    std::string to_json() const;           // tokenizer.json
+    std::string config_json() const;       // tokenizer_config.json
 
     const Vocabulary& vocabulary() const;
     int vocab_size() const;                       // the largest id + 1
-    int end_of_text() const;                      // id of <|endoftext|>, or -1
-    std::string_view token(int id) const;         // its bytes; a special token's name
+    int end_of_text() const;                      // parts documents: <|endoftext|>, else EOS; -1: none
+    std::string_view token(int id) const;         // its bytes in a text; an added token's name
     bool is_special(int id) const;
     // Hash of all that decides the ids: equal for equal tokenizers, whatever file they come from; never 0 but if empty.
     uint64_t fingerprint() const;
-    // special: text that spells a special token becomes that token; otherwise it is ordinary text. Large texts use all
-    // cores (unless called inside a parallel region); the ids are the same.
-    std::vector<int> encode(std::string_view text, bool special = false) const;
+    // special: text that spells a special token becomes that token; otherwise it is ordinary text. follows: text goes
+    // on one that was cut at safe_cut. Large texts use all cores (unless called inside a parallel region); the ids are
+    // the same. BOS and EOS are not put around it.
+    std::vector<int> encode(std::string_view text, bool special = false, bool follows = false) const;
+    // A text to continue, as transformers encodes it: special tokens are recognised, BOS comes before it where the
+    // vocabulary has it so.
+    std::vector<int> encode_prompt(std::string_view text) const;
     std::string decode(const std::vector<int>& ids) const;
-    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest),
-    // whatever follows text; 0: none.
+    // The largest place in (0, limit] where text may be cut with encode(text) = encode(first part) + encode(rest,
+    // false, true), whatever follows text; 0: none.
     size_t safe_cut(std::string_view text, size_t limit) const;
 
   private:

@@ -1,31 +1,270 @@
-// pretokenize.cpp - the patterns, compiled by PCRE2's JIT once for each process.
-//
-// Both patterns are alternatives over classes of characters. Written as published, `\s+(?!\S)` and `\s*[\r\n]+` try
-// again from every length of a run and keep a stack frame for each, so they are written here without backtracking:
-//   \s+(?!\S)|\s+   a run of spaces without its last one when something follows  ->  (?:\s(?!\S))++|\s
-//   \s*[\r\n]+      a run of spaces up to its last line end                      ->  (?:[^\S\r\n]*+[\r\n]++)++
-// and every other repetition is possessive, since its class is disjoint from what may come next.
+// pretokenize.cpp - steps of cutting, compiled by PCRE2's JIT.
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "pretokenize.h"
 
 #include <pcre2.h>
-#include <string>
+
+#include <algorithm>
+
+#include "base/console.h"
+#include "byte_alphabet.h"
+#include "files/json.h"
 
 namespace {
-// Unicode's White_Space. PCRE2's own \s would add U+180E, which left it in Unicode 6.3.
-#define WIDE "\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define SPACES "\\x09-\\x0d\\x20" WIDE
-#define SPACE "[" SPACES "]"
-#define NOT_SPACE "[^" SPACES "]"
-#define SPACE_RUN "(?:" SPACE "(?!" NOT_SPACE "))++|" SPACE
-#define BLANK "[\\x09\\x0b\\x0c\\x20" WIDE "]"
-#define OTHER "[^" SPACES "\\p{L}\\p{N}]"
-const char* const GPT2 = "'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+\\p{N}++| ?+" OTHER "++|" SPACE_RUN;
-const char* const CL100K = "(?i:'(?:[stdm]|re|ve|ll))|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?+" OTHER
-                           "++[\\r\\n]*+|(?:" BLANK "*+[\\r\\n]++)++|" SPACE_RUN;
+using View = std::string_view;
+constexpr uint32_t MOST_STEPS = 10'000'000;      // in one match of a file's regular expression
+constexpr size_t LONGEST_REGEX = 64 << 10, STACK = 8 << 20;
+constexpr uint32_t OPTIONS = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
+// Unicode's White_Space, as a class's items. PCRE2's own \s would add U+180E, which left it in Unicode 6.3.
+const std::string WHITE_SPACE =
+    "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}";
 
-// The length of the white space character that starts at p, 0 for anything else.
-size_t space_at(const unsigned char* p, size_t n) {
+Status wrong_regex(const std::string& regex, const std::string& what) {
+    return fail(Exit::input, "the regular expression %s: %s", json_string(regex.substr(0, 60)).c_str(), what.c_str());
+}
+
+// A regular expression as Oniguruma reads it, which tokenizers use, in PCRE2's words: \s is White_Space, and a class in
+// a class adds its characters.
+Status translate(const std::string& regex, std::string& out) {
+    if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
+    int depth = 0;    // of classes
+    for (size_t i = 0; i < regex.size(); i++) {
+        const View rest = View(regex).substr(i);
+        if (rest[0] == '\\' && rest.size() > 1) {
+            i++;
+            if (rest[1] == 's') out += depth ? WHITE_SPACE : "[" + WHITE_SPACE + "]";
+            else if (rest[1] == 'S' && !depth) out += "[^" + WHITE_SPACE + "]";
+            else out += rest.substr(0, 2);
+        } else if (depth && rest.starts_with("&&")) {
+            return wrong_regex(regex, "intersections of classes (&&) are not supported");
+        } else if (depth && (rest.starts_with("[^") || rest.starts_with("[:"))) {
+            return wrong_regex(regex, "[^ and [: inside a class are not supported");
+        } else if (!depth && rest.starts_with("(*")) {
+            return wrong_regex(regex, "nothing can be repeated after (");
+        } else {
+            depth += rest[0] == '[' ? 1 : rest[0] == ']' && depth ? -1 : 0;
+            const bool nested = (rest[0] == '[' && depth > 1) || (rest[0] == ']' && depth > 0);
+            if (!nested) out += rest[0];
+        }
+    }
+    return {};
+}
+
+Result<pcre2_code*> compile_regex(const std::string& regex, uint32_t options) {
+    static pcre2_compile_context* const context = [] {
+        pcre2_compile_context* c = pcre2_compile_context_create(nullptr);
+        CHECK(c && pcre2_set_newline(c, PCRE2_NEWLINE_LF) == 0);
+        return c;
+    }();
+    int error = 0;
+    PCRE2_SIZE at = 0;
+    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(regex.data()), regex.size(), OPTIONS | options,
+                                     &error, &at, context);
+    if (!code) {
+        PCRE2_UCHAR why[128] = {};
+        pcre2_get_error_message(error, why, sizeof why);
+        return wrong_regex(regex, reinterpret_cast<const char*>(why));
+    }
+    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);    // where it fails, pcre2_match interprets: slower, the same answer
+    return code;
+}
+
+struct Freed {
+    void operator()(pcre2_code* p) const { pcre2_code_free(p); }
+    void operator()(pcre2_match_data* p) const { pcre2_match_data_free(p); }
+    void operator()(pcre2_match_context* p) const { pcre2_match_context_free(p); }
+    void operator()(pcre2_jit_stack* p) const { pcre2_jit_stack_free(p); }
+};
+template <class T> using Held = std::unique_ptr<T, Freed>;
+
+struct Range {
+    size_t begin, end;
+    bool match;
+};
+}   // namespace
+
+struct Pretokenizer::Steps {
+    struct Step {
+        Held<pcre2_code> code;
+        Cut::Matches matches = Cut::Matches::isolated;
+        bool invert = false, spelled = false;
+    };
+    std::vector<Step> all;
+    bool streams = false;    // one step, whose matches are the pieces
+    bool trusted = false;    // its matches always end: no limits
+};
+
+Result<Pretokenizer> Pretokenizer::compile(const std::vector<Cut>& cuts) {
+    auto made = std::make_shared<Steps>();
+    for (const Cut& cut : cuts) {
+        std::string regex;
+        TRY(translate(cut.regex, regex));
+        // Oniguruma's Ruby syntax: ^ and $ are those of lines.
+        Held<pcre2_code> code(TRY(compile_regex(regex, PCRE2_MULTILINE)));
+        made->all.push_back({std::move(code), cut.matches, cut.invert, cut.spelled});
+    }
+    const bool one = cuts.size() == 1;
+    made->streams = one && cuts[0].matches == Cut::Matches::isolated && !cuts[0].invert && !cuts[0].spelled;
+    Pretokenizer p;
+    p.steps = std::move(made);
+    return p;
+}
+
+const Pretokenizer& Pretokenizer::known(Pattern pattern) {
+    static const std::vector<Pretokenizer> all = [] {
+        std::vector<Pretokenizer> made;
+        for (const PatternRow& row : pattern_rows()) {
+            Result<Pretokenizer> p = compile(row.cuts);
+            CHECK(p.ok(), "%s: %s", row.name, p.status.message.c_str());
+            if (row.fast) {
+                Result<pcre2_code*> code = compile_regex(row.fast, 0);
+                CHECK(code.ok(), "%s: %s", row.name, code.status.message.c_str());
+                auto fast = std::make_shared<Steps>();
+                fast->all.push_back({Held<pcre2_code>(code.value)});
+                fast->streams = fast->trusted = true;
+                p.value.steps = std::move(fast);
+            }
+            made.push_back(p.value);
+        }
+        return made;
+    }();
+    return all.at(size_t(pattern));
+}
+
+// ---- cutting --------------------------------------------------------------------------------------------------------
+
+struct Splitter::State {
+    std::shared_ptr<const Pretokenizer::Steps> steps;
+    Held<pcre2_match_data> match;
+    Held<pcre2_match_context> context;
+    Held<pcre2_jit_stack> stack;
+    View text;
+    size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
+    std::vector<View> pieces;             // otherwise: all of them, given up to piece `at`
+
+    // The next match from `from` on; false: none.
+    bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
+        auto* subject = reinterpret_cast<PCRE2_SPTR>(in.data());
+        const int rc = pcre2_match(code, subject, in.size(), from, 0, match.get(), context.get());
+        CHECK(rc > 0 || rc == PCRE2_ERROR_NOMATCH || !steps->trusted, "PCRE2 error %d at byte %zu of %zu", rc, from,
+              in.size());
+        const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
+        if (rc <= 0 || range[0] < from || range[1] < range[0]) return false;
+        first = range[0], last = range[1];
+        return true;
+    }
+    std::vector<Range> ranges(const pcre2_code* code, View in, bool invert) {
+        std::vector<Range> out;
+        size_t done = 0;
+        for (size_t from = 0, first = 0, last = 0; from <= in.size() && find(code, in, from, first, last);) {
+            if (first > done) out.push_back({done, first, invert});
+            out.push_back({first, last, !invert});
+            done = last;
+            bool whole = false;    // after an empty match, the search goes on behind the next character
+            from = last > first ? last : last + (last < in.size() ? utf8_character(in.substr(last), whole) : 1);
+        }
+        if (done < in.size()) out.push_back({done, in.size(), invert});
+        return out;
+    }
+    void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
+    void advance() {    // streaming: to the next match that is not empty at `at`
+        const pcre2_code* code = steps->all[0].code.get();
+        bool found = find(code, text, at, begin, end), whole = false;
+        if (found && end == at) found = find(code, text, at + utf8_character(text.substr(at), whole), begin, end);
+        if (!found) begin = end = text.size();
+    }
+};
+
+namespace {
+// What Hugging Face's SplitDelimiterBehavior makes of matches and what lies between them.
+void join(std::vector<Range>& all, Cut::Matches how) {
+    std::vector<Range> out;
+    bool previous = false;
+    if (how == Cut::Matches::with_next) std::reverse(all.begin(), all.end());
+    for (const Range& r : all) {
+        const bool joins = how == Cut::Matches::contiguous ? r.match == previous : r.match && !previous;
+        const bool alone = how == Cut::Matches::isolated || how == Cut::Matches::removed;
+        previous = r.match;
+        if (how == Cut::Matches::removed && r.match) continue;
+        if (alone || !joins || out.empty()) {
+            out.push_back(r);
+        } else {
+            out.back().begin = std::min(out.back().begin, r.begin);
+            out.back().end = std::max(out.back().end, r.end);
+        }
+    }
+    if (how == Cut::Matches::with_next) std::reverse(out.begin(), out.end());
+    all = std::move(out);
+}
+}   // namespace
+
+void Splitter::State::cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out) {
+    std::vector<Range> all;
+    if (step.spelled) {
+        std::string spelled;
+        std::vector<size_t> byte = {0};    // by place in spelled
+        for (size_t i = 0; i < piece.size(); i++) {
+            spelled += byte_alphabet().spelling[static_cast<unsigned char>(piece[i])];
+            byte.resize(spelled.size() + 1, i + 1);
+        }
+        all = ranges(step.code.get(), spelled, step.invert);
+        for (Range& r : all) r.begin = byte[r.begin], r.end = byte[r.end];
+    } else {
+        all = ranges(step.code.get(), piece, step.invert);
+    }
+    join(all, step.matches);
+    for (const Range& r : all)
+        if (r.end > r.begin) out.push_back(piece.substr(r.begin, r.end - r.begin));
+}
+
+Splitter::Splitter(const Pretokenizer& pretokenizer) : s(new State{pretokenizer.steps, {}, {}, {}, {}, 0, 0, 0, {}}) {
+    s->match.reset(pcre2_match_data_create(1, nullptr));
+    s->context.reset(pcre2_match_context_create(nullptr));
+    CHECK(s->match && s->context, "out of memory");
+    const uint32_t most = s->steps->trusted ? UINT32_MAX : MOST_STEPS;    // a long run may need many
+    pcre2_set_match_limit(s->context.get(), most);
+    pcre2_set_depth_limit(s->context.get(), most);
+    if (s->steps->trusted) return;
+    s->stack.reset(pcre2_jit_stack_create(32 << 10, STACK, nullptr));
+    CHECK(s->stack, "out of memory");
+    pcre2_jit_stack_assign(s->context.get(), nullptr, s->stack.get());
+}
+Splitter::~Splitter() = default;
+
+void Splitter::start(View text) {
+    s->text = text;
+    s->at = s->begin = s->end = 0;
+    s->pieces.clear();
+    if (s->steps->streams || text.empty()) return;
+    std::vector<View> next;
+    s->pieces.push_back(text);
+    for (const auto& step : s->steps->all) {
+        next.clear();
+        for (View piece : s->pieces) s->cut(step, piece, next);
+        std::swap(s->pieces, next);
+    }
+}
+
+bool Splitter::next(View& piece) {
+    State& m = *s;
+    if (!m.steps->streams) {
+        if (m.at == m.pieces.size()) return false;
+        piece = m.pieces[m.at++];
+        return true;
+    }
+    if (m.at == m.text.size()) return false;
+    if (m.at == m.end) m.advance();
+    const size_t to = m.begin > m.at ? m.begin : m.end;
+    piece = m.text.substr(m.at, to - m.at);
+    m.at = to;
+    return true;
+}
+
+// ---- where a text may be cut in two ---------------------------------------------------------------------------------
+
+size_t space_length(View text) {
+    auto* p = reinterpret_cast<const unsigned char*>(text.data());
+    const size_t n = text.size();
     if (n == 0) return 0;
     if (p[0] < 0x80) return p[0] == ' ' || (p[0] >= 9 && p[0] <= 13);
     if (p[0] == 0xC2 && n >= 2) return p[1] == 0x85 || p[1] == 0xA0 ? 2 : 0;
@@ -36,92 +275,34 @@ size_t space_at(const unsigned char* p, size_t n) {
     bool line = tail == 0x80A8 || tail == 0x80A9, narrow = tail == 0x80AF || tail == 0x819F;
     return (tail >= 0x8080 && tail <= 0x808A) || line || narrow ? 3 : 0;
 }
-bool space_before(const unsigned char* text, size_t at) {
+bool space_before(View text, size_t at) {
     for (size_t n = 1; n <= 3 && n <= at; n++)
-        if (space_at(text + at - n, n) == n) return true;
+        if (space_length(text.substr(at - n, n)) == n) return true;
     return false;
 }
 
-pcre2_code* compile(const char* pattern) {
-    int error = 0;
-    PCRE2_SIZE offset = 0;
-    pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern), PCRE2_ZERO_TERMINATED,
-                                     PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF, &error, &offset, nullptr);
-    CHECK(code, "pattern at %zu: PCRE2 error %d", size_t(offset), error);
-    pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);    // where it fails, pcre2_match interprets: slower, the same answer
-    return code;
-}
-const pcre2_code* compiled(Pattern pattern) {
-    static const pcre2_code* gpt2 = compile(GPT2);
-    static const pcre2_code* cl100k = compile(CL100K);
-    return pattern == Pattern::gpt2 ? gpt2 : cl100k;
-}
-// PCRE2's own limits would end the match of a long run.
-pcre2_match_context* without_limits() {
-    pcre2_match_context* context = pcre2_match_context_create(nullptr);
-    CHECK(context, "out of memory");
-    pcre2_set_match_limit(context, UINT32_MAX);
-    pcre2_set_depth_limit(context, UINT32_MAX);
-    pcre2_set_heap_limit(context, UINT32_MAX);
-    return context;
-}
-}   // namespace
-
-const char* pattern_text(Pattern pattern) {
-    return pattern == Pattern::gpt2
-        ? R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)"
-        : R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|)"
-          R"(\s+(?!\S)|\s+)";
-}
-
-struct Splitter::State {
-    const pcre2_code* code;
-    pcre2_match_data* match;
-    std::string_view text;
-    size_t at = 0, begin = 0, end = 0;    // pieces are given up to at; the match found beyond is [begin, end)
-};
-Splitter::Splitter(Pattern pattern) : s(new State{compiled(pattern), pcre2_match_data_create(1, nullptr), {}}) {
-    CHECK(s->match, "out of memory");
-}
-Splitter::~Splitter() { pcre2_match_data_free(s->match); }
-
-void Splitter::start(std::string_view text) {
-    s->text = text;
-    s->at = s->begin = s->end = 0;
-}
-
-bool Splitter::next(std::string_view& piece) {
-    State& m = *s;
-    if (m.at == m.text.size()) return false;
-    if (m.at == m.end) {
-        auto* subject = reinterpret_cast<PCRE2_SPTR>(m.text.data());
-        static pcre2_match_context* const limits = without_limits();
-        int rc = pcre2_match(m.code, subject, m.text.size(), m.at, 0, m.match, limits);
-        CHECK(rc > 0 || rc == PCRE2_ERROR_NOMATCH, "PCRE2 error %d at byte %zu of %zu", rc, m.at, m.text.size());
-        const PCRE2_SIZE* range = pcre2_get_ovector_pointer(m.match);
-        m.begin = rc > 0 ? range[0] : m.text.size();
-        m.end = rc > 0 ? range[1] : m.text.size();
-    }
-    size_t to = m.begin > m.at ? m.begin : m.end;
-    piece = m.text.substr(m.at, to - m.at);
-    m.at = to;
-    return true;
-}
-
-// Neither pattern looks behind, so a cut keeps the pieces if one ends there anyway and those before it would be the
+// No known pattern looks behind, so a cut keeps the pieces if one ends there anyway and those before it would be the
 // same if the text ended there. Only runs of spaces look ahead, so:
-//   gpt2    before a space that follows no space: a space can only begin a piece, or be in a run of spaces.
-//   cl100k  before a blank that follows no space, likewise; line ends may belong to the punctuation before them, but
-//           after the last one of a run of spaces, with no blank behind it, a piece ends.
-size_t safe_cut(Pattern pattern, std::string_view text, size_t limit) {
-    auto* p = reinterpret_cast<const unsigned char*>(text.data());
-    size_t n = text.size();
-    if (n == 0) return 0;
+//   all     before a blank that follows no space: it can only begin a piece, or be in a run of spaces.
+//   deepseek_llm, deepseek_coder, bloom   only after a letter: what no step matches goes on over the space.
+//   gpt2    before a line end, too. In the others it may belong to the punctuation before it.
+//   cl100k and its kin   after the last line end of a run of spaces with no blank behind it a piece ends, but for
+//           o200k's line ends that go on with a slash.
+size_t safe_cut(Pattern pattern, View text, size_t limit) {
+    if (text.empty() || pattern == Pattern::other || pattern == Pattern::none || pattern == Pattern::lines) return 0;
+    const bool gpt2 = pattern == Pattern::gpt2 || pattern == Pattern::smollm;
+    const bool lines = pattern == Pattern::cl100k || pattern == Pattern::qwen2 || pattern == Pattern::o200k;
+    const bool gaps =
+        pattern == Pattern::deepseek_llm || pattern == Pattern::deepseek_coder || pattern == Pattern::bloom;
+    const size_t n = text.size();
     for (size_t at = limit < n ? limit : n - 1; at > 0; at--) {
-        bool line_end = p[at] == '\n' || p[at] == '\r', blank = p[at] == ' ' || p[at] == '\t';
-        if ((blank || (line_end && pattern == Pattern::gpt2)) && !space_before(p, at)) return at;
-        bool known = p[at] < 0x80 || n - at >= 3;    // whether it is a space
-        if (pattern == Pattern::cl100k && p[at - 1] == '\n' && known && !space_at(p + at, n - at)) return at;
+        const int before = text[at - 1] | 0x20;
+        if (gaps && !(before >= 'a' && before <= 'z')) continue;
+        const char c = text[at];
+        bool line_end = c == '\n' || c == '\r', blank = c == ' ' || (c == '\t' && (gpt2 || lines));
+        if ((blank || (line_end && gpt2)) && !space_before(text, at)) return at;
+        bool known = static_cast<unsigned char>(c) < 0x80 || n - at >= 3;    // whether it is a space
+        if (lines && text[at - 1] == '\n' && known && c != '/' && !space_length(text.substr(at))) return at;
     }
     return 0;
 }

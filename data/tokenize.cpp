@@ -94,7 +94,8 @@ struct TrainOptions {
 Status train_tokenizer(const TrainOptions& o) {
     BpeTraining training;
     training.vocab = o.vocab;
-    training.pattern = o.pattern == "gpt2" ? Pattern::gpt2 : Pattern::cl100k;
+    for (const PatternRow& row : pattern_rows())
+        if (o.pattern == row.name) training.pattern = row.pattern;
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Corpus corpus = TRY(Corpus::open({o.files, o.field, 0, cut}));
@@ -143,7 +144,7 @@ Command train_tokenizer_command() {
              {.name = "--vocab", .to = &o->vocab, .help = "tokens: 256 bytes, merges, <|endoftext|>",
               .min = 258, .max = 1 << 20},
              {.name = "--pattern", .to = &o->pattern, .help = "how text is cut into words before merging",
-              .choices = {"gpt2", "cl100k"}},
+              .choices = {"gpt2", "cl100k", "qwen2", "o200k", "smollm"}},
              {.name = "--field", .to = &o->field, .help = FIELD_HELP},
              {.name = "--skip-bad-lines", .to = &o->skip_bad_lines, .help = SKIP_HELP},
              {.name = "--overwrite", .to = &o->overwrite, .help = "replace the file of that name"}},
@@ -162,13 +163,15 @@ struct TokenizeOptions {
 };
 
 // OUT_train_000.bin and so on, as many as the tokens need. <|endoftext|> comes before each document and at the end.
+// Where the tokenizer has BOS, that comes before a document, and EOS after it.
 class Shards {
   public:
     Shards(std::string stem, const Tokenizer& tokenizer, int64_t limit)
         : stem(std::move(stem)), tokenizer(tokenizer), limit(limit) {}
     Status begin_document() {
-        documents++;
-        return append({tokenizer.end_of_text()}, true);
+        const std::vector<int>& bos = tokenizer.vocabulary().before;
+        if (documents++ && !bos.empty()) TRY(end_document());
+        return append(bos.empty() ? std::vector<int>{tokenizer.end_of_text()} : bos, true);
     }
     Status append(const std::vector<int>& ids, bool begins = false) {
         for (size_t at = 0; at < ids.size();) {
@@ -189,7 +192,7 @@ class Shards {
         return {};
     }
     Status finish() {
-        if (documents) TRY(append({tokenizer.end_of_text()}));
+        if (documents) TRY(end_document());
         return commit();
     }
     std::vector<std::string> files;
@@ -202,6 +205,9 @@ class Shards {
     ShardWriter writer;
     bool open = false;
 
+    Status end_document() {
+        return tokenizer.end_of_text() < 0 ? Status{} : append({tokenizer.end_of_text()});
+    }
     Status commit() {
         if (!open) return {};
         open = false;
@@ -257,7 +263,7 @@ void encode_batch(const Tokenizer& tokenizer, const Corpus& corpus, std::vector<
     for (size_t i = 0; i < batch.size(); i++) {
         status[i] = corpus.json_text(batch[i]);
         if (!status[i].ok()) continue;
-        ids[i] = tokenizer.encode(batch[i].text);
+        ids[i] = tokenizer.encode(batch[i].text, false, !batch[i].begins_document);
     }
 }
 
@@ -271,9 +277,9 @@ std::string too_short(int64_t documents, int64_t bytes, double fraction) {
 
 Status tokenize(const TokenizeOptions& o) {
     const Tokenizer tokenizer = TRY(Tokenizer::load(o.tokenizer));
-    if (tokenizer.end_of_text() < 0)
-        return fail(Exit::input, "%s: expected a token <|endoftext|>, which parts documents; train one with flatgpt "
-                    "train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
+    if (tokenizer.end_of_text() < 0 && tokenizer.vocabulary().before.empty())
+        return fail(Exit::input, "%s: expected a token <|endoftext|>, EOS or BOS, which parts documents; train "
+                    "one with flatgpt train-tokenizer, or add it to added_tokens", o.tokenizer.c_str());
     const std::string prefix = shard_prefix(o.out);
     std::vector<std::string> old = existing_shards(prefix);
     if (!old.empty() && !o.overwrite)
@@ -333,7 +339,8 @@ Command tokenize_command() {
               "also .gz and .zst of these; -: stdin", .required = true},
              {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
               "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
-             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json"},
+             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, a tokenizer.json or tokenizer.model, or a "
+              "directory with one"},
              {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole documents "
               "of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text is then "
               "unpacked twice)", .min = 0, .max = 0.5},

@@ -1,133 +1,160 @@
-// tokenizer_json.cpp - Hugging Face's tokenizer.json, read and written.
+// tokenizer_json.cpp - reads Hugging Face's tokenizer.json.
 //
-// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet; merges as "a b" or ["a", "b"]; pre-tokenizer
-// ByteLevel, or Sequence[Split, ByteLevel], with the gpt2 or the cl100k pattern; added tokens. Whatever else would
-// change the ids is an error that names it. Post-processors (they add tokens around a text) are not used.
+// What we read: model BPE over bytes, spelled in GPT-2's byte alphabet, or over characters with byte fallback; merges
+// as "a b" or ["a", "b"]; the normalizers, pre-tokenizers and decoders that such models have; added tokens; the tokens
+// that a post-processor puts around a text. Whatever else would change the ids is an error that names it.
 #include <algorithm>
 #include <unordered_map>
 
-#include "bpe.h"
 #include "base/console.h"
 #include "base/file.h"
+#include "bpe.h"
 #include "files/json.h"
+#include "json_reader.h"
 
 using nlohmann::json;
 
 namespace {
 constexpr int MAX_IDS = 1 << 20;
-constexpr int64_t MAX_FILE = 256 << 20;
+const char* const PUNCTUATION = R"([\p{P}$+<=>^`|~])";    // Unicode's and ASCII's
 
-// ---- the byte alphabet ----------------------------------------------------------------------------------------------
-
-// Visible bytes stand for themselves, the other 68 for U+0100 and up, in GPT-2's byte order.
-struct Alphabet {
-    std::string spelling[256];    // by byte: UTF-8
-    int byte_of[512];             // by code point; -1: stands for no byte
-    Alphabet() {
-        std::fill(std::begin(byte_of), std::end(byte_of), -1);
-        auto order = gpt2_byte_order();
-        for (int i = 0; i < 256; i++) {
-            int c = i < 188 ? order[size_t(i)] : 256 + i - 188;
-            byte_of[c] = order[size_t(i)];
-            append_utf8(spelling[order[size_t(i)]], uint32_t(c));
-        }
+std::string quoted(const std::string& text) {    // as a regular expression that matches it
+    std::string s;
+    for (char c : text) {
+        if (c > 0 && !isalnum(static_cast<unsigned char>(c)) && c > ' ') s += '\\';
+        s += c;
     }
-    std::string spell(std::string_view bytes) const {
-        std::string s;
-        for (char c : bytes) s += spelling[static_cast<unsigned char>(c)];
-        return s;
-    }
-    bool bytes(const std::string& spelled, std::string& out) const {
-        out.clear();
-        for (size_t i = 0; i < spelled.size(); i++) {
-            auto at = [&](size_t k) { return k < spelled.size() ? static_cast<unsigned char>(spelled[k]) : 0; };
-            int c = at(i);
-            if (c >= 0x80) {    // two bytes, U+0080 to U+01FF
-                if (c < 0xC2 || c > 0xC7 || (at(++i) & 0xC0) != 0x80) return false;
-                c = (c & 0x1F) << 6 | (at(i) & 0x3F);
-            }
-            if (byte_of[c] < 0) return false;
-            out += char(byte_of[c]);
-        }
-        return true;
-    }
-};
-const Alphabet& alphabet() {
-    static const Alphabet a;
-    return a;
-}
-
-std::string shown(const json& value) {    // for messages
-    std::string s = value.dump(-1, ' ', true, json::error_handler_t::replace);
-    return s.size() > 60 ? s.substr(0, 57) + "..." : s;
+    return s;
 }
 
 // A reader of one tokenizer.json. Its steps return the first thing that is wrong.
-struct Reader {
-    const std::string& name;
+struct Reader : JsonReader {
     const json& root;
     Vocabulary v;
+    std::vector<Cut> cuts;
+    bool byte_level = false;
     std::unordered_map<std::string, int> id_of;    // by the spelling in the file
-    static inline const json none = nullptr;
+    Reader(const std::string& name, const json& root) : JsonReader{name}, root(root) {}
 
-    Status wrong(const std::string& where, const char* expected, const json& found) const {
-        return fail(Exit::input, "%s: %s: expected %s, found %s", name.c_str(), where.c_str(), expected,
-                    shown(found).c_str());
-    }
-    static const json& at(const json& object, const char* key) {    // null where absent
-        auto it = object.is_object() ? object.find(key) : object.end();
-        return object.is_object() && it != object.end() ? *it : none;
-    }
-    static bool flag(const json& object, const char* key, bool otherwise) {
-        const json& value = at(object, key);
-        return value.is_boolean() ? value.get<bool>() : otherwise;
-    }
-    static std::string text(const json& object, const char* key) {
-        const json& value = at(object, key);
-        return value.is_string() ? value.get<std::string>() : std::string();
-    }
-
-    Status model() const {
+    Status model() {
         const json& m = at(root, "model");
         if (text(m, "type") != "BPE") return wrong("model.type", "\"BPE\"", at(m, "type"));
-        if (!at(root, "normalizer").is_null()) return wrong("normalizer", "null", at(root, "normalizer"));
         for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
             if (const json& affix = at(m, key); !affix.is_null() && affix != "")
                 return wrong(std::string("model.") + key, "null", affix);
         if (const json& d = at(m, "dropout"); !d.is_null() && d != 0) return wrong("model.dropout", "null", d);
+        v.byte_fallback = flag(m, "byte_fallback", false);
+        v.fuse_unknown = flag(m, "fuse_unk", false);
+        v.ignore_merges = flag(m, "ignore_merges", false);
         return {};
     }
 
-    Status byte_level(const json& p, const std::string& where, bool use_regex) const {
-        if (text(p, "type") != "ByteLevel") return wrong(where + ".type", "\"ByteLevel\"", at(p, "type"));
-        if (flag(p, "add_prefix_space", true))
-            return wrong(where + ".add_prefix_space", "false", at(p, "add_prefix_space"));
-        if (flag(p, "use_regex", true) != use_regex)
-            return wrong(where + ".use_regex", use_regex ? "true" : "false", at(p, "use_regex"));
+    // The steps of a Sequence, or the one step; none for null.
+    template <class Step> Status each(const json& what, const std::string& where, const char* list, Step step) const {
+        if (what.is_null()) return {};
+        if (text(what, "type") != "Sequence") return step(what, where);
+        const json& steps = at(what, list);
+        if (!steps.is_array()) return wrong(where + "." + list, "an array", steps);
+        for (size_t i = 0; i < steps.size(); i++)
+            TRY(each(steps[i], where + "." + list + "[" + std::to_string(i) + "]", list, step));
         return {};
     }
+    Status normalizer() {
+        return each(at(root, "normalizer"), "normalizer", "normalizers", [&](const json& n, const std::string& where) {
+            using Kind = Normalization::Kind;
+            const std::string type = text(n, "type"), forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
+            const auto form = std::find(std::begin(forms), std::end(forms), type) - forms;
+            if (form < 4) {
+                v.normalization.push_back({Kind(form), "", ""});
+            } else if (type == "Prepend") {
+                v.normalization.push_back({Kind::prepend, "", text(n, "prepend")});
+            } else if (type == "Replace" && !text(at(n, "pattern"), "String").empty()) {
+                v.normalization.push_back({Kind::replace, text(at(n, "pattern"), "String"), text(n, "content")});
+            } else {
+                return wrong(where, "NFC, NFD, NFKC, NFKD, Prepend or Replace of a string", n);
+            }
+            return Status{};
+        });
+    }
+
+    bool no_spaces_left() const {
+        return std::any_of(v.normalization.begin(), v.normalization.end(),
+                           [](const Normalization& n) { return n.from == " " && n.to == SPACE_MARK; });
+    }
     Status split(const json& p, const std::string& where) {
-        if (text(p, "type") != "Split") return wrong(where + ".type", "\"Split\"", at(p, "type"));
-        std::string regex = text(at(p, "pattern"), "Regex");
-        // the second cl100k is the same language with possessive repetitions, as newer files have it
-        if (regex == pattern_text(Pattern::gpt2)) v.pattern = Pattern::gpt2;
-        else if (regex == pattern_text(Pattern::cl100k) ||
-                 regex == R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]++[\r\n]*|)"
-                          R"(\s*[\r\n]|\s+(?!\S)|\s+)")
-            v.pattern = Pattern::cl100k;
-        else return wrong(where + ".pattern", "the gpt2 or the cl100k pattern", at(p, "pattern"));
-        if (text(p, "behavior") != "Isolated") return wrong(where + ".behavior", "\"Isolated\"", at(p, "behavior"));
-        if (flag(p, "invert", false)) return wrong(where + ".invert", "false", at(p, "invert"));
+        const std::string type = text(p, "type");
+        Cut cut;
+        std::string behavior = text(p, "behavior");
+        if (type == "Digits") {
+            cut.regex = flag(p, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)";
+            behavior = "Isolated";
+        } else if (type == "Punctuation") {
+            cut.regex = PUNCTUATION;
+            if (behavior == "Contiguous") cut.regex += '+';
+            if (behavior == "Contiguous" || behavior.empty()) behavior = "Isolated";
+        } else {
+            const std::string literal = text(at(p, "pattern"), "String");
+            if (literal == " " && no_spaces_left()) return {};    // Gemma's, which never matches
+            cut.regex = literal.empty() ? text(at(p, "pattern"), "Regex") : quoted(literal);
+            if (cut.regex.empty()) return wrong(where + ".pattern", "a Regex or a String", at(p, "pattern"));
+            cut.invert = flag(p, "invert", false);
+        }
+        const char* const names[] = {"Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext"};
+        const auto how = std::find(std::begin(names), std::end(names), behavior) - names;
+        if (how == std::ssize(names))
+            return wrong(where + ".behavior", "Isolated, Removed, Contiguous, MergedWithPrevious or MergedWithNext",
+                         at(p, "behavior"));
+        cut.matches = Cut::Matches(how);
+        cut.spelled = byte_level;
+        cuts.push_back(cut);
+        return {};
+    }
+    Status metaspace(const json& p, const std::string& where) {
+        if (const json& mark = at(p, "replacement"); mark != SPACE_MARK)
+            return wrong(where + ".replacement", "U+2581", mark);
+        std::string scheme = text(p, "prepend_scheme");
+        if (scheme.empty()) scheme = flag(p, "add_prefix_space", true) ? "always" : "never";
+        v.spaces = scheme == "always"  ? Spaces::marked_always
+                   : scheme == "first" ? Spaces::marked_first
+                                       : Spaces::marked;
+        if (flag(p, "split", true)) cuts.push_back({SPACE_MARK, Cut::Matches::with_next});
         return {};
     }
     Status pre_tokenizer() {
-        const json& p = at(root, "pre_tokenizer");
-        if (text(p, "type") != "Sequence") return byte_level(p, "pre_tokenizer", true);
-        const json& steps = at(p, "pretokenizers");
-        if (!steps.is_array() || steps.size() != 2)
-            return wrong("pre_tokenizer.pretokenizers", "[Split, ByteLevel]", steps);
-        TRY(split(steps[0], "pre_tokenizer.pretokenizers[0]"));
-        return byte_level(steps[1], "pre_tokenizer.pretokenizers[1]", false);
+        const json& all = at(root, "pre_tokenizer");
+        TRY(each(all, "pre_tokenizer", "pretokenizers", [&](const json& p, const std::string& where) {
+            const std::string type = text(p, "type");
+            const bool first = cuts.empty() && v.spaces == Spaces::kept && !byte_level;
+            if (type == "Split" || type == "Digits" || type == "Punctuation") return split(p, where);
+            if (type == "Metaspace" && first) return metaspace(p, where);
+            if (type != "ByteLevel" || byte_level)
+                return wrong(where, "Split, Digits, Punctuation, one ByteLevel, or Metaspace before them", p);
+            if (flag(p, "add_prefix_space", true)) {
+                if (!first) return wrong(where + ".add_prefix_space", "false after another step", true);
+                v.spaces = Spaces::prefixed;
+            }
+            if (flag(p, "use_regex", true)) cuts.push_back({GPT2_REGEX});
+            byte_level = true;
+            return Status{};
+        }));
+        Result<Pretokenizer> compiled = Pretokenizer::compile(cuts);
+        if (!compiled.ok())
+            return fail(Exit::input, "%s: pre_tokenizer: %s", name.c_str(), compiled.status.message.c_str());
+        v.pattern = known_pattern(cuts);
+        if (v.pattern == Pattern::other) v.cuts = cuts;
+        v.symbols = byte_level ? Symbols::bytes : Symbols::characters;
+        return {};
+    }
+    Status decoder() {
+        return each(at(root, "decoder"), "decoder", "decoders", [&](const json& d, const std::string& where) {
+            const std::string type = text(d, "type");
+            if (type == "Strip") v.strip_space |= text(d, "content") == " " && at(d, "start") != 0;
+            else if (type == "Metaspace")
+                v.strip_space = text(d, "prepend_scheme") != "never" && flag(d, "add_prefix_space", true);
+            else if (type != "ByteLevel" && type != "Replace" && type != "ByteFallback" && type != "Fuse")
+                return wrong(where, "ByteLevel, Metaspace, Replace, ByteFallback, Fuse or Strip", d);
+            return Status{};
+        });
     }
 
     // where(): for messages, which 100,000 of these calls do without
@@ -162,8 +189,6 @@ struct Reader {
         for (size_t i = 0; i < list.size(); i++) {
             std::string where = "added_tokens[" + std::to_string(i) + "]", content = text(list[i], "content");
             if (content.empty()) return wrong(where + ".content", "a string that is not empty", at(list[i], "content"));
-            for (const char* key : {"single_word", "lstrip", "rstrip"})
-                if (flag(list[i], key, false)) return wrong(where + "." + key, "false", at(list[i], key));
             int id = 0;
             TRY(new_id(at(list[i], "id"), [&] { return where + ".id"; }, id));
             taken.resize(v.tokens.size());
@@ -174,27 +199,26 @@ struct Reader {
             if (seen[size_t(id)]++) return wrong(where, "a token that is not in the list yet", content);
             taken[size_t(id)] = 1;
             id_of[content] = id;
-            v.added.push_back({id, flag(list[i], "special", false)});
+            v.added.push_back(added_token(id, list[i], true));
             v.tokens[size_t(id)] = content;
         }
         return {};
     }
-    Status token_bytes() {
-        bool byte[256] = {};
+    Status token_texts() {
+        size_t bytes = 0;
         for (auto& [key, id] : id_of) {
             std::string& token = v.tokens[size_t(id)];
-            if (token.empty() && !alphabet().bytes(key, token))
-                return wrong("model.vocab", "tokens in GPT-2's byte alphabet", key);
-            if (token.size() == 1) byte[static_cast<unsigned char>(token[0])] = true;
+            if (!token.empty()) continue;
+            if (!byte_level) token = key;
+            else if (!byte_alphabet().bytes(key, token)) token.clear();    // no text becomes it (Command R has some)
+            bytes += token.size() == 1;
         }
-        for (const AddedToken& a : v.added) {
-            const std::string& token = v.tokens[size_t(a.id)];
-            if (token.size() == 1) byte[static_cast<unsigned char>(token[0])] = false;
-        }
-        for (int b = 0; b < 256; b++)
-            if (!byte[b])
-                return fail(Exit::input, "%s: model.vocab: expected a token for each byte, found none for byte 0x%02X",
-                            name.c_str(), unsigned(b));
+        if (byte_level && !bytes) return wrong("model.vocab", "tokens for single bytes", "none");
+        const json& unknown = at(at(root, "model"), "unk_token");
+        if (!unknown.is_string()) return {};
+        auto it = id_of.find(unknown.get<std::string>());
+        if (it == id_of.end()) return wrong("model.unk_token", "a token", unknown);
+        v.unknown = it->second;
         return {};
     }
     Status merges() {
@@ -223,75 +247,64 @@ struct Reader {
         }
         return {};
     }
+
+    // [BOS, A, EOS] of TemplateProcessing; RobertaProcessing and BertProcessing name theirs.
+    Status surround(const json& p, const std::string& where) {
+        const std::string type = text(p, "type");
+        if (type == "ByteLevel") return {};
+        std::vector<int>* to = &v.before;
+        auto add = [&](const json& id) {
+            if (!id.is_number_integer() || id < 0 || id >= v.tokens.size() || to->size() > 15)
+                return wrong(where, "ids of tokens", id);
+            to->push_back(id.get<int>());
+            return Status{};
+        };
+        if (type == "RobertaProcessing" || type == "BertProcessing") {
+            for (const char* key : {"cls", "sep"}) {
+                const json& pair = at(p, key);
+                TRY(add(pair.is_array() && pair.size() == 2 ? pair[1] : pair));
+                to = &v.after;
+            }
+            return {};
+        }
+        if (type != "TemplateProcessing") return wrong(where + ".type", "TemplateProcessing", at(p, "type"));
+        for (const json& piece : at(p, "single")) {
+            const std::string token = text(at(piece, "SpecialToken"), "id");
+            for (const json& id : at(at(at(p, "special_tokens"), token.c_str()), "ids")) TRY(add(id));
+            if (!at(piece, "Sequence").is_null()) to = &v.after;
+        }
+        return {};
+    }
+    Status post_processor() {
+        return each(at(root, "post_processor"), "post_processor", "processors",
+                    [&](const json& p, const std::string& where) { return surround(p, where); });
+    }
+
     Status read() {
         TRY(model());
+        TRY(normalizer());
         TRY(pre_tokenizer());
+        TRY(decoder());
         TRY(vocabulary());
         TRY(added_tokens());
-        TRY(token_bytes());
+        TRY(token_texts());
         TRY(merges());
-        v.ignore_merges = flag(at(root, "model"), "ignore_merges", false);
+        TRY(post_processor());
+        if (v.before.size() == 1) v.bos = v.before[0];
+        if (v.after.size() == 1) v.eos = v.after[0];
         return {};
     }
 };
 }   // namespace
 
+Result<Vocabulary> tokenizer_json_parse(std::string_view text, const std::string& name) {
+    // The document takes more memory than the tokenizer: it is gone before the tables are made.
+    const json document = TRY(json_parse(text, name, 64));
+    Reader reader(name, document);
+    TRY(reader.read());
+    return std::move(reader.v);
+}
+
 Result<Tokenizer> Tokenizer::parse(std::string_view text, const std::string& name) {
-    Vocabulary v;
-    {    // The document takes more memory than the tokenizer: it is gone before the tables are made.
-        const json document = TRY(json_parse(text, name, 64));
-        Reader reader{name, document, {}, {}};
-        TRY(reader.read());
-        v = std::move(reader.v);
-    }
-    return Tokenizer(std::move(v));
-}
-
-Result<Tokenizer> Tokenizer::load(const std::string& path) {
-    if (path == "gpt2") return gpt2();
-    const std::string text = TRY(read_file(path, MAX_FILE));
-    return parse(text, path);
-}
-
-std::string Tokenizer::to_json() const {
-    const Vocabulary& v = vocabulary();
-    std::vector<std::string> spelled(v.tokens.size());
-    for (size_t id = 0; id < v.tokens.size(); id++) spelled[id] = alphabet().spell(v.tokens[id]);
-    for (const AddedToken& a : v.added) spelled[size_t(a.id)] = v.tokens[size_t(a.id)];
-
-    std::string s = R"({
-  "version": "1.0",
-  "truncation": null,
-  "padding": null,
-  "added_tokens": [)";
-    auto item = [&s](const std::string& text) {
-        s += s.back() == '[' || s.back() == '{' ? "\n      " : ",\n      ";
-        s += text;
-    };
-    for (const AddedToken& a : v.added)
-        item("{\"id\": " + std::to_string(a.id) + ", \"content\": " + json_string(spelled[size_t(a.id)]) +
-             R"(, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": )" +
-             (a.special ? "true}" : "false}"));
-    std::string bytes = R"({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": )";
-    s += "\n  ],\n  \"normalizer\": null,\n  \"pre_tokenizer\": ";
-    if (v.pattern == Pattern::gpt2) s += bytes + "true}";
-    else s += R"({"type": "Sequence", "pretokenizers": [
-    {"type": "Split", "pattern": {"Regex": )" + json_string(pattern_text(v.pattern)) +
-              R"(}, "behavior": "Isolated", "invert": false},
-    )" + bytes + "false}\n  ]}";
-    s += ",\n  \"post_processor\": null,\n  \"decoder\": " + bytes + R"(true},
-  "model": {
-    "type": "BPE",
-    "dropout": null,
-    "unk_token": null,
-    "continuing_subword_prefix": null,
-    "end_of_word_suffix": null,
-    "fuse_unk": false,
-    "byte_fallback": false,
-    "ignore_merges": )" + (v.ignore_merges ? "true" : "false") + ",\n    \"vocab\": {";
-    for (size_t id = 0; id < spelled.size(); id++)
-        if (!spelled[id].empty()) item(json_string(spelled[id]) + ": " + std::to_string(id));
-    s += "\n    },\n    \"merges\": [";
-    for (const Merge& m : v.merges) item(json_string(spelled[size_t(m.left)] + " " + spelled[size_t(m.right)]));
-    return s + "\n    ]\n  }\n}\n";
+    return Tokenizer(TRY(tokenizer_json_parse(text, name)));
 }

@@ -18,6 +18,7 @@ need CLI/CLI.hpp libcli11-dev
 need doctest/doctest.h doctest-dev
 need nlohmann/json.hpp nlohmann-json3-dev
 need pcre2.h libpcre2-dev
+need utf8proc.h libutf8proc-dev
 need zlib.h zlib1g-dev
 need zstd.h libzstd-dev
 for p in "$@"; do dpkg -s "$p" >/dev/null 2>&1 || want="$want $p"; done

@@ -162,6 +162,10 @@ Result<ChatFiles> read_chat_files(const std::string& dir, const std::string& nam
     const std::string own = named.empty() ? dir + "/chat_template.jinja" : named;
     if (named == "chatml") c.chat_template = CHATML, c.name = "chatml";
     else if (!named.empty() || exists(own)) c.chat_template = TRY(read_file(own, MOST_BYTES)), c.name = own;
+    const Vocabulary& v = tokenizer.vocabulary();    // a GGUF has its own
+    if (c.chat_template.empty()) c.chat_template = v.chat_template, c.name = dir + ": tokenizer.chat_template";
+    if (c.bos.empty() && v.bos >= 0) c.bos = v.tokens[size_t(v.bos)];
+    if (c.eos.empty() && v.eos >= 0) c.eos = v.tokens[size_t(v.eos)];
     if (c.chat_template.empty())
         return fail(Exit::usage,
                     "%s has no chat template (chat_template in tokenizer_config.json, or chat_template.jinja): it was "

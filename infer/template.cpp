@@ -417,8 +417,8 @@ bool Run::test(const std::string& name, const Value& self, Arguments args) {
 
 namespace {
 Status failed(const jinja::Error& e) {
-    const std::string line = e.line ? " line " + std::to_string(e.line) : "";
-    return fail(Exit::input, "chat template:%s: %s", line.c_str(), e.message.c_str());
+    const std::string line = e.line ? "line " + std::to_string(e.line) + ": " : "";
+    return fail(Exit::input, "chat template: %s%s", line.c_str(), e.message.c_str());
 }
 }   // namespace
 

@@ -77,7 +77,7 @@ Value sum(Call& c) {    // attribute start
 // select, reject, selectattr, rejectattr: [attribute,] [test, its arguments]
 template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     if (ATTRIBUTE && c.args.empty()) raise("expected the name of an attribute");
-    const Value items = iterated(c.self, c.meter());
+    const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});    // none is fine, too
     const size_t first = ATTRIBUTE ? 1 : 0;
     Items some;
     for (auto& item : items.items()) {
@@ -91,7 +91,7 @@ template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     return generated(std::move(some));
 }
 Value map(Call& c) {    // attribute=, default=; or a filter and its arguments
-    const Value items = iterated(c.self, c.meter());
+    const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});
     const Value attribute = c.named_or("attribute", {}), otherwise = c.named_or("default", {});
     if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter's name");
     Items all;

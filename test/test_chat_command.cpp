@@ -156,6 +156,10 @@ TEST_CASE("chat: in a pipe, answers go to standard output and all else to standa
     write_file(dir + "/generation_config.json", R"({"temperature": "hot"})");
     CHECK(said("u\n").exit_code == 3);
     std::filesystem::remove(dir + "/generation_config.json");
+    write_file(dir + "/chat_template.jinja", "\n{% if %}");
+    const ProcessResult broken = said("u\n");
+    CHECK(broken.exit_code == 3);
+    CHECK_MESSAGE(contains(broken.err, "chat_template.jinja: chat template: line 2"), broken.err);
     std::filesystem::remove(dir + "/chat_template.jinja");
     CHECK(said("u\n").exit_code == 2);
     CHECK(said("u\n", {"--template", "chatml"}).out == "hello\n");

@@ -17,7 +17,9 @@
 #include "base/toml.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "data/bpe.h"
 #include "data/loader.h"
+#include "data/sentencepiece.h"
 #include "files/text_file.h"
 
 namespace {
@@ -92,8 +94,12 @@ Status tokenizer_info(const std::string& path, Rows& rows) {
     const Tokenizer t = TRY(Tokenizer::load(path));
     int special = 0;
     for (int id = 0; id < t.vocab_size(); id++) special += t.is_special(id);
+    const Vocabulary& v = t.vocabulary();
+    const bool bytes = v.symbols == Symbols::bytes;
+    const char* pieces = v.pattern == Pattern::other ? "its own" : pattern_row(v.pattern).name;
     rows = {kind("tokenizer"), {"vocabulary", t.vocab_size()}, {"special_tokens", special},
-            {"end_of_text", t.end_of_text()}, {"fingerprint", hex(t.fingerprint())}};
+            {"symbols", bytes ? "bytes" : "characters"}, {"pieces", pieces}, {"end_of_text", t.end_of_text()},
+            {"before_a_text", v.before}, {"fingerprint", hex(t.fingerprint())}};
     return {};
 }
 
@@ -204,7 +210,8 @@ Status unknown_file(const std::string& path, std::string_view head) {
         hint = what.size();
     }
     return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
-                "config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, folders of runs",
+                "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, "
+                "folders of runs",
                 path.c_str(), what.substr(0, hint).c_str());
 }
 
@@ -221,6 +228,7 @@ Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
         return metrics ? metrics_info(path, rows) : unknown_file(path, head);
     }
     if (head.starts_with('{') || path.ends_with(".json")) return json_info(path, rows);
+    if (path.ends_with(".model") || sentencepiece_begins(head)) return tokenizer_info(path, rows);
     if (path.ends_with(".toml")) return toml_info(TRY(read_file(path, 16 << 20)), path, rows);
     return path.ends_with(".bin") || shard_begins(head) ? shard_info(path, o, rows) : unknown_file(path, head);
 }

@@ -1,0 +1,94 @@
+// added.cpp - see added.h. The rules are those of Hugging Face's tokenizers (AddedVocabulary).
+#include "added.h"
+
+#include <algorithm>
+
+#include "normalize.h"
+
+namespace {
+unsigned pair_of(std::string_view text) {
+    return unsigned(static_cast<unsigned char>(text[0])) << 8 | static_cast<unsigned char>(text[1]);
+}
+// Whether text begins with a letter, digit or underscore.
+bool word_begins(std::string_view text) {
+    static const Pretokenizer words = [] {
+        Result<Pretokenizer> p = Pretokenizer::compile({{R"([\p{L}\p{N}\p{M}\p{Pc}])", Cut::Matches::removed}});
+        CHECK(p.ok(), "%s", p.status.message.c_str());
+        return p.value;
+    }();
+    if (text.empty()) return false;
+    Splitter s(words);
+    s.start(text.substr(0, 4));
+    std::string_view first;
+    return !s.next(first) || first.data() != text.data();
+}
+bool word_ends(std::string_view text) {
+    size_t n = 1;
+    while (n < 4 && n < text.size() && (text[text.size() - n] & 0xC0) == 0x80) n++;
+    return !text.empty() && word_begins(text.substr(text.size() - n));
+}
+}   // namespace
+
+AddedTokens::AddedTokens(const Vocabulary& v, bool in_normalized) {
+    for (const AddedToken& t : v.added) {
+        const std::string& name = v.tokens[size_t(t.id)];
+        if (t.normalized == in_normalized)
+            tokens.push_back({in_normalized ? normalized(name, v.normalization, false) : name, t});
+    }
+    for (const auto& [name, token] : tokens) {
+        if (name.empty() || !names.emplace(name, &token).second) continue;
+        if (name.size() == 1) single.set(static_cast<unsigned char>(name[0]));
+        else pairs.set(pair_of(name));
+        lengths.push_back(name.size());
+        always |= !token.special;
+    }
+    std::sort(lengths.begin(), lengths.end(), std::greater<>());
+    lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+}
+
+const AddedToken* AddedTokens::at(std::string_view text, bool special, size_t& length) const {
+    const bool pair = text.size() > 1 && pairs[pair_of(text)];
+    if (!pair && !single[static_cast<unsigned char>(text[0])]) return nullptr;
+    for (size_t n : lengths) {
+        if (n > text.size()) continue;
+        auto it = names.find(text.substr(0, n));
+        if (it == names.end() || (it->second->special && !special)) continue;
+        length = n;
+        return it->second;
+    }
+    return nullptr;
+}
+
+bool AddedTokens::find(std::string_view text, size_t from, bool special, Found& found) const {
+    if (!any(special)) return false;
+    for (size_t i = from, n = 0; i < text.size(); i++) {
+        const AddedToken* t = at(text.substr(i), special, n);
+        if (!t) continue;
+        if (t->single_word && (word_ends(text.substr(0, i)) || word_begins(text.substr(i + n)))) {
+            i += n - 1;
+            continue;
+        }
+        found = {i, i + n, t->id};
+        while (t->lstrip && found.begin > from && space_before(text.substr(0, found.begin), found.begin)) {
+            do found.begin--;
+            while (found.begin > from && (text[found.begin] & 0xC0) == 0x80);
+        }
+        for (size_t s = 1; t->rstrip && (s = space_length(text.substr(found.end))) > 0;) found.end += s;
+        return true;
+    }
+    return false;
+}
+
+bool AddedTokens::may_cut(std::string_view text, size_t at) const {
+    for (const auto& [name, t] : names) {
+        if (t->special) continue;
+        if (text.substr(0, at).ends_with(name)) return false;    // it may take white space; a prefix may follow it
+        for (size_t n = 1; n < name.size() && n <= at; n++) {    // n bytes before the cut, the others behind it
+            const size_t known = std::min(name.size() - n, text.size() - at);
+            if (text.substr(at - n, n) == name.substr(0, n) &&
+                text.substr(at, known) == name.substr(n, known))
+                return false;
+        }
+    }
+    return true;
+}

@@ -1,0 +1,189 @@
+// merge.cpp - see merge.h.
+#include "merge.h"
+
+#include <algorithm>
+#include <queue>
+
+#include "base/console.h"
+
+namespace {
+constexpr size_t SHORT = 48;            // bytes of a piece that is merged in an array
+
+// Open addressing, never more than half full.
+size_t slots_for(size_t entries) {
+    size_t n = 16;
+    while (n < 2 * entries) n *= 2;
+    return n;
+}
+int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+}   // namespace
+
+bool is_byte_token(std::string_view name) {
+    return name.size() == 6 && name.starts_with("<0x") && hex_digit(name[3]) >= 0 && hex_digit(name[4]) >= 0 &&
+           name[5] == '>';
+}
+
+PairTable::PairTable(const std::vector<Merge>& merges) : slots(slots_for(merges.size())), mask(slots.size() - 1) {
+    for (size_t i = 0; i < merges.size(); i++) {    // the last of equal pairs counts, as in Hugging Face
+        Slot& s = slots[place(uint32_t(merges[i].left), uint32_t(merges[i].right))];
+        s = {uint32_t(merges[i].left), uint32_t(merges[i].right), uint32_t(i)};
+    }
+}
+
+TextTable::TextTable(size_t entries) : slots(slots_for(entries)), mask(slots.size() - 1) {}
+void TextTable::add(std::string_view text, int id) {
+    if (text.size() <= PieceKey::LONGEST) {
+        PieceKey k = key_of(text);
+        slots[place(k)] = {k, id};
+    } else {
+        longer.emplace(text, id);
+    }
+}
+PieceMerger::PieceMerger(const Vocabulary& vocabulary)
+    : v(vocabulary), pairs(v.merges), character(v.symbols == Symbols::characters ? v.tokens.size() : 0),
+      whole(v.tokens.size()), beside(v.symbols == Symbols::characters ? 1 << 16 : 0) {
+    const bool bytes = v.symbols == Symbols::bytes;
+    std::vector<char> added(v.tokens.size());
+    for (const AddedToken& a : v.added) added[size_t(a.id)] = 1;
+    byte_id.fill(-1);
+    ascii.fill(-1);
+    for (size_t id = 0; id < v.tokens.size(); id++) {
+        const std::string& token = v.tokens[id];
+        if (token.empty() || (bytes && added[id])) continue;
+        if (bytes) {
+            if (token.size() == 1) byte_id[static_cast<unsigned char>(token[0])] = int(id);
+            continue;
+        }
+        bool complete = false;
+        const bool one = utf8_character(token, complete) == token.size() && complete;
+        if (one && token.size() == 1) ascii[size_t(token[0])] = int(id);
+        if (one) character.add(token, int(id));
+        if (is_byte_token(token)) byte_id[size_t(16 * hex_digit(token[3]) + hex_digit(token[4]))] = int(id);
+    }
+    marks = character.find(SPACE_MARK) >= 0;
+    const bool all_bytes = v.byte_fallback && std::count(byte_id.begin(), byte_id.end(), -1) == 0;
+    words = all_bytes || v.unknown < 0 || !v.fuse_unknown;
+    for (const Merge& m : v.merges) {
+        const std::string& token = v.tokens[size_t(m.id)];
+        CHECK(token == v.tokens[size_t(m.left)] + v.tokens[size_t(m.right)], "token %d", m.id);
+        for (size_t at = 1; !bytes && at < token.size(); at++) {
+            const auto a = static_cast<unsigned char>(token[at - 1]), b = static_cast<unsigned char>(token[at]);
+            if ((b & 0xC0) != 0x80) beside[size_t(a << 8 | b)] = 1;
+            const bool mark = std::string_view(token).substr(at).starts_with(SPACE_MARK);
+            if (mark && !std::string_view(token).substr(0, at).ends_with(SPACE_MARK)) joined.set(a);
+        }
+    }
+    std::vector<int> ids;
+    for (size_t id = 0; id < v.tokens.size(); id++) {
+        if (v.tokens[id].empty() || added[id]) continue;
+        ids.clear();
+        if (!v.ignore_merges) merge(v.tokens[id], ids);
+        if (v.ignore_merges || (ids.size() == 1 && ids[0] == int(id))) whole.add(v.tokens[id], int(id));
+    }
+}
+
+size_t PieceMerger::word(std::string_view text) const {
+    for (size_t at = 1; words && at < text.size(); at++) {
+        const auto a = static_cast<unsigned char>(text[at - 1]), b = static_cast<unsigned char>(text[at]);
+        if ((b & 0xC0) == 0x80) continue;
+        if (!beside[size_t(a << 8 | b)]) return at;
+        const bool mark = b == static_cast<unsigned char>(SPACE_MARK[0]) && text.substr(at).starts_with(SPACE_MARK);
+        if (mark && mark_ends(a) && !text.substr(0, at).ends_with(SPACE_MARK)) return at;
+    }
+    return text.size();
+}
+
+void PieceMerger::symbols(std::string_view piece, std::vector<int>& out) const {
+    bool fused = false;    // the symbol before is unknown and takes this one in
+    auto unknown = [&] {
+        if (v.unknown >= 0 && !(fused && v.fuse_unknown)) out.push_back(v.unknown);
+        fused = true;
+    };
+    if (v.symbols == Symbols::bytes) {
+        for (char c : piece) {
+            const int id = byte_id[static_cast<unsigned char>(c)];
+            id >= 0 ? out.push_back(id), void(fused = false) : unknown();
+        }
+        return;
+    }
+    for (size_t i = 0, n = 1; i < piece.size(); i += n) {
+        bool complete = true;
+        n = piece[i] >= 0 ? 1 : utf8_character(piece.substr(i), complete);
+        const int id = piece[i] >= 0 ? ascii[size_t(piece[i])] : complete ? character.find(piece.substr(i, n)) : -1;
+        bool bytes = v.byte_fallback;
+        for (size_t k = 0; k < n; k++) bytes &= byte_id[static_cast<unsigned char>(piece[i + k])] >= 0;
+        if (id >= 0) out.push_back(id);
+        for (size_t k = 0; id < 0 && bytes && k < n; k++)
+            out.push_back(byte_id[static_cast<unsigned char>(piece[i + k])]);
+        if (id < 0 && !bytes) unknown();
+        else fused = false;
+    }
+}
+
+void PieceMerger::merge(std::string_view piece, std::vector<int>& out) const {
+    if (piece.size() <= SHORT && v.symbols == Symbols::bytes) {
+        int id[SHORT];
+        size_t n = 0;
+        bool known = true;
+        for (char c : piece) known &= (id[n++] = byte_id[static_cast<unsigned char>(c)]) >= 0;
+        if (known) return merge_short(id, n, out);
+    }
+    std::vector<int> id;
+    id.reserve(piece.size());
+    symbols(piece, id);
+    id.size() <= SHORT ? merge_short(id.data(), id.size(), out) : merge_long(id, out);
+}
+
+void PieceMerger::merge_short(int* id, size_t n, std::vector<int>& out) const {
+    uint32_t rank[SHORT];    // rank[i]: of the pair (id[i], id[i+1])
+    for (size_t i = 0; i + 1 < n; i++) rank[i] = pairs.rank(id[i], id[i + 1]);
+    while (n > 1) {
+        size_t best = 0;
+        for (size_t i = 1; i + 1 < n; i++)
+            if (rank[i] < rank[best]) best = i;
+        if (rank[best] == PairTable::NONE) break;
+        id[best] = v.merges[rank[best]].id;
+        n--;
+        for (size_t i = best + 1; i < n; i++) id[i] = id[i + 1];
+        for (size_t i = best; i + 1 < n; i++) rank[i] = rank[i + 1];
+        if (best > 0) rank[best - 1] = pairs.rank(id[best - 1], id[best]);
+        if (best + 1 < n) rank[best] = pairs.rank(id[best], id[best + 1]);
+    }
+    out.insert(out.end(), id, id + n);
+}
+
+// The same order from a heap of (rank, place). An entry whose pair has changed since is passed over.
+void PieceMerger::merge_long(const std::vector<int>& symbols, std::vector<int>& out) const {
+    constexpr uint32_t NONE = PairTable::NONE;
+    CHECK(symbols.size() < NONE, "a piece of %zu symbols", symbols.size());
+    struct Node { int id; uint32_t previous, next, rank; };    // rank: of the pair with the next node
+    auto n = uint32_t(symbols.size());
+    std::vector<Node> node(n);
+    std::vector<uint64_t> entries;
+    entries.reserve(n);
+    for (uint32_t i = 0; i < n; i++) node[i] = {symbols[i], i - 1, i + 1 < n ? i + 1 : NONE, NONE};
+    for (uint32_t i = 0; i + 1 < n; i++) {
+        node[i].rank = pairs.rank(node[i].id, node[i + 1].id);
+        if (node[i].rank != NONE) entries.push_back(uint64_t(node[i].rank) << 32 | i);
+    }
+    std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> heap({}, std::move(entries));
+    auto update = [&](uint32_t i) {
+        Node& a = node[i];
+        a.rank = a.next == NONE ? NONE : pairs.rank(a.id, node[a.next].id);
+        if (a.rank != NONE) heap.push(uint64_t(a.rank) << 32 | i);
+    };
+    while (!heap.empty()) {
+        auto rank = uint32_t(heap.top() >> 32), i = uint32_t(heap.top());
+        heap.pop();
+        Node& a = node[i];
+        if (a.rank != rank) continue;
+        Node& b = node[a.next];
+        a.id = v.merges[rank].id;
+        a.next = b.next;
+        b.rank = NONE;
+        if (a.next != NONE) node[a.next].previous = i;
+        update(i);
+        if (a.previous != NONE) update(a.previous);
+    }
+    for (uint32_t i = 0; i != NONE; i = node[i].next) out.push_back(node[i].id);
+}

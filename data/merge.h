@@ -1,0 +1,119 @@
+// merge.h - byte-pair encoding of one piece: the pair that comes first in the merge order, the leftmost of equal ones,
+// until there is none.
+//
+// Most pieces are tokens as a whole and cost one probe of a hash table. The others are merged: short ones in an array,
+// O(n^2) in registers and one cache line; long ones with a linked list and a heap, O(n log n) for any text.
+#pragma once
+#include <array>
+#include <bitset>
+#include <cstring>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "vocabulary.h"
+
+inline uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ 0x9E3779B97F4A7C15u) * ((b + 0xD6E8FEB86659FD93u) | 1);
+    return a ^ a >> 32;
+}
+
+// A piece of up to 15 bytes with its length: two words, compared and hashed at once.
+struct PieceKey {
+    static constexpr size_t LONGEST = 15;
+    uint64_t low = 0, high = 0;
+    bool operator==(const PieceKey& o) const { return low == o.low && high == o.high; }
+    uint64_t hash() const { return mix(low, high); }
+};
+
+template <class T> uint64_t load_as(const char* p) {
+    T value;
+    memcpy(&value, p, sizeof value);
+    return value;
+}
+inline PieceKey key_of(std::string_view piece) {    // from loads of fixed sizes that overlap: no loop over the bytes
+    PieceKey k;
+    const char* p = piece.data();
+    size_t n = piece.size();
+    if (n > 8) {
+        k = {load_as<uint64_t>(p), load_as<uint64_t>(p + n - 8) >> (128 - 8 * n)};
+    } else if (n >= 4) {
+        k.low = load_as<uint32_t>(p) | load_as<uint32_t>(p + n - 4) << 8 * (n - 4);
+    } else {
+        for (size_t i : {size_t(0), n / 2, n - 1}) k.low |= load_as<uint8_t>(p + i) << 8 * i;
+    }
+    k.high |= uint64_t(n) << 56;
+    return k;
+}
+
+// (left, right) -> place in the merge order.
+class PairTable {
+  public:
+    static constexpr uint32_t NONE = UINT32_MAX;
+    explicit PairTable(const std::vector<Merge>& merges);
+    uint32_t rank(int left, int right) const { return slots[place(uint32_t(left), uint32_t(right))].rank; }
+
+  private:
+    struct Slot { uint32_t left = NONE, right = NONE, rank = NONE; };
+    std::vector<Slot> slots;
+    size_t mask;
+    size_t place(uint32_t left, uint32_t right) const {
+        size_t i = mix(left, right) & mask;
+        while (slots[i].left != NONE && (slots[i].left != left || slots[i].right != right)) i = (i + 1) & mask;
+        return i;
+    }
+};
+
+// Text -> id: those of up to 15 bytes by key, the few longer ones by an ordinary map. The texts stay the caller's.
+class TextTable {
+  public:
+    explicit TextTable(size_t entries);
+    void add(std::string_view text, int id);
+    int find(std::string_view text) const {    // -1: not there
+        if (text.size() <= PieceKey::LONGEST) return slots[place(key_of(text))].id;
+        auto it = longer.find(text);
+        return it == longer.end() ? -1 : it->second;
+    }
+
+  private:
+    struct Slot { PieceKey key; int id = -1; };
+    std::vector<Slot> slots;
+    size_t mask;
+    std::unordered_map<std::string_view, int> longer;
+    size_t place(const PieceKey& k) const {
+        size_t i = k.hash() & mask;
+        while (slots[i].id >= 0 && !(slots[i].key == k)) i = (i + 1) & mask;
+        return i;
+    }
+};
+
+class PieceMerger {
+  public:
+    explicit PieceMerger(const Vocabulary& v);    // which must outlive it
+    void encode(std::string_view piece, std::vector<int>& out) const {
+        const int id = whole.find(piece);
+        id >= 0 ? out.push_back(id) : merge(piece, out);
+    }
+    // The piece as symbols, not merged.
+    void symbols(std::string_view piece, std::vector<int>& out) const;
+    const std::array<int, 256>& byte_ids() const { return byte_id; }    // -1: a byte without a token
+    // Characters: the end of the first part of text that no merge reaches beyond, as far as two bytes show it.
+    size_t word(std::string_view text) const;
+    // Whether a mark behind that byte begins a word.
+    bool mark_ends(unsigned char before) const { return marks && !joined[before]; }
+
+  private:
+    const Vocabulary& v;
+    PairTable pairs;
+    TextTable character, whole;        // tokens that are a character; that a piece with their text becomes
+    std::array<int, 256> byte_id;      // byte-level: the byte's token; characters: <0xAB>
+    std::array<int, 128> ascii;        // characters below 0x80
+    bool marks = false, words = false;    // a mark has a token; unknown characters next to each other stay apart
+    std::bitset<256> joined;           // a merge's token has a mark behind this byte
+    std::vector<char> beside;          // [256 a + b]: ... a character that begins with b behind one that ends with a
+
+    void merge(std::string_view piece, std::vector<int>& out) const;
+    void merge_short(int* id, size_t n, std::vector<int>& out) const;
+    void merge_long(const std::vector<int>& id, std::vector<int>& out) const;
+};
+bool is_byte_token(std::string_view name);    // <0x00> to <0xFF>

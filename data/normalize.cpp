@@ -1,0 +1,121 @@
+// normalize.cpp - see normalize.h. Unicode's forms are utf8proc's.
+#include "normalize.h"
+
+#include <utf8proc.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/console.h"
+
+namespace {
+using Kind = Normalization::Kind;
+
+uint32_t code_point(std::string_view c) {    // of one whole character
+    auto at = [&](size_t i) { return uint32_t(static_cast<unsigned char>(c[i])); };
+    if (c.size() == 1) return at(0);
+    uint32_t code = at(0) & (0x7F >> c.size());
+    for (size_t i = 1; i < c.size(); i++) code = code << 6 | (at(i) & 0x3F);
+    return code;
+}
+
+// Letters and signs in common use that NFC and NFKC never change, and that no character before them is joined with:
+// Unicode's NFC_Quick_Check=Yes and combining class 0, in ranges without gaps.
+bool stable(uint32_t c, bool compatible) {
+    if (c < 0x80) return true;
+    if (c < 0x300) return !compatible;    // NFKC changes a no-break space, for one
+    struct { uint32_t first, last; } static constexpr ranges[] = {
+        {0x400, 0x482}, {0x48A, 0x52F}, {0x3041, 0x3096}, {0x30A1, 0x30FA}, {0x4E00, 0x9FA5}, {0xAC00, 0xD7A3}};
+    for (auto& r : ranges)
+        if (c >= r.first && c <= r.last) return true;
+    return !compatible && ((c >= 0x2010 && c <= 0x205E) || (c >= 0x3000 && c <= 0x3020) ||
+                           (c >= 0xFF01 && c <= 0xFF60) || (c >= 0x1F300 && c <= 0x1F64F));
+}
+
+std::string unicode_form(std::string_view text, Kind kind) {
+    const bool composes = kind == Kind::nfc || kind == Kind::nfkc;
+    const bool compatible = kind == Kind::nfkc || kind == Kind::nfkd;
+    const int options = UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                        (compatible ? UTF8PROC_COMPAT : 0);
+    std::string out;
+    size_t done = 0, last = std::string_view::npos;    // given out so far; where the stretch begins that may change
+    auto convert = [&](size_t end) {    // a stretch begins with a stable character, if there is one before it
+        if (last == std::string_view::npos) return;
+        out.append(text, done, last - done);
+        utf8proc_uint8_t* made = nullptr;
+        auto* from = reinterpret_cast<const utf8proc_uint8_t*>(text.data() + last);
+        const auto n = utf8proc_map(from, utf8proc_ssize_t(end - last), &made, utf8proc_option_t(options));
+        n >= 0 ? out.append(reinterpret_cast<char*>(made), size_t(n)) : out.append(text, last, end - last);
+        free(made);
+        done = end;
+        last = std::string_view::npos;
+    };
+    size_t base = std::string_view::npos;    // the character before, where a stretch may begin
+    for (size_t i = 0; i < text.size();) {
+        bool whole = true;
+        const size_t n = text[i] >= 0 ? 1 : utf8_character(text.substr(i), whole);
+        if (!whole) {
+            convert(i);
+            base = std::string_view::npos;
+        } else if (!(composes || n == 1) || !stable(code_point(text.substr(i, n)), compatible)) {
+            if (last == std::string_view::npos) last = base == std::string_view::npos ? i : base;
+        } else {
+            convert(i);
+            base = i;
+        }
+        i += n;
+    }
+    convert(text.size());
+    return out.append(text, done);
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+    std::string out;
+    out.reserve(text.size() + text.size() / 2);
+    for (size_t at = 0;;) {
+        const size_t found = from.size() == 1 ? text.find(from[0], at) : text.find(from, at);
+        out.append(text, at, found - at);
+        if (found == std::string_view::npos) return out;
+        out += to;
+        at = found + from.size();
+    }
+}
+}   // namespace
+
+bool is_normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows) {
+    for (const Normalization& step : steps) {
+        if (step.kind == Kind::prepend ? !text.empty() && !follows
+            : step.kind == Kind::replace ? text.find(step.from) != std::string_view::npos : false)
+            return false;
+        if (step.kind == Kind::prepend || step.kind == Kind::replace) continue;
+        const unsigned char limit = step.kind == Kind::nfc ? 0xCC : 0x80;    // U+0300 begins with 0xCC
+        for (unsigned char c : text)
+            if (c >= limit) return false;
+    }
+    return true;
+}
+
+std::string normalized(std::string_view text, const std::vector<Normalization>& steps, bool follows) {
+    std::string out(text);
+    for (const Normalization& step : steps) {
+        if (step.kind == Kind::prepend) {
+            if (!out.empty() && !follows) out.insert(0, step.to);
+        } else if (step.kind == Kind::replace) {
+            out = replaced(out, step.from, step.to);
+        } else {
+            out = unicode_form(out, step.kind);
+        }
+    }
+    return out;
+}
+
+std::string marked(std::string_view text, Spaces spaces, bool beginning, bool follows) {
+    if (spaces == Spaces::prefixed) {
+        const bool adds = !text.empty() && !follows && text[0] != ' ';
+        return (adds ? " " : "") + std::string(text);
+    }
+    std::string out = replaced(text, " ", SPACE_MARK);
+    const bool adds = spaces == Spaces::marked_always || (spaces == Spaces::marked_first && beginning);
+    if (adds && !follows && !out.empty() && !out.starts_with(SPACE_MARK)) out.insert(0, SPACE_MARK);
+    return out;
+}
