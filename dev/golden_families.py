@@ -78,6 +78,7 @@ MODELS = {
                                 attention_types=[[["global", "local"], 2]], window_size=5, bos_token_id=None,
                                 eos_token_id=None), False),
     "mpt": ("mpt", dict(vocab_size=V, d_model=12, n_layers=2, n_heads=6, max_seq_len=T), False),
+    "arcee": ("arcee", dict(LLAMA, mlp_bias=True), False),
 }
 
 

@@ -336,6 +336,13 @@ const std::vector<Family> ROWS = {
                            {"fc", {"model.layers.#.mlp.fc1"}},
                            {"fc2", {"model.layers.#.mlp.fc2"}},
                            {"lnf", {"model.final_layernorm"}}})},
+    {.type = "arcee",
+     .architecture = "ArceeForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.norm_eps = 1e-5f, c.activation = Act::relu2, c.gated = false; }),
+     .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS})),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names({{"fc", {"model.layers.#.mlp.up_proj"}}})},
 };
 }    // namespace
 
