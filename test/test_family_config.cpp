@@ -138,14 +138,14 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
     struct Row { const char* type; void (*change)(Config& c); const char* key; };
     for (const Row& row : {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
                            Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
-                           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_projection_bias"},
+                           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_qkv_bias"},
                            Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = c.HS; }, "flatgpt_position"},
                            Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
                            Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
                            Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
                            Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
                            Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
-        CAPTURE(row.key);
+        CAPTURE(std::string(row.key));
         Config c = config_named(std::string(row.type) + ":d2").value;
         CHECK(config_beyond_class(c).empty());
         row.change(c);

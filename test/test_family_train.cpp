@@ -40,7 +40,10 @@ TEST_CASE("family train: every family learns, resumes with the same bits and gen
         for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
             CHECK(same_file(toy.newest(type) + file, toy.newest(type + "-resumed") + file));
         const std::string metrics = toy.metrics(type);
-        CHECK(number(metrics.substr(metrics.rfind("\"step\":8")), "\"loss\":") < number(metrics, "\"loss\":") - 0.1);
+        // Cohere's logits are scaled by 1/16: its first steps change little.
+        const double less = family->kinds.logit_scale < 0.5f ? 0.01 : 0.1;
+        const double last = number(metrics.substr(metrics.rfind("\"step\":8")), "\"loss\":");
+        CHECK(last < number(metrics, "\"loss\":") - less);
         CHECK(contains(read_file(toy.newest(type) + "/config.json"), "\"model_type\": \"" + type + "\""));
         must({"sample", a, "--prompt", "abc", "--tokens", "5", "--temperature", "0"});
     }
