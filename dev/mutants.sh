@@ -259,6 +259,19 @@ model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; g
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
+infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
+infer/template_lexer.cpp ;; s/sign != '+' \&\& block/false/ ;; template: *
+infer/template_lexer.cpp ;; s/open.empty() \&\& take_end/take_end/ ;; template: *
+infer/template_parser.cpp ;; s/if (!sees_name("not")) return compare();/if (!sees_name("not")) return binary(0);/ ;; template: *
+infer/template.cpp ;; s/if (exec(\*n.kids\[3\]) == Flow::leave) break;/exec(*n.kids[3]);/ ;; template: *
+infer/template.cpp ;; s/Scope scope(\*this, f.frame);/Scope scope(*this);/ ;; template: *
+infer/template.cpp ;; s/std::max(b.integer, -size - 1) + size/b.integer + 1/ ;; template: *
+infer/template_value.cpp ;; s/ - (a % b != 0 \&\& (a % b < 0) != (b < 0))// ;; template: *
+infer/template_value.cpp ;; s/safe \&\& !v.safe ? escaped_html(v.text()) : v.text()/v.text()/ ;; template: *
+infer/template_value.cpp ;; s/meter.charge(v.is(Kind::string) ? total \/ 16 + times \/ 16 : total);// ;; template: none runs*
+infer/template_text.cpp ;; s/size < 1e-4 || size >= 1e16/size >= 1e17/ ;; template: *
+infer/template_filters.cpp ;; s/truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {})/iterated(c.self, c.meter())/ ;; template: *
+infer/template_methods.cpp ;; s/(AT_END ? c.self/(!AT_END ? c.self/ ;; template: *
 '
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))

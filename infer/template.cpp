@@ -28,10 +28,9 @@ Run::Run(const Value& context, int64_t now) : now(now), frame(std::make_shared<F
     for (size_t i = 0; i < context.items().size(); i += 2)
         frame->names[context.items()[i].text()] = context.items()[i + 1];
 }
-Run::~Run() {    // breaks the cycles; then inner frames go before outer ones, or the last would destroy all, recursively
+Run::~Run() {    // breaks the cycles
     for (auto& f : captured) f->names.clear();
     for (auto& space : spaces) static_cast<Sequence&>(*space.held).items.clear();
-    while (!captured.empty()) captured.pop_back();
 }
 std::string Run::render(const Node& root) {
     exec(root);

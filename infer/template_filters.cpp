@@ -84,7 +84,7 @@ template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
 Value map(Call& c) {    // attribute=, default=; or a filter and its arguments
     const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});
     const Value attribute = c.named_or("attribute", {}), otherwise = c.named_or("default", {});
-    if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter's name");
+    if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter");
     Items all;
     for (auto& item : items.items()) {
         c.meter().charge();
@@ -237,7 +237,8 @@ const Builtin FILTERS[] = {
     {"sort", "reverse case_sensitive attribute", 0, sort},
     {"string", "", 0, [](Call& c) -> Value { return kept(c, str(c.self, c.meter())); }},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
-    {"trim", "chars", 0, [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
+    {"trim", "chars", 0,
+     [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
     {"unique", "case_sensitive attribute", 0, unique},
     {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
 };
@@ -269,7 +270,8 @@ const Builtin TESTS[] = {
     {">=", "other", 1, ordered<false, true, true>},
     {"boolean", "", 0, is_a<Kind::boolean>},
     {"defined", "", 0, [](Call& c) -> Value { return !c.self.is(Kind::undefined); }},
-    {"divisibleby", "num", 1, [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
+    {"divisibleby", "num", 1,
+     [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
     {"eq", "other", 1, equals<true>},
     {"equalto", "other", 1, equals<true>},
     {"even", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 == 0; }},

@@ -71,7 +71,8 @@ class Lexer {
     void data() {
         const size_t from = at;
         size_t begin = s.find('{', at);
-        while (begin != s.npos && (begin + 1 == s.size() || !strchr("{%#", s[begin + 1]))) begin = s.find('{', begin + 1);
+        while (begin != s.npos && (begin + 1 == s.size() || !strchr("{%#", s[begin + 1])))
+            begin = s.find('{', begin + 1);
         if (begin == s.npos) {
             add(Token::data, s.substr(from));
             at = s.size();

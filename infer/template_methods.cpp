@@ -186,7 +186,7 @@ Value format(Call& c) {
             const size_t end = s.find('}', at);
             if (end == s.npos) raise("a { in a format that is not closed");
             const std::string name = s.substr(at + 1, end - at - 1);
-            if (name.find_first_of("!:.[{") != name.npos) raise("format: only plain fields are supported: {%s}", name.c_str());
+            if (name.find_first_of("!:.[{") != name.npos) raise("format: expected a plain field: {%s}", name.c_str());
             const bool number = name.find_first_not_of("0123456789") == name.npos;
             const size_t i = name.empty() ? next++ : size_t(atoi(name.substr(0, 6).c_str()));
             const Value v = number && i < c.args.size() ? c.args[i] : number ? Value() : c.named_or(name.c_str(), {});
