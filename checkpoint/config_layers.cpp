@@ -41,8 +41,8 @@ Status window_pattern(const JsonFields& f, const char* key, const std::vector<bo
 }
 
 // An array with one of two words, or 0 or 1, for each layer: true for the first.
-Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json& array, const json& yes, const json& no,
-                                int L) {
+Result<std::vector<bool>> marks(const JsonFields& f, const char* key, const json& array, const json& yes,
+                                const json& no, int L) {
     if (!array.is_array() || int64_t(array.size()) != L)
         return fail(Exit::input, "%s: %s: expected an array of %d, one for each layer", f.name.c_str(), key, L);
     std::vector<bool> marked;
@@ -177,9 +177,10 @@ Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     for (const JsonFields* from : {&top, &f})
         if (const char* key = "original_max_position_embeddings"; from->has(key))
             TRY(from->get(key, &c->rope_original, 1, 1 << 24));
-    if (c->rope_scaling == RopeScaling::yarn && !f.has("factor")) c->rope_factor = float(c->T) / float(c->rope_original);
+    const bool yarn = c->rope_scaling == RopeScaling::yarn;
+    if (yarn && !f.has("factor")) c->rope_factor = float(c->T) / float(c->rope_original);
     else TRY(number(f, "factor", &Config::rope_factor, c));
-    if (c->rope_scaling == RopeScaling::yarn) return yarn_parse(f, c);
+    if (yarn) return yarn_parse(f, c);
     if (c->rope_scaling != RopeScaling::llama3) return c->rope_original = 0, Status{};    // linear, dynamic: not asked
     TRY(number(f, "low_freq_factor", &Config::rope_low, c));
     return number(f, "high_freq_factor", &Config::rope_high, c);
@@ -200,8 +201,7 @@ Result<json> object_of(const JsonFields& f, const char* key) {
 // The older spelling's keys come first, then what rope_parameters says; where both have a scaling, rope_scaling wins.
 Status rope_parse(const JsonFields& f, Config* c) {
     const Family::Rope& rope = c->family->rope;
-    const Config plain = c->plain();
-    double part = plain.HS ? double(plain.rope_dims) / plain.HS : 1;
+    double part = rope.usual;
     if (!rope.theta) return {};
     TRY(optional(f, rope.theta, &Config::rope_theta, c));
     if (rope.local) TRY(optional(f, rope.local, &Config::rope_local_theta, c));
@@ -217,7 +217,8 @@ Status rope_parse(const JsonFields& f, Config* c) {
         const json local = TRY(object_of(both, TYPES.local));
         const JsonFields sliding = {local, both.name + ": " + TYPES.local};
         if (sliding.has("rope_type") && local["rope_type"] != "default")
-            return fail(Exit::input, "%s: rope_type: flatgpt runs only models where it is default", sliding.name.c_str());
+            return fail(Exit::input, "%s: rope_type: flatgpt runs only models where it is default",
+                        sliding.name.c_str());
         TRY(optional(sliding, "rope_theta", &Config::rope_local_theta, c));
         given = TRY(object_of(both, TYPES.global));
     }

@@ -25,6 +25,8 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 // A MODEL that is a regular file can only be a GGUF.
 bool is_file(const std::string& path);
 
+typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;
+
 // exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
 // shape. After that every tensor of the model is in the file.
 Result<Config> gguf_config(const GgufFile& file);
@@ -34,13 +36,13 @@ Status gguf_weights(const GgufFile& file, Model& g);
 // The whole file. vocabulary: the keys tokenizer.*. Exit 2: no architecture of GGUF can say this model, and why; exit
 // 1: a weight that the type cannot hold.
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
-                 const std::vector<std::pair<std::string, GgufValue>>& vocabulary, const GgufSink& sink);
+                 const GgufKeys& vocabulary, const GgufSink& sink);
 
 // The tokenizer in the keys tokenizer.*; empty where there is none. Exit 3.
-Result<Tokenizer> gguf_tokenizer(const GgufMetadata& metadata);
+Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
 // The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
 // for what it does.
-Result<std::vector<std::pair<std::string, GgufValue>>> gguf_vocabulary(const Tokenizer& tokenizer, int V);
+Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V);
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
 
@@ -69,4 +71,4 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p);
 // Llama 3's divisors of RoPE's frequencies (rope_dims / 2).
 std::vector<float> gguf_rope_divisors(const Config& c);
-std::vector<std::pair<std::string, GgufValue>> gguf_metadata(const Config& c, const GgufArchitecture& a);
+GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a);

@@ -211,7 +211,7 @@ Status match_tensors(const GgufFile& f, const Config& c, const GgufArchitecture&
     return {};
 }
 
-void put(std::vector<std::pair<std::string, GgufValue>>* m, const std::string& key, const GgufValue& v) {
+void put(GgufKeys* m, const std::string& key, const GgufValue& v) {
     m->push_back({key, v});
 }
 }   // namespace
@@ -281,8 +281,8 @@ Result<Config> gguf_config(const GgufFile& f) {
     return c;
 }
 
-std::vector<std::pair<std::string, GgufValue>> gguf_metadata(const Config& c, const GgufArchitecture& a) {
-    std::vector<std::pair<std::string, GgufValue>> m;
+GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
+    GgufKeys m;
     const std::string prefix = std::string(a.name) + ".";
     auto integer = [&](const char* key, int v) { put(&m, prefix + key, GgufValue::integer(v)); };
     auto number = [&](const char* key, float v) { put(&m, prefix + key, GgufValue::number(v)); };

@@ -213,9 +213,9 @@ Status gguf_weights(const GgufFile& file, Model& g) {
 }
 
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
-                 const std::vector<std::pair<std::string, GgufValue>>& vocabulary, const GgufSink& sink) {
+                 const GgufKeys& vocabulary, const GgufSink& sink) {
     const GgufArchitecture& a = *TRY(gguf_architecture_for(g.c));
-    std::vector<std::pair<std::string, GgufValue>> metadata = {
+    GgufKeys metadata = {
         {"general.architecture", GgufValue::text(a.name)},
         {"general.type", GgufValue::text("model")},
         {"general.name", GgufValue::text(name)},

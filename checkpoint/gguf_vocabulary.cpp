@@ -1,68 +1,67 @@
-// gguf_vocabulary.cpp - the tokenizer between a GGUF file's metadata and data/.
+// gguf_vocabulary.cpp - the keys tokenizer.* of a GGUF file, which data/tokenizer_gguf.h makes a tokenizer of.
 #include "checkpoint/gguf.h"
-#include "data/sentencepiece.h"
 #include "data/tokenizer_gguf.h"
 
-Result<Tokenizer> gguf_tokenizer(const GgufMetadata& m) {
-    const std::string prefix = "tokenizer.ggml.";
-    if (!m.has(prefix + "tokens")) return Tokenizer();
-    GgufTokenizer g;
-    TRY(m.get(prefix + "model", &g.model));
-    TRY(m.get(prefix + "tokens", &g.tokens));
-    if (m.has(prefix + "pre")) TRY(m.get(prefix + "pre", &g.pre));
-    if (m.has(prefix + "merges")) TRY(m.get(prefix + "merges", &g.merges));
-    std::vector<int64_t> types;
-    if (m.has(prefix + "token_type")) TRY(m.get(prefix + "token_type", &types));
-    for (int64_t type : types) g.token_type.push_back(type >= 0 && type <= 6 ? int(type) : 0);
+namespace {
+const std::string PREFIX = "tokenizer.ggml.", TEMPLATE = "tokenizer.chat_template";
+struct IdRow { const char* key; int GgufTokenizer::*field; };
+constexpr IdRow IDS[] = {{"bos_token_id", &GgufTokenizer::bos_token_id},
+                         {"eos_token_id", &GgufTokenizer::eos_token_id},
+                         {"unknown_token_id", &GgufTokenizer::unknown_token_id},
+                         {"padding_token_id", &GgufTokenizer::padding_token_id},
+                         {"eot_token_id", &GgufTokenizer::eot_token_id}};
+constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
+                           {"add_eos_token", &GgufTokenizer::add_eos_token},
+                           {"add_space_prefix", &GgufTokenizer::add_space_prefix}};
+}   // namespace
+
+Result<Tokenizer> gguf_tokenizer(const GgufFile& file) {
+    const GgufMetadata& m = file.metadata();
+    GgufTokenizer t;
+    if (!m.has(PREFIX + "model")) return Tokenizer();
+    TRY(m.get(PREFIX + "model", &t.model));
+    if (t.model == "no_vocab" || t.model == "none") return Tokenizer();
+    if (m.has(PREFIX + "pre")) TRY(m.get(PREFIX + "pre", &t.pre));
+    TRY(m.get(PREFIX + "tokens", &t.tokens));
+    if (m.has(PREFIX + "merges")) TRY(m.get(PREFIX + "merges", &t.merges));
     std::vector<double> scores;
-    if (m.has(prefix + "scores")) TRY(m.get(prefix + "scores", &scores));
-    g.scores.assign(scores.begin(), scores.end());
-    struct { const char* key; int* to; } ids[] = {
-        {"bos_token_id", &g.bos_token_id}, {"eos_token_id", &g.eos_token_id},
-        {"unknown_token_id", &g.unknown_token_id}, {"padding_token_id", &g.padding_token_id}};
-    for (auto& [key, to] : ids)
-        if (m.has(prefix + key)) TRY(m.get(prefix + key, to, -1, INT32_MAX));
-    struct { const char* key; int* to; } flags[] = {{"add_bos_token", &g.add_bos_token},
-        {"add_eos_token", &g.add_eos_token}, {"add_space_prefix", &g.add_space_prefix}};
-    for (auto& [key, to] : flags) {
-        bool on = false;
-        if (!m.has(prefix + key)) continue;
-        TRY(m.get(prefix + key, &on));
-        *to = on;
+    if (m.has(PREFIX + "scores")) TRY(m.get(PREFIX + "scores", &scores));
+    t.scores.assign(scores.begin(), scores.end());
+    std::vector<int64_t> types;
+    if (m.has(PREFIX + "token_type")) TRY(m.get(PREFIX + "token_type", &types));
+    t.token_type.assign(types.begin(), types.end());
+    for (const IdRow& row : IDS)
+        if (m.has(PREFIX + row.key)) TRY(m.get(PREFIX + row.key, &(t.*row.field), 0, INT32_MAX));
+    for (const IdRow& row : FLAGS) {
+        bool yes = false;
+        if (!m.has(PREFIX + row.key)) continue;
+        TRY(m.get(PREFIX + row.key, &yes));
+        t.*row.field = yes;
     }
-    if (m.has("tokenizer.chat_template")) TRY(m.get("tokenizer.chat_template", &g.chat_template));
-    return tokenizer_from_gguf(g, m.name);
+    if (m.has(TEMPLATE)) TRY(m.get(TEMPLATE, &t.chat_template));
+    return tokenizer_from_gguf(t, m.name);
 }
 
-Result<std::vector<std::pair<std::string, GgufValue>>> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
-    std::vector<std::pair<std::string, GgufValue>> keys;
-    if (tokenizer.vocab_size() == 0) {
-        keys.emplace_back("tokenizer.ggml.model", GgufValue::text("no_vocab"));
-        return keys;
+Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V) {
+    if (!tokenizer.vocab_size()) return GgufKeys{{PREFIX + "model", GgufValue::text("no_vocab")}};
+    GgufTokenizer t = TRY(tokenizer_to_gguf(tokenizer));
+    // llama.cpp wants a different text for each row of the embeddings, and reads type 5 as unused.
+    for (size_t id = t.tokens.size(); id < size_t(V); id++) {
+        t.tokens.push_back("[PAD" + std::to_string(id) + "]");
+        t.token_type.push_back(5);
+        if (!t.scores.empty()) t.scores.push_back(0);
     }
-    GgufTokenizer g = TRY(tokenizer_to_gguf(tokenizer));
-    for (int id = int(g.tokens.size()); id < V; id++) {    // the model's rows beyond the tokenizer's
-        g.tokens.push_back("[PAD" + std::to_string(id) + "]");
-        g.token_type.push_back(ScoredPiece::unused);
-        if (!g.scores.empty()) g.scores.push_back(0);
-    }
-    auto add = [&](const char* key, GgufValue value) {
-        keys.emplace_back(std::string("tokenizer.ggml.") + key, std::move(value));
-    };
-    add("model", GgufValue::text(g.model));
-    add("pre", GgufValue::text(g.pre));
-    add("tokens", GgufValue::text_array(g.tokens));
-    if (!g.scores.empty()) add("scores", GgufValue::number_array({g.scores.begin(), g.scores.end()}));
-    add("token_type", GgufValue::integer_array({g.token_type.begin(), g.token_type.end()}));
-    if (!g.merges.empty()) add("merges", GgufValue::text_array(g.merges));
-    struct { const char* key; int id; } ids[] = {{"bos_token_id", g.bos_token_id}, {"eos_token_id", g.eos_token_id},
-        {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id}};
-    for (auto& [key, id] : ids)
-        if (id >= 0) add(key, GgufValue::integer(id));
-    struct { const char* key; int on; } flags[] = {{"add_bos_token", g.add_bos_token},
-        {"add_eos_token", g.add_eos_token}, {"add_space_prefix", g.add_space_prefix}};
-    for (auto& [key, on] : flags)
-        if (on >= 0) add(key, GgufValue::boolean(on));
-    if (!g.chat_template.empty()) keys.emplace_back("tokenizer.chat_template", GgufValue::text(g.chat_template));
+    GgufKeys keys = {{PREFIX + "model", GgufValue::text(t.model)},
+                     {PREFIX + "pre", GgufValue::text(t.pre)},
+                     {PREFIX + "tokens", GgufValue::text_array(t.tokens)},
+                     {PREFIX + "token_type", GgufValue::integer_array({t.token_type.begin(), t.token_type.end()})}};
+    if (!t.scores.empty())
+        keys.push_back({PREFIX + "scores", GgufValue::number_array({t.scores.begin(), t.scores.end()})});
+    if (!t.merges.empty()) keys.push_back({PREFIX + "merges", GgufValue::text_array(t.merges)});
+    for (const IdRow& row : IDS)
+        if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::integer(t.*row.field)});
+    for (const IdRow& row : FLAGS)
+        if (t.*row.field >= 0) keys.push_back({PREFIX + row.key, GgufValue::boolean(t.*row.field)});
+    if (!t.chat_template.empty()) keys.push_back({TEMPLATE, GgufValue::text(t.chat_template)});
     return keys;
 }

@@ -119,7 +119,7 @@ Result<TrainState> checkpoint_state(const std::string& dir) {
 }
 
 Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)).metadata());
+    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
     for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
         if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
     return Tokenizer();

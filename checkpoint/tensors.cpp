@@ -81,7 +81,8 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
                 for (const Rows& r : order) {
                     const int64_t from = std::max(first, r.file * cols);
                     const int64_t to = std::min(first + count, (r.file + r.count) * cols);
-                    if (from < to) g.read(part, offset + (r.memory - r.file) * cols + from, to - from, out + from - first);
+                    const int64_t moved = offset + (r.memory - r.file) * cols;
+                    if (from < to) g.read(part, moved + from, to - from, out + from - first);
                 }
             };
             // Asked for in order: the first call brings all of it, the last one lets it go.
@@ -238,7 +239,8 @@ struct Loading {
         int64_t most = 0;
         for (const Tensor& t : g.tensors)
             for (const Piece& p : t.pieces)
-                if (t.layout == FileLayout::transposed) most = std::max(most, found(p).entry->end - found(p).entry->begin);
+                if (t.layout == FileLayout::transposed)
+                    most = std::max(most, found(p).entry->end - found(p).entry->begin);
         raw.reset(new char[size_t(most)]);
 #pragma omp parallel if (g.op.on_host())
         for (const Tensor& t : g.tensors) {

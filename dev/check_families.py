@@ -35,7 +35,7 @@ def run(args):
     done = subprocess.run([str(a) for a in args], capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"{' '.join(map(str, args))}: exit {done.returncode}\n{done.stderr}")
-    return done.stdout, done.stderr
+    return done.stdout
 
 
 def check(name, seed, flatgpt, work):
@@ -55,11 +55,12 @@ def check(name, seed, flatgpt, work):
     with torch.no_grad():
         logits = model(ids[:-1].reshape(8, T)).logits
     loss = torch.nn.functional.cross_entropy(logits.double().reshape(-1, V), ids[1:]).item()
-    out, _ = run([flatgpt, "eval", theirs, "--data", work / "data.bin", "--dtype", "fp32", "--json"])
+    out = run([flatgpt, "eval", theirs, "--data", work / "data.bin", "--seq-len", T,
+                  "--dtype", "fp32", "--json"])
     ours = json.loads(out)["loss"]
     run_dir = work / (name + "-run")
-    _, said = run([flatgpt, "train", "--from", theirs, "--data", work / "data.bin", "--out", run_dir, "--steps", 1,
-                   "--batch", 1, "--lr", 0, "--weight-decay", 0, "--dtype", "fp32"])
+    run([flatgpt, "train", "--from", theirs, "--data", work / "data.bin", "--out", run_dir, "--steps", 1, "--seq-len", T,
+         "--batch", 1, "--lr", 0, "--weight-decay", 0, "--dtype", "fp32"])
     saved = sorted(run_dir.glob("step_*"))[-1]
     again = transformers.AutoModelForCausalLM.from_pretrained(saved, attn_implementation="eager").float().eval()
     with torch.no_grad():

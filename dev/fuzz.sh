@@ -28,8 +28,9 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-for source in base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp infer/{messages,model_files}.cpp gpt.cpp \
-    model/{memory,shards,config,families,families_llama,families_gpt,tensors,rope}.cpp; do
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp gpt.cpp \
+    infer/{messages,model_files,template*}.cpp model/{memory,shards,config,families*,tensors,rope}.cpp)
+for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
 done
@@ -46,9 +47,9 @@ seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
-printf '{"chat_template": [{"name": "default", "template": "a"}], "bos_token": {"content": "b"}}' >$out/sample && seed chat $out/sample 2
-printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 3
+printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 seed state test/golden/checkpoint_1/state.json 1
+for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1
 printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74\x2c\x20\x55\xc7\xee\xda' >$out/sample && seed text $out/sample 2

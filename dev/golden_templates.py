@@ -1,20 +1,33 @@
 #!/usr/bin/env python3
-"""Writes test/golden/templates/: real chat templates, conversations, and what jinja2 makes of them as transformers uses
-it; and small templates that show one rule each.
+"""Writes what test/test_template.cpp compares with: real chat templates and small ones that show one rule each, with
+what jinja2 makes of them in transformers' environment.
 
-golden_templates.py FOLDER, with llama.cpp's models/templates (in the sdist of llama-cpp-python). Needs transformers, jinja2.
+golden_templates.py FOLDER        renews test/golden/templates; FOLDER: llama.cpp's models/templates
+golden_templates.py FOLDER OUT    all templates of FOLDER, into OUT; then compare by
+                                  FLATGPT_TEMPLATES=OUT build/test_all -tc='template: *'
+
+Needs transformers and jinja2. The small templates are read from snippets.json, where new ones are added by hand.
 """
 import copy
 import datetime
-import hashlib
 import json
+import os
 import pathlib
 import sys
+import time
+import zlib
 
 from transformers.utils import chat_template_utils
 
 NOW = 1700000000  # 2023-11-14 22:13:20 UTC
-OUT = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden" / "templates"
+GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "test" / "golden" / "templates"
+CHOSEN = """SmolLM2-135M-Instruct microsoft-Phi-3.5-mini-instruct google-gemma-2-2b-it Qwen-Qwen2.5-7B-Instruct Qwen-Qwen3-0.6B
+Qwen-QwQ-32B meta-llama-Llama-3.1-8B-Instruct meta-llama-Llama-3.2-3B-Instruct mistralai-Mistral-Nemo-Instruct-2407
+deepseek-ai-DeepSeek-R1-Distill-Qwen-32B deepseek-ai-DeepSeek-V3.1 HuggingFaceTB-SmolLM3-3B
+ibm-granite-granite-3.3-2B-Instruct NousResearch-Hermes-3-Llama-3.1-8B-tool_use meetkai-functionary-medium-v3.1 LFM2-8B-A1B
+GLM-4.6 Kimi-K2-Instruct llama-cpp-rwkv-world Qwen3-Coder Qwen3.5-4B Bielik-11B-v3.0-Instruct
+fireworks-ai-llama-3-firefunction-v2 tencent-Hy3 openai-gpt-oss-120b google-gemma-4-31B-it Reka-Edge Kimi-K3""".split()
+IN_FULL = ("turns", "a call and its answer")  # the others as zlib.crc32
 
 
 class Clock(datetime.datetime):
@@ -119,8 +132,48 @@ def contexts():
         "empty content": ([{"role": "system", "content": ""}, {"role": "user", "content": ""}], {}),
         "nothing": ([], {}),
         "no tokens": ([system, hello], {"bos_token": "", "eos_token": None}),
+        "tools nowhere": ([system, hello, fine, more], {"tools": ..., "documents": ...}),
+        "a tool without types": ([system, ask], {"tools": [PLAIN_TOOL], "functions": "[]", "datetime": "now"}),
         "date": ([system, hello], {"date_string": "26 Jul 2024", "tools": [PLAIN_TOOL], "tools_in_user_message": False}),
     }
     base = {"tools": None, "documents": None, "add_generation_prompt": True, "bos_token": "<s>", "eos_token": "</s>",
             "pad_token": "<pad>"}
-    return {name: {"messages": messages, **base, **extra} for name, (messages, extra) in conversations.items()}
+    every = {name: {"messages": messages, **base, **extra} for name, (messages, extra) in conversations.items()}
+    return {name: {k: v for k, v in context.items() if v is not ...} for name, context in every.items()}
+
+
+def save(path, rows):
+    """A JSON list or object, an entry a line."""
+    text = [json.dumps(row, ensure_ascii=False) for row in (rows if isinstance(rows, list) else rows.values())]
+    if isinstance(rows, dict):
+        text = [json.dumps(key, ensure_ascii=False) + ": " + row for key, row in zip(rows, text)]
+    first, last = "[]" if isinstance(rows, list) else "{}"
+    path.write_text(first + "\n" + ",\n".join(text) + "\n" + last + "\n")
+
+
+def main():
+    folder, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]) if len(sys.argv) > 2 else GOLDEN
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    out.mkdir(parents=True, exist_ok=True)
+    expected, conversations, refused = {}, contexts(), 0
+    for path in sorted(folder.glob("*.jinja")):
+        if out == GOLDEN and path.stem not in CHOSEN:
+            continue
+        template = path.read_bytes()
+        (out / path.name).write_bytes(template)
+        texts = {name: rendered(template.decode(), context) for name, context in conversations.items()}
+        refused += sum(text is None for text in texts.values())
+        expected[path.name] = {name: text if text is None or name in IN_FULL else zlib.crc32(text.encode())
+                               for name, text in texts.items()}
+    save(out / "conversations.json", conversations)
+    save(out / "expected.json", expected)
+    snippets = json.loads((GOLDEN / "snippets.json").read_text())
+    context = conversations["turns"] | {"d": {"b": 2, "a": 1}}
+    save(out / "snippets.json", [[template, rendered(template, context)] for template, _ in snippets])
+    print(f"{len(expected)} templates, {len(conversations)} conversations: {refused} renderings refused, "
+          f"{len(snippets)} small templates")
+
+
+if __name__ == "__main__":
+    main()

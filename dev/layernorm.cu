@@ -24,8 +24,8 @@ __global__ void forward_thread_kernel(T* y, float* mean, float* rstd, const T* x
     for (int c = 0; c < C; c++) y[n * C + c] = to_bf16((to_float(xn[c]) - m) * r * to_float(w[c]) + to_float(b[c]));
     mean[n] = m, rstd[n] = r;
 }
-void forward_thread(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
-    launch(forward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, y, mean, rstd, x, w, b, eps, N, C);
+void forward_thread(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
+    launch(forward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, y, mean, rstd, x, w, b, norm.eps, N, C);
 }
 
 // Over 256 threads by halving in shared memory: eight barriers and one more.
@@ -56,8 +56,8 @@ __global__ void forward_block_kernel(T* y, float* mean, float* rstd, const T* x,
         y[n * C + c] = to_bf16((to_float(xn[c]) - m) * r * to_float(w[c]) + to_float(b[c]));
     if (threadIdx.x == 0) mean[n] = m, rstd[n] = r;
 }
-void forward_block(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
-    launch(forward_block_kernel, {unsigned(N), 256}, y, mean, rstd, x, w, b, eps, C);
+void forward_block(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
+    launch(forward_block_kernel, {unsigned(N), 256}, y, mean, rstd, x, w, b, norm.eps, C);
 }
 
 // Calls f(c, vector) for each vector of a warp's row.
@@ -95,21 +95,21 @@ __global__ void forward_warp_kernel(T* y, T* x2, float* mean, float* rstd, const
     });
     if (threadIdx.x % 32 == 0) mean[n] = m, rstd[n] = r;
 }
-void forward_warp(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, float eps, int N, int C) {
+void forward_warp(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C) {
     T* const none = nullptr;
-    launch(forward_warp_kernel, {unsigned(ceil_div(N, 4)), 128}, y, none, mean, rstd, x, none, w, b, eps, N, C);
+    launch(forward_warp_kernel, {unsigned(ceil_div(N, 4)), 128}, y, none, mean, rstd, x, none, w, b, norm.eps, N, C);
 }
 
 void forward_ladder(const Ops<T>& op, int N, int C) {
-    Ladder ladder("layernorm_forward bf16 N=" + std::to_string(N) + " C=" + std::to_string(C), 2.0 * 2 * N * C);
+    Ladder ladder("norm_forward bf16 N=" + std::to_string(N) + " C=" + std::to_string(C), 2.0 * 2 * N * C);
     const int64_t n = int64_t(N) * C;
     const Sets<T> x(op, ladder.sets, n), y(op, ladder.sets, n), w(op, 1, C), b(op, 1, C);
     const Sets<float> mean(op, 1, N), rstd(op, 1, N);
     for (auto [name, f] : {Rung{"a thread a row", forward_thread}, Rung{"a block a row", forward_block},
                            Rung{"a warp a row, vectors", forward_warp},
-                           Rung{"x in registers (production)", op.layernorm_forward}})
-        ladder.rung(name, check_layernorm_forward(with(op, &Ops<T>::layernorm_forward, f), 33, C),
-                    [&, f = f](int set) { f(y[set], mean[0], rstd[0], x[set], w[0], b[0], 1e-5f, N, C); });
+                           Rung{"x in registers (production)", op.norm_forward}})
+        ladder.rung(name, check_norm_forward(with(op, &Ops<T>::norm_forward, f), 33, C),
+                    [&, f = f](int set) { f(y[set], mean[0], rstd[0], x[set], w[0], b[0], Norm(), N, C); });
 }
 
 // ---- backward -------------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ __global__ void parameters_kernel(float* dw, float* db, const T* dy, const T* x,
 }
 // 0: reads x and dy twice, and one thread adds up a whole column.
 void backward_thread(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, const float* mean,
-                     const float* rstd, int N, int C) {
+                     const float* rstd, Norm, int N, int C) {
     launch(backward_thread_kernel, {unsigned(ceil_div(N, 128)), 128}, dx, dy, x, w, mean, rstd, N, C);
     launch(parameters_kernel, {unsigned(ceil_div(C, 32)), 32}, dw, db, dy, x, mean, rstd, N, C);
 }
@@ -167,7 +167,7 @@ __global__ void backward_atomic_kernel(T* dx, float* dw, float* db, const T* dy,
     }
 }
 void backward_atomic(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, const float* mean,
-                     const float* rstd, int N, int C) {
+                     const float* rstd, Norm, int N, int C) {
     launch(backward_atomic_kernel, {unsigned(N), 256}, dx, dw, db, dy, x, w, mean, rstd, C);
 }
 
@@ -209,7 +209,7 @@ __global__ void add_ranges_kernel(float* dw, float* db, const float* partial, in
     (c < C ? dw[c] : db[c - C]) += sum;
 }
 void backward_warp(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, const float* mean,
-                   const float* rstd, int N, int C) {
+                   const float* rstd, Norm, int N, int C) {
     const unsigned ranges = 64;
     float* partial = static_cast<float*>(cuda_scratch(int64_t(ranges) * 2 * C * 4));
     launch(backward_warp_kernel, {unsigned(ceil_div(N, 4)), 128}, dx, dy, x, w, mean, rstd, N, C, 1 / float(C));
@@ -218,17 +218,17 @@ void backward_warp(T* dx, float* dw, float* db, const T* dy, const T* x, const T
 }
 
 void backward_ladder(const Ops<T>& op, int N, int C) {
-    Ladder ladder("layernorm_backward bf16 N=" + std::to_string(N) + " C=" + std::to_string(C), 4.0 * 2 * N * C);
+    Ladder ladder("norm_backward bf16 N=" + std::to_string(N) + " C=" + std::to_string(C), 4.0 * 2 * N * C);
     const int64_t n = int64_t(N) * C;
     const Sets<T> x(op, ladder.sets, n), dy(op, ladder.sets, n), dx(op, ladder.sets, n), w(op, 1, C);
     const Sets<float> mean(op, 1, N), rstd(op, 1, N), dw(op, 1, C), db(op, 1, C);
     for (auto [name, f] : {Rung{"a thread a row, a thread a column", backward_thread},
                            Rung{"a block a row, atomics on dw and db", backward_atomic},
                            Rung{"a warp a row; dw and db in a second pass", backward_warp},
-                           Rung{"one pass (production)", op.layernorm_backward}})
-        ladder.rung(name, check_layernorm_backward(with(op, &Ops<T>::layernorm_backward, f), 33, C),
+                           Rung{"one pass (production)", op.norm_backward}})
+        ladder.rung(name, check_norm_backward(with(op, &Ops<T>::norm_backward, f), 33, C),
                     [&, f = f](int set) {
-                        f(dx[set], dw[0], db[0], dy[set], x[set], w[0], mean[0], rstd[0], N, C);
+                        f(dx[set], dw[0], db[0], dy[set], x[set], w[0], mean[0], rstd[0], Norm(), N, C);
                     });
 }
 
@@ -248,7 +248,7 @@ __global__ void add_kernel(T* x2, const T* x, const T* p, int64_t n) {
 void added_before(const Ops<T>& op, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w,
                   const T* b, int N, int C) {
     launch(add_kernel, {unsigned(ceil_div(int64_t(N) * C, 256 * W)), 256}, x2, x, p, int64_t(N) * C);
-    op.layernorm_forward(y, mean, rstd, x2, w, b, 1e-5f, N, C);
+    op.norm_forward(y, mean, rstd, x2, w, b, Norm(), N, C);
 }
 void fused(const Ops<T>&, T* y, T* x2, float* mean, float* rstd, const T* x, const T* p, const T* w, const T* b, int N,
            int C) {
@@ -266,7 +266,7 @@ Check check_residual(const Ops<T>& op, Residual f, int N, int C) {
     for (size_t i = 0; i < sum.size(); i++) sum[i] += p[i];
     sum = rounded<T>(sum);
     std::vector<float> mean(static_cast<size_t>(N)), rstd(mean);
-    reference_ops().layernorm_forward(y.data(), mean.data(), rstd.data(), sum.data(), w.data(), b.data(), 1e-5f, N, C);
+    reference_ops().norm_forward(y.data(), mean.data(), rstd.data(), sum.data(), w.data(), b.data(), Norm(), N, C);
     Array<T> ax(m, x), ap(m, p), aw(m, w), ab(m, b), ax2(m, n), ay(m, n);
     Array<float> amean(m, N), arstd(m, N);
     f(op, ay, ax2, amean, arstd, ax, ap, aw, ab, N, C);
@@ -291,8 +291,8 @@ void residual_ladder(const Ops<T>& op, int N, int C) {
     rung("added, then normalised: 5 N C", added_before, 5 * row);
     rung("in one kernel: 4 N C", fused, 4 * row);
     // The product reads N C more, beside its multiplications: 3 N C where a fused kernel has 4.
-    ladder.rung("added by the product (production): 2 N C", check_layernorm_forward(op, 33, C), [&](int set) {
-        op.layernorm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], 1e-5f, N, C);
+    ladder.rung("added by the product (production): 2 N C", check_norm_forward(op, 33, C), [&](int set) {
+        op.norm_forward(y[set], mean[0], rstd[0], x2[set], w[0], w[0], Norm(), N, C);
     }, 2 * row);
 }
 }   // namespace

@@ -151,7 +151,7 @@ void product_then_kernel(T* y, T* pre, const T* x, const T* w, const T* b, int N
 }
 void linear_then_gelu(T* y, T* pre, const T* x, const T* w, const T* b, int N, int C, int OC) {
     table->linear_forward(pre, x, w, b, nullptr, N, C, OC);
-    table->gelu_forward(y, pre, int64_t(N) * OC);
+    table->activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
 }
 
 std::string title(const char* op, int N, int C, int OC) {
@@ -207,7 +207,7 @@ void backward_ladder(int N, int C, int OC) {
 void gelu_backward_steps(T* dpre, float* dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
                          const T* pre, int N, int C, int OC) {
     table->linear_backward(dpre, dw, db, dy, x, w, N, C, OC);
-    table->gelu_backward(dpre, dpre, pre, int64_t(N) * C);
+    table->activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);
     column_sums(dpre_sum, dpre, N, C);
 }
 void gelu_backward_ladder(int N, int C, int OC) {

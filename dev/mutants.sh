@@ -17,18 +17,36 @@ gpt.cpp ;; s/op.activation_backward(dwide, dactivated, t.fch/op.activation_backw
 gpt.cpp ;; s/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2/op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.linear_backward(dt, d.projw, d.projb, dy, t.atty/op.linear_backward(dt, d.projw, d.projb, dy, t.ln1/ ;; gpt: gradients of all*
 gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
-gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; gpt: what the backward*
-gpt.cpp ;; s/    if (p.qw) turn(l);// ;; gpt: what the backward*
-gpt.cpp ;; s/        op.zero(dbranch, .*// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; gpt: gradients of every kind*
-gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; gpt: gradients of every kind*
-gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; gpt: gradients of every kind*
-gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; gpt: gradients of every kind*
+gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; kinds: what the backward*
+gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
+gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
-model/config.h ;; s/(l + 1) % global_every == 0/l % global_every == 0/ ;; families: *
+model/config.h ;; s/(l + !global_first) % global_every == 0/(l + global_first) % global_every == 0/ ;; families: *
 model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
-model/rope.cpp ;; s/rope_local_theta/rope_theta/g ;; families: *
+model/rope.cpp ;; s/rope_local_thetamodel/rope.cpp ;; s/return 1 - std::clamp/return std::clamp/ ;; families: logits*
+model/rope.cpp ;; s/std::max(std::floor(pair_turning(c.rope_high/std::max(std::floor(pair_turning(c.rope_low/ ;; families: logits*
+model/rope.cpp ;; s/(turns - c.rope_low)/(turns - c.rope_high)/ ;; families: logits*
+model/rope.cpp ;; s/const double magnitude = !yarn /const double magnitude = yarn / ;; families: logits*
+model/rope.cpp ;; s/1 + 0.1 \* std::log/1 + 0.2 * std::log/ ;; families: logits*
+model/rope.cpp ;; s/c.windowed(l) \&\& c.rope_local_theta > 0/c.rope_local_theta > 0/ ;; families: logits*
+model/families.cpp ;; s/if (family->sized) family->sized(c);// ;; families: logits*
+model/tensors.cpp ;; s/if (c.NKV != c.NH \&\& t.layout == FileLayout::by_head)/if (t.layout == FileLayout::by_head)/ ;; families: logits*
+checkpoint/tensors.cpp ;; s/(3 \* h + part) \* int64_t(c.HS), (int64_t(part) \* c.NH + h)/(int64_t(part) * c.NH + h) * int64_t(c.HS), (3 * h + part)/ ;; families: logits*
+checkpoint/tensors.cpp ;; s/moved = offset + (r.memory - r.file) \* cols/moved = offset/ ;; families: what is written*
+checkpoint/config_json.cpp ;; s/case ConfigKey::inverse: return 1 \/ x;/case ConfigKey::inverse: return x;/ ;; families: logits*
+checkpoint/config_json.cpp ;; s/if (form == ConfigKey::any_gelu .*// ;; family config: a key that*
+checkpoint/config_json.cpp ;; s/if (there \&\& k.form == ConfigKey::or_none)/if (false)/ ;; family config: a key that*
+checkpoint/config_layers.cpp ;; s/else given = scaling;/else scaling.empty();/ ;; family config: rotation*
+checkpoint/config_layers.cpp ;; s/(one \* grown + 1) \/ (all/(all * grown + 1) \/ (all/ ;; family config: rotation*
+checkpoint/config_layers.cpp ;; s/(l + !first) % n == 0/(l + 1) % n == 0/ ;; families: logits*
+checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_every;/ ;; family config: what a class cannot*
+train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
+/rope_theta/g ;; families: *
 infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
@@ -39,12 +57,12 @@ layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: g
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
 layers/reference.cpp ;; s/if (db) db\[o\] += d;/if (db) db[o] = d;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/- delta) \* slope;/- delta);/ ;; gpt: gradients of all*
-layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; gpt: gradients of every kind*
-layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; gpt: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - capped \* capped/? 1 + capped * capped/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/? 1 - x \* x \/ (T(z.cap)/? 1 + x * x \/ (T(z.cap)/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/(back ? -1 : 1) \* T(turns/T(turns/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/ - xn\[c\] \* r \* mean);/);/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = sigmoid \* (1 + x \* (1 - sigmoid))/*slope = sigmoid/ ;; kinds: gradients of every kind*
+layers/reference.cpp ;; s/\*slope = below + x \* density/*slope = below/ ;; kinds: gradients of every kind*
 layers/reference.cpp ;; s/T delta = dot(dy + o, y + o, h.HS);/T delta = 0;/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
@@ -96,20 +114,46 @@ layers/embedding.cu ;; s/peers & ((1u << lane) - 1)/0 * peers/ ;; embedding: *
 layers/embedding.cu ;; s/else if (run == after) put<W, false>(tails + own, sum);// ;; embedding: *
 layers/lm_head.cu ;; s/sum \*= exp(top - most);// ;; cross entropy: *
 layers/lm_head.cu ;; s/from_float<T>(v < V ? /from_float<T>(v <= V ? / ;; cross entropy: *
+layers/lm_head.cu ;; s/z.scale \* (1 - part \* part)/z.scale/ ;; cross entropy: scaled*
+layers/lm_head.cu ;; s/ \* scale \* shape.slope(logit)/ * scale/ ;; cross entropy: scaled*
+layers/softcap.cuh ;; s/x < 0 ? -t : t/t/ ;; cross entropy: scaled*
 layers/lm_head.cu ;; s/__syncthreads();    \/\/ the target.*// ;; cross entropy: *
 layers/norm.cu ;; s/held.fetch(turn ^ 1, first + step/held.fetch(turn, first + step/ ;; norm: many*
-layers/norm.cu ;; s/ - (xn\[i\] - m\[j\]) \* slope// ;; norm: against*
+layers/norm.cu ;; s/(g - centred \* slope)/g/ ;; norm: against*
+layers/norm.cu ;; s/xn\[k\]\[i\] \* r \* factor/xn[k][i] * factor/ ;; norm: against*
+layers/norm.cu ;; s/if (!w) norm.plus = 1;// ;; norm: with and without*
+layers/norm.cu ;; s/is_rms<K>(norm) ? 0 : __shfl_sync/__shfl_sync/ ;; norm: with and without*
+layers/parts.cuh ;; s/for (int i = 1; i < 32; i++)/for (int i = 2; i < 32; i++)/ ;; norm: against*
+layers/rope.cu ;; s/v0 \* cos\[i\] + u0 \* sin\[i\]/v0 * cos[i] - u0 * sin[i]/ ;; rope: against*
+layers/rope.cu ;; s/c.sine = -1;/c.sine = 1;/ ;; rope: against*
+layers/rope.cu ;; s/ - xs.x\[i\] \* slope// ;; rope: against*
+layers/rope.cu ;; s/__syncthreads();    \/\/ all have been written// ;; rope: *
+layers/rope.cu ;; s/if (y != x) c.copied += h.NKV;// ;; rope: values are*
+layers/rope.cu ;; s/(n == blockIdx.x ? 0 : sum) +/sum +/ ;; rope: many*
+layers/rope.cu ;; s/head - h.NH : head) \* h.HS/0 : head) * h.HS/ ;; rope: against*
 layers/norm.cu ;; s/        __syncthreads();$/        ;/ ;; norm: *
-layers/activation.cuh ;; s/u2 < 0 ? a \* r : r/r/ ;; activation: against*
+layers/activation.cuh ;; s/z < 0 ? a \* r : r/r/ ;; activation: against*
+layers/activation.cuh ;; s/phi + x \* 0.3989422804f/phi + x * 0.3889422804f/ ;; activation: as exact*
+layers/activation.cuh ;; s/2 \* positive}/positive}/ ;; activation: as exact*
+layers/ffn.cu ;; s/u\[k\]\[j\] \* a.slope/a.slope/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: gated*
+layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
+layers/attention/plain.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
+layers/attention/plain.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
 layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
 layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
 layers/attention/sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) value \*= c.scores.steepness(x);// ;; attention sm80: soft caps*
+layers/attention/sm80_backward.cu ;; s/if (SHAPED) lse += slope \* distance.at(m, n, e);// ;; attention sm80: soft caps*
+layers/attention/sm80.cu ;; s/scale = SHAPED ? 1 :/scale =/ ;; attention sm80: soft caps*
 layers/attention/sm80_backward.cu ;; s/__syncthreads();    \/\/ k and.*// ;; attention sm80: *
 layers/cuda.cu ;; /^void take/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
 layers/cuda.cu ;; /^void upload_ahead/,/^}/s/.*cudaStreamWaitEvent.*// ;; cuda device: each batch*
@@ -120,6 +164,9 @@ layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda l
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/S\[i\] \* steepness \*/S[i] */ ;; attention sm90: soft caps*
+layers/attention/sm90_backward.cu ;; s/p.head(int(step) \/ p.tiles)/p.head(0)/ ;; attention sm90: soft caps*
 layers/attention/sm90_backward.cu ;; s/named_barrier(DS, CONSUMERS \* WARPGROUP);// ;; attention sm90*
 layers/attention/sm90_backward.cu ;; s/^    fence_async();$// ;; attention sm90*
 layers/linear.cpp ;; s/.add = true,/.add = false,/ ;; linear: against*
@@ -147,6 +194,7 @@ layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *one
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
 layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
+layers/scratch.h ;; s/return rope_scratch(c.rows, c.heads, c.turn)/return 0/ ;; model on cuda: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
 layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
@@ -207,11 +255,10 @@ train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
-model/config.cpp ;; s/return std::count(c.family->lacks.*/return row->presence != ConfigRow::rare;/ ;; config: a field that the family*
 model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
-gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; gpt: generation with*
+gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
 '
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))

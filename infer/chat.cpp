@@ -142,9 +142,7 @@ Result<std::vector<int>> Chat::render(size_t from) {
                             {"documents", nullptr}};
     if (!options.bos.empty()) context["bos_token"] = options.bos;
     if (!options.eos.empty()) context["eos_token"] = options.eos;
-    Result<std::string> text = look.render(context, int64_t(time(nullptr)));
-    if (!text.ok()) return fail(text.status.code, "the chat template: %s", text.status.message.c_str());
-    return tokenizer.encode(text.value, true);
+    return tokenizer.encode(TRY(look.render(context, int64_t(time(nullptr)))), true);
 }
 
 // When the context is full, the oldest turns go until half of it is free: then the next turns find the rest of the

@@ -2,6 +2,7 @@
 #include "config.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/console.h"
 #include "families.h"
@@ -147,6 +148,9 @@ std::vector<Flag> config_flags(Config& asked) {
     return flags;
 }
 
+// Of heads of another size the same part turns.
+static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
+
 Config config_with(const Config& base, const Config& asked) {
     Config c = base;
     for (const ConfigRow& row : config_rows())
@@ -155,8 +159,7 @@ Config config_with(const Config& base, const Config& asked) {
     for (const ConfigRow& row : config_rows())
         if (config_value(asked, row) == 0 && config_value(before, row) != config_value(now, row))
             config_set(c, row, config_value(now, row));
-    // The same part of a head turns.
-    if (asked.HS && base.HS) c.rope_dims = int(int64_t(base.rope_dims) * c.HS / base.HS);
+    if (asked.HS) c.rope_dims = turned_part(base, c.HS);
     return c;
 }
 
@@ -164,8 +167,10 @@ Config config_with(const Config& base, const Config& asked) {
 
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other) {
     std::vector<const ConfigRow*> rows;
+    Config usual = other ? *other : c.plain();
+    if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
-        const bool differs = config_value(c, row) != config_value(other ? *other : c.plain(), row);
+        const bool differs = config_value(c, row) != config_value(usual, row);
         if (differs || (!other && row.presence != ConfigRow::rare)) rows.push_back(&row);
     }
     return rows;
@@ -176,7 +181,11 @@ static std::string field_text(const Config& c, const ConfigRow& row) {
     const std::string name = words(row);
     if (row.counted) return counted(int64_t(value), name.substr(0, name.size() - 1).c_str());
     if (std::holds_alternative<bool Config::*>(row.member)) return (value != 0 ? "" : "no ") + name;
-    return name + " " + (row.choices.empty() ? formatted("%.9g", value) : row.choices[size_t(value)][0]);
+    if (!row.choices.empty()) return name + " " + row.choices[size_t(value)][0];
+    char number[32] = {};    // the shortest that reads back to the same float
+    if (std::holds_alternative<float Config::*>(row.member)) std::to_chars(number, number + 31, float(value));
+    else std::to_chars(number, number + 31, int64_t(value));
+    return name + " " + number;
 }
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows) {
     std::string text;

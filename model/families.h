@@ -22,7 +22,8 @@ struct ConfigKey {
         inverse,    // 1 / the number
         scale,      // of scores, where 0 stands for 1/sqrt(HS)
         root,       // the same; the number is scale^-2
-        any_gelu,   // every GELU is the tanh form
+        torch_gelu,    // the tanh form is called gelu_pytorch_tanh
+        any_gelu,      // the same, and every GELU is the tanh form
         flag,       // true: the kind `on`; false: the first kind
         copy,       // written; a file where it differs describes a model we cannot run
     };
@@ -40,10 +41,11 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};
 
-    // config.json's rotation, as rope_parameters and in the older spelling, whose keys these are; theta null: it has none.
+    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are; theta null: it has neither.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // the part of a head that turns
+        double usual = 1;               // that part where a file does not say
         const char* local = nullptr;    // theta of layers with a window
         bool by_layers = false;         // rope_parameters has one object for each kind of layer
         bool scaled = true;             // its class knows the scalings

@@ -5,6 +5,6 @@
 #include "config.h"
 
 // Cosines and sines of layer l, times the magnitude of its scaling: (positions, 2, rope_dims / 2). Su et al. 2021;
-// scalings: Chen et al. 2023 (linear), Peng et al. 2023 (dynamic, YaRN), Llama 3.1 (llama3). Angles are formed in float,
-// as the models were trained. Dynamic scaling begins beyond the context, where no model here goes: it is none.
+// scalings: Chen et al. 2023 (linear), Peng et al. 2023 (dynamic, YaRN), Llama 3.1 (llama3). Angles are formed in
+// float, as the models were trained. Dynamic scaling begins beyond the context, where no model here goes: it is none.
 std::vector<float> rope_angles(const Config& c, int l, int positions);

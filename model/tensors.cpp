@@ -70,7 +70,8 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     // "qkvw" is ".weight" of the name for "qkv", wte that of the name for itself.
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
-    const auto name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
+    const auto name =
+        std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
     const bool whole = name != names.end() && name->file.size() == 1;
     if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // files have it under our name
         t.pieces = {{t.name, 0, t.file_rows}};

@@ -258,6 +258,8 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
         CHECK(heard.chat.held() == std::min(8 * patience, int(tokenizer.encode(before, true).size())));
         heard.patience = -1;
         CHECK(heard.ask("u") == "hello");
+        heard.ask("/reset");
+        CHECK(heard.ask("u") == "hello");
     }
     Heard heard(actor.g);
     heard.patience = pieces + 3;
@@ -316,4 +318,38 @@ TEST_CASE("chat: commands") {
     CHECK(heard.chat.history() == saved);
     CHECK(heard.chat.options.system == "be \u00e9");
     CHECK_FALSE(heard.chat.line("/exit").value);
+}
+
+TEST_CASE("chat: a template that fails or never ends is an error with its line; the conversation stays as it was") {
+    Talker talker(256);
+    ChatOptions o = Heard::plain();
+    o.tokens = 4;
+    auto refusal = [&](const std::string& look) {
+        Heard heard(talker.g, o, look);
+        const Status s = heard.refused("hello");
+        CHECK(s.code == Exit::input);
+        CHECK(heard.chat.held() == 0);
+        return s.message;
+    };
+    const std::string refused = refusal("\n{{ raise_exception('no ' + messages[0].role) }}");
+    CHECK_MESSAGE(contains(refused, "chat template: "), refused);
+    CHECK_MESSAGE(contains(refused, "line 2"), refused);
+    CHECK_MESSAGE(contains(refused, "no user"), refused);
+    CHECK(contains(refusal("{{ messages[5].content }}"), "line 1"));
+    CHECK(contains(refusal("{% for a in range(99999999) %}{% for b in range(99999999) %}{% endfor %}{% endfor %}"),
+                   "line 1"));
+    CHECK(contains(refusal(""), "makes no text"));
+    const std::string once = "{{ messages[0].content }}"
+                             "{% if messages | length > 1 %}{{ raise_exception('x') }}{% endif %}";
+    Heard heard(talker.g, o, once);
+    CHECK(heard.ask("hello").size() == 4);
+    CHECK(contains(heard.refused("again").message, "x"));
+    heard.ask("/reset");
+    CHECK(heard.ask("hello").size() == 4);
+
+    o.bos = "<|im_start|>", o.eos = "<|im_end|>";
+    Heard tokens(talker.g, o, "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+                              "{{ 'no' if tools is not none or documents is not none or not add_generation_prompt }}");
+    tokens.ask("a");
+    CHECK(tokens.chat.held() == 3 + 3);
 }

@@ -58,7 +58,7 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("olmo2", llama, [](Config& k) { k.place = NormPlace::branch, k.qk_norm = Turn::Normed::all; });
     add("gemma2", llama, [](Config& k) {
         k.place = NormPlace::sandwich, k.norm_plus = true, k.activation = Act::gelu_tanh, k.embed_scale = 2.5f;
-        k.window = 3, k.global_every = 2, k.score_scale = 0.7f, k.score_cap = 1.5f, k.logit_cap = 2, k.tied = true;
+        k.window = 3, k.global_every = 2, k.score_scale = 0.3f, k.score_cap = 1.5f, k.logit_cap = 2, k.tied = true;
     });
     add("gemma3", llama, [](Config& k) {
         k.place = NormPlace::sandwich, k.norm_plus = true, k.qk_norm = Turn::Normed::head, k.window = 3;

@@ -18,8 +18,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          "else gpt2"},
         {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face directory"},
         {"--init", &o.init, "with --model DIRECTORY: new weights are meant, in its shape and with its tokenizer"},
-        {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; rows are "
-         "cut, or added as the mean of the others"},
+        {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
+         "rows are cut, or added as the mean of the others"},
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
          "afresh; or the directory of a checkpoint to go on from"},
         {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},

@@ -1,0 +1,158 @@
+// test_template.cpp - chat templates against jinja2's golden texts (dev/golden_templates.py); errors; hostile templates.
+#include "infer/template.h"
+#include "test.h"
+
+#include <zlib.h>
+
+#include <chrono>
+#include <ctime>
+
+namespace {
+typedef nlohmann::ordered_json json;
+constexpr int64_t NOW = 1700000000;    // 2023-11-14 22:13:20 UTC
+
+std::string folder() {
+    const char* other = getenv("FLATGPT_TEMPLATES");
+    return other ? other : "test/golden/templates";
+}
+json golden(const std::string& name) {
+    const json j = json::parse(read_file(folder() + "/" + name), nullptr, false);
+    REQUIRE_MESSAGE(!j.is_discarded(), folder() << "/" << name);
+    return j;
+}
+Result<std::string> render(const std::string& text, const json& context = json::object()) {
+    return TRY(ChatTemplate::parse(text)).render(context, NOW);
+}
+// The text, or an error's message without its beginning.
+std::string shown(const std::string& text, const json& context = json::object()) {
+    const Result<std::string> r = render(text, context);
+    if (!r.ok()) CHECK(r.status.code == Exit::input);
+    return r.ok() ? r.value : r.status.message.substr(strlen("chat template: "));
+}
+struct Utc {    // strftime_now writes local time
+    Utc() {
+        setenv("TZ", "UTC", 1);
+        tzset();
+    }
+    ~Utc() {
+        unsetenv("TZ");
+        tzset();
+    }
+};
+}   // namespace
+
+TEST_CASE("template: real templates and conversations, as jinja2 renders them") {
+    Utc utc;
+    const json conversations = golden("conversations.json"), expected = golden("expected.json");
+    int total = 0, differ = 0;
+    for (auto& [name, texts] : expected.items()) {
+        const Result<ChatTemplate> t = ChatTemplate::parse(read_file(folder() + "/" + name));
+        for (auto& [conversation, context] : conversations.items()) {
+            total++;
+            const json& text = texts[conversation];
+            const Result<std::string> r = t.ok() ? t.value.render(context, NOW) : Result<std::string>(t.status);
+            bool same = r.ok() != text.is_null();
+            if (same && text.is_string()) same = r.value == text.get<std::string>();
+            if (same && text.is_number())
+                same = crc32(0, reinterpret_cast<const Bytef*>(r.value.data()), uInt(r.value.size())) == text.get<uLong>();
+            differ += !same;
+            if (!same) MESSAGE(name << ", " << conversation << ": " << (r.ok() ? r.value : r.status.message));
+        }
+    }
+    CHECK(total >= 28 * 35);
+    CHECK(differ == 0);
+}
+
+TEST_CASE("template: Python's and Jinja's rules, each by a small template") {
+    Utc utc;
+    json context = golden("conversations.json")["turns"];
+    context["d"] = json::parse(R"({"b": 2, "a": 1})");
+    const json snippets = golden("snippets.json");
+    CHECK(snippets.size() >= 240);
+    for (auto& one : snippets) {
+        const std::string text = one[0].get<std::string>();
+        const Result<std::string> r = render(text, context);
+        INFO(text << "\n-> " << (r.ok() ? r.value : r.status.message));
+        if (one[1].is_null()) CHECK_FALSE(r.ok());
+        else CHECK((r.ok() && r.value == one[1].get<std::string>()));
+    }
+}
+
+TEST_CASE("template: errors say the line and what to expect") {
+    CHECK(shown("a\n{{ 1 +\n\n nope.x }}") == "line 4: 'nope' is undefined");
+    CHECK(shown("\n\n{{ raise_exception('Roles must alternate.') }}") == "line 3: Roles must alternate.");
+    CHECK(shown("\n{% if x %}\n\n") == "line 3: expected {% endif %}, found the end");
+    CHECK(shown("{% for x in y %}{% endif %}") == "line 1: tag 'endif' is unknown");
+    CHECK(shown("\n{% include 'x' %}") == "line 2: tag 'include': a chat template may read no files");
+    CHECK(shown("{{ open('x') }}") == "line 1: 'open' is undefined");
+    CHECK(shown("{{ x|\nshout }}", {{"x", 1}}) == "line 1: there is no filter 'shout'");
+    CHECK(shown("{{ x is big }}") == "line 1: there is no test 'big'");
+    CHECK(shown("{{ x.append(1) }}", {{"x", json::array()}}) == "line 1: append: a template may change namespaces only");
+    CHECK(shown("{% macro m(a) %}{% endmacro %}\n{{ m(b=1) }}") == "line 2: macro m has no parameter b");
+    CHECK(shown("{% macro m(a) %}\n{{ a.b.c }}{% endmacro %}\n{{ m({}) }}") == "line 2: 'b' is undefined");
+    CHECK(shown("{{ 9223372036854775807 + 1 }}") == "line 1: an integer beyond 64 bits");
+    CHECK(shown("{{ 9223372036854775808 }}") == "line 1: an integer beyond 64 bits");
+    CHECK(shown("{{ 1", {}) == "line 1: expected }}, found the end");
+    CHECK(shown("{{ 'a }}") == "line 1: a string that does not end");
+    CHECK(shown("{# a") == "line 1: expected #} for this {#, found the end");
+    CHECK(shown("", json::array()) == "expected an object as its context");
+    CHECK(shown("", {{"x", 1ull << 63}}) == "an integer beyond 64 bits: 9223372036854775808");
+}
+
+TEST_CASE("template: the time is local; bytes that are not UTF-8 come through") {
+    const time_t now = NOW;
+    char text[40];
+    strftime(text, sizeof text, "%d %b %Y %H", localtime(&now));
+    CHECK(shown("{{ strftime_now('%d %b %Y %H') }}") == text);
+    Utc utc;
+    CHECK(shown("{{ strftime_now('%d %b %Y') }}{{ strftime_now('') }}") == "14 Nov 2023");
+    CHECK(shown("{{ x[::-1] }}{{ x|length }}\xFF{{ '\xC3'|upper }}", {{"x", "a\xE9\xC3\xA9"}}) ==
+          "\xC3\xA9\xE9" "a3\xFF\xC3");
+}
+
+TEST_CASE("template: none runs for ever, uses up memory or the stack") {
+    auto times = [](const std::string& text, int n) {
+        std::string all;
+        while (n-- > 0) all += text;
+        return all;
+    };
+    const std::string twice = "{% set ns.a = ns.a + ns.a %}", start = "{% set ns = namespace(a='xxxxxxxx', l=[1]) %}";
+    const std::string hostile[] = {
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        times("{% for a in range(9) %}", 150) + times("{% endfor %}", 150),
+        "{% for a in range(99999) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' * 10 }}{% endfor %}",
+        "{{ range(100001) }}", "{{ range(9223372036854775807) }}", "{{ 'x' * 9000000000 }}", "{{ 'x' * 9000000 * 100 }}",
+        "{{ [1] * 9000000000 }}", "{{ '%999999999d' % 1 }}", "{{ 'x'.ljust(99999999999) }}", "{{ 'x'.zfill(99999999) }}",
+        "{{ [[1]]|tojson(indent=99999999) }}", "{{ [1]|batch(999999999, 1)|list }}",
+        start + times(twice, 60),
+        start + "{% for i in range(99999) %}" + twice + "{% endfor %}",
+        start + "{% for i in range(70) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
+        start + "{% for i in range(70) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
+        start + "{% for i in range(70) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l == ns.l + [] }}{{ ns.l < ns.l }}",
+        start + "{% for i in range(500) %}{% set ns.l = [ns.l] %}{% endfor %}",
+        start + "{% set ns.l = [ns] %}{{ ns }}",
+        start + "{% for i in range(22) %}" + twice + "{% endfor %}{{ ns.a.replace('', ns.a) }}",
+        start + "{% for i in range(20) %}" + twice + "{% endfor %}{{ ([ns.a] * 9999)|join }}",
+        start + "{% for i in range(20) %}" + twice + "{% endfor %}{% for i in range(99999) %}{{ 'z' in ns.a }}{% endfor %}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{% macro f() %}{{ caller() }}{% endmacro %}" + times("{% call f() %}", 300) + times("{% endcall %}", 300),
+        "{{ " + times("(", 100000), "{{ " + times("[", 100000), "{{ " + times("-", 100000) + "1 }}",
+        "{{ " + times("not ", 100000) + "1 }}", "{{ 1" + times(" + 1", 100000) + " }}", "{{ x" + times(".x", 100000) + " }}",
+        "{{ x" + times("|list", 100000) + " }}", times("{% if 1 %}", 100000), times("{% set x %}", 100000),
+        times("{% filter trim %}", 199) + "{{ 1" + times(" + 1", 199) + " }}" + times("{% endfilter %}", 199),
+        "{% set " + times("(", 100000), "{{ 1" + times(" if 1 else 1", 100000) + " }}",
+    };
+    for (auto& text : hostile) {
+        const auto begin = std::chrono::steady_clock::now();
+        const Result<std::string> r = render(text);
+        INFO(text.substr(0, 150));
+        CHECK_FALSE(r.ok());
+        CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 10);
+    }
+    // Cycles of macros, frames and namespaces are freed, without recursion: AddressSanitizer sees to that.
+    CHECK(shown("{% set ns = namespace(f=none) %}{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}{{ g() }}"
+                "{% endmacro %}{{ f() }}{% set ns.me = [ns] %}done") == "done");
+    CHECK(shown("{% set ns = namespace() %}{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}{% set ns.f = g %}"
+                "{% endmacro %}{{ f() }}{% for i in range(50000) %}{{ ns.f() }}{% endfor %}done") == "done");
+    CHECK(shown("{{ 1" + times(" ~ 1", 1000) + " }}").size() == 1001);    // a long template is none of these
+}
