@@ -41,7 +41,7 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};
 
-    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are; theta null: it has neither.
+    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are. theta null: neither.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // the part of a head that turns
