@@ -45,6 +45,7 @@ struct Family {
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // the part of a head that turns
+        double usual = 1;               // that part where a file does not say
         const char* local = nullptr;    // theta of layers with a window
         bool by_layers = false;         // rope_parameters has one object for each kind of layer
         bool scaled = true;             // its class knows the scalings

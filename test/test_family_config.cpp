@@ -139,9 +139,10 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
     for (const Row& row : {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
                            Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
                            Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_projection_bias"},
-                           Row{"gpt2", [](Config& c) { c.position = Position::rope; }, "flatgpt_position"},
+                           Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = c.HS; }, "flatgpt_position"},
                            Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
                            Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
+                           Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
                            Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
                            Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
         CAPTURE(row.key);
