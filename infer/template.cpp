@@ -122,7 +122,7 @@ Value Run::eval(const Node& n) {
     Deeper deeper(*this);
     try {
         return evaluated(n);
-    } catch (Error& e) {    // of the innermost node, which knows the line best
+    } catch (Error& e) {    // the innermost node knows the line best
         if (e.line == 0) e.line = n.line;
         throw;
     }

@@ -148,7 +148,7 @@ std::vector<Flag> config_flags(Config& asked) {
     return flags;
 }
 
-// Of heads of another size the same part turns.
+// Where heads have another size, the same part of them turns.
 static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
 Config config_with(const Config& base, const Config& asked) {

@@ -86,9 +86,9 @@ struct Config {
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
-    int up_width() const { return gated ? 2 * F : F; }    // of the ffn's first product: gate, then up
+    int up_width() const { return gated ? 2 * F : F; }    // the ffn's first product: gate, then up
     bool pre_norm() const { return place != NormPlace::branch; }
-    bool post_norm() const { return place != NormPlace::pre; }    // of a branch's output
+    bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed
     Config plain() const;    // the family's kinds at these V, T, L, NH, C
     bool operator==(const Config&) const = default;
 };
