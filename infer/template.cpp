@@ -17,6 +17,7 @@ struct Run::Scope {
     Run& run;
     std::shared_ptr<Frame> before;
     explicit Scope(Run& run, std::shared_ptr<Frame> outer = nullptr) : run(run), before(run.frame) {
+        run.meter.charge(4);
         auto inner = std::make_shared<Frame>();
         inner->outer = outer ? std::move(outer) : run.frame;
         run.frame = std::move(inner);
@@ -122,7 +123,7 @@ Value Run::eval(const Node& n) {
     Deeper deeper(*this);
     try {
         return evaluated(n);
-    } catch (Error& e) {    // of the innermost node, which knows the line best
+    } catch (Error& e) {    // the innermost node knows the line best
         if (e.line == 0) e.line = n.line;
         throw;
     }

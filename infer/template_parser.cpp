@@ -8,7 +8,7 @@
 namespace jinja {
 namespace {
 typedef std::unique_ptr<Node> NodePtr;
-constexpr int DEEPEST = 200;    // of nodes in nodes; the interpreter and destructors recurse
+constexpr int DEEPEST = 200;    // nodes in nodes; the interpreter and destructors recurse
 
 template <class... K> std::vector<NodePtr> kids(K... kid) {
     std::vector<NodePtr> all;
@@ -104,7 +104,7 @@ class Parser {
             }
         }
     }
-    NodePtr body(const char* end) {    // of a tag, from its %} to behind the end's name
+    NodePtr body(const char* end) {    // from a tag's %} to behind the end's name
         block_end();
         NodePtr b = statements({end});
         at++;

@@ -73,7 +73,7 @@ struct Sequence : Held {
     Items items;
     int depth = 1;
 };
-constexpr int MAX_DEPTH = 100;    // of values in values
+constexpr int MAX_DEPTH = 100;    // values in values
 
 Value undefined(std::string name);
 const char* type_name(const Value& v);    // Python's
