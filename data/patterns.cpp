@@ -93,7 +93,7 @@ const std::vector<PatternRow>& pattern_rows() {
         {Pattern::deepseek_coder, "deepseek-coder", "deepseek-coder",
          cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK, R"(\p{N})"})},
         {Pattern::falcon, "falcon", "falcon",
-         {{R"([\p{P}$+<=>^~|`]+)"}, {GPT2_REGEX}, spelled(R"(\p{N}+)"), spelled("[0-9][0-9][0-9]")}},
+         {{R"([\p{P}$+<=>^`|~]+)"}, {GPT2_REGEX}, spelled(R"(\p{N}+)"), spelled("[0-9][0-9][0-9]")}},
         {Pattern::bloom, "bloom", "bloom poro-chat gpt3-finnish",
          cuts({" ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"})},
         {Pattern::gguf_default, "default", "default",

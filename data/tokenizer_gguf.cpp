@@ -24,7 +24,7 @@ const PatternRow* row_of_pre(const std::string& pre) {
 }
 // Pre-tokenizers' names whose models also compose characters (Unicode NFC), which the GGUF does not say.
 bool composes(const std::string& pre) {
-    for (const char* name : {"mpt", "olmo", "qwen2", "qwen35", "command-r", "deepseek-r1-qwen", "stablelm2"})
+    for (const char* name : {"mpt", "olmo", "qwen2", "command-r", "deepseek-r1-qwen", "stablelm2"})
         if (pre == name) return true;
     return false;
 }
@@ -87,7 +87,6 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         for (size_t id = 0; id < g.tokens.size(); id++)
             pieces.push_back({g.tokens[id], g.scores[id], g.token_type.empty() ? Type::normal : g.token_type[id]});
         v = TRY(vocabulary_of_pieces(pieces, g.add_space_prefix != 0, name));
-        for (AddedToken& a : v.added) a.normalized = false;    // the file has their text with spaces, not marks
         add_bos = true;
     } else if (g.model == "gpt2" || g.model == "gemma4") {
         const std::string pre = g.model == "gemma4" ? "gemma4" : g.pre.empty() ? "default" : g.pre;
@@ -142,8 +141,7 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         g.token_type[id] = Type::unused;
     }
     for (const AddedToken& a : v.added) {
-        std::string& text = g.tokens[size_t(a.id)] = v.tokens[size_t(a.id)];
-        for (size_t at = 0; !bytes && (at = text.find(SPACE_MARK, at)) != std::string::npos;) text.replace(at, 3, " ");
+        g.tokens[size_t(a.id)] = v.tokens[size_t(a.id)];
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;
     }
     if (!bytes && v.unknown >= 0) g.token_type[size_t(v.unknown)] = Type::unknown;

@@ -77,6 +77,10 @@ struct Reader : JsonReader {
         });
     }
 
+    bool no_spaces_left() const {
+        return std::any_of(v.normalization.begin(), v.normalization.end(),
+                           [](const Normalization& n) { return n.from == " " && n.to == SPACE_MARK; });
+    }
     Status split(const json& p, const std::string& where) {
         const std::string type = text(p, "type");
         Cut cut;
@@ -90,6 +94,7 @@ struct Reader : JsonReader {
             if (behavior == "Contiguous" || behavior.empty()) behavior = "Isolated";
         } else {
             const std::string literal = text(at(p, "pattern"), "String");
+            if (literal == " " && no_spaces_left()) return {};    // Gemma's, which never matches
             cut.regex = literal.empty() ? text(at(p, "pattern"), "Regex") : quoted(literal);
             if (cut.regex.empty()) return wrong(where + ".pattern", "a Regex or a String", at(p, "pattern"));
             cut.invert = flag(p, "invert", false);

@@ -23,7 +23,8 @@ template <bool interleaved, class F> INLINE void each_pair(float* y, const float
             at.put(y + i, u), at.put(y + half + i, v);
         });
     else {
-        const vi even = 2 * lanes(), low = (lanes() & 1) * VW + (lanes() >> 1);    // of two vectors; and back
+        // Two vectors become their even and odd elements, and these two vectors again.
+        const vi even = 2 * lanes(), low = (lanes() & 1) * VW + (lanes() >> 1);
         each_vector(half, [&](int64_t i, auto at) {
             const int n = least(2 * (half - int(i)), 2 * VW);
             const float* from = x + 2 * i;

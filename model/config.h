@@ -52,7 +52,7 @@ struct Config {
     // Positions.
     Position position = Position::learned;
     int position_offset = 0;    // rows of wpe before position 0
-    int rope_dims = HS;         // the first of each head's channels, which turn
+    int rope_dims = 0;          // the first of each head's channels, which turn; 0 without RoPE
     bool rope_interleaved = false;
     int rope_skip_every = 0;    // each so many-th layer does not turn; 0: all do
     float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others

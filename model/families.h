@@ -41,10 +41,11 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};
 
-    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are; theta null: it has neither.
+    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are. theta null: neither.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // the part of a head that turns
+        double usual = 1;               // that part where a file does not say
         const char* local = nullptr;    // theta of layers with a window
         bool by_layers = false;         // rope_parameters has one object for each kind of layer
         bool scaled = true;             // its class knows the scalings

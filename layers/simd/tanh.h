@@ -3,8 +3,8 @@
 #include "vec.h"
 
 namespace ISA {
-// tanh(x) = m / (m + 2), m = e^2x - 1 = 2^k (2^r - 1) + (2^k - 1), |r| <= 1/2. Beyond |x| = 9.2 it is 1 in float. 2^r - 1
-// is exp2's polynomial less its last term. NaN stays NaN.
+// tanh(x) = m / (m + 2), m = e^2x - 1 = 2^k (2^r - 1) + (2^k - 1), |r| <= 1/2. Beyond |x| = 9.2 it is 1 in float.
+// 2^r - 1 is exp2's polynomial less its last term. NaN stays NaN.
 INLINE vf tanh(vf x) {
     const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
     const vf y = max(set1(-9.2f), min(set1(9.2f), x)) * (2 * LOG2E), t = y + MAGIC, r = y - (t - MAGIC);

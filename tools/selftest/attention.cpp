@@ -171,12 +171,12 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 1024, {4, 1, HS, 200}, 0);
     add(2, 1024, {2, 1, HS}, 100);
     add(1, 500, {2, 2, 128}, 0);
-    Heads capped = {4, 2, HS, 300}, alibi = {NH, NH, HS};
+    Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
-    add(1, 512, capped, 0);
-    add(1, 512, alibi, 0);
-    cached(4, 1, 1000, capped);
-    cached(4, 1, 1000, alibi);
+    add(1, 300, capped, 0);
+    add(1, 300, alibi, 0);
+    cached(1, 1, 1000, capped);
+    cached(1, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});
     cached(2, 100, 900, {4, 2, HS, 300});
 });

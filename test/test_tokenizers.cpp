@@ -1,0 +1,311 @@
+// test_tokenizers.cpp - tokenizers of every kind against Hugging Face's library and SentencePiece
+// (dev/golden_tokenizers.py).
+#include "data/added.h"
+#include "data/bpe.h"
+#include "data/normalize.h"
+#include "data/sentencepiece.h"
+#include "data/tokenizer_gguf.h"
+
+#include "base/file.h"
+#include "files/json.h"
+#include "test.h"
+
+namespace {
+using nlohmann::json;
+typedef std::vector<int> Ids;
+
+const std::string FOLDER = "test/golden/tokenizers/";
+const json& cases() {
+    static const json all = [] {
+        Result<std::string> text = read_file(FOLDER + "cases.json", 1 << 20);
+        REQUIRE_MESSAGE(text.ok(), text.status.message);
+        return json::parse(text.value);
+    }();
+    return all;
+}
+Tokenizer load(const std::string& path) {
+    Result<Tokenizer> t = Tokenizer::load(path);
+    REQUIRE_MESSAGE(t.ok(), t.status.message);
+    return t.value;
+}
+Tokenizer parsed(const std::string& text) {
+    Result<Tokenizer> t = Tokenizer::parse(text, "test.json");
+    REQUIRE_MESSAGE(t.ok(), t.status.message);
+    return t.value;
+}
+std::vector<std::string> texts() { return cases()["texts"]; }
+uint32_t draw(uint64_t stream, uint64_t i, uint32_t n) { return philox(9, stream, i).v[0] % n; }
+
+// Random text with what the tokenizers' rules turn on.
+std::string random_text(uint64_t stream, int length) {
+    static const std::vector<std::string> parts = {
+        " ", " ", "  ", "\n", "\n\n", "\r\n", "\t", "a", "b", "the", "S", "'s", "1", "23", "é",
+        "e\xCC\x81", "漢", "字", "か", "\xE3\x82\x99", "가", ".", "!", "/", "-", "=", "$", "\xE2\x96\x81",
+        "<|endoftext|>", "<s>", "</s>", "<tool_call>", "wold", "<|user|>", "<sep>", "\x01", "\xFF", "\xF0\x9F\x98\x80",
+        "\xE2\x80\x83"};
+    std::string text;
+    for (int i = 0; i < length; i++) text += parts[draw(stream, uint64_t(i), uint32_t(parts.size()))];
+    return text;
+}
+
+// The ids of a text that comes in pieces, each cut where it may be.
+Ids encode_in_pieces(const Tokenizer& t, const std::string& text, uint64_t stream) {
+    Ids ids;
+    std::string_view rest = text;
+    for (uint64_t i = 0; !rest.empty(); i++) {
+        const size_t seen = 1 + draw(stream, i, uint32_t(rest.size()));    // what follows is not known yet
+        size_t cut = t.safe_cut(rest.substr(0, seen), 1 + draw(stream, i + 1000, uint32_t(seen)));
+        REQUIRE(cut <= seen);
+        if (cut == 0 && draw(stream, i + 2000, 4)) continue;
+        if (cut == 0) cut = rest.size();
+        for (int id : t.encode(rest.substr(0, cut), false, rest.size() < text.size())) ids.push_back(id);
+        rest.remove_prefix(cut);
+    }
+    return ids;
+}
+std::vector<std::string> names() {
+    std::vector<std::string> all;
+    for (auto& [name, unused] : cases()["tokenizers"].items()) all.push_back(name);
+    return all;
+}
+}   // namespace
+
+TEST_CASE("tokenizers: each kind equals Hugging Face's; what we write reads back as the same") {
+    for (const std::string& name : names()) {
+        CAPTURE(name);
+        const json& want = cases()["tokenizers"][name];
+        const Tokenizer t = load(FOLDER + name + ".json"), again = parsed(t.to_json());
+        CHECK(again.to_json() == t.to_json());
+        CHECK(again.fingerprint() == t.fingerprint());
+        CHECK(t.vocabulary().before == want["before"].get<Ids>());
+        CHECK(t.vocabulary().after == want["after"].get<Ids>());
+        for (size_t i = 0; i < texts().size(); i++) {
+            const std::string text = texts()[i];
+            CAPTURE(i);
+            const Ids special = want["special"][i];
+            CHECK(t.encode(text, true) == special);
+            CHECK(again.encode(text, true) == special);
+            CHECK(t.encode(text) == want["plain"][i].get<Ids>());
+            StreamDecoder decoder;
+            const std::string decoded = decoder.push(t.decode(special)) + decoder.finish();
+            CHECK(decoded == want["decoded"][i].get<std::string>());
+        }
+    }
+}
+
+TEST_CASE("tokenizers: a text in pieces has the ids of the whole") {
+    for (const std::string& name : names()) {
+        CAPTURE(name);
+        const Tokenizer t = load(FOLDER + name + ".json");
+        int cuts = 0;
+        for (uint64_t i = 0; i < 150; i++) {
+            const std::string text = i < texts().size() ? texts()[i] : random_text(i, 30);
+            CAPTURE(text);
+            CHECK(encode_in_pieces(t, text, i) == t.encode(text));
+            cuts += !text.empty() && t.safe_cut(text, text.size()) > 0;
+        }
+        CHECK((cuts > 20) == (name != "other"));
+    }
+}
+
+TEST_CASE("tokenizers: tokenizer.model equals SentencePiece") {
+    for (std::string name : {"prefixed", "symbols"}) {
+        CAPTURE(name);
+        const json& want = cases()["models"][name];
+        const Tokenizer t = load(FOLDER + name + ".model"), again = parsed(t.to_json());
+        CHECK(t.vocab_size() == 750);
+        CHECK(t.vocabulary().before == Ids{1});
+        CHECK(t.end_of_text() == 2);
+        for (size_t i = 0; i < texts().size(); i++) {
+            const std::string text = texts()[i];
+            CAPTURE(i);
+            // Symbols are found before spaces become marks: a mark in the text is none.
+            if (name == "symbols" && text.find(SPACE_MARK) != text.npos) continue;
+            CHECK(t.encode(text) == want["plain"][i].get<Ids>());
+            CHECK(again.encode(text) == want["plain"][i].get<Ids>());
+            StreamDecoder decoder;
+            CHECK(decoder.push(t.decode(t.encode(text))) + decoder.finish() == want["decoded"][i].get<std::string>());
+        }
+        CHECK(t.encode_prompt("a")[0] == 1);
+        CHECK(t.encode("a", true) == t.encode("a"));    // BOS is the prompt's
+        for (uint64_t i = 0; i < 100; i++)
+            CHECK(encode_in_pieces(t, random_text(i, 30), i) == t.encode(random_text(i, 30)));
+    }
+}
+
+TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
+    for (std::string name : {"llama3", "qwen2", "o200k", "smollm", "deepseek_v3", "falcon", "neox", "gemma", "phi3"}) {
+        CAPTURE(name);
+        const Tokenizer t = load(FOLDER + name + ".json");
+        Result<GgufTokenizer> g = tokenizer_to_gguf(t);
+        REQUIRE_MESSAGE(g.ok(), g.status.message);
+        Result<Tokenizer> again = tokenizer_from_gguf(g.value, name);
+        REQUIRE_MESSAGE(again.ok(), again.status.message);
+        CHECK(again.value.vocabulary().before == t.vocabulary().before);
+        // A GGUF does not say which tokens take white space, and finds none in normalized text.
+        if (name == "phi3" || name == "neox") continue;
+        for (const std::string& text : texts()) {
+            CAPTURE(text);
+            CHECK(again.value.encode(text, true) == t.encode(text, true));
+        }
+    }
+    for (std::string name : {"deepseek_coder", "roberta", "other"})    // no name for the prefix, for these steps
+        CHECK((name == "deepseek_coder") == tokenizer_to_gguf(load(FOLDER + name + ".json")).ok());
+}
+
+TEST_CASE("tokenizers: a token may hold a space inside; then words are not parted there") {
+    std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown}};
+    for (const char* text : {SPACE_MARK, ">", "<", "a", ">\xE2\x96\x81", ">\xE2\x96\x81<"})
+        pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
+    Result<Vocabulary> v = vocabulary_of_pieces(pieces, false, "t");
+    REQUIRE(v.ok());
+    const Tokenizer t(v.value);
+    CHECK(t.encode("a> < a") == Ids{4, 6, 1, 4});
+    CHECK(t.safe_cut("a> < a", 6) == 4);
+    CHECK(t.safe_cut("a> < a", 3) == 0);
+}
+
+TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
+    auto pieces = [](Cut::Matches matches) {
+        Result<Pretokenizer> p = Pretokenizer::compile({{"-", matches}});
+        REQUIRE(p.ok());
+        Splitter s(p.value);
+        s.start("the-final--countdown");    // the example in Hugging Face's documentation
+        std::string all;
+        for (std::string_view piece; s.next(piece);) all += std::string(piece) + "|";
+        return all;
+    };
+    CHECK(pieces(Cut::Matches::isolated) == "the|-|final|-|-|countdown|");
+    CHECK(pieces(Cut::Matches::removed) == "the|final|countdown|");
+    CHECK(pieces(Cut::Matches::contiguous) == "the|-|final|--|countdown|");
+    CHECK(pieces(Cut::Matches::with_previous) == "the-|final-|-|countdown|");
+    CHECK(pieces(Cut::Matches::with_next) == "the|-final|-|-countdown|");
+    CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash goes on the punctuation
+    CHECK(safe_cut(Pattern::o200k, "a!\nb", 4) == 3);
+}
+
+TEST_CASE("tokenizers: bytes without a token are left out") {
+    const Tokenizer t = load(FOLDER + "smollm.json");
+    CHECK(t.encode("a\xC0!") == t.encode("a!"));
+    CHECK(t.encode("\xC0").empty());
+}
+
+TEST_CASE("tokenizers: normal forms leave what is no UTF-8 alone, and equal the form of the whole") {
+    const std::vector<Normalization> nfc = {{Normalization::Kind::nfc, "", ""}};
+    const std::vector<Normalization> nfkc = {{Normalization::Kind::nfkc, "", ""}};
+    CHECK(normalized("e\xCC\x81 \xFF" "e\xCC\x81\xCC", nfc, false) == "\xC3\xA9 \xFF\xC3\xA9\xCC");
+    CHECK(normalized("\xE1\x84\x80\xE1\x85\xA1\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");    // Hangul of three parts
+    CHECK(normalized("\xEA\xB0\x80\xE1\x86\xA8", nfc, false) == "\xEA\xB0\x81");                // two
+    CHECK(normalized("\xE3\x81\x8B\xE3\x82\x99", nfc, false) == "\xE3\x81\x8C");
+    CHECK(normalized("a\xCC\xA7\xCC\x81 ", nfc, false) == "\xC3\xA1\xCC\xA7 ");                 // marks change places
+    CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfkc, false) == " fi");
+    CHECK(normalized("\xC2\xA0\xEF\xAC\x81", nfc, false) == "\xC2\xA0\xEF\xAC\x81");
+    CHECK_FALSE(is_normalized("e\xCC\x81", nfc, false));
+    CHECK(is_normalized("caf\xC3\xA9", nfc, false));
+    CHECK_FALSE(is_normalized("\xC2\xA0", nfkc, false));
+}
+
+TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat template") {
+    const std::string dir = temporary_directory();
+    const std::string json = read_file(FOLDER + "phi3.json", 1 << 20).value;
+    REQUIRE(replace_file(dir + "/tokenizer.json", json).ok());
+    CHECK(load(dir).vocabulary().before == Ids{1});    // the template's
+    REQUIRE(replace_file(dir + "/tokenizer_config.json", R"({"add_bos_token": false, "add_eos_token": true,
+        "bos_token": "<s>", "eos_token": {"content": "<|end|>"}, "chat_template": [{"name": "x", "template": "1"},
+        {"name": "default", "template": "2"}],
+        "added_tokens_decoder": {"700": {"content": "<new>", "special": true}}})").ok());
+    const Tokenizer t = load(dir);
+    const Vocabulary& v = t.vocabulary();
+    CHECK(v.before.empty());
+    CHECK(v.after == Ids{v.eos});
+    CHECK(t.token(v.eos) == "<|end|>");
+    CHECK(v.chat_template == "2");
+    CHECK(t.encode("<new>", true) == Ids{700});
+    CHECK(t.vocab_size() == 701);
+    REQUIRE(replace_file(dir + "/chat_template.jinja", "3").ok());
+    CHECK(load(dir).vocabulary().chat_template == "3");
+    REQUIRE(replace_file(dir + "/tokenizer_config.json", load(dir).config_json()).ok());
+    CHECK(load(dir).vocabulary().eos == v.eos);
+    CHECK(load(dir).vocabulary().bos == 1);
+    for (std::string broken : {R"({"added_tokens_decoder": {"x": {"content": "a"}}})", "[",
+                               R"({"added_tokens_decoder": 1})",
+                               R"({"added_tokens_decoder": {"99999999": {"content": "a"}}})",
+                               R"({"added_tokens_decoder": {"0": {"content": "other"}}})"}) {
+        REQUIRE(replace_file(dir + "/tokenizer_config.json", broken).ok());
+        CHECK(Tokenizer::load(dir).status.code == Exit::input);
+    }
+    const std::string empty = temporary_directory();
+    CHECK(Tokenizer::load(empty).status.message.find("expected a tokenizer.json or a") != std::string::npos);
+}
+
+TEST_CASE("tokenizers: hostile tokenizer.model files are exit 3, at every length and with every kind of damage") {
+    const std::string file = read_file(FOLDER + "prefixed.model", 1 << 20).value;
+    REQUIRE(sentencepiece_parse(file, "t").ok());
+    CHECK(sentencepiece_begins(file));
+    CHECK_FALSE(sentencepiece_begins("{\"a\": 1}"));
+    for (size_t n = 0; n < file.size(); n += 1 + n / 300) {    // a file may end between two fields
+        Result<Vocabulary> v = sentencepiece_parse(file.substr(0, n), "t");
+        if (!v.ok()) REQUIRE(v.status.code == Exit::input);
+        std::string damaged = file;
+        for (char c : {'\xFF', '\x00', '\x80', '\x0A'}) {
+            damaged[n] = c;
+            Result<Vocabulary> d = sentencepiece_parse(damaged, "t");
+            if (!d.ok()) REQUIRE(d.status.code == Exit::input);
+            else if (n % 16 == 0) (void)Tokenizer(std::move(d.value)).encode("the quick\xFF");
+        }
+    }
+    auto field = [](int number, const std::string& bytes) {
+        return std::string(1, char(number << 3 | 2)) + char(bytes.size()) + bytes;
+    };
+    const std::string piece = field(1, field(1, "a")), bpe = field(2, "\x18\x02");
+    const std::string identity = field(3, std::string("\x20\x00", 2));
+    CHECK(sentencepiece_parse(piece + bpe + identity, "t").ok());
+    struct { std::string file, message; } wrong[] = {
+        {"", "expected pieces"}, {bpe, "expected pieces"}, {piece + identity, "unigram"},
+        {piece + bpe + field(3, "\x12\x01x"), "nmt_nfkc"}, {piece + bpe, "changes them"},
+        {piece + piece + bpe + identity, "two tokens are a"}, {field(1, ""), "piece 0"},
+        {field(1, field(1, "a") + "\x18\x09"), "type from 1 to 6"},
+        {field(1, field(1, "ab") + "\x18\x06") + bpe + identity, "<0x00>"},
+        {piece + "\x0A\x7F", "no field"}, {piece + "\x07", "no field"}, {std::string(11, '\xFF'), "no field"},
+        {field(1, std::string("\x0A\x01" "a\x15\x00\x00\x80\x7F", 8)), "a score"}};
+    for (auto& [text, message] : wrong) {
+        const Status s = sentencepiece_parse(text, "t").status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(s.message.find(message) != std::string::npos, s.message);
+    }
+}
+
+TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
+    GgufTokenizer good = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
+    struct { std::function<void(GgufTokenizer&)> change; const char* message; } wrong[] = {
+        {[](auto& g) { g.tokens.clear(); }, "tokens: expected 1"},
+        {[](auto& g) { g.token_type.pop_back(); }, "token_type"},
+        {[](auto& g) { g.model = "llama"; }, "scores"},
+        {[](auto& g) { g.model = "bert"; }, "expected gpt2, llama or gemma4, found bert"},
+        {[](auto& g) { g.pre = "new"; }, "found new"},
+        {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
+        {[](auto& g) { g.merges[0] = "ab"; }, "merges[0]"},
+        {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"}};
+    for (auto& [change, message] : wrong) {
+        GgufTokenizer g = good;
+        change(g);
+        const Status s = tokenizer_from_gguf(g, "t").status;
+        CHECK(s.code == Exit::input);
+        CHECK_MESSAGE(s.message.find(message) != std::string::npos, s.message);
+    }
+}
+
+TEST_CASE("tokenizers: a regular expression of a file cannot run for ever, and what PCRE2 has otherwise is refused") {
+    for (const char* regex : {"(a+)+$", "(?:a|aa)+$", "(a*)*b", ""}) {
+        Result<Pretokenizer> p = Pretokenizer::compile({{regex}});
+        REQUIRE(p.ok());
+        Splitter s(p.value);
+        const std::string text = std::string(5000, 'a') + "!";
+        s.start(text);
+        size_t bytes = 0;
+        for (std::string_view piece; s.next(piece);) bytes += piece.size();
+        CHECK(bytes == text.size());
+    }
+    for (const char* regex : {"[a&&b]", "[a[^b]]", "(*ACCEPT)", "(", "\\C", "a{99999}"})
+        CHECK(Pretokenizer::compile({{regex}}).status.code == Exit::input);
+}
