@@ -17,6 +17,7 @@ struct Run::Scope {
     Run& run;
     std::shared_ptr<Frame> before;
     explicit Scope(Run& run, std::shared_ptr<Frame> outer = nullptr) : run(run), before(run.frame) {
+        run.meter.charge(4);
         auto inner = std::make_shared<Frame>();
         inner->outer = outer ? std::move(outer) : run.frame;
         run.frame = std::move(inner);

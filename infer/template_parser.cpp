@@ -104,7 +104,7 @@ class Parser {
             }
         }
     }
-    NodePtr body(const char* end) {    // a tag's, from its %} to behind the end's name
+    NodePtr body(const char* end) {    // from a tag's %} to behind the end's name
         block_end();
         NodePtr b = statements({end});
         at++;

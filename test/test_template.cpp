@@ -4,7 +4,6 @@
 
 #include <zlib.h>
 
-#include <chrono>
 #include <ctime>
 
 namespace {
@@ -146,11 +145,11 @@ TEST_CASE("template: none runs for ever, uses up memory or the stack") {
         "{% set " + times("(", 100000), "{{ 1" + times(" if 1 else 1", 100000) + " }}",
     };
     for (auto& text : hostile) {
-        const auto begin = std::chrono::steady_clock::now();
+        const clock_t begin = clock();
         const Result<std::string> r = render(text);
         INFO(text.substr(0, 150));
         CHECK_FALSE(r.ok());
-        CHECK(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() < 10);
+        CHECK(double(clock() - begin) / CLOCKS_PER_SEC < 10);    // on one thread; a machine's load does not count
     }
     // Cycles of macros, frames and namespaces are freed: AddressSanitizer sees to that.
     CHECK(shown("{% set ns = namespace(f=none) %}{% macro f() %}{% macro g() %}{% set ns.f = f %}{% endmacro %}"
