@@ -11,8 +11,8 @@
 # What the machine lacks may lie in carry/ (git ignores it; name it to the tool that copies the tree), made where the
 # packages are:
 #   mkdir -p carry/include carry/lib &&
-#   cp -r /usr/include/{CLI,doctest,nlohmann,pcre2.h,zlib.h,zconf.h,zstd.h,zstd_errors.h} carry/include &&
-#   cp /usr/lib/$(uname -m)-linux-gnu/lib{pcre2-8,z,zstd}.so* carry/lib
+#   cp -r /usr/include/{CLI,doctest,nlohmann,pcre2.h,utf8proc.h,zlib.h,zconf.h,zstd.h,zstd_errors.h} carry/include &&
+#   cp /usr/lib/$(uname -m)-linux-gnu/lib{pcre2-8,utf8proc,z,zstd}.so* carry/lib
 # CUDA_ARCH defaults to the device's. GPU_SECONDS cuts every limit, GPU_GRACE are the seconds from SIGTERM to SIGKILL.
 # Exit: 0 all passed, 1 a part failed, 2 something is missing, 5 no GPU that can be used.
 set -u -o pipefail

@@ -210,8 +210,21 @@ layers/attention/backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e
 tools/bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*
 test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
 data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
-data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
+data/tokenize.cpp ;; s/if (documents) TRY(end_document/if (documents < 0) TRY(end_document/ ;; tokenize: the tail*
 files/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
+data/merge.cpp ;; s/a < rank\[best\]/a <= rank[best]/ ;; tokenizers: each*
+data/merge.cpp ;; s/if (!beside\[size_t(a << 8 | b)\]) return at;/return at;/ ;; tokenizers: each*
+data/merge.cpp ;; s/joined.set(a);/;/ ;; tokenizers: *
+data/normalize.cpp ;; s/last = base == std::string_view::npos ? i : base;/last = i;/ ;; tokenizers: normal*
+data/normalize.cpp ;; s/!out.empty() \&\& !follows) out.insert(0, step.to)/!out.empty()) out.insert(0, step.to)/ ;; tokenizers: a text*
+data/added.cpp ;; s/t->rstrip \&\& // ;; tokenizers: each*
+data/added.cpp ;; s/while (t->lstrip/while (t->rstrip/ ;; tokenizers: each*
+data/added.cpp ;; s/if (text.substr(0, at).ends_with(name)) return false;.*// ;; tokenizers: a text*
+data/pretokenize.cpp ;; s/r.match \&\& !previous;/r.match;/ ;; tokenizers: each*
+data/pretokenize.cpp ;; s/code.get(), spelled, step.invert/code.get(), piece, step.invert/ ;; tokenizers: each*
+data/pretokenize.cpp ;; s/ \&\& c != .\/.// ;; tokenizers: a text*
+data/sentencepiece.cpp ;; s/return sa > sb;/return sa < sb;/ ;; tokenizers: tokenizer.model*
+data/tokenizer_gguf.cpp ;; s/g.scores\[size_t(v.merges\[i\].id)\] = -float(i);/g.scores[size_t(v.merges[i].id)] = float(i);/ ;; tokenizers: GGUF*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*

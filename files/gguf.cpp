@@ -214,7 +214,11 @@ Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const st
     h.metadata.name = name;
     char magic[4] = {};
     if (file_bytes >= 4) TRY(c.bytes("magic", magic, 4));
-    if (memcmp(magic, "GGUF", 4) != 0) return fail(Exit::input, "%s: offset 0: expected \"GGUF\"", name.c_str());
+    if (memcmp(magic, "GGUF", 4) != 0)
+        return fail(Exit::input,
+                    "%s: offset 0: expected \"GGUF\", found another file; a model is a GGUF file or a directory (a run, "
+                    "a checkpoint, a Hugging Face model)",
+                    name.c_str());
     const uint32_t version = TRY(c.value<uint32_t>("version"));
     if (version != 2 && version != 3)
         return c.bad("version", "2 or 3, little-endian", std::to_string(version));

@@ -340,7 +340,7 @@ TEST_CASE("cli: a command's messages name it and go to stderr, with the right ex
                                    "the Hub:\n  hf download " + hub + " --local-dir " + to + "\n");
     }
     CHECK(contains(run_flatgpt({"sample", flatgpt_binary()}).err,
-                   "expected a directory, a checkpoint or a run, found a file"));
+                   "a model is a GGUF file or a directory (a run, a checkpoint, a Hugging Face model)"));
     ProcessResult r = run_flatgpt({"plot", "/nonexistent"});
     CHECK(r.exit_code == 3);
     CHECK(contains(r.err, "flatgpt plot: /nonexistent"));
