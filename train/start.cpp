@@ -81,7 +81,9 @@ Status Trainer::choose_model() {
     const bool given = !o.model.empty();
     const bool directory = std::filesystem::is_directory(o.model, error) || o.model.ends_with(".gguf");
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
-    TRY(flags_fit(o, directory));
+    if (o.init && (!directory || !o.from.empty()))
+        return fail(Exit::usage, "--init: expected --model with a directory, and no --from");
+    if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
     std::string base = start;
     const Result<Config> named = named_model(directory, base);
     if (!resuming && !o.model.empty()) TRY(named.status);
