@@ -17,8 +17,8 @@ struct Message {
     std::string_view rest;
     bool broken = false;
     int field = 0;
-    uint64_t number = 0;        // a varint's
-    float real = 0;             // that of 4 bytes
+    uint64_t number = 0;        // a varint's value
+    float real = 0;             // a float's
     std::string_view bytes = {};    // a string's or message's
 
     bool varint(uint64_t& value) {
