@@ -46,6 +46,7 @@ seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
+for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
 printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 seed state test/golden/checkpoint_1/state.json 1
