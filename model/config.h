@@ -14,7 +14,7 @@ enum class NormKind { layer, rms };
 enum class NormPlace { pre, branch, sandwich };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)))
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
 enum class Position { none, learned, rope, alibi };
-// The angles of RoPE; families.md 1d names their sources. model/rope.h
+// How RoPE's angles are scaled; model/rope.h names the sources.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3 };
 
 // What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
