@@ -78,9 +78,12 @@ Status read_divisors(const std::string& name, const std::vector<float>& given, C
     return {};
 }
 
-Status read_rope(const Reader& r, const std::vector<float>& divisors, Config* c) {
+Status read_rope(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     c->rope_dims = c->HS;
     TRY(r.take("rope.dimension_count", &c->rope_dims));
+    if (a.permuted && c->rope_dims != c->HS)    // rows change places within whole heads
+        return fail(Exit::input, "%s: %srope.dimension_count: expected the head size %d, found %d", r.m.name.c_str(),
+                    r.prefix.c_str(), c->HS, c->rope_dims);
     TRY(r.take("rope.freq_base", &c->rope_theta, 1));
     std::string type = "linear";
     if (r.has("rope.scaling.type")) TRY(r.m.get(r.prefix + "rope.scaling.type", &type));
@@ -160,10 +163,7 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
     TRY(read_attention(r, a, c));
     TRY(r.take(c->norm == NormKind::rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
                &c->norm_eps));
-    if (c->position == Position::rope) TRY(read_rope(r, divisors, c));
-    if (a.permuted && c->rope_dims != c->HS)
-        return fail(Exit::input, "%s: %srope.dimension_count: expected the head size %d, found %d", r.m.name.c_str(),
-                    r.prefix.c_str(), c->HS, c->rope_dims);
+    if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
     if (is(a, "olmo2")) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
     if (is(a, "olmo2") || is(a, "gemma3")) TRY(r.take("rope.freq_base_swa", &c->rope_local_theta));
     if (is(a, "gemma2") || is(a, "gemma3")) TRY(r.take("final_logit_softcapping", &c->logit_cap));

@@ -234,6 +234,6 @@ void quantise(const BlockFormat& format, const float* x, int64_t n, void* blocks
     const Encode encode = encoder(format);
     CHECK(encode && n % format.numbers == 0, "%s: %lld numbers", format.name, (long long)n);
     auto* b = static_cast<uint8_t*>(blocks);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (n > 1 << 15)
     for (int64_t i = 0; i < n / format.numbers; i++) encode(x + i * format.numbers, b + i * format.bytes);
 }

@@ -20,7 +20,7 @@ struct ConfigKey {
         as_is,
         or_none,    // null: 0, none
         inverse,    // 1 / the number
-        scale,      // of scores, where 0 stands for 1/sqrt(HS)
+        scale,      // the scores' factor, where 0 stands for 1/sqrt(HS)
         root,       // the same; the number is scale^-2
         torch_gelu,    // the tanh form is called gelu_pytorch_tanh
         any_gelu,      // the same, and every GELU is the tanh form

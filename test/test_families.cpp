@@ -58,6 +58,7 @@ struct Golden {
 // visit(each of test/golden/families)
 template <class Visit> void each_golden(Visit visit) {
     std::set<std::string> dirs, types;
+    cpu_set_threads(1);    // more have nothing to divide
     for (auto& entry : fs::directory_iterator("test/golden/families")) dirs.insert(entry.path());
     for (const std::string& dir : dirs) {
         CAPTURE(dir);
@@ -66,6 +67,7 @@ template <class Visit> void each_golden(Visit visit) {
         types.insert(c.value.family->type);
         visit(Golden{dir, c.value, arrays_of(dir + "/expected.safetensors")});
     }
+    cpu_set_threads(0);
     CHECK(types.size() == families().size());    // every family has one
 }
 void load(Model& g, const Golden& golden, const Plan& plan) {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <set>
 
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/gguf.h"
 #include "base/command.h"
 #include "base/console.h"
 #include "model/device.h"
@@ -87,6 +89,30 @@ Status safetensors_info(const std::string& path, int64_t bytes, Rows& rows) {
     const char* what = moments && numbers ? "optimizer state" : "safetensors";
     rows = {kind(what), {"tensors", file.entries().size()}, count_row("numbers", numbers),
             {"types", types, join({types.begin(), types.end()}, " ")}, bytes_row(bytes)};
+    return {};
+}
+
+void add_model(const Config& c, Rows& rows);
+
+Status gguf_info(const std::string& path, Rows& rows) {
+    const GgufFile file = TRY(GgufFile::open(path));
+    rows = {kind("GGUF model")};
+    for (const char* key : {"architecture", "name"}) {
+        std::string text;
+        if (file.metadata().get(std::string("general.") + key, &text).ok()) rows.push_back({key, text});
+    }
+    std::map<std::string, int64_t> numbers;
+    for (const GgufTensor& t : file.tensors()) numbers[t.format->name] += t.numbers();
+    nlohmann::ordered_json types;
+    std::string text;
+    for (auto& [name, n] : numbers) {
+        types[name] = n;
+        text += (text.empty() ? "" : ", ") + name + " " + human_count(double(n));
+    }
+    rows.insert(rows.end(), {{"tensors", file.tensors().size()}, {"types", types, text}, bytes_row(file.bytes())});
+    add_model(TRY(gguf_config(file)), rows);
+    const Tokenizer tokenizer = TRY(gguf_tokenizer(file));
+    if (tokenizer.vocab_size()) rows.push_back({"tokenizer", tokenizer.vocab_size()});
     return {};
 }
 
@@ -209,7 +235,7 @@ Status unknown_file(const std::string& path, std::string_view head) {
                "text (flatgpt tokenize makes shards of it)";
         hint = what.size();
     }
-    return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, tokenizer.json, "
+    return fail(Exit::input, "%s: found %s; known are shards of tokens (.bin), safetensors, GGUF, tokenizer.json, "
                 "tokenizer.model, config.json, state.json, metrics.jsonl, run.toml, and folders: checkpoints, runs, "
                 "folders of runs",
                 path.c_str(), what.substr(0, hint).c_str());
@@ -222,6 +248,7 @@ Status file_info(const std::string& path, const InfoOptions& o, Rows& rows) {
     TRY(file.read(0, head.data(), int64_t(head.size())));
     if (o.raw_u16) return shard_info(path, o, rows);
     bool safetensors = head.size() > 8 && head[7] == 0 && head[8] == '{';    // a length, then JSON
+    if (head.starts_with("GGUF") || path.ends_with(".gguf")) return gguf_info(path, rows);
     if (safetensors || path.ends_with(".safetensors")) return safetensors_info(path, file.bytes(), rows);
     if (path.ends_with(".jsonl")) {
         bool metrics = head.starts_with("{\"step\"") || path.ends_with("metrics.jsonl");
