@@ -10,7 +10,7 @@
 
 namespace jinja {
 
-constexpr int64_t MAX_STEPS = 10'000'000;    // 1 to 3 seconds
+constexpr int64_t MAX_STEPS = 5'000'000;    // about a second
 constexpr size_t MAX_OUTPUT = 16 << 20;      // bytes
 constexpr int MAX_CALLS = 1000;              // nodes within nodes, through macros
 
