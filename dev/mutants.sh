@@ -225,7 +225,6 @@ checkpoint/gguf_tensors.cpp ;; s/layers \/ 8) % 3 == 2/layers \/ 8) % 3 == 1/ ;;
 checkpoint/gguf_tensors.cpp ;; s/std::isfinite(sum) \&\& most <= 65504/most <= 65504/ ;; gguf model: what llama*
 checkpoint/gguf_config.cpp ;; s/c->logit_scale = 1 \/ divisor;/c->logit_scale = divisor;/ ;; gguf model: tensors*
 checkpoint/gguf_config.cpp ;; s/(1 + 3 \* part) \* 2 \* M_PI/(1 + 4 * part) * 2 * M_PI/ ;; gguf model: *
-checkpoint/gguf_config.cpp ;; s/if (is(a, "phi3")) read.window = 0;.*// ;; gguf model: what llama*
 layers/quantised.cpp ;; s/s % 4\] >> s \/ 4 \* 2/s % 4] >> s \/ 4/ ;; quantised: each format*
 layers/quantised.cpp ;; s/p\[4 + j\] >> 6 << 4/p[4 + j] >> 6 << 3/ ;; quantised: each format*
 layers/quantised.cpp ;; s/- 4 + 4 \* third/+ 4 * third/ ;; quantised: each format*
