@@ -235,16 +235,16 @@ Status chat(ChatFlags o) {
         return Room{1, std::min(context, gpu ? 8192 : 512)};
     }));
     TRY(has_tokenizer(m));
-    const ChatFiles files = TRY(read_chat_files(m.dir, o.look, m.tokenizer));
-    Result<ChatTemplate> look = ChatTemplate::parse(files.chat_template);
-    if (!look.ok()) return fail(look.status.code, "%s: %s", files.name.c_str(), look.status.message.c_str());
+    const ChatFormat format = TRY(chat_format(m.dir, o.look, m.tokenizer));
+    Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
+    if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
     const GenerationConfig own = TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
     ChatOptions& c = o.chat;
     c.context = o.context ? o.context : std::min(m.g->c.T, 8192);
-    c.ends = files.ends, c.bos = files.bos, c.eos = files.eos;
+    c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.ends, own.ends);
     append(c.stop, own.stop);
-    append(c.stop, files.stop);
+    append(c.stop, format.stop);
     Chat session(*m.g, m.tokenizer, look.take(), c);
     TRY(session.open());
     if (isatty(STDIN_FILENO))

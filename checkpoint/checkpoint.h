@@ -1,7 +1,8 @@
 // checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a directory is read, a
 // GGUF file (gguf.h) may stand in its place.
 //
-// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json, optimizer.safetensors, state.json, MANIFEST}
+// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json, optimizer.safetensors,
+//                    state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
 // the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
 // nothing of the new one. Several ranks each write the tensors that config_owners gives them, to

@@ -52,8 +52,8 @@ json field_json(const Config& c, const ConfigRow& row, ConfigKey::Form form = Co
     if (std::holds_alternative<float Config::*>(row.member)) return to_number(c, form, value);
     if (std::holds_alternative<bool Config::*>(row.member)) return value != 0;
     if (row.choices.empty()) return int64_t(value);
-    const bool torch_gelu = (form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu) && Act(value) == Act::gelu_tanh;
-    return row.choices[size_t(value)][torch_gelu];
+    const bool torch_name = form == ConfigKey::torch_gelu || form == ConfigKey::any_gelu;
+    return row.choices[size_t(value)][torch_name && Act(value) == Act::gelu_tanh];
 }
 
 Status choice_parse(const JsonFields& f, const char* key, const ConfigRow& row, double* value) {

@@ -201,8 +201,7 @@ Result<json> object_of(const JsonFields& f, const char* key) {
 // The older spelling's keys come first, then what rope_parameters says; where both have a scaling, rope_scaling wins.
 Status rope_parse(const JsonFields& f, Config* c) {
     const Family::Rope& rope = c->family->rope;
-    const Config plain = c->plain();
-    double part = plain.HS ? double(plain.rope_dims) / plain.HS : 1;
+    double part = rope.usual;
     if (!rope.theta) return {};
     TRY(optional(f, rope.theta, &Config::rope_theta, c));
     if (rope.local) TRY(optional(f, rope.local, &Config::rope_local_theta, c));

@@ -16,7 +16,7 @@ struct GgufFileType {
     const char* name;
     int number;        // general.file_type
     BlockType matrices;
-    BlockType head;        // of the embeddings, where they are the head too, else of the head
+    BlockType head;        // the embeddings' where they are the head too, else the head's
     bool mixed;        // some of attn_v and ffn_down have more bits, as in llama.cpp's Q4_K_M
 };
 const std::vector<GgufFileType>& gguf_file_types();

@@ -1,9 +1,7 @@
 // json.cpp - state.json, both ways. Hostile until checked: every field has a range.
 #include <cfloat>
-#include <unistd.h>
 
 #include "checkpoint.h"
-#include "gguf.h"
 #include "base/file.h"
 #include "files/json.h"
 
@@ -116,11 +114,4 @@ Result<TrainState> state_parse(std::string_view text, const std::string& name) {
 Result<TrainState> checkpoint_state(const std::string& dir) {
     const std::string path = dir + "/state.json";
     return state_parse(TRY(read_file(path, 64 << 20)), path);
-}
-
-Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
-    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
-        if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
-    return Tokenizer();
 }

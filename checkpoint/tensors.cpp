@@ -359,3 +359,10 @@ Result<Config> checkpoint_config(const std::string& dir) {
                     path.c_str(), (long long)least, (long long)found);
     return c;
 }
+
+Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
+    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
+        if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
+    return Tokenizer();
+}

@@ -32,8 +32,8 @@ class AddedTokens {
     };
     std::vector<Named> tokens;
     std::unordered_map<std::string_view, const AddedToken*> names;
-    std::vector<size_t> lengths;                       // of the names, descending
-    std::bitset<1 << 16> pairs;                        // of the first two bytes of a name
+    std::vector<size_t> lengths;                       // names' lengths, descending
+    std::bitset<1 << 16> pairs;                        // each name's first two bytes
     std::bitset<256> single;                           // names of one byte
     bool always = false;                               // some token is found in every text
 

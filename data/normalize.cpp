@@ -11,7 +11,7 @@
 namespace {
 using Kind = Normalization::Kind;
 
-uint32_t code_point(std::string_view c) {    // of one whole character
+uint32_t code_point(std::string_view c) {    // c: one whole character
     auto at = [&](size_t i) { return uint32_t(static_cast<unsigned char>(c[i])); };
     if (c.size() == 1) return at(0);
     uint32_t code = at(0) & (0x7F >> c.size());

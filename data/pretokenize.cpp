@@ -27,7 +27,7 @@ Status wrong_regex(const std::string& regex, const std::string& what) {
 // a class adds its characters.
 Status translate(const std::string& regex, std::string& out) {
     if (regex.size() > LONGEST_REGEX) return wrong_regex(regex, "longer than 65536 bytes");
-    int depth = 0;    // of classes
+    int depth = 0;    // how many classes are open
     for (size_t i = 0; i < regex.size(); i++) {
         const View rest = View(regex).substr(i);
         if (rest[0] == '\\' && rest.size() > 1) {

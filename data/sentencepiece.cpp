@@ -17,9 +17,9 @@ struct Message {
     std::string_view rest;
     bool broken = false;
     int field = 0;
-    uint64_t number = 0;        // of a varint
-    float real = 0;             // of 4 bytes
-    std::string_view bytes = {};    // of a string or message
+    uint64_t number = 0;        // a varint's value
+    float real = 0;             // a float's
+    std::string_view bytes = {};    // a string's or message's
 
     bool varint(uint64_t& value) {
         value = 0;

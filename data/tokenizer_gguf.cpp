@@ -24,7 +24,7 @@ const PatternRow* row_of_pre(const std::string& pre) {
 }
 // Pre-tokenizers' names whose models also compose characters (Unicode NFC), which the GGUF does not say.
 bool composes(const std::string& pre) {
-    for (const char* name : {"mpt", "olmo", "qwen2", "qwen35", "command-r", "deepseek-r1-qwen", "stablelm2"})
+    for (const char* name : {"mpt", "olmo", "qwen2", "command-r", "deepseek-r1-qwen", "stablelm2"})
         if (pre == name) return true;
     return false;
 }

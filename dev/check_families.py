@@ -59,8 +59,8 @@ def check(name, seed, flatgpt, work):
                   "--dtype", "fp32", "--json"])
     ours = json.loads(out)["loss"]
     run_dir = work / (name + "-run")
-    run([flatgpt, "train", "--from", theirs, "--data", work / "data.bin", "--out", run_dir, "--steps", 1, "--seq-len", T,
-         "--batch", 1, "--lr", 0, "--weight-decay", 0, "--dtype", "fp32"])
+    run([flatgpt, "train", "--from", theirs, "--data", work / "data.bin", "--out", run_dir, "--steps", 1,
+         "--seq-len", T, "--batch", 1, "--lr", 0, "--weight-decay", 0, "--dtype", "fp32"])
     saved = sorted(run_dir.glob("step_*"))[-1]
     again = transformers.AutoModelForCausalLM.from_pretrained(saved, attn_implementation="eager").float().eval()
     with torch.no_grad():

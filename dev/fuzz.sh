@@ -47,8 +47,7 @@ seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
-printf '{"chat_template": [{"name": "default", "template": "a"}], "bos_token": {"content": "b"}}' >$out/sample && seed chat $out/sample 2
-printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 3
+printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 seed state test/golden/checkpoint_1/state.json 1
 for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1

@@ -38,7 +38,7 @@ MODELS = {
                       False),
     "mistral": ("mistral", dict(LLAMA, sliding_window=5), False),
     "mistral_full": ("mistral", dict(LLAMA, sliding_window=None, head_dim=6), False),
-    "qwen2": ("qwen2", LLAMA, True),
+    "qwen2": ("qwen2", LLAMA, False),
     "qwen2_window": ("qwen2", dict(LLAMA, use_sliding_window=True, sliding_window=5, max_window_layers=0,
                                    tie_word_embeddings=True), False),
     "qwen2_mscale": ("qwen2", dict(LLAMA, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=1.3)), False),
@@ -66,7 +66,7 @@ MODELS = {
     "opt": ("opt", dict(vocab_size=V, hidden_size=C, num_hidden_layers=2, num_attention_heads=4, ffn_dim=24,
                         max_position_embeddings=T, word_embed_proj_dim=C, pad_token_id=None, bos_token_id=None,
                         eos_token_id=None), False),
-    "bloom": ("bloom", dict(vocab_size=V, hidden_size=24, n_layer=2, n_head=6, bos_token_id=None, eos_token_id=None),
+    "bloom": ("bloom", dict(vocab_size=V, hidden_size=12, n_layer=2, n_head=6, bos_token_id=None, eos_token_id=None),
               True),
     "cohere": ("cohere", dict(LLAMA, logit_scale=0.4), False),
     "cohere2": ("cohere2", dict(LLAMA, num_hidden_layers=5, sliding_window=5, logit_scale=0.4), False),
@@ -77,11 +77,9 @@ MODELS = {
     "gpt_neo": ("gpt_neo", dict(vocab_size=V, hidden_size=C, num_layers=4, num_heads=4, max_position_embeddings=T,
                                 attention_types=[[["global", "local"], 2]], window_size=5, bos_token_id=None,
                                 eos_token_id=None), False),
-    "mpt": ("mpt", dict(vocab_size=V, d_model=24, n_layers=2, n_heads=6, max_seq_len=T), False),
+    "mpt": ("mpt", dict(vocab_size=V, d_model=12, n_layers=2, n_heads=6, max_seq_len=T), False),
+    "arcee": ("arcee", dict(LLAMA, mlp_bias=True), False),
 }
-
-
-SHARP = ("q_proj", "k_proj", "query_key", "Wqkv", "qkv_proj", "c_attn")    # attention that looks at few positions
 
 
 def noisy(model, seed):
@@ -91,8 +89,7 @@ def noisy(model, seed):
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=g)
             if p.dim() == 2:
-                wide = 4 if any(x in name for x in SHARP) else 1.5
-                p.copy_(noise * wide / p.shape[1] ** 0.5 if "emb" not in name and "wte" not in name else noise * 0.8)
+                p.copy_(noise * (1.5 / p.shape[1] ** 0.5 if "emb" not in name and "wte" not in name else 0.8))
             else:
                 p.copy_(p + 0.3 * noise)
             p.copy_(p.bfloat16().float())
@@ -114,7 +111,7 @@ def expected(model, gradients, seed):
         while greedy.shape[1] < 20:
             greedy = torch.cat([greedy, model(greedy).logits[:, -1:].argmax(-1)], 1)
     found["greedy"] = greedy[0].float()
-    return {k: v.contiguous() for k, v in found.items()}
+    return {k: v.clone().contiguous() for k, v in found.items()}    # .to() would round the gradients, too
 
 
 def make(kind, fields):

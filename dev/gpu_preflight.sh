@@ -194,7 +194,8 @@ preflight() {
     header cublasLt.h "install libcublas-dev, or pip install nvidia-cublas" "${include[@]}"
     library cublasLt "install libcublas-dev, or pip install nvidia-cublas" "${lib[@]}"
     header nccl.h "install libnccl-dev, or pip install nvidia-nccl-cu13 (cu12 for CUDA 12)" "${include[@]}"
-    for p in CLI/CLI.hpp doctest/doctest.h nlohmann/json.hpp pcre2.h utf8proc.h zlib.h zconf.h zstd.h zstd_errors.h; do
+    for p in CLI/CLI.hpp doctest/doctest.h nlohmann/json.hpp pcre2.h utf8proc.h zlib.h zconf.h zstd.h \
+             zstd_errors.h; do
         header "$p" "carry it along: the head of dev/gpu.sh says how" "${own[@]}"
     done
     for p in pcre2-8 utf8proc z zstd; do    # the Makefile's LIBS

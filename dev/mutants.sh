@@ -210,8 +210,21 @@ layers/attention/backward.cpp ;; s/to_pairs(g\[0\]\[i\], g\[1\]\[i\])/to_pairs(e
 tools/bench.cpp ;; s/any = any || is;/any = true;/ ;; bench: a filter*
 test/count.h ;; s/    Limit::start(limit);/;/ ;; limit:*
 data/shard.cpp ;; s/s.tokenizer == tokenizer.fingerprint()/s.vocab == tokenizer.vocab_size()/ ;; shard: names*
-data/tokenize.cpp ;; s/if (documents) TRY(append/if (documents < 0) TRY(append/ ;; tokenize: the tail*
+data/tokenize.cpp ;; s/if (documents) TRY(end_document/if (documents < 0) TRY(end_document/ ;; tokenize: the tail*
 files/text_file.cpp ;; s/given = 3;/given = 0;/ ;; text file: gzip*
+data/merge.cpp ;; s/if (rank\[i\] < rank\[best\]) best/if (rank[i] <= rank[best]) best/ ;; tokenizers: each*
+data/merge.cpp ;; s/if (!beside\[size_t(a << 8 | b)\]) return at;/return at;/ ;; tokenizers: each*
+data/merge.cpp ;; s/joined.set(a);/;/ ;; tokenizers: a token*
+data/normalize.cpp ;; s/last = base == std::string_view::npos ? i : base;/last = i;/ ;; tokenizers: normal*
+data/normalize.cpp ;; s/!out.empty() \&\& !follows) out.insert(0, step.to)/!out.empty()) out.insert(0, step.to)/ ;; tokenizers: a text*
+data/added.cpp ;; s/t->rstrip \&\& // ;; tokenizers: each*
+data/added.cpp ;; s/while (t->lstrip/while (t->rstrip/ ;; tokenizers: each*
+data/added.cpp ;; s/if (text.substr(0, at).ends_with(name)) return false;.*// ;; tokenizers: a text*
+data/pretokenize.cpp ;; s/r.match \&\& !previous;/r.match;/ ;; tokenizers: what*
+data/pretokenize.cpp ;; s/code.get(), spelled, step.invert/code.get(), piece, step.invert/ ;; tokenizers: each*
+data/pretokenize.cpp ;; s/ \&\& c != .\/.// ;; tokenizers: what*
+data/sentencepiece.cpp ;; s/return sa > sb;/return sa < sb;/ ;; tokenizers: tokenizer.model*
+data/tokenizer_gguf.cpp ;; s/g.scores\[size_t(v.merges\[i\].id)\] = -float(i);/g.scores[size_t(v.merges[i].id)] = float(i);/ ;; tokenizers: GGUF*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
@@ -254,6 +267,19 @@ model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; g
 model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
+infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
+infer/template_lexer.cpp ;; s/sign != '+' \&\& block/false/ ;; template: *
+infer/template_lexer.cpp ;; s/open.empty() \&\& take_end/take_end/ ;; template: *
+infer/template_parser.cpp ;; s/if (!sees_name("not")) return compare();/if (!sees_name("not")) return binary(0);/ ;; template: *
+infer/template.cpp ;; s/if (exec(\*n.kids\[3\]) == Flow::leave) break;/exec(*n.kids[3]);/ ;; template: *
+infer/template.cpp ;; s/Scope scope(\*this, f.frame);/Scope scope(*this);/ ;; template: *
+infer/template.cpp ;; s/std::max(b.integer, -size - 1) + size/b.integer + 1/ ;; template: *
+infer/template_value.cpp ;; s/ - (a % b != 0 \&\& (a % b < 0) != (b < 0))// ;; template: *
+infer/template_value.cpp ;; s/safe \&\& !v.safe ? escaped_html(v.text()) : v.text()/v.text()/ ;; template: *
+infer/template_value.cpp ;; s/meter.charge(v.is(Kind::string) ? total \/ 16 + times \/ 16 : total);// ;; template: none runs*
+infer/template_text.cpp ;; s/size < 1e-4 || size >= 1e16/size >= 1e17/ ;; template: *
+infer/template_filters.cpp ;; s/truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {})/iterated(c.self, c.meter())/ ;; template: *
+infer/template_methods.cpp ;; s/(AT_END ? c.self/(!AT_END ? c.self/ ;; template: *
 '
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))

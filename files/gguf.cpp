@@ -86,7 +86,7 @@ class Cursor {
     const int64_t file_bytes;
     const std::string& name;
     std::string buffer;
-    int64_t begin = 0, at = 0;    // of the buffer, of what comes next
+    int64_t begin = 0, at = 0;    // where the buffer begins; what comes next
 };
 
 // ---- metadata -------------------------------------------------------------------------------------------------------
@@ -216,8 +216,8 @@ Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const st
     if (file_bytes >= 4) TRY(c.bytes("magic", magic, 4));
     if (memcmp(magic, "GGUF", 4) != 0)
         return fail(Exit::input,
-                    "%s: offset 0: expected \"GGUF\", found another file; a model is a GGUF file or a directory (a run, "
-                    "a checkpoint, a Hugging Face model)",
+                    "%s: offset 0: expected \"GGUF\", found another file; a model is a GGUF file or a directory (a "
+                    "run, a checkpoint, a Hugging Face model)",
                     name.c_str());
     const uint32_t version = TRY(c.value<uint32_t>("version"));
     if (version != 2 && version != 3)

@@ -16,7 +16,7 @@ enum class GgufType : uint32_t { u8, i8, u16, i16, u32, i32, f32, boolean, text,
 
 // One value, or an array of values of one type. The vector for its type holds them, whichever their width.
 struct GgufValue {
-    GgufType type = GgufType::u32;    // of an array: its elements'
+    GgufType type = GgufType::u32;    // an array's: its elements'
     bool array = false;
     std::vector<int64_t> integers;    // booleans as well; u64 from 2^63 on as negative numbers
     std::vector<double> numbers;      // f32, f64

@@ -185,7 +185,8 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             s.tokens.push_back(id);
             if (s.done) continue;
             out.tokens++;
-            const bool end = (what.end_of_text && (id == tokenizer.end_of_text() || id == tokenizer.vocabulary().eos)) ||
+            const bool eos = id == tokenizer.end_of_text() || id == tokenizer.vocabulary().eos;
+            const bool end = (what.end_of_text && eos) ||
                              std::find(what.ends.begin(), what.ends.end(), id) != what.ends.end();
             if (!(end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out)))
                 return fail(Exit::io, "the output was closed");

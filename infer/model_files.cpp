@@ -1,4 +1,4 @@
-// model_files.cpp - generation_config.json, tokenizer_config.json and chat_template.jinja.
+// model_files.cpp - generation_config.json, and what ends an answer.
 #include "model_files.h"
 
 #include <algorithm>
@@ -116,72 +116,29 @@ const char* const CHATML = "{% for message in messages %}{{ '<|im_start|>' + mes
 const char* const END_MARKERS[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|eot|>",
                                    "<|end_of_turn|>"};
 
-// bos_token or eos_token: a string, or an object with it as content.
-Result<std::string> token_text(const json& j, const char* key, const std::string& name) {
-    const json* token = j.contains(key) ? &j[key] : nullptr;
-    if (token && token->is_object() && token->contains("content")) token = &(*token)["content"];
-    if (!token || token->is_null()) return std::string();
-    if (!token->is_string()) return fail(Exit::input, "%s: %s: expected a string", name.c_str(), key);
-    return token->get<std::string>();
-}
 // The id of a text that is one token; -1: it is none.
 int one_token(const Tokenizer& tokenizer, const std::string& text) {
-    const std::vector<int> ids = text.empty() ? std::vector<int>{} : tokenizer.encode(text, true);
+    const std::vector<int> ids = tokenizer.encode(text, true);
     return ids.size() == 1 ? ids[0] : -1;
 }
 }    // namespace
 
-Result<ChatFiles> tokenizer_config_parse(std::string_view text, const std::string& name) {
-    const json j = TRY(parse_object(text, name));
-    ChatFiles c;
-    c.bos = TRY(token_text(j, "bos_token", name));
-    c.eos = TRY(token_text(j, "eos_token", name));
-    if (!j.contains("chat_template") || j["chat_template"].is_null()) return c;
-    const json& own = j["chat_template"];
-    c.name = name + ": chat_template";
-    if (own.is_string()) {
-        c.chat_template = own;
-        return c;
-    }
-    if (!own.is_array() || own.empty())
-        return fail(Exit::input, "%s: expected a string or a list of {name, template}", c.name.c_str());
-    for (const json& one : own) {
-        if (!one.is_object() || !one.contains("name") || !one["name"].is_string() || !one.contains("template") ||
-            !one["template"].is_string())
-            return fail(Exit::input, "%s: expected a string or a list of {name, template}", c.name.c_str());
-        if (c.chat_template.empty() || one["name"] == "default") c.chat_template = one["template"];
-    }
-    return c;
-}
-
-Result<ChatFiles> read_chat_files(const std::string& dir, const std::string& named, const Tokenizer& tokenizer) {
-    const std::string config_path = dir + "/config.json", tokenizer_path = dir + "/tokenizer_config.json";
-    ChatFiles c;
-    if (exists(tokenizer_path))
-        c = TRY(tokenizer_config_parse(TRY(read_file(tokenizer_path, MOST_BYTES)), tokenizer_path));
-    const std::string own = named.empty() ? dir + "/chat_template.jinja" : named;
-    if (named == "chatml") c.chat_template = CHATML, c.name = "chatml";
-    else if (!named.empty() || exists(own)) c.chat_template = TRY(read_file(own, MOST_BYTES)), c.name = own;
-    const Vocabulary& v = tokenizer.vocabulary();    // a GGUF has its own
-    if (c.chat_template.empty()) c.chat_template = v.chat_template, c.name = dir + ": tokenizer.chat_template";
-    if (c.bos.empty() && v.bos >= 0) c.bos = v.tokens[size_t(v.bos)];
-    if (c.eos.empty() && v.eos >= 0) c.eos = v.tokens[size_t(v.eos)];
+Result<ChatFormat> chat_format(const std::string& model, const std::string& named, const Tokenizer& tokenizer) {
+    const Vocabulary& v = tokenizer.vocabulary();
+    ChatFormat c{v.chat_template, model, {}, {}, {}, {}};
+    if (named == "chatml") c.chat_template = CHATML, c.name = named;
+    else if (!named.empty()) c.chat_template = TRY(read_file(named, MOST_BYTES)), c.name = named;
     if (c.chat_template.empty())
         return fail(Exit::usage,
-                    "%s has no chat template (chat_template in tokenizer_config.json, or chat_template.jinja): it was "
-                    "not made for conversations. Give one: --template FILE, or --template chatml; or continue a text "
-                    "with flatgpt sample", dir.c_str());
-    const json config = TRY(read_object(config_path));
-    TRY(take_ends(config, config_path, &c.ends));
-    c.ends.push_back(one_token(tokenizer, c.eos));
+                    "%s has no chat template (chat_template in tokenizer_config.json or in a GGUF, or "
+                    "chat_template.jinja): it was not made for conversations. Give one: --template FILE, or --template "
+                    "chatml; or continue a text with flatgpt sample", model.c_str());
+    if (v.bos >= 0) c.bos = v.tokens[size_t(v.bos)];
+    if (v.eos >= 0) c.eos = v.tokens[size_t(v.eos)];
+    const std::string config_path = model + "/config.json";
+    TRY(take_ends(TRY(read_object(config_path)), config_path, &c.ends));
+    c.ends.push_back(v.eos);
     c.ends.push_back(tokenizer.end_of_text());
-    auto text_of = [&](const char* key) -> std::string {
-        if (!config.contains(key) || !config[key].is_number_integer()) return "";
-        const json& id = config[key];
-        return id >= 0 && id < tokenizer.vocab_size() ? std::string(tokenizer.token(id.get<int>())) : "";
-    };
-    if (c.bos.empty()) c.bos = text_of("bos_token_id");
-    if (c.eos.empty()) c.eos = text_of("eos_token_id");
     for (const char* marker : END_MARKERS) {
         if (c.chat_template.find(marker) == std::string::npos) continue;
         const int id = one_token(tokenizer, marker);

@@ -1,5 +1,5 @@
-// model_files.h - what a model's directory says about its use: how text is chosen by default, where an answer ends, and
-// the chat template. All of it is optional.
+// model_files.h - what a model's files say about its use: how tokens are chosen by default, where an answer ends, how a
+// conversation is written. All of it is optional.
 #pragma once
 #include <optional>
 #include <string>
@@ -28,14 +28,13 @@ std::string take_defaults(const GenerationConfig& file, const std::vector<std::s
                           int* tokens);
 std::vector<Flag> sampling_flags(Sampling& s);    // a row for each of its fields but the seed
 
-struct ChatFiles {
-    std::string chat_template, name;    // Jinja, and the file it is from; empty: none
-    std::string bos, eos;               // text of the tokens, for the template
-    std::vector<int> ends;              // tokens that end an answer, by all these files and the template's own markers
+// What a conversation needs to know besides the weights.
+struct ChatFormat {
+    std::string chat_template, name;    // Jinja, and where it is from
+    std::string bos, eos;               // text of the tokens, for the template; "": none
+    std::vector<int> ends;              // tokens that end an answer, by all the files and the template's own markers
     std::vector<std::string> stop;      // markers of the template that are no token of this tokenizer
 };
-// chat_template.jinja, else tokenizer_config.json's chat_template (of several the one named default). named: a file
-// to take instead, or "chatml", which is built in; "": none. exit 2: no template at all, and what to do; 3, 4.
-Result<ChatFiles> read_chat_files(const std::string& dir, const std::string& named, const Tokenizer& tokenizer);
-// On the bytes of tokenizer_config.json, for the fuzzer: chat_template, name, bos and eos.
-Result<ChatFiles> tokenizer_config_parse(std::string_view json, const std::string& name);
+// named: a file with the template, or "chatml", which is built in; "": the tokenizer's own. model: a directory or a
+// file. exit 2: there is no template, and what to do; 3, 4.
+Result<ChatFormat> chat_format(const std::string& model, const std::string& named, const Tokenizer& tokenizer);

@@ -1,5 +1,5 @@
-// template.cpp - chat templates: the walk over the tree. Scopes are frames; a for loop, a macro, a block that is
-// captured and `with` have their own, an if has none. What a loop's body sets is gone with each turn.
+// template.cpp - chat templates: the walk over the tree. Scopes are frames; a for loop, a macro and a block that
+// is captured have their own, an if has none. What a loop's body sets is gone with each turn.
 #include "infer/template.h"
 
 #include "infer/template_run.h"
@@ -17,6 +17,7 @@ struct Run::Scope {
     Run& run;
     std::shared_ptr<Frame> before;
     explicit Scope(Run& run, std::shared_ptr<Frame> outer = nullptr) : run(run), before(run.frame) {
+        run.meter.charge(4);
         auto inner = std::make_shared<Frame>();
         inner->outer = outer ? std::move(outer) : run.frame;
         run.frame = std::move(inner);
@@ -28,10 +29,9 @@ Run::Run(const Value& context, int64_t now) : now(now), frame(std::make_shared<F
     for (size_t i = 0; i < context.items().size(); i += 2)
         frame->names[context.items()[i].text()] = context.items()[i + 1];
 }
-Run::~Run() {    // breaks the cycles; then inner frames go before outer ones, or the last would destroy all, recursively
+Run::~Run() {    // breaks the cycles
     for (auto& f : captured) f->names.clear();
     for (auto& space : spaces) static_cast<Sequence&>(*space.held).items.clear();
-    while (!captured.empty()) captured.pop_back();
 }
 std::string Run::render(const Node& root) {
     exec(root);
@@ -68,7 +68,6 @@ Run::Flow Run::exec(const Node& n) {
             return Flow::on;
         case Op::loop: return loop(n);
         case Op::set: return set(*n.kids[0], eval(*n.kids[1])), Flow::on;
-        case Op::with: return with(n);
         case Op::leave: return Flow::leave;
         case Op::next: return Flow::next;
         default: raise("an expression where a statement belongs");
@@ -99,13 +98,6 @@ Run::Flow Run::loop(const Node& n) {
     }
     return Flow::on;
 }
-Run::Flow Run::with(const Node& n) {
-    Items values;
-    for (size_t i = 1; i < n.kids.size(); i += 2) values.push_back(eval(*n.kids[i]));
-    Scope scope(*this);
-    for (size_t i = 0; i < values.size(); i++) set(*n.kids[2 * i], values[i]);
-    return exec(*n.kids.back());
-}
 void Run::set(const Node& target, const Value& value) {
     if (target.op == Op::name) frame->names[target.text] = value;
     else if (target.op == Op::attribute) assign(eval(*target.kids[0]), target.text, value, meter);
@@ -131,7 +123,7 @@ Value Run::eval(const Node& n) {
     Deeper deeper(*this);
     try {
         return evaluated(n);
-    } catch (Error& e) {    // of the innermost node, which knows the line best
+    } catch (Error& e) {    // the innermost node knows the line best
         if (e.line == 0) e.line = n.line;
         throw;
     }
@@ -350,19 +342,14 @@ Value Run::call_macro(const Function& f, Arguments args) {
     auto& names = frame->names;
     const size_t given = std::min(args.items.size(), m.names.size());
     for (size_t i = 0; i < given; i++) names[m.names[i]] = args.items[i];
-    Items more(args.items.begin() + long(given), args.items.end()), named;
-    if (m.takes_caller) names["caller"] = undefined("caller");
     for (auto& [name, value] : args.named) {
         const bool parameter = std::find(m.names.begin(), m.names.end(), name) != m.names.end();
         if (parameter && names.count(name)) raise("macro %s got two values for %s", m.text.c_str(), name.c_str());
-        if (parameter || (m.takes_caller && name == "caller")) names[name] = value;
-        else if (m.takes_named) put(named, name, value, meter);
+        if (parameter) names[name] = value;
         else raise("macro %s has no parameter %s", m.text.c_str(), name.c_str());
     }
-    if (!more.empty() && !m.takes_more)
+    if (given < args.items.size())
         raise("macro %s takes at most %zu arguments", m.text.c_str(), m.names.size());
-    if (m.takes_more) names["varargs"] = Value(Kind::tuple, std::move(more));
-    if (m.takes_named) names["kwargs"] = Value(Kind::dict, std::move(named));
     const size_t required = m.names.size() - (m.kids.size() - 1);
     for (size_t i = 0; i < m.names.size(); i++)
         if (!names.count(m.names[i]))

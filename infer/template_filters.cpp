@@ -39,12 +39,10 @@ Value dictsort(Call& c) {    // case_sensitive by reverse
     if (!c.self.is(Kind::dict)) raise("dictsort needs a mapping, found %s", type_name(c.self));
     const std::string by = c.text(1, "key");
     if (by != "key" && by != "value") raise("dictsort sorts by 'key' or 'value'");
-    Items pairs, keys;
-    for (size_t i = 0; i < c.self.items().size(); i += 2) {
-        pairs.push_back(Value(Kind::tuple, {c.self.items()[i], c.self.items()[i + 1]}));
-        keys.push_back(sort_key(c, pairs.back().items()[by == "value"], {}, c.flag(0)));
-    }
-    return Value(Kind::list, sorted(c, pairs, keys, c.flag(2)));
+    const Value all = pairs(c.self);
+    Items keys;
+    for (auto& pair : all.items()) keys.push_back(sort_key(c, pair.items()[by == "value"], {}, c.flag(0)));
+    return Value(Kind::list, sorted(c, all.items(), keys, c.flag(2)));
 }
 Value unique(Call& c) {    // case_sensitive attribute
     const Value items = iterated(c.self, c.meter());
@@ -67,13 +65,6 @@ template <int SIGN> Value extreme(Call& c) {    // case_sensitive attribute
     }
     return *best;
 }
-Value sum(Call& c) {    // attribute start
-    const Value items = iterated(c.self, c.meter());
-    Value total = c.given(1) ? c.args[1] : Value(int64_t(0));
-    for (auto& item : items.items())
-        total = arithmetic("+", total, c.given(0) ? c.run.path(item, c.args[0]) : item, c.meter());
-    return total;
-}
 // select, reject, selectattr, rejectattr: [attribute,] [test, its arguments]
 template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
     if (ATTRIBUTE && c.args.empty()) raise("expected the name of an attribute");
@@ -93,7 +84,7 @@ template <bool ATTRIBUTE, bool KEEP> Value select(Call& c) {
 Value map(Call& c) {    // attribute=, default=; or a filter and its arguments
     const Value items = truth(c.self) ? iterated(c.self, c.meter()) : Value(Kind::list, {});
     const Value attribute = c.named_or("attribute", {}), otherwise = c.named_or("default", {});
-    if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter's name");
+    if (attribute.is(Kind::unset) && (c.args.empty() || !c.args[0].is(Kind::string))) raise("map needs a filter");
     Items all;
     for (auto& item : items.items()) {
         c.meter().charge();
@@ -119,10 +110,7 @@ Value join(Call& c) {    // d attribute
 Value items_of(Call& c) {
     if (c.self.is(Kind::undefined)) return generated({});
     if (!c.self.is(Kind::dict)) raise("items needs a mapping, found %s", type_name(c.self));
-    Items pairs;
-    for (size_t i = 0; i < c.self.items().size(); i += 2)
-        pairs.push_back(Value(Kind::tuple, {c.self.items()[i], c.self.items()[i + 1]}));
-    return generated(std::move(pairs));
+    return generated(pairs(c.self).items());
 }
 Value size_of(Call& c) {
     switch (c.self.kind) {
@@ -186,41 +174,6 @@ Value to_real(Call& c) {    // default
     }
     return c.args[0].is(Kind::unset) ? Value(0.0) : c.args[0];
 }
-Value rounded(Call& c) {    // precision method
-    const int64_t precision = c.integer(0, 0);
-    const std::string method = c.text(1, "common");
-    if (method != "common" && method != "ceil" && method != "floor") raise("method must be common, ceil or floor");
-    if (!c.self.is_number()) raise("'%s' cannot be rounded", type_name(c.self));
-    if (method == "common" && c.self.is_int() && precision >= 0) return c.self.integer;
-    if (precision < 0 || precision > 300) raise("a precision from 0 to 300 is supported");
-    if (method == "common") return strtod(formatted("%.*f", int(precision), c.self.number()).c_str(), nullptr);
-    const double factor = std::pow(10.0, double(precision)), x = c.self.number() * factor;
-    return (method == "ceil" ? std::ceil(x) : std::floor(x)) / factor;
-}
-Value batch(Call& c) {    // linecount fill_with
-    const int64_t size = c.integer(0, 1);
-    if (size < 1) raise("a batch has at least one item");
-    const Value items = iterated(c.self, c.meter());
-    Items all, row;
-    for (auto& item : items.items()) {
-        row.push_back(item);
-        if (int64_t(row.size()) == size) all.push_back(Value(Kind::list, std::exchange(row, {})));
-    }
-    if (!row.empty()) {
-        if (c.given(1)) c.meter().charge(4 * size), row.resize(size_t(size), c.args[1]);
-        all.push_back(Value(Kind::list, std::move(row)));
-    }
-    return generated(std::move(all));
-}
-Value title(Call& c) {
-    std::string text = lower(str(c.self, c.meter())), out;
-    for (size_t at = 0, end; at < text.size(); at = end) {
-        const bool separator = std::string_view("- \t\n\v\f\r({[<").find(text[at]) != std::string_view::npos;
-        end = separator ? at + 1 : std::min(text.find_first_of("- \t\n\v\f\r({[<", at), text.size());
-        out += capitalized(text.substr(at, end - at));
-    }
-    return out;
-}
 Value escape(Call& c) {
     Value v(c.self.safe ? c.self.text() : escaped_html(str(c.self, c.meter())));
     v.safe = true;
@@ -248,27 +201,12 @@ Value default_of(Call& c) {    // default_value boolean
     const bool missing = c.self.is(Kind::undefined) || (c.flag(1) && !truth(c.self));
     return !missing ? c.self : c.args[0].is(Kind::unset) ? Value("") : c.args[0];
 }
-Value absolute(Call& c) {
-    if (!c.self.is_number()) raise("bad operand type for abs(): '%s'", type_name(c.self));
-    return c.self.is(Kind::real) ? Value(std::fabs(c.self.real)) : c.self.integer < 0 ? arithmetic("-", int64_t(0),
-                                                                  c.self, c.meter()) : Value(c.self.integer);
-}
-Value format(Call& c) {
-    if (c.args.size() && c.named.size()) raise("format takes positional or named arguments, not both");
-    Items named;
-    for (auto& [name, value] : c.named) named.push_back(name), named.push_back(value);
-    return percent_format(str(c.self, c.meter()),
-                          c.named.empty() ? Value(Kind::tuple, c.args) : Value(Kind::dict, std::move(named)), c.meter());
-}
 Value replace(Call& c) {    // old new count
     return replaced(str(c.self, c.meter()), str(c.args[0], c.meter()), str(c.args[1], c.meter()), c.integer(2, -1),
                     c.meter());
 }
 
 const Builtin FILTERS[] = {
-    {"abs", "", 0, absolute},
-    {"attr", "name", 1, [](Call& c) -> Value { return c.run.attribute(c.self, c.text(0)); }},
-    {"batch", "linecount fill_with", 1, batch},
     {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(str(c.self, c.meter()))); }},
     {"count", "", 0, size_of},
     {"d", "default_value boolean", 0, default_of},
@@ -278,7 +216,6 @@ const Builtin FILTERS[] = {
     {"escape", "", 0, escape},
     {"first", "", 0, end_of<true>},
     {"float", "default", 0, to_real},
-    {"format", nullptr, 0, format},
     {"indent", "width first blank", 0, indent},
     {"int", "default base", 0, to_int},
     {"items", "", 0, items_of},
@@ -294,16 +231,14 @@ const Builtin FILTERS[] = {
     {"rejectattr", nullptr, 0, select<true, false>},
     {"replace", "old new count", 2, replace},
     {"reverse", "", 0, reversed},
-    {"round", "precision method", 0, rounded},
     {"safe", "", 0, safe},
     {"select", nullptr, 0, select<false, true>},
     {"selectattr", nullptr, 0, select<true, true>},
     {"sort", "reverse case_sensitive attribute", 0, sort},
     {"string", "", 0, [](Call& c) -> Value { return kept(c, str(c.self, c.meter())); }},
-    {"sum", "attribute start", 0, sum},
-    {"title", "", 0, title},
     {"tojson", "ensure_ascii indent separators sort_keys", 0, tojson},
-    {"trim", "chars", 0, [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
+    {"trim", "chars", 0,
+     [](Call& c) -> Value { return kept(c, strip(str(c.self, c.meter()), c.args[0], true, true)); }},
     {"unique", "case_sensitive attribute", 0, unique},
     {"upper", "", 0, [](Call& c) -> Value { return upper(str(c.self, c.meter())); }},
 };
@@ -321,10 +256,6 @@ template <bool LESS, bool SAME, bool MORE> Value ordered(Call& c) {
     const int o = order(c.self, c.args[0], c.meter());
     return o < 0 ? LESS : o > 0 ? MORE : SAME;
 }
-template <bool UP> Value has_case(Call& c) {
-    const std::string text = str(c.self, c.meter());
-    return text == (UP ? upper(text) : lower(text)) && text != (UP ? lower(text) : upper(text));
-}
 Value same_as(Call& c) {
     const Value& other = c.args[0];
     if (c.self.kind != other.kind) return false;
@@ -338,25 +269,21 @@ const Builtin TESTS[] = {
     {">", "other", 1, ordered<false, false, true>},
     {">=", "other", 1, ordered<false, true, true>},
     {"boolean", "", 0, is_a<Kind::boolean>},
-    {"callable", "", 0, is_a<Kind::function>},
     {"defined", "", 0, [](Call& c) -> Value { return !c.self.is(Kind::undefined); }},
-    {"divisibleby", "num", 1, [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
+    {"divisibleby", "num", 1,
+     [](Call& c) -> Value { return whole(arithmetic("%", c.self, c.args[0], c.meter())) == 0; }},
     {"eq", "other", 1, equals<true>},
     {"equalto", "other", 1, equals<true>},
     {"even", "", 0, [](Call& c) -> Value { return whole(c.self) % 2 == 0; }},
     {"false", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && !c.self.integer; }},
-    {"filter", "", 0, [](Call& c) -> Value { return filter_named(str(c.self, c.meter())) != nullptr; }},
     {"float", "", 0, is_a<Kind::real>},
     {"ge", "other", 1, ordered<false, true, true>},
-    {"greaterthan", "other", 1, ordered<false, false, true>},
     {"gt", "other", 1, ordered<false, false, true>},
     {"in", "seq", 1, [](Call& c) -> Value { return contains(c.args[0], c.self, c.meter()); }},
     {"integer", "", 0, is_a<Kind::integer>},
     {"iterable", "", 0,
      is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict, Kind::generator, Kind::loop>},
     {"le", "other", 1, ordered<true, true, false>},
-    {"lessthan", "other", 1, ordered<true, false, false>},
-    {"lower", "", 0, has_case<false>},
     {"lt", "other", 1, ordered<true, false, false>},
     {"mapping", "", 0, is_a<Kind::dict>},
     {"ne", "other", 1, equals<false>},
@@ -366,16 +293,9 @@ const Builtin TESTS[] = {
     {"sameas", "other", 1, same_as},
     {"sequence", "", 0, is_a<Kind::undefined, Kind::string, Kind::list, Kind::tuple, Kind::dict>},
     {"string", "", 0, is_a<Kind::string>},
-    {"test", "", 0, [](Call& c) -> Value { return test_named(str(c.self, c.meter())) != nullptr; }},
     {"true", "", 0, [](Call& c) -> Value { return c.self.is(Kind::boolean) && c.self.integer; }},
     {"undefined", "", 0, is_a<Kind::undefined>},
-    {"upper", "", 0, has_case<true>},
 };
-template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
-    for (auto& row : table)
-        if (name == row.name) return &row;
-    return nullptr;
-}
 }   // namespace
 
 const Builtin* filter_named(const std::string& name) { return named(FILTERS, name); }

@@ -1,4 +1,5 @@
 // template_lexer.cpp - a template's text as tokens; whitespace control happens here.
+#include <charconv>
 #include <cstring>
 
 #include "base/console.h"
@@ -70,7 +71,8 @@ class Lexer {
     void data() {
         const size_t from = at;
         size_t begin = s.find('{', at);
-        while (begin != s.npos && (begin + 1 == s.size() || !strchr("{%#", s[begin + 1]))) begin = s.find('{', begin + 1);
+        while (begin != s.npos && (begin + 1 == s.size() || !strchr("{%#", s[begin + 1])))
+            begin = s.find('{', begin + 1);
         if (begin == s.npos) {
             add(Token::data, s.substr(from));
             at = s.size();
@@ -148,25 +150,16 @@ class Lexer {
     }
     void number() {
         const size_t from = at;
-        auto digits = [&](auto is) {
-            while (at < s.size() && (is(s[at]) || (s[at] == '_' && at + 1 < s.size() && is(s[at + 1])))) at++;
-        };
-        auto hex = [](char c) { return isxdigit(static_cast<unsigned char>(c)) != 0; };
+        auto digits = [&] { while (at < s.size() && is_digit(s[at])) at++; };
         bool real = false;
-        if (take("0x") || take("0X")) digits(hex);
-        else {
-            digits(is_digit);
-            if (from == 0 || s[from - 1] != '.') {    // not in a.0.1
-                if (at + 1 < s.size() && s[at] == '.' && is_digit(s[at + 1])) real = true, at++, digits(is_digit);
-                size_t e = at + 1;
-                if (e < s.size() && (s[e] == '+' || s[e] == '-')) e++;
-                if (at < s.size() && (s[at] | 32) == 'e' && e < s.size() && is_digit(s[e]))
-                    real = true, at = e, digits(is_digit);
-            }
+        digits();
+        if (from == 0 || s[from - 1] != '.') {    // not in a.0.1
+            if (at + 1 < s.size() && s[at] == '.' && is_digit(s[at + 1])) real = true, at++, digits();
+            size_t e = at + 1;
+            if (e < s.size() && (s[e] == '+' || s[e] == '-')) e++;
+            if (at < s.size() && (s[at] | 32) == 'e' && e < s.size() && is_digit(s[e])) real = true, at = e, digits();
         }
-        std::string text = s.substr(from, at - from);
-        std::erase(text, '_');
-        add(real ? Token::real : Token::integer, text);
+        add(real ? Token::real : Token::integer, s.substr(from, at - from));
     }
     void string(char quote) {
         const size_t from = at++;
@@ -183,20 +176,15 @@ class Lexer {
         const char c = s[at++];
         if (const size_t i = names.find(c); i != names.npos) return void(text += values[i]);
         if (c == '\n') return;
-        const bool octal = c >= '0' && c <= '7';
-        const size_t most = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : octal ? 3 : 0;
-        if (most == 0) return text += '\\', void(text += c);
-        if (octal) at--;
+        const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
+        if (digits == 0) return text += '\\', void(text += c);
         uint32_t value = 0;
-        size_t n = 0;
-        for (; n < most && at < s.size(); n++, at++) {
-            const char d = s[at];
-            if (octal ? d < '0' || d > '7' : !isxdigit(static_cast<unsigned char>(d))) break;
-            value = value * (octal ? 8 : 16) + uint32_t(is_digit(d) ? d - '0' : (d | 32) - 'a' + 10);
-        }
-        if (!octal && n < most) fail_here("an escape in a string that lacks digits");
-        if (value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) fail_here("an escape that is no character");
+        const char *first = s.data() + at, *last = s.data() + std::min(at + digits, s.size());
+        const auto read = std::from_chars(first, last, value, 16);
+        if (read.ptr != first + digits || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000))
+            fail_here("an escape that is no character");
         append_utf8(text, value);
+        at += digits;
     }
 };
 }   // namespace

@@ -47,9 +47,6 @@ std::string mapped(const std::string& text, wint_t (*change)(wint_t, locale_t)) 
         else if (c < 0x80) c = char32_t(change == towupper_l ? toupper(int(c)) : tolower(int(c)));
     return narrow(s);
 }
-bool all_of(const std::string& text, int (*is)(int)) {    // ASCII alone
-    return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) { return !(c & 0x80) && is(c); });
-}
 }   // namespace
 
 std::string upper(const std::string& text) { return mapped(text, towupper_l); }
@@ -166,27 +163,6 @@ Value count_text(Call& c) {
     for (size_t at = 0; (at = s.find(part, at)) != s.npos; at += part.size()) n++;
     return n;
 }
-// ljust, rjust, center: how much of the padding goes to the left, in halves.
-template <int LEFT> Value justified(Call& c) {    // width fillchar
-    const int64_t pad = std::max<int64_t>(c.integer(0, 0) - length(c.self.text()), 0);
-    const std::string fill = c.text(1, " ");
-    if (length(fill) != 1) raise("the fill character must be exactly one character long");
-    c.meter().charge(pad);
-    const int64_t extra = pad & c.integer(0, 0) & 1;    // as CPython centres
-    const int64_t left = LEFT == 1 ? pad / 2 + extra : LEFT == 2 ? pad : 0;
-    std::string text;
-    for (int64_t i = 0; i < left; i++) text += fill;
-    text += c.self.text();
-    for (int64_t i = left; i < pad; i++) text += fill;
-    return text;
-}
-Value zero_filled(Call& c) {
-    const std::string& s = c.self.text();
-    const int64_t pad = std::max<int64_t>(c.integer(0, 0) - length(s), 0);
-    c.meter().charge(pad);
-    const size_t sign = !s.empty() && (s[0] == '-' || s[0] == '+');
-    return s.substr(0, sign) + std::string(size_t(pad), '0') + s.substr(sign);
-}
 Value join(Call& c) {
     const Value items = iterated(c.args[0], c.meter());
     std::string text;
@@ -210,7 +186,7 @@ Value format(Call& c) {
             const size_t end = s.find('}', at);
             if (end == s.npos) raise("a { in a format that is not closed");
             const std::string name = s.substr(at + 1, end - at - 1);
-            if (name.find_first_of("!:.[{") != name.npos) raise("format: only plain fields are supported: {%s}", name.c_str());
+            if (name.find_first_of("!:.[{") != name.npos) raise("format: expected a plain field: {%s}", name.c_str());
             const bool number = name.find_first_not_of("0123456789") == name.npos;
             const size_t i = name.empty() ? next++ : size_t(atoi(name.substr(0, 6).c_str()));
             const Value v = number && i < c.args.size() ? c.args[i] : number ? Value() : c.named_or(name.c_str(), {});
@@ -223,20 +199,6 @@ Value format(Call& c) {
     }
     return out;
 }
-Value title(Call& c) {    // words are runs of letters
-    std::string out, word;
-    for (char ch : lower(c.self.text()) + " ") {
-        if ((ch & 0x80) || isalpha(ch)) word += ch;
-        else out += capitalized(std::exchange(word, {})) + ch;
-    }
-    out.pop_back();
-    return out;
-}
-template <bool UP> Value has_case(Call& c) {
-    const std::string &s = c.self.text(), up = upper(s), low = lower(s);
-    return up != low && s == (UP ? up : low);
-}
-template <int (*IS)(int)> Value consists_of(Call& c) { return all_of(c.self.text(), IS); }
 Value lines(Call& c) {
     Items all;
     for (auto& line : split_lines(c.self.text())) all.push_back(line);
@@ -245,23 +207,18 @@ Value lines(Call& c) {
 
 const Builtin STRING[] = {
     {"capitalize", "", 0, [](Call& c) -> Value { return capitalized(lower(c.self.text())); }},
-    {"center", "width fillchar", 1, justified<1>},
     {"count", "sub", 1, count_text},
     {"endswith", "suffix", 1, has_affix<true>},
     {"find", "sub", 1, found_at<false, false>},
     {"format", nullptr, 0, format},
     {"index", "sub", 1, found_at<false, true>},
-    {"isalnum", "", 0, consists_of<isalnum>},
-    {"isalpha", "", 0, consists_of<isalpha>},
-    {"isdecimal", "", 0, consists_of<isdigit>},
-    {"isdigit", "", 0, consists_of<isdigit>},
-    {"islower", "", 0, has_case<false>},
-    {"isnumeric", "", 0, consists_of<isdigit>},
+    {"isdigit", "", 0,
+     [](Call& c) -> Value {
+         return !c.self.text().empty() && c.self.text().find_first_not_of("0123456789") == std::string::npos;
+     }},
     {"isspace", "", 0,
      [](Call& c) -> Value { return !c.self.text().empty() && strip(c.self.text(), {}, true, true).empty(); }},
-    {"isupper", "", 0, has_case<true>},
     {"join", "iterable", 1, join},
-    {"ljust", "width fillchar", 1, justified<0>},
     {"lower", "", 0, [](Call& c) -> Value { return lower(c.self.text()); }},
     {"lstrip", "chars", 0, stripped<true, false>},
     {"partition", "sep", 1, partition<false>},
@@ -271,7 +228,6 @@ const Builtin STRING[] = {
      [](Call& c) -> Value { return replaced(c.self.text(), c.text(0), c.text(1), c.integer(2, -1), c.meter()); }},
     {"rfind", "sub", 1, found_at<true, false>},
     {"rindex", "sub", 1, found_at<true, true>},
-    {"rjust", "width fillchar", 1, justified<2>},
     {"rpartition", "sep", 1, partition<true>},
     {"rsplit", "sep maxsplit", 0, split<true>},
     {"rstrip", "chars", 0, stripped<false, true>},
@@ -279,9 +235,7 @@ const Builtin STRING[] = {
     {"splitlines", "", 0, lines},
     {"startswith", "prefix", 1, has_affix<false>},
     {"strip", "chars", 0, stripped<true, true>},
-    {"title", "", 0, title},
     {"upper", "", 0, [](Call& c) -> Value { return upper(c.self.text()); }},
-    {"zfill", "width", 1, zero_filled},
 };
 
 // Every STEP-th thing of a dict from FIRST: its keys, its values.
@@ -290,12 +244,6 @@ template <size_t FIRST> Value every_other(Call& c) {
     for (size_t i = FIRST; i < c.self.items().size(); i += 2) some.push_back(c.self.items()[i]);
     return Value(Kind::list, std::move(some));
 }
-Value pairs(Call& c) {
-    Items all;
-    for (size_t i = 0; i < c.self.items().size(); i += 2)
-        all.push_back(Value(Kind::tuple, {c.self.items()[i], c.self.items()[i + 1]}));
-    return Value(Kind::list, std::move(all));
-}
 Value get(Call& c) {
     const Value* found = find(c.self, c.args[0], c.meter());
     return found ? *found : c.args[1].is(Kind::unset) ? Value(Kind::none) : c.args[1];
@@ -303,7 +251,7 @@ Value get(Call& c) {
 const Builtin DICT[] = {
     {"copy", "", 0, [](Call& c) -> Value { return c.self; }},
     {"get", "key default", 1, get},
-    {"items", "", 0, pairs},
+    {"items", "", 0, [](Call& c) -> Value { return pairs(c.self); }},
     {"keys", "", 0, every_other<0>},
     {"values", "", 0, every_other<1>},
 };
@@ -324,13 +272,7 @@ Value cycle(Call& c) {
     if (c.args.empty()) raise("cycle needs values");
     return c.args[static_cast<Loop&>(*c.self.held).at % c.args.size()];
 }
-Value changed(Call& c) {
-    auto& loop = static_cast<Loop&>(*c.self.held);
-    const std::string now = repr(Value(Kind::tuple, c.args), c.meter());
-    const bool first = !std::exchange(loop.asked, true);
-    return std::exchange(loop.last, now) != now || first;
-}
-const Builtin LOOP[] = {{"changed", nullptr, 0, changed}, {"cycle", nullptr, 0, cycle}};
+const Builtin LOOP[] = {{"cycle", nullptr, 0, cycle}};
 
 // ---- functions ------------------------------------------------------------------------------------------------------
 
@@ -346,20 +288,10 @@ Value range(Call& c) {    // start stop step
     }
     return Value(Kind::list, std::move(all));
 }
-// A dict's or another mapping's entries, then the named arguments.
-Items entries(Call& c) {
-    if (c.args.size() > 1 || (c.args.size() == 1 && !c.args[0].is(Kind::dict))) raise("expected one mapping");
-    Items items = c.args.empty() ? Items() : c.args[0].items();
-    for (auto& [name, value] : c.named) put(items, name, value, c.meter());
-    return items;
-}
 Value new_namespace(Call& c) {
+    if (!c.args.empty()) raise("expected named arguments only");
     Value space = c.run.new_space({});
-    const Items items = entries(c);
-    for (size_t i = 0; i < items.size(); i += 2) {
-        if (!items[i].is(Kind::string)) raise("a namespace's attributes are strings");
-        assign(space, items[i].text(), items[i + 1], c.meter());
-    }
+    for (auto& [name, value] : c.named) assign(space, name, value, c.meter());
     return space;
 }
 Value strftime_now(Call& c) {
@@ -373,17 +305,11 @@ Value strftime_now(Call& c) {
     return std::string(text, n);
 }
 const Builtin GLOBALS[] = {
-    {"dict", nullptr, 0, [](Call& c) -> Value { return Value(Kind::dict, entries(c)); }},
     {"namespace", nullptr, 0, new_namespace},
     {"raise_exception", "message", 1, [](Call& c) -> Value { raise("%s", str(c.args[0], c.meter()).c_str()); }},
     {"range", "start stop step", 1, range},
     {"strftime_now", "format", 1, strftime_now},
 };
-template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
-    for (auto& row : table)
-        if (name == row.name) return &row;
-    return nullptr;
-}
 }   // namespace
 
 const Builtin* method_named(Kind kind, const std::string& name) {

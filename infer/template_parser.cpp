@@ -8,7 +8,7 @@
 namespace jinja {
 namespace {
 typedef std::unique_ptr<Node> NodePtr;
-constexpr int DEEPEST = 200;    // of nodes in nodes; the interpreter and destructors recurse
+constexpr int DEEPEST = 200;    // nodes in nodes; the interpreter and destructors recurse
 
 template <class... K> std::vector<NodePtr> kids(K... kid) {
     std::vector<NodePtr> all;
@@ -25,7 +25,6 @@ class Parser {
     const std::vector<Token> all;
     size_t at = 0;
     int depth = 0, loops = 0;    // open calls of this parser; loops that break and continue can mean
-    bool takes_caller = false, takes_more = false, takes_named = false;    // names in the present macro
 
     // ---- tokens ----
     const Token& now() const { return all[at]; }
@@ -105,7 +104,7 @@ class Parser {
             }
         }
     }
-    NodePtr body(const char* end) {    // of a tag, from its %} to behind the end's name
+    NodePtr body(const char* end) {    // from a tag's %} to behind the end's name
         block_end();
         NodePtr b = statements({end});
         at++;
@@ -118,26 +117,15 @@ class Parser {
         if (word == "if") n = branch();
         else if (word == "for") n = loop();
         else if (word == "set") n = set();
-        else if (word == "macro") {
-            NodePtr target = node(Op::name, {}, name());
-            n = node(Op::set, kids(std::move(target), macro("endmacro")));
-        } else if (word == "call") {
-            NodePtr caller = macro(nullptr);
-            NodePtr call = expression();
-            if (call->op != Op::call) throw Error{"expected a call behind 'call'", tag.line};
-            macro_body(*caller, "endcall");
-            call->names.push_back("caller");
-            add(*call, std::move(caller));
-            n = node(Op::print, kids(std::move(call)));
-        } else if (word == "filter") {
+        else if (word == "macro") n = macro();
+        else if (word == "filter") {
             NodePtr first = node(Op::filter, kids(node(Op::capture)), name());
             arguments(*first);
             NodePtr filters = filter_chain(std::move(first));
             n = node(Op::print, kids(filtered(std::move(filters), body("endfilter"))));
         } else if (word == "generation") {
             n = node(Op::print, kids(node(Op::capture, kids(body("endgeneration")))));
-        } else if (word == "with") n = with();
-        else if (word == "break" || word == "continue") {
+        } else if (word == "break" || word == "continue") {
             if (loops == 0) throw Error{"'" + word + "' outside of a loop", tag.line};
             n = node(word == "break" ? Op::leave : Op::next);
         } else {
@@ -187,40 +175,20 @@ class Parser {
         NodePtr filters = filter_chain(node(Op::capture));
         return node(Op::set, kids(std::move(to), filtered(std::move(filters), body("endset"))));
     }
-    NodePtr with() {
-        std::vector<NodePtr> parts;
-        while (now().type != Token::block_end) {
-            if (!parts.empty()) expect(",");
-            parts.push_back(target());
-            expect("=");
-            parts.push_back(expression());
+    NodePtr macro() {
+        NodePtr n = node(Op::macro, {}, name());
+        expect("(");
+        while (!take(")")) {
+            if (!n->names.empty()) expect(",");
+            n->names.push_back(name());
+            if (take("=")) add(*n, expression());
+            else if (!n->kids.empty()) expected("a default, as the parameter before it has one");
         }
-        parts.push_back(body("endwith"));
-        return node(Op::with, std::move(parts));
-    }
-    // The parameters, and the body up to this tag if there is one.
-    NodePtr macro(const char* end) {
-        NodePtr n = node(Op::macro);
-        if (end) n->text = all[at - 1].text;
-        if (end ? (expect("("), true) : take("("))
-            while (!take(")")) {
-                if (!n->names.empty()) expect(",");
-                n->names.push_back(name());
-                if (take("=")) add(*n, expression());
-                else if (!n->kids.empty()) expected("a default, as the parameter before it has one");
-            }
-        if (end) macro_body(*n, end);
-        return n;
-    }
-    void macro_body(Node& n, const char* end) {
-        const bool outer[] = {takes_caller, takes_more, takes_named};
-        takes_caller = takes_more = takes_named = false;
         const int outer_loops = std::exchange(loops, 0);
-        NodePtr b = body(end);
-        add(n, std::move(b));
+        add(*n, body("endmacro"));
         loops = outer_loops;
-        n.takes_caller = takes_caller, n.takes_more = takes_more, n.takes_named = takes_named;
-        takes_caller = outer[0], takes_more = outer[1], takes_named = outer[2];
+        NodePtr target = node(Op::name, {}, n->text);
+        return node(Op::set, kids(std::move(target), std::move(n)));
     }
     // What is assigned to: a name, a namespace's attribute, a tuple of them.
     NodePtr target() {
@@ -339,10 +307,8 @@ class Parser {
             }
             case Token::integer: {
                 int64_t value = 0;
-                const bool hex = t.text.size() > 1 && (t.text[1] | 32) == 'x';
-                const char *first = t.text.data() + (hex ? 2 : 0), *last = t.text.data() + t.text.size();
-                const auto read = std::from_chars(first, last, value, hex ? 16 : 10);
-                if (read.ec != std::errc() || read.ptr != last) throw Error{"an integer beyond 64 bits", t.line};
+                if (std::from_chars(t.text.data(), t.text.data() + t.text.size(), value).ec != std::errc())
+                    throw Error{"an integer beyond 64 bits", t.line};
                 return constant(value);
             }
             case Token::real: return constant(strtod(t.text.c_str(), nullptr));
@@ -362,7 +328,6 @@ class Parser {
         if (word == "true" || word == "True") return constant(true);
         if (word == "false" || word == "False") return constant(false);
         if (word == "none" || word == "None") return constant(Value(Kind::none));
-        takes_caller |= word == "caller", takes_more |= word == "varargs", takes_named |= word == "kwargs";
         return node(Op::name, {}, word);
     }
     NodePtr sequence(const char* end, Op op) {

@@ -27,8 +27,6 @@ struct Function : Held {    // a built-in, perhaps a method of self; or a macro 
 };
 struct Loop : Held {    // what a template calls loop
     Value items;
-    std::string last;    // what changed() was asked about
-    bool asked = false;
     size_t at = 0;
 };
 struct Arguments {
@@ -66,7 +64,6 @@ class Run {
 
     Flow exec(const Node& n);
     Flow loop(const Node& n);
-    Flow with(const Node& n);
     void set(const Node& target, const Value& value);
     void emit(const std::string& text);
     std::string captured_output(const Node& body);
@@ -102,6 +99,11 @@ struct Builtin {
     int required;
     Value (*run)(Call&);
 };
+template <size_t N> const Builtin* named(const Builtin (&table)[N], const std::string& name) {
+    for (auto& row : table)
+        if (name == row.name) return &row;
+    return nullptr;
+}
 const Builtin* filter_named(const std::string& name);
 const Builtin* test_named(const std::string& name);
 const Builtin* method_named(Kind kind, const std::string& name);

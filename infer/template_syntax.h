@@ -33,7 +33,6 @@ enum class Op : uint8_t {
     branch,       // kids: test, body, test, body, ..., [the else body]
     loop,         // kids: target, iterable, [filter], body, [else body]
     set,          // kids: target, value
-    with,         // kids: targets and values by turns, body
     leave, next,  // break, continue
     block,        // kids: statements
 };
@@ -42,7 +41,6 @@ struct Node {
     Op op;
     int line;
     int depth = 1;
-    bool takes_caller = false, takes_more = false, takes_named = false;    // a macro's body names caller, varargs, kwargs
     std::string text;
     Value value;
     std::vector<std::unique_ptr<Node>> kids;

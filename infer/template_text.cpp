@@ -1,4 +1,4 @@
-// template_text.cpp - values as text: str, repr, JSON; strings as code points; the % operator.
+// template_text.cpp - values as text: str, repr, JSON; strings as code points.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -199,79 +199,5 @@ std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int de
     s += newline;
     meter.charge_text(s.size());
     return (dict ? "{" : "[") + s + (dict ? "}" : "]");
-}
-
-// ---- % --------------------------------------------------------------------------------------------------------------
-
-namespace {
-// One value by a conversion such as %-08.3f, without its name.
-std::string converted(const std::string& spec, char type, const Value& v, Meter& meter) {
-    if (type == 's' || type == 'r') {
-        std::string text = type == 's' ? str(v, meter) : repr(v, meter);
-        size_t width = 0, most = std::string::npos;
-        const size_t dot = spec.find('.');
-        if (dot != spec.npos) most = size_t(atoi(spec.c_str() + dot + 1));
-        const size_t digits = spec.find_first_of("123456789");
-        if (digits < dot) width = size_t(atoi(spec.c_str() + digits));
-        if (most < text.size()) text = narrow(std::u32string_view(wide(text)).substr(0, most));
-        const size_t n = size_t(length(text)), pad = width > n ? width - n : 0;
-        return spec.find('-') < digits ? text + std::string(pad, ' ') : std::string(pad, ' ') + text;
-    }
-    if (!v.is_number()) raise("%%%c format: a number is required, not %s", type, type_name(v));
-    char text[2048];
-    if (std::string_view("diuxXo").find(type) != std::string_view::npos) {
-        if (v.is(Kind::real) && !(std::fabs(v.real) < 9e18)) raise("an integer beyond 64 bits");
-        int64_t i = v.is(Kind::real) ? int64_t(v.real) : v.integer;
-        const bool minus = i < 0 && (type | 32) != 'd' && type != 'i';    // C would print two's complement
-        if (minus) raise("%%%c of a negative number is not supported", type);
-        snprintf(text, sizeof text, (spec + "ll" + (type == 'u' ? 'd' : type)).c_str(), static_cast<long long>(i));
-    } else if (std::string_view("eEfFgG").find(type) != std::string_view::npos) {
-        snprintf(text, sizeof text, (spec + type).c_str(), v.number());
-    } else raise("unsupported format character '%c'", type);
-    return text;
-}
-}   // namespace
-
-std::string percent_format(const std::string& format, const Value& args, Meter& meter) {
-    std::string out;
-    size_t next = 0;
-    auto argument = [&]() -> const Value& {
-        if (!args.is(Kind::tuple) ? next > 0 : next >= args.items().size()) raise("not enough arguments for format");
-        next++;
-        return args.is(Kind::tuple) ? args.items()[next - 1] : args;
-    };
-    for (size_t at = 0; at < format.size();) {
-        if (format[at] != '%') {
-            out += format[at++];
-            continue;
-        }
-        at++;
-        const Value* named = nullptr;
-        if (at < format.size() && format[at] == '(') {
-            const size_t close = format.find(')', at);
-            if (close == format.npos || !args.is(Kind::dict)) raise("a format with names needs a mapping");
-            named = find(args, format.substr(at + 1, close - at - 1), meter);
-            if (!named) raise("the format names a key that is missing");
-            at = close + 1;
-        }
-        const size_t from = at, end = format.find_first_not_of("-+ #0123456789.", at);
-        if (end == format.npos) raise("incomplete format");
-        const std::string spec = format.substr(from, end - from);
-        at = end + 1;
-        if (format[end] == '%') {
-            out += '%';
-            continue;
-        }
-        if (const size_t digits = spec.find_first_of("123456789"); digits != spec.npos && spec.size() - digits > 6)
-            raise("a format wider than 999");
-        for (size_t i = 0, run = 0; i < spec.size(); i++)
-            if (run = isdigit(static_cast<unsigned char>(spec[i])) ? run + 1 : 0; run > 3) raise("a format wider than 999");
-        if (std::count(spec.begin(), spec.end(), '.') > 1) raise("unsupported format: %%%s", spec.c_str());
-        out += converted("%" + spec, format[end], named ? *named : argument(), meter);
-        meter.charge_text(64);
-    }
-    if (args.is(Kind::tuple) ? next < args.items().size() : next == 0 && !args.is(Kind::dict) && !args.is(Kind::list))
-        raise("not all arguments converted during string formatting");
-    return out;
 }
 }   // namespace jinja

@@ -75,7 +75,7 @@ Value iterated(const Value& v, Meter& meter) {
     }
 }
 const Value* find(const Value& dict, const Value& key, Meter& meter) {
-    for (const Value* k = &key; k->is(Kind::list) || k->is(Kind::dict);) raise("unhashable type: '%s'", type_name(*k));
+    if (key.is(Kind::list) || key.is(Kind::dict)) raise("unhashable type: '%s'", type_name(key));
     const Items& items = dict.items();
     for (size_t i = 0; i < items.size(); i += 2) {
         if (i % 16 == 14) meter.charge();
@@ -90,6 +90,12 @@ void put(Items& dict, const Value& key, const Value& value, Meter& meter) {
         if (equal(dict[i], key, meter)) return void(dict[i + 1] = value);
     dict.push_back(key);
     dict.push_back(value);
+}
+Value pairs(const Value& dict) {
+    Items all;
+    for (size_t i = 0; i < dict.items().size(); i += 2)
+        all.push_back(Value(Kind::tuple, {dict.items()[i], dict.items()[i + 1]}));
+    return Value(Kind::list, std::move(all));
 }
 void assign(const Value& space, const std::string& name, const Value& value, Meter& meter) {
     if (!space.is(Kind::space)) raise("cannot assign attribute '%s': not a namespace", name.c_str());
@@ -213,7 +219,6 @@ Value arithmetic(std::string_view op, const Value& a, const Value& b, Meter& met
     auto is_sequence = [](const Value& v) { return v.is(Kind::string) || v.is(Kind::list) || v.is(Kind::tuple); };
     if (a.is_int() && b.is_int()) return whole(op, a.integer, b.integer);
     if (a.is_number() && b.is_number()) return reals(op, a.number(), b.number());
-    if (op == "%" && a.is(Kind::string)) return percent_format(a.text(), b, meter);
     if (op == "*" && is_sequence(a) && b.is_int()) return repeated(a, b.integer, meter);
     if (op == "*" && a.is_int() && is_sequence(b)) return repeated(b, a.integer, meter);
     if (op == "+" && a.kind == b.kind && a.is(Kind::string)) {

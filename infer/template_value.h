@@ -73,7 +73,7 @@ struct Sequence : Held {
     Items items;
     int depth = 1;
 };
-constexpr int MAX_DEPTH = 100;    // of values in values
+constexpr int MAX_DEPTH = 100;    // values in values
 
 Value undefined(std::string name);
 const char* type_name(const Value& v);    // Python's
@@ -97,6 +97,7 @@ struct JsonStyle {
     std::string between = ", ", colon = ": ";
 };
 std::string to_json(const Value& v, const JsonStyle& style, Meter& meter, int depth = 0);
+Value pairs(const Value& dict);    // a list of (key, value)
 Value from_json(const nlohmann::ordered_json& json, int depth = 0);
 
 // a op b, op one of + - * / // % **, as Python has it.
@@ -112,5 +113,4 @@ bool is_space(char32_t c);                  // Python's str.isspace
 size_t after_spaces(std::string_view text, size_t at);
 std::string strip(const std::string& text, const Value& characters, bool left, bool right);
 std::string escaped_html(const std::string& text);
-std::string percent_format(const std::string& format, const Value& args, Meter& meter);
 }   // namespace jinja

@@ -6,12 +6,12 @@ namespace ISA {
 constexpr int64_t BLOCK = 4096;
 
 // f(row, column, elements) for pieces of N rows of F.
-template <class F> INLINE void each_piece(int64_t N, int64_t F_, F f) {
-    const int64_t pieces = (F_ + BLOCK - 1) / BLOCK;
-#pragma omp parallel for schedule(static) if (N * F_ > BLOCK)
+template <class Run> INLINE void each_piece(int64_t N, int64_t F, Run f) {
+    const int64_t pieces = (F + BLOCK - 1) / BLOCK;
+#pragma omp parallel for schedule(static) if (N * F > BLOCK)
     for (int64_t i = 0; i < N * pieces; i++) {
         const int64_t from = i % pieces * BLOCK;
-        f(i / pieces, from, least64(BLOCK, F_ - from));
+        f(i / pieces, from, least64(BLOCK, F - from));
     }
 }
 

@@ -46,7 +46,7 @@ struct Turn {
     int dims = 0;                // the first dims of each head turn; 0: none
     bool interleaved = false;    // pairs are (2i, 2i+1), else (i, i + dims/2)
     enum class Normed { none, head, all } norm = {};    // over each head, or over all query (key) heads of a position
-    float eps = 1e-6f, plus = 0;                        // of that norm
+    float eps = 1e-6f, plus = 0;                        // that norm's
     int sums(int NH, int NKV) const {                   // its rstd: numbers for each position
         return norm == Normed::none ? 0 : norm == Normed::all ? 2 : NH + NKV;
     }

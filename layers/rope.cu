@@ -21,7 +21,7 @@ struct Call {
     const float* turns;
     const int* pos;
     int N, S;
-    float sine;                  // of an angle: times 1, or -1 to turn back
+    float sine;                  // the angle's: times 1, or -1 to turn back
     int lanes, pairs, slots;     // lanes that share a head; its parts of 2 W channels: those that turn, all
     int heads, copied;           // queries and keys; and, if y is not x, values
     int sums;                    // rstd for each row

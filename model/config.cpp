@@ -148,8 +148,8 @@ std::vector<Flag> config_flags(Config& asked) {
     return flags;
 }
 
-// Of heads of another size the same part turns.
-static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : HS; }
+// Where heads have another size, the same part of them turns.
+static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
 Config config_with(const Config& base, const Config& asked) {
     Config c = base;
@@ -168,7 +168,7 @@ Config config_with(const Config& base, const Config& asked) {
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other) {
     std::vector<const ConfigRow*> rows;
     Config usual = other ? *other : c.plain();
-    if (!other) usual.rope_dims = turned_part(usual, c.HS);
+    if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
         const bool differs = config_value(c, row) != config_value(usual, row);
         if (differs || (!other && row.presence != ConfigRow::rare)) rows.push_back(&row);

@@ -52,7 +52,7 @@ struct Config {
     // Positions.
     Position position = Position::learned;
     int position_offset = 0;    // rows of wpe before position 0
-    int rope_dims = HS;         // the first of each head's channels, which turn
+    int rope_dims = 0;          // the first of each head's channels, which turn; 0 without RoPE
     bool rope_interleaved = false;
     int rope_skip_every = 0;    // each so many-th layer does not turn; 0: all do
     float rope_theta = 1e4f, rope_local_theta = 0;    // local: of layers with a window, unscaled; 0: like the others
@@ -86,9 +86,9 @@ struct Config {
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
-    int up_width() const { return gated ? 2 * F : F; }    // of the ffn's first product: gate, then up
+    int up_width() const { return gated ? 2 * F : F; }    // the ffn's first product: gate, then up
     bool pre_norm() const { return place != NormPlace::branch; }
-    bool post_norm() const { return place != NormPlace::pre; }    // of a branch's output
+    bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed
     Config plain() const;    // the family's kinds at these V, T, L, NH, C
     bool operator==(const Config&) const = default;
 };

@@ -83,7 +83,8 @@ Config Config::plain() const {
     // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
     c.F = c.gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
     c.NKV = NH;
-    c.rope_dims = c.HS = NH > 0 && C % NH == 0 ? C / NH : 0;
+    c.HS = NH > 0 && C % NH == 0 ? C / NH : 0;
+    c.rope_dims = c.position == Position::rope ? int(c.HS * family->rope.usual) : 0;
     if (family->sized) family->sized(c);
     return c;
 }
@@ -92,9 +93,7 @@ static Config sized(const Family& family, const Preset& p) {
     Config c;
     c.V = p.V, c.T = p.T, c.L = p.L, c.NH = p.NH, c.C = p.C, c.family = &family;
     c = c.plain();
-    // Of heads whose size is their own the same part turns.
-    if (c.HS) c.rope_dims = c.rope_dims * p.HS / c.HS;
-    else c.rope_dims = p.HS;
+    if (c.position == Position::rope) c.rope_dims = int(p.HS * family.rope.usual);
     c.NKV = p.NKV, c.HS = p.HS, c.F = p.F;
     if (p.more) p.more(c);
     return c;

@@ -20,7 +20,7 @@ struct ConfigKey {
         as_is,
         or_none,    // null: 0, none
         inverse,    // 1 / the number
-        scale,      // of scores, where 0 stands for 1/sqrt(HS)
+        scale,      // the scores' factor, where 0 stands for 1/sqrt(HS)
         root,       // the same; the number is scale^-2
         torch_gelu,    // the tanh form is called gelu_pytorch_tanh
         any_gelu,      // the same, and every GELU is the tanh form
@@ -41,10 +41,11 @@ struct Family {
     void (*sized)(Config& c) = nullptr;    // sets kinds that follow from sizes, after plain() has set those
     std::vector<ConfigKey> keys = {};
 
-    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are; theta null: it has neither.
+    // config.json's rotation: rope_parameters, and the older spelling, whose keys these are. theta null: neither.
     struct Rope {
         const char* theta = nullptr;
         const char* part = nullptr;     // the part of a head that turns
+        double usual = 1;               // that part where a file does not say
         const char* local = nullptr;    // theta of layers with a window
         bool by_layers = false;         // rope_parameters has one object for each kind of layer
         bool scaled = true;             // its class knows the scalings

@@ -17,7 +17,6 @@ const std::vector<Family> ROWS = {
      .kinds = kinds([](Config& c) {
          c.activation = Act::gelu, c.parallel = Parallel::two, c.position = Position::rope, c.tied = false;
      }),
-     .sized = [](Config& c) { c.rope_dims = c.HS / 4; },
      .keys = {{"vocab_size", &C::V},
               {"max_position_embeddings", &C::T},
               {"hidden_size", &C::C},
@@ -30,7 +29,7 @@ const std::vector<Family> ROWS = {
               {"attention_bias", &C::qkv_bias},
               {"attention_bias", &C::proj_bias},
               {"tie_word_embeddings", &C::tied}},
-     .rope = {.theta = "rotary_emb_base", .part = "rotary_pct"},
+     .rope = {.theta = "rotary_emb_base", .part = "rotary_pct", .usual = 0.25},
      .fixed = {{"initializer_range", "0.02", true, false}},
      .names = {{"wte", {"gpt_neox.embed_in"}},
                {"head", {"embed_out"}},

@@ -95,8 +95,7 @@ std::vector<Family::Fixed> fixed(const std::vector<Family::Fixed>& more) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
 }
-constexpr Family::Rope ROPE = {.theta = "rope_theta"}, PART = {.theta = "rope_theta", .part = "partial_rotary_factor"},
-                       TWO_THETAS = {.theta = "rope_theta", .local = "rope_local_base_freq", .by_layers = true};
+constexpr Family::Rope ROPE = {.theta = "rope_theta"};
 
 void gemma_kinds(Config& c) { c.activation = Act::gelu_tanh, c.norm_plus = c.tied = true; }
 void gemma_sized(Config& c) { c.embed_scale = std::sqrt(float(c.C)); }
@@ -223,7 +222,7 @@ const std::vector<Family> ROWS = {
                      {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
                      {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}, RMS_EPS, WINDOW}, 4),
          "hidden_act")),
-     .rope = TWO_THETAS,
+     .rope = {.theta = "rope_theta", .local = "rope_local_base_freq", .by_layers = true},
      .layers = Family::types,
      .fixed = PLAIN,
      .names = branch_names(),
@@ -310,11 +309,10 @@ const std::vector<Family> ROWS = {
      .kinds = llama_kinds([](Config& c) {
          c.norm = NormKind::layer, c.norm_eps = 1e-5f, c.norm_bias = true;
      }),
-     .sized = [](Config& c) { c.rope_dims = c.HS / 4; },
      .keys = biases(llama_keys({LAYER_EPS, {"use_parallel_residual", &C::parallel, ConfigKey::flag, NAN,
                                             int(Parallel::one)}}, 32),
                     "use_qkv_bias", {&C::qkv_bias}),
-     .rope = PART,
+     .rope = {.theta = "rope_theta", .part = "partial_rotary_factor", .usual = 0.25},
      .fixed = fixed({{"qk_layernorm", "false", false, true}}),
      .names = llama_names()},
     {.type = "starcoder2",
@@ -331,14 +329,20 @@ const std::vector<Family> ROWS = {
     {.type = "phi",
      .architecture = "PhiForCausalLM",
      .kinds = gelu_kinds([](Config& c) { c.parallel = Parallel::one, c.tied = false, c.head_bias = true; }),
-     .sized = [](Config& c) { c.rope_dims = c.HS / 2; },
      .keys = llama_keys({HEAD_DIM, LAYER_EPS}),
-     .rope = PART,
+     .rope = {.theta = "rope_theta", .part = "partial_rotary_factor", .usual = 0.5},
      .fixed = fixed({{"qk_layernorm", "false", false, true}}),
      .names = llama_names({{"proj", {"model.layers.#.self_attn.dense"}},
                            {"fc", {"model.layers.#.mlp.fc1"}},
                            {"fc2", {"model.layers.#.mlp.fc2"}},
                            {"lnf", {"model.final_layernorm"}}})},
+    {.type = "arcee",
+     .architecture = "ArceeForCausalLM",
+     .kinds = llama_kinds([](Config& c) { c.norm_eps = 1e-5f, c.activation = Act::relu2, c.gated = false; }),
+     .keys = llama_biases(llama_keys({HEAD_DIM, RMS_EPS})),
+     .rope = ROPE,
+     .fixed = PLAIN,
+     .names = llama_names({{"fc", {"model.layers.#.mlp.up_proj"}}})},
 };
 }    // namespace
 

@@ -104,7 +104,8 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         auto place = [&](const auto& rows) {
             for (const auto& row : rows)
                 if (!row.per_token) a.*row.field = row.instead ? a.*row.instead : nullptr;
-                else if (l == 0 || (train && g.plan.recompute <= row.kept_up_to)) at.take(a.*row.field, N * row.per_token);
+                else if (l == 0 || (train && g.plan.recompute <= row.kept_up_to))
+                    at.take(a.*row.field, N * row.per_token);
                 else a.*row.field = g.a[0].*row.field;
         };
         place(activation_rows(c));

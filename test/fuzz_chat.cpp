@@ -5,7 +5,6 @@
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     auto plain = [](const Status& s) { CHECK(s.ok() || (s.code == Exit::input && !s.message.empty())); };
-    plain(tokenizer_config_parse(text, "fuzz").status);
     const Result<GenerationConfig> config = generation_config_parse(text, "fuzz");
     plain(config.status);
     Sampling sampling;

@@ -42,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
             std::vector<int> ids = one->encode(text, special);
             if (one == &gpt2) CHECK(one->decode(ids) == text);    // others may lack bytes, or change spaces
             size_t cut = one->safe_cut(text, text.size());
-            std::vector<int> parts = one->encode(text.substr(0, cut)), rest = one->encode(text.substr(cut), false, cut > 0);
+            std::vector<int> parts = one->encode(text.substr(0, cut));
+            const std::vector<int> rest = one->encode(text.substr(cut), false, cut > 0);
             parts.insert(parts.end(), rest.begin(), rest.end());
             CHECK(special || parts == ids);
         }

@@ -71,45 +71,29 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     }
 }
 
-TEST_CASE("tokenizer_config.json: the chat template and the tokens around a text") {
-    auto parse = [](const char* json) { return tokenizer_config_parse(json, "f"); };
-    const auto c = parse(R"({"bos_token": "<s>", "eos_token": {"content": "</s>", "lstrip": false},
-                             "chat_template": "abc"})");
-    CHECK(c.value.chat_template == "abc");
-    CHECK(c.value.bos == "<s>");
-    CHECK(c.value.eos == "</s>");
-    CHECK(parse(R"({"chat_template": [{"name": "tool", "template": "1"}, {"name": "default", "template": "2"}]})")
-              .value.chat_template == "2");
-    CHECK(parse(R"({"chat_template": [{"name": "tool", "template": "1"}, {"name": "rag", "template": "2"}]})")
-              .value.chat_template == "1");
-    CHECK(parse(R"({"chat_template": null, "bos_token": null})").value.chat_template == "");
-    for (const char* bad : {"", "3", R"({"chat_template": 3})", R"({"chat_template": []})", R"({"bos_token": 3})",
-                            R"({"chat_template": [{"name": "a"}]})", R"({"chat_template": ["a"]})",
-                            R"({"eos_token": {"content": 3}})"})
-        CHECK_MESSAGE(parse(bad).status.code == Exit::input, bad);
-
-    const Tokenizer tokenizer = chat_tokenizer();
+TEST_CASE("chat: what a conversation is written with, and what ends an answer") {
+    Vocabulary v = chat_tokenizer().vocabulary();
+    const int end_of_text = chat_tokenizer().end_of_text();
     const std::string dir = temporary_directory();
-    auto read = [&](const std::string& named = "") { return read_chat_files(dir, named, tokenizer); };
+    auto read = [&](const std::string& named = "") { return chat_format(dir, named, Tokenizer(v)); };
     CHECK(read().status.code == Exit::usage);
     CHECK(contains(read().status.message, "--template chatml"));
-    CHECK(read("chatml").ok());
+    CHECK(read("chatml").value.ends == std::vector<int>{end_of_text, END_OF_TURN});
+    CHECK(read("chatml").value.stop.empty());
     CHECK(read(dir + "/none").status.code == Exit::input);
-    write_file(dir + "/config.json", R"({"bos_token_id": 65, "eos_token_id": [66, 67]})");
-    write_file(dir + "/tokenizer_config.json",
-               R"({"eos_token": "<|im_start|>", "chat_template": "<|im_end|><|eot_id|>"})");
-    const ChatFiles files = read().value;
-    CHECK(files.bos == tokenizer.token(65));
-    CHECK(files.eos == "<|im_start|>");
-    CHECK(files.ends == std::vector<int>{66, 67, tokenizer.end_of_text(), START_OF_TURN, END_OF_TURN});
-    CHECK(files.stop == Strings{"<|eot_id|>"});    // it is no token here
-    CHECK(contains(files.name, "tokenizer_config.json"));
-    write_file(dir + "/chat_template.jinja", "own");
-    CHECK(read().value.chat_template == "own");
-    CHECK(read().value.stop.empty());
+    v.chat_template = "<|im_end|><|eot_id|>", v.bos = 65, v.eos = START_OF_TURN;
+    write_file(dir + "/config.json", R"({"eos_token_id": [66, 67]})");
+    const ChatFormat format = read().value;
+    CHECK(format.bos == v.tokens[65]);
+    CHECK(format.eos == "<|im_start|>");
+    CHECK(format.ends == std::vector<int>{66, 67, end_of_text, START_OF_TURN, END_OF_TURN});
+    CHECK(format.stop == Strings{"<|eot_id|>"});    // it is no token here
+    CHECK(contains(format.name, dir));
     write_file(dir + "/other", "other");
     CHECK(read(dir + "/other").value.chat_template == "other");
-    CHECK(read("chatml").value.stop.empty());    // its marker is a token
+    CHECK(read(dir + "/other").value.stop.empty());
+    write_file(dir + "/config.json", R"({"eos_token_id": "x"})");
+    CHECK(read().status.code == Exit::input);
 }
 
 TEST_CASE("chat: in a pipe, answers go to standard output and all else to standard error") {
@@ -159,7 +143,7 @@ TEST_CASE("chat: in a pipe, answers go to standard output and all else to standa
     write_file(dir + "/chat_template.jinja", "\n{% if %}");
     const ProcessResult broken = said("u\n");
     CHECK(broken.exit_code == 3);
-    CHECK_MESSAGE(contains(broken.err, "chat_template.jinja: chat template: line 2"), broken.err);
+    CHECK_MESSAGE(contains(broken.err, ": chat template: line 2"), broken.err);
     std::filesystem::remove(dir + "/chat_template.jinja");
     CHECK(said("u\n").exit_code == 2);
     CHECK(said("u\n", {"--template", "chatml"}).out == "hello\n");

@@ -67,7 +67,7 @@ TEST_CASE("family config: rotation in the older spelling is the same; rope_scali
                                     {"rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}}}})) == now);
     const json linear = {{"type", "linear"}, {"factor", 4.0}};
     CHECK(parsed(smallest("qwen2", {{"rope_scaling", linear}})).rope_factor == 4);
-    const Config neox = parsed(smallest("gpt_neox", {{"num_attention_heads", 4}, {"rotary_pct", 0.5}, {"rotary_emb_base", 777}}));
+    const Config neox = parsed(smallest("gpt_neox", {{"rotary_pct", 0.5}, {"rotary_emb_base", 777}}));
     CHECK((neox.rope_dims == 2 && neox.rope_theta == 777));
     CHECK(parsed(smallest("gpt_neox", {{"rope_parameters", {{"partial_rotary_factor", 0.5}, {"rope_theta", 777}}}})) ==
           neox);
@@ -138,10 +138,12 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
     struct Row { const char* type; void (*change)(Config& c); const char* key; };
     for (const Row& row : {Row{"llama", [](Config& c) { c.window = 5; }, "sliding_window"},
                            Row{"llama", [](Config& c) { c.qk_norm = Turn::Normed::head; }, "flatgpt_qk_norm"},
-                           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_projection_bias"},
-                           Row{"gpt2", [](Config& c) { c.position = Position::rope; }, "flatgpt_position"},
+                           Row{"llama", [](Config& c) { c.proj_bias = true; }, "flatgpt_qkv_bias"},
+                           Row{"gpt2", [](Config& c) { c.position = Position::rope, c.rope_dims = 64; },
+                               "flatgpt_position"},
                            Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
                            Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
+                           Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
                            Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
                            Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
         CAPTURE(row.key);

@@ -30,8 +30,8 @@ std::vector<std::string> libraries() {
     }
     return names;
 }
-const char* const HEADERS[] = {"CLI/CLI.hpp", "doctest/doctest.h", "nlohmann/json.hpp", "pcre2.h", "utf8proc.h", "zlib.h",
-                               "zconf.h", "zstd.h", "zstd_errors.h"};
+const char* const HEADERS[] = {"CLI/CLI.hpp", "doctest/doctest.h", "nlohmann/json.hpp", "pcre2.h", "utf8proc.h",
+                               "zlib.h", "zconf.h", "zstd.h", "zstd_errors.h"};
 
 // A copy of the script, whose PATH begins with stand-ins. Each appends to `log` what it was asked.
 struct Tree {

@@ -205,7 +205,8 @@ TEST_CASE("start: sample holds the weights once") {
     int64_t bytes = 0;
     for (const Tensor& t : config_tensors(c)) {
         const int64_t begin = bytes, rows = t.file_rows;
-        std::vector<int64_t> shape = t.layout == FileLayout::transposed ? std::vector{t.cols, rows} : std::vector{rows, t.cols};
+        const bool turned = t.layout == FileLayout::transposed;
+        std::vector<int64_t> shape = turned ? std::vector{t.cols, rows} : std::vector{rows, t.cols};
         if (t.vector) shape = {t.rows};
         bytes += rows * t.cols * 4;
         header[t.pieces[0].name] = {{"dtype", "F32"}, {"shape", shape}, {"data_offsets", {begin, bytes}}};

@@ -153,6 +153,37 @@ TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
         CHECK((name == "deepseek_coder") == tokenizer_to_gguf(load(FOLDER + name + ".json")).ok());
 }
 
+TEST_CASE("tokenizers: a token may hold a space inside; then words are not parted there") {
+    std::vector<ScoredPiece> pieces = {{"<unk>", 0, ScoredPiece::unknown}};
+    for (const char* text : {SPACE_MARK, ">", "<", "a", ">\xE2\x96\x81", ">\xE2\x96\x81<"})
+        pieces.push_back({text, -float(pieces.size()), ScoredPiece::normal});
+    Result<Vocabulary> v = vocabulary_of_pieces(pieces, false, "t");
+    REQUIRE(v.ok());
+    const Tokenizer t(v.value);
+    CHECK(t.encode("a> < a") == Ids{4, 6, 1, 4});
+    CHECK(t.safe_cut("a> < a", 6) == 4);
+    CHECK(t.safe_cut("a> < a", 3) == 0);
+}
+
+TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
+    auto pieces = [](Cut::Matches matches) {
+        Result<Pretokenizer> p = Pretokenizer::compile({{"-", matches}});
+        REQUIRE(p.ok());
+        Splitter s(p.value);
+        s.start("the-final--countdown");    // the example in Hugging Face's documentation
+        std::string all;
+        for (std::string_view piece; s.next(piece);) all += std::string(piece) + "|";
+        return all;
+    };
+    CHECK(pieces(Cut::Matches::isolated) == "the|-|final|-|-|countdown|");
+    CHECK(pieces(Cut::Matches::removed) == "the|final|countdown|");
+    CHECK(pieces(Cut::Matches::contiguous) == "the|-|final|--|countdown|");
+    CHECK(pieces(Cut::Matches::with_previous) == "the-|final-|-|countdown|");
+    CHECK(pieces(Cut::Matches::with_next) == "the|-final|-|-countdown|");
+    CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash goes on the punctuation
+    CHECK(safe_cut(Pattern::o200k, "a!\nb", 4) == 3);
+}
+
 TEST_CASE("tokenizers: bytes without a token are left out") {
     const Tokenizer t = load(FOLDER + "smollm.json");
     CHECK(t.encode("a\xC0!") == t.encode("a!"));

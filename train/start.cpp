@@ -61,6 +61,20 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
+// What --model names. base: where a directory's tokenizer is, unless --from has one.
+Result<Config> Trainer::named_model(bool directory, std::string& base) {
+    if (o.model.empty() || (directory && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
+    if (!directory) return config_named(o.model);
+    const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // no weights are asked for
+    const std::string found = config_here ? o.model : TRY(newest(o.model));
+    if (base.empty()) base = found;
+    const bool weights = !config_here || access((found + "/model.safetensors").c_str(), F_OK) == 0;
+    if (weights && o.from.empty() && !o.init)
+        progress.note("new weights in the shape of " + o.model + " (--init says that this is meant; --from takes "
+                      "its weights)");
+    return checkpoint_config(found);
+}
+
 // A resumed run takes model and tokenizer from its checkpoint: what --from, --model and --tokenizer named may be gone.
 Status Trainer::choose_model() {
     std::error_code error;
@@ -71,19 +85,7 @@ Status Trainer::choose_model() {
         return fail(Exit::usage, "--init: expected --model with a directory, and no --from");
     if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
     std::string base = start;
-    Result<Config> named = fail(Exit::usage, "--model %s", o.model.c_str());
-    if (directory && !resuming) {
-        const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // no weights are asked for
-        const std::string found = config_here ? o.model : TRY(newest(o.model));
-        if (base.empty()) base = found;
-        named = checkpoint_config(found);
-        const bool weights = !config_here || access((found + "/model.safetensors").c_str(), F_OK) == 0;
-        if (weights && o.from.empty() && !o.init)
-            progress.note("new weights in the shape of " + o.model + " (--init says that this is meant; --from takes "
-                          "its weights)");
-    } else if (!directory && !o.model.empty()) {
-        named = config_named(o.model);
-    }
+    const Result<Config> named = named_model(directory, base);
     if (!resuming && !o.model.empty()) TRY(named.status);
     config = TRY(base.empty() ? named : checkpoint_config(base));
     Config asked = config;

@@ -88,6 +88,7 @@ struct Trainer {
     Result<std::string> newest(const std::string& path);
     Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status look_for_start();
+    Result<Config> named_model(bool directory, std::string& base);
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const std::string& base);
     Status load();        // weights: resumed, --from, or new ones
