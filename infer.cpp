@@ -305,7 +305,7 @@ Status eval(const EvalOptions& o) {
     return {};
 }
 
-const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, or a Hugging Face GPT-2 directory";
+const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
     FlagGroup group{"Choice of tokens (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
@@ -329,7 +329,7 @@ Command sample_command() {
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
@@ -358,7 +358,7 @@ Command chat_command() {
           {"--json", &o->json, "each answer as a JSON message on a line of its own"},
           {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},
           {"--template", &o->look, "a file with a chat template (Jinja) instead of the model's, or chatml"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, where the MODEL holds none"}}},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(chat_options.sampling,
          {{"--stop", &chat_options.stop, "end an answer before this text"}}),
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
@@ -382,7 +382,7 @@ Command eval_command() {
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
-          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer.json, for bits per byte, where MODEL holds none"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });

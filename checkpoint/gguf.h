@@ -25,7 +25,6 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 // A MODEL that is a regular file can only be a GGUF.
 bool is_file(const std::string& path);
 
-typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;
 
 // exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
 // shape. After that every tensor of the model is in the file.
@@ -37,12 +36,6 @@ Status gguf_weights(const GgufFile& file, Model& g);
 // 1: a weight that the type cannot hold.
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,
                  const GgufKeys& vocabulary, const GgufSink& sink);
-
-// The tokenizer in the keys tokenizer.*; empty where there is none. Exit 3.
-Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
-// The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
-// for what it does.
-Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V);
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
 

@@ -15,6 +15,7 @@
 #include "gguf.h"
 #include "manifest.h"
 #include "base/file.h"
+#include "data/tokenizer_gguf.h"
 #include "files/json.h"
 #include "model/families.h"
 

@@ -339,8 +339,8 @@ Command tokenize_command() {
               "also .gz and .zst of these; -: stdin", .required = true},
              {.name = "--out", .to = &o->out, .help = "writes OUT_train_000.bin ... and OUT_val_000.bin ...; into a "
               "directory (OUT/): train_000.bin ...", .required = true, .letter = 'o'},
-             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, a tokenizer.json or tokenizer.model, or a "
-              "directory with one"},
+             {.name = "--tokenizer", .to = &o->tokenizer, .help = "gpt2, or a tokenizer.json, tokenizer.model, "
+              "GGUF file or a directory with one"},
              {.name = "--val-fraction", .to = &o->val_fraction, .help = "part held out for validation: whole documents "
               "of JSON lines or of more than 100 files, otherwise the tail of each file (compressed text is then "
               "unpacked twice)", .min = 0, .max = 0.5},

@@ -1,11 +1,13 @@
 // tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "bpe.h"
 #include "json_reader.h"
 #include "sentencepiece.h"
+#include "tokenizer_gguf.h"
 
 using nlohmann::json;
 
@@ -81,6 +83,11 @@ Result<Vocabulary> read_vocabulary(const std::string& path) {
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
 }
+bool gguf_begins(const std::string& path) {
+    char magic[4] = {};
+    std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
+    return std::string_view(magic, sizeof magic) == "GGUF";
+}
 }   // namespace
 
 Result<Tokenizer> Tokenizer::load(const std::string& path) {
@@ -93,6 +100,11 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         if (!fs::exists(file, error)) file.replace_filename("tokenizer.model");
         if (!fs::exists(file, error))
             return fail(Exit::input, "%s: expected a tokenizer.json or a tokenizer.model, found neither", path.c_str());
+    }
+    if (gguf_begins(file)) {
+        Tokenizer t = TRY(gguf_tokenizer(TRY(GgufFile::open(file))));
+        if (!t.vocab_size()) return fail(Exit::input, "%s: this file holds no tokenizer", path.c_str());
+        return t;
     }
     Vocabulary v = TRY(read_vocabulary(file));
     // Files of any other name stand for themselves.

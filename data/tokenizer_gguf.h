@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bpe.h"
+#include "files/gguf.h"
 
 // Each field is a key of that name after "tokenizer.ggml."; chat_template is tokenizer.chat_template. -1: no such key.
 struct GgufTokenizer {
@@ -19,3 +20,9 @@ struct GgufTokenizer {
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);
 // Exit 2 where GGUF has no name for what the tokenizer does.
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t);
+
+// The tokenizer in a file's keys tokenizer.*; empty where there is none. Exit 3.
+Result<Tokenizer> gguf_tokenizer(const GgufFile& file);
+// The keys tokenizer.* for a model of V tokens, of which the tokenizer may lack the last ones. Exit 2: GGUF has no name
+// for what it does.
+Result<GgufKeys> gguf_vocabulary(const Tokenizer& tokenizer, int V);

@@ -28,7 +28,7 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config_json,config_layers}.cpp gpt.cpp \
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,gguf*}.cpp layers/quant*.cpp gpt.cpp \
     infer/{messages,model_files,template*}.cpp model/{memory,shards,config,families*,tensors,rope}.cpp)
 for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
@@ -46,6 +46,7 @@ seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
+for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
 printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 seed state test/golden/checkpoint_1/state.json 1

@@ -26,9 +26,9 @@ gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_back
 gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
-model/config.h ;; s/(l + !global_first) % global_every == 0/(l + global_first) % global_every == 0/ ;; families: *
-model/config.h ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
-model/rope.cpp ;; s/rope_local_thetamodel/rope.cpp ;; s/return 1 - std::clamp/return std::clamp/ ;; families: logits*
+model/config.cpp ;; s/(l + !global_first) % global_every == 0/(l + global_first) % global_every == 0/ ;; families: *
+model/config.cpp ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
+model/rope.cpp ;; s/return 1 - std::clamp/return std::clamp/ ;; families: logits*
 model/rope.cpp ;; s/std::max(std::floor(pair_turning(c.rope_high/std::max(std::floor(pair_turning(c.rope_low/ ;; families: logits*
 model/rope.cpp ;; s/(turns - c.rope_low)/(turns - c.rope_high)/ ;; families: logits*
 model/rope.cpp ;; s/const double magnitude = !yarn /const double magnitude = yarn / ;; families: logits*
@@ -228,7 +228,7 @@ data/tokenizer_gguf.cpp ;; s/g.scores\[size_t(v.merges\[i\].id)\] = -float(i);/g
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
-infer/generate.cpp ;; s/if (!s.done \&\& !s.append(s.decoder.finish(), b, what))/if (false)/ ;; generate: a character that*
+infer/generate.cpp ;; s/return stopped || (append(decoder.finish(), stop, out) \&\& give/return stopped || (give/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
 checkpoint/gguf_tensors.cpp ;; s/const int64_t file = h + 2 \* i + s, ours = h + s \* (HS \/ 2) + i;/const int64_t file = h + 2 * i + s, ours = file;/ ;; gguf model: tensors*
 checkpoint/gguf_tensors.cpp ;; s/i == 1 ? c.NKV : 0/i == 1 ? 0 : 0/ ;; gguf model: tensors*
@@ -254,7 +254,7 @@ files/crc.h ;; s/#pragma once/#pragma once\n#include "data\/bpe.h"/ ;; house: in
 checkpoint/tensors.cpp ;; s/floats.end(), 0.0f)/floats.end(), 1.0f)/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/(c0 + c) \* p.rows + r0/(c0 + c) * p.rows/ ;; start: weights loaded*
 checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;; config: a tensor may*
-checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols;/at = t.offset;/ ;; config: a tensor may*
+checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols, rows/at = t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
 checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
 train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
@@ -263,9 +263,9 @@ train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
-model/config.h ;; s/return {NH, NKV, HS, window};/return {NH, NKV, HS, 0};/ ;; gpt: a window*
-model/memory.cpp ;; s/std::max(c.C, c.heads().width())/c.C/ ;; gpt: gradients of all*
-gpt.cpp ;; s/dx, t.atty, p.projw, N, h.width(), C)/dx, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
+model/config.cpp ;; s/.window = windowed(l) ? window : 0/.window = 0/ ;; gpt: a window*
+model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
+gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
 infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
 infer/template_lexer.cpp ;; s/sign != '+' \&\& block/false/ ;; template: *

@@ -53,6 +53,8 @@ struct GgufMetadata {
                                    bool (*fits)(GgufType)) const;
 };
 
+typedef std::vector<std::pair<std::string, GgufValue>> GgufKeys;    // to be written, in this order
+
 struct GgufTensor {
     std::string name;
     const BlockFormat* format;

@@ -7,6 +7,26 @@
 #include "base/console.h"
 #include "families.h"
 
+bool Config::windowed(int l) const {
+    return window && !(global_every && (l + !global_first) % global_every == 0);
+}
+bool Config::turns(int l) const {
+    return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
+}
+Heads Config::heads(int l) const {
+    return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
+            .softcap = score_cap, .alibi = position == Position::alibi};
+}
+Turn Config::turn(int l) const {
+    return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
+            .plus = float(norm_plus)};
+}
+int Config::angles_layer(bool with_window) const {
+    for (int l = 0; l < L; l++)
+        if (turns(l) && rope_dims > 0 && windowed(l) == with_window) return l;
+    return -1;
+}
+
 // A field that only families set. Its key is its name, marked as ours.
 static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, double min, double max,
                       std::vector<std::vector<std::string>> choices = {}) {

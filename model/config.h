@@ -64,24 +64,12 @@ struct Config {
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    bool windowed(int l) const { return window && !(global_every && (l + !global_first) % global_every == 0); }
-    bool turns(int l) const {
-        return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
-    }
-    // A layer that turns, with a window or without one; -1: there is none.
-    int angles_layer(bool window) const {
-        for (int l = 0; l < L; l++)
-            if (turns(l) && rope_dims > 0 && windowed(l) == window) return l;
-        return -1;
-    }
-    Heads heads(int l) const {
-        return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
-                .softcap = score_cap, .alibi = position == Position::alibi};
-    }
-    Turn turn(int l) const {
-        return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
-                .plus = float(norm_plus)};
-    }
+    // Layer l: it has the window; it turns; its heads and its turn.
+    bool windowed(int l) const;
+    bool turns(int l) const;
+    Heads heads(int l) const;
+    Turn turn(int l) const;
+    int angles_layer(bool window) const;    // a layer that turns, with a window or without one; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }

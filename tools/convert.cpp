@@ -5,6 +5,7 @@
 #include "base/console.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "data/tokenizer_gguf.h"
 #include "model/device.h"
 
 namespace {

@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/gguf.h"
+#include "data/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
 #include "model/device.h"

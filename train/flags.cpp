@@ -12,7 +12,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
          "commas; required, except with --dry-run"},
         {"--val", &o.val, "validation shards, given in the same way"},
-        {"--tokenizer", &o.tokenizer, "gpt2, a tokenizer.json or tokenizer.model; none: the checkpoint's, else gpt2"},
+        {"--tokenizer", &o.tokenizer, "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
+         "checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
          "else gpt2"},

@@ -1,6 +1,5 @@
 // gguf_vocabulary.cpp - the keys tokenizer.* of a GGUF file, which data/tokenizer_gguf.h makes a tokenizer of.
-#include "checkpoint/gguf.h"
-#include "data/tokenizer_gguf.h"
+#include "tokenizer_gguf.h"
 
 namespace {
 const std::string PREFIX = "tokenizer.ggml.", TEMPLATE = "tokenizer.chat_template";
