@@ -360,7 +360,6 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         TRY(read_sizes(r, a, c.V, &read));
         if (Status s = read_fields(r, a, divisors ? gguf_rope_divisors(c) : std::vector<float>{}, &read); !s.ok())
             return fail(Exit::usage, "GGUF's architecture %s cannot say this model%s", a.name, s.message.c_str());
-        if (is(a, "phi3")) read.window = 0;    // which llama.cpp passes over
         read.family = c.family;
         if (!all_biases) read.qkv_bias = c.qkv_bias;
         if (any_biases) read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias;

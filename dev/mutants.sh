@@ -230,6 +230,14 @@ infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evalua
 infer/generate.cpp ;; s/documents >= 16)/documents >= 0)/ ;; generate: a text without*
 infer/generate.cpp ;; s/return stopped || (append(decoder.finish(), stop, out) \&\& give/return stopped || (give/ ;; generate: a character that*
 checkpoint/checkpoint.cpp ;; s/if (\*dir != best) unwanted/unwanted/ ;; checkpoint: prune keeps the best*
+checkpoint/gguf_tensors.cpp ;; s/const int64_t file = h + 2 \* i + s, ours = h + s \* (HS \/ 2) + i;/const int64_t file = h + 2 * i + s, ours = file;/ ;; gguf model: tensors*
+checkpoint/gguf_tensors.cpp ;; s/i == 1 ? c.NKV : 0/i == 1 ? 0 : 0/ ;; gguf model: tensors*
+checkpoint/gguf_tensors.cpp ;; s/const float add = .*/const float add = 0;/ ;; gguf model: tensors*
+checkpoint/gguf_tensors.cpp ;; s/v -= p.add;/v -= 0;/ ;; gguf model: there and back*
+checkpoint/gguf_tensors.cpp ;; s/layers \/ 8) % 3 == 2/layers \/ 8) % 3 == 1/ ;; gguf model: which tensor*
+checkpoint/gguf_tensors.cpp ;; s/std::isfinite(sum) \&\& most <= 65504/most <= 65504/ ;; gguf model: what llama*
+checkpoint/gguf_config.cpp ;; s/c->logit_scale = 1 \/ divisor;/c->logit_scale = divisor;/ ;; gguf model: tensors*
+checkpoint/gguf_config.cpp ;; s/(1 + 3 \* part) \* 2 \* M_PI/(1 + 4 * part) * 2 * M_PI/ ;; gguf model: *
 layers/quantised.cpp ;; s/s % 4\] >> s \/ 4 \* 2/s % 4] >> s \/ 4/ ;; quantised: each format*
 layers/quantised.cpp ;; s/p\[4 + j\] >> 6 << 4/p[4 + j] >> 6 << 3/ ;; quantised: each format*
 layers/quantised.cpp ;; s/- 4 + 4 \* third/+ 4 * third/ ;; quantised: each format*

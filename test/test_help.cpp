@@ -10,7 +10,7 @@ using Strings = std::vector<std::string>;
 namespace {
 std::vector<Command> commands() {
     return {train_command(),           sample_command(), eval_command(),  tokenize_command(),
-            train_tokenizer_command(), info_command(),   plot_command(),  bench_command(),
+            train_tokenizer_command(), convert_command(), info_command(), plot_command(), bench_command(),
             selftest_command()};
 }
 bool text_valued(const Flag& f) {

@@ -102,7 +102,8 @@ TEST_CASE("man: the page has every command, group and option, and no formatter c
     const std::string path = temporary_directory() + "/flatgpt.1";
     write_file(path, r.out);
     for (const Command& c : {train_command(), sample_command(), eval_command(), tokenize_command(),
-                             train_tokenizer_command(), info_command(), plot_command(), bench_command(),
+                             train_tokenizer_command(), convert_command(), info_command(), plot_command(),
+                             bench_command(),
                              selftest_command()}) {
         std::string roff;
         for (char letter : c.name) roff += (letter == '-' ? "\\" : "") + std::string(1, letter);
