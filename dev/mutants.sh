@@ -46,7 +46,6 @@ checkpoint/config_layers.cpp ;; s/(one \* grown + 1) \/ (all/(all * grown + 1) \
 checkpoint/config_layers.cpp ;; s/(l + !first) % n == 0/(l + 1) % n == 0/ ;; families: logits*
 checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_every;/ ;; family config: what a class cannot*
 train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
-/rope_theta/g ;; families: *
 infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
