@@ -293,8 +293,8 @@ cpu avx512_bf16 && best=avx512bf16
 compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
-passes() {    # tree, binary, test cases
-    (cd "$1" && timeout -k 10 900 "$2" -tc="$3" >build/log 2>&1)
+passes() {    # tree, binary, test cases; the first failure ends it
+    (cd "$1" && timeout -k 10 900 "$2" -tc="$3" -aa=1 >build/log 2>&1)
 }
 binary_of() {    # file
     case $1 in
