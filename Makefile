@@ -100,6 +100,8 @@ $(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST) $(OBJ) $(EMU
 	$(LINK) -o $@
 $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/dev/%: $(BUILD)/dev/%.cpp.o $(OBJ) $(CUDA_OBJ)
+	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
