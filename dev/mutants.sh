@@ -46,7 +46,6 @@ checkpoint/config_layers.cpp ;; s/(one \* grown + 1) \/ (all/(all * grown + 1) \
 checkpoint/config_layers.cpp ;; s/(l + !first) % n == 0/(l + 1) % n == 0/ ;; families: logits*
 checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_every;/ ;; family config: what a class cannot*
 train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
-/rope_theta/g ;; families: *
 infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
@@ -297,8 +296,8 @@ cpu avx512_bf16 && best=avx512bf16
 compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
-passes() {    # tree, binary, test cases
-    (cd "$1" && timeout -k 10 900 "$2" -tc="$3" >build/log 2>&1)
+passes() {    # tree, binary, test cases; the first failure ends it
+    (cd "$1" && timeout -k 10 900 "$2" -tc="$3" -aa=1 >build/log 2>&1)
 }
 binary_of() {    # file
     case $1 in
