@@ -150,7 +150,8 @@ Status write_texts(const Disk& disk, const std::string& dir, const Model& g, con
                    const GenerationConfig& generation, std::vector<Sum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
     std::vector<int> ends = v.ends;
-    if (const int eos = v.eos >= 0 ? v.eos : tokenizer.end_of_text(); ends.empty() && eos >= 0) ends = {eos};
+    if (v.eos >= 0) ends.insert(ends.begin(), v.eos);
+    else if (ends.empty() && tokenizer.end_of_text() >= 0) ends = {tokenizer.end_of_text()};
     TRY(write_text(disk, dir, "config.json", config_json(g.c, ends, v.bos), sums));
     if (const std::string text = generation_config_json(generation, v, ends); !text.empty())
         TRY(write_text(disk, dir, "generation_config.json", text, sums));

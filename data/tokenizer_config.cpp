@@ -91,7 +91,8 @@ Status read_ends(const std::string& path, Vocabulary& v) {
     for (const json& id : value.is_array() ? value : value.is_null() ? json::array() : json::array({value})) {
         if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) || id < -1)
             return fail(Exit::input, "%s: eos_token_id: expected the id of a token or a list of them", path.c_str());
-        if (id >= 0 && std::find(v.ends.begin(), v.ends.end(), id) == v.ends.end()) v.ends.push_back(id);
+        const bool known = id == v.eos || std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end();
+        if (id >= 0 && !known) v.ends.push_back(id);
     }
     return {};
 }
