@@ -35,8 +35,7 @@ Status convert(const Options& o) {
     if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer);
     const auto vocabulary = TRY(gguf_vocabulary(tokenizer, config.V));
     if (const std::string lost = beyond_gguf(tokenizer); !lost.empty())
-        Progress().note(escape_control("note: GGUF has no place for the rules about white space and words next to "
-                                       "these tokens: " + lost));
+        Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     return replace_file(o.out, [&](const FileSink& sink) {
         return gguf_save(*device.model, *type, stem_of(o.out), vocabulary, sink);
     });
