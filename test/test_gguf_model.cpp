@@ -371,6 +371,7 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
     run({"convert", from, dir + "/back"}, 2, "already there");
     run({"convert", from, dir + "/other", "--type", "q8_0"}, 2, "ending .gguf");
     run({"convert", from, file, "--type", "q9"}, 2, "--type");
+    run({"convert", FAMILIES + "phi3", dir + "/p.gguf"}, 0, "llama.cpp does not use this model's window of 6 tokens");
     run({"convert", FAMILIES + "bloom", dir + "/b.gguf"}, 2, "this model's is bloom");
     run({"convert", from, dir + "/none/b.gguf"}, 4, "cannot be written");
     const std::string half = dir + "/half.gguf";
