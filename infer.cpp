@@ -66,11 +66,11 @@ struct Source {
 };
 struct Room { int B, S; };
 
-// Opens a run's checkpoint or a model directory. room(context, on a GPU) says for how many sequences and positions.
+// Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
 // Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
 // means the run's own type, if this device has it.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
-                  const std::function<Room(int context, bool gpu)>& room) {
+                  const std::function<Room(const Config& c, bool gpu)>& room) {
     Device opened = TRY(open_device(device, false));
     const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
     TrainState state;
@@ -105,7 +105,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         std::thread beside;
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
-        const Room size = room(config.T, opened.gpu);
+        const Room size = room(config, opened.gpu);
         Status s = m.g->allocate(config, {Use::infer, size.B, std::min(size.S, config.T)});
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (beside.joinable()) beside.join();
@@ -167,11 +167,11 @@ Result<std::string> read_prompt(const SampleOptions& o) {
 Status sample(SampleOptions o) {
     const std::string prompt = TRY(read_prompt(o));
     Opened m;
-    TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
+    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
         const int64_t fed = int64_t(prompt.size()) + 2;    // no more tokens than bytes, but for BOS and a mark
-        const int64_t longest = fed + o.tokens > context ? std::max<int64_t>(fed, context / 2) : fed;
+        const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
     TRY(has_tokenizer(m));
@@ -231,8 +231,8 @@ struct ChatFlags {
 
 Status chat(ChatFlags o) {
     Opened m;
-    TRY(open_model(m, o.source, o.device, false, [&](int context, bool gpu) {
-        return Room{1, std::min(context, gpu ? 8192 : 512)};
+    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
+        return Room{1, std::min(c.T, gpu ? 8192 : 512)};
     }));
     TRY(has_tokenizer(m));
     const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
@@ -266,8 +266,8 @@ struct EvalOptions {
 
 Status eval(const EvalOptions& o) {
     Opened m;
-    TRY(open_model(m, o.source, o.device, true, [&](int context, bool) {
-        return Room{o.batch, o.seq_len ? o.seq_len : context};
+    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
+        return Room{o.batch, o.seq_len ? o.seq_len : c.usual_length()};
     }));
     if (o.seq_len > m.g->c.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
@@ -377,7 +377,7 @@ Command eval_command() {
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
           {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
-          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context", 0, 1 << 20},
+          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
            "tokens to evaluate, spread evenly over the shards; 0: all, every whole window once", 0, 1e15},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},

@@ -47,4 +47,6 @@ if [ ! -e "$dir/$name" ]; then
         exit 1
     } >&2
 fi
+# The likeliest words, and none too often: a model this small goes astray otherwise.
+[ $# -gt 0 ] || set -- --temperature 0 --repetition-penalty 1.1
 exec ./flatgpt chat "$dir/$name" "$@"

@@ -131,7 +131,7 @@ Status Trainer::choose_model() {
     if (tokenizer.vocab_size() > config.V)
         return fail(Exit::usage, "the tokenizer has %d tokens, the model %d%s", tokenizer.vocab_size(), config.V,
                     start.empty() || resuming ? "" : "; --resize-vocab adds rows for them");
-    if (!o.seq_len) o.seq_len = config.T;
+    if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     return config_check(config);
