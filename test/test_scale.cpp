@@ -290,6 +290,10 @@ TEST_CASE("scale: --dry-run needs no data, and says what it then assumes") {
     CHECK(contains(said({"--steps", "7"}), "(accumulated); 7 steps = 1.8k tokens\n"));
     CHECK(contains(said({"--steps", "7", "--warmup", "8"}, 2), "--warmup 8 is longer than --steps 7"));
     CHECK(contains(said({"--data", toy.dir + "/train.bin", "--vocab", "257"}), " epochs\n"));
+    // Nobody trains on sequences of 131072 tokens by default.
+    const std::string long_context = run_flatgpt({"train", "--model", "llama-3.2-1b", "--dry-run"}).out;
+    CHECK(contains(long_context, "context 131072"));
+    CHECK(contains(long_context, "tokens = 8 x 2048 x 1 (accumulated)"));
     const ProcessResult r = run_flatgpt({"train", "--out", toy.dir + "/a"});
     CHECK((r.exit_code == 2 && contains(r.err, "--data is required")));
 }

@@ -24,7 +24,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "
          "afresh; or the directory of a checkpoint to go on from"},
         {"--batch", &o.batch, "sequences per forward pass; auto: as many as fit the memory", 0, 65536, {"auto"}},
-        {"--seq-len", &o.seq_len, "tokens per sequence, and a new model's context; 0: the model's context, at most 2048",
+        {"--seq-len", &o.seq_len, "tokens per sequence, and a new model's context; 0: the model's, at most 2048",
          0, 1 << 20},
         {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
