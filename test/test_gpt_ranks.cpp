@@ -215,7 +215,7 @@ TEST_CASE("gpt ranks: the same of other kinds of models") {
     Config grouped = TOY;
     grouped.NKV = 1, grouped.HS = 8;
     for (const auto& [name, c] : kind_configs(grouped)) {
-        // QK-norm and a gate; norms on both sides and a head of its own; one norm and few biases; ALiBi, normed embeddings
+        // QK-norm and a gate; norms on both sides, an untied head; one norm, few biases; ALiBi, normed embeddings
         if (!std::set<std::string>{"yarn, qk-norm", "gemma3", "gptj", "bloom"}.count(name)) continue;
         CAPTURE(std::string(name));
         const Run one = train({.config = c});
