@@ -125,16 +125,17 @@ Status has_tokenizer(const Opened& m) {
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
     return {};
 }
-// The defaults of the model's own generation_config.json, said once.
+template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+}
+// The defaults of the model's own generation_config.json, said once; and what a GGUF says of an answer's end.
 Result<GenerationConfig> own_defaults(const Opened& m, const std::vector<std::string>& given, Sampling* sampling,
                                       int* tokens) {
     GenerationConfig own = TRY(read_generation_config(m.dir));
     const std::string taken = take_defaults(own, given, sampling, tokens);
     if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+    append(own.ends, m.tokenizer.vocabulary().ends);
     return own;
-}
-template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
-    to.insert(to.end(), more.begin(), more.end());
 }
 
 // ---- sample ---------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include "data/bpe.h"
 #include "files/gguf.h"
 #include "gpt.h"
+#include "model/families.h"
 
 // A --type of `convert`: how matrices are stored. Vectors and positions stay F32.
 struct GgufFileType {
@@ -39,13 +40,22 @@ Status gguf_save(const Model& g, const GgufFileType& type, const std::string& na
 
 // ---- between gguf_config.cpp and gguf_tensors.cpp -------------------------------------------------------------------
 
+// What llama.cpp reads and takes for granted by general.architecture, and how the file lies.
 struct GgufArchitecture {
     const char* name;
-    std::vector<const char*> families;    // the model_types that it carries; a file is read as the first
+    // The model_types that it carries. A file is read as the first that has a window where the file has one.
+    std::vector<const char*> families;
+    std::vector<ConfigKey> keys = {};    // besides those that all have; without its key a field is as in the family
+    enum class Biases { qkv, any, all } biases = Biases::qkv;    // may be there: those of qkv, any; or all have to be
     bool permuted = false;     // q's and k's rows lie so that neighbours turn together
     bool fused_qkv = false, fused_up = false;
     bool needs_head = false;   // output.weight has to be there even if it is a copy
+    bool may_untie = true;     // output.weight may be there
+    bool rope_freqs = false;   // rope_freqs.weight is read
+    int window = -1;           // where attention.sliding_window is missing; -1: the key counts for nothing
     int global_every = 0;      // where a window's pattern is not given
+    bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
+    int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // exit 2: no architecture carries this model, or llama.cpp would run it otherwise: which fields differ.

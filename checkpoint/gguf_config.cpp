@@ -3,27 +3,43 @@
 #include <climits>
 #include <cmath>
 #include <cstring>
-#include <set>
+#include <map>
 #include <sys/stat.h>
 
 #include "checkpoint/gguf.h"
+#include "checkpoint/match.h"
 #include "model/families.h"
+#include "model/rope.h"
 
 namespace {
 // llama.cpp's src/models/*.cpp: what each architecture reads, and what it takes for granted.
 const std::vector<GgufArchitecture>& architectures() {
+    using C = Config;
+    using Biases = GgufArchitecture::Biases;
     static const std::vector<GgufArchitecture> all = {
-        {.name = "gpt2", .families = {"gpt2"}, .fused_qkv = true},
-        {.name = "llama", .families = {"llama", "mistral"}, .permuted = true},
+        {.name = "gpt2", .families = {"gpt2"}, .biases = Biases::all, .fused_qkv = true},
+        {.name = "llama", .families = {"llama", "mistral"}, .biases = Biases::any, .permuted = true,
+         .rope_freqs = true},
         {.name = "qwen2", .families = {"qwen2"}},
         {.name = "qwen3", .families = {"qwen3"}},
-        {.name = "gemma", .families = {"gemma"}},
-        {.name = "gemma2", .families = {"gemma2"}, .global_every = 2},
-        {.name = "gemma3", .families = {"gemma3_text"}, .global_every = 6},
-        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true},
-        {.name = "olmo2", .families = {"olmo2", "olmo3"}, .needs_head = true, .global_every = 4},
-        {.name = "gptneox", .families = {"gpt_neox"}, .fused_qkv = true, .needs_head = true},
-        {.name = "granite", .families = {"granite"}, .permuted = true},
+        {.name = "gemma", .families = {"gemma"}, .may_untie = false},
+        {.name = "gemma2", .families = {"gemma2"},
+         .keys = {{"attn_logit_softcapping", &C::score_cap}, {"final_logit_softcapping", &C::logit_cap}},
+         .may_untie = false, .window = 4096, .global_every = 2, .wide_layers = 46},
+        {.name = "gemma3", .families = {"gemma3_text"},
+         .keys = {{"final_logit_softcapping", &C::logit_cap}, {"rope.freq_base_swa", &C::rope_local_theta}},
+         .window = 0, .global_every = 6, .wide_layers = 62},
+        // llama.cpp's converter writes the window, transformers runs with it, llama.cpp passes over it.
+        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true, .window = 0},
+        {.name = "olmo2", .families = {"olmo2", "olmo3"}, .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
+         .needs_head = true, .window = 0, .global_every = 4, .one_theta = true},
+        {.name = "gptneox", .families = {"gpt_neox"},
+         .keys = {{"use_parallel_residual", &C::parallel, ConfigKey::flag, NAN, int(Parallel::two)}},
+         .biases = Biases::all, .fused_qkv = true, .needs_head = true},
+        {.name = "granite", .families = {"granite"},
+         .keys = {{"attention.scale", &C::score_scale}, {"embedding_scale", &C::embed_scale},
+                  {"residual_scale", &C::branch_scale}, {"logit_scale", &C::logit_scale, ConfigKey::inverse}},
+         .biases = Biases::any, .permuted = true, .rope_freqs = true},
         {.name = "smollm3", .families = {"smollm3"}, .permuted = true},
     };
     return all;
@@ -33,15 +49,26 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-bool is(const GgufArchitecture& a, const char* name) { return !strcmp(a.name, name); }
-bool has_window(const GgufArchitecture& a) { return a.global_every > 0; }
+// The first of the architecture's families whose models have a window just where this one has.
+const Family* family_of(const GgufArchitecture& a, bool window) {
+    for (const char* type : a.families)
+        if (const Family* f = find_family(type); bool(f->kinds.window) == window) return f;
+    return find_family(a.families[0]);
+}
+typedef ConfigRow::Member Member;
+// Whether all architectures have the field's key.
+bool for_all(const ConfigRow& row) { return row.gguf && row.member != Member(&Config::window); }
+// A field's key here: norms have one for each kind.
+std::string key_of(const ConfigRow& row, const Config& c) {
+    const bool rms = row.member == Member(&Config::norm_eps) && c.norm == NormKind::rms;
+    return rms ? "attention.layer_norm_rms_epsilon" : row.gguf;
+}
 
 // Keys with the architecture in front; fields that may be missing keep their value.
 struct Reader {
     const GgufMetadata& m;
     std::string prefix;
     bool has(const char* key) const { return m.has(prefix + key); }
-    Status need(const char* key, int* out, int most) const { return m.get(prefix + key, out, 1, most); }
     Status take(const char* key, int* out, int least = 1) const {
         return has(key) ? m.get(prefix + key, out, least, INT_MAX) : Status{};
     }
@@ -49,6 +76,25 @@ struct Reader {
         double wide = *out;
         if (has(key)) TRY(m.get(prefix + key, &wide, least, 1e12));
         *out = float(wide);
+        return {};
+    }
+    Status field(const ConfigKey& k, Config* c, bool needed = false) const {
+        const ConfigRow& row = config_row(k.field);
+        const bool inverse = k.form == ConfigKey::inverse;
+        double value = 0;
+        if (!needed && !has(k.key)) return {};
+        if (k.form == ConfigKey::flag) {
+            bool yes = false;
+            TRY(m.get(prefix + k.key, &yes));
+            value = yes ? k.on : 0;
+        } else if (std::holds_alternative<int Config::*>(row.member)) {
+            int whole = 0;
+            TRY(m.get(prefix + k.key, &whole, int(row.min), int(row.max)));
+            value = whole;
+        } else {
+            TRY(m.get(prefix + k.key, &value, inverse ? 1e-6 : row.min, inverse ? 1e9 : row.max));
+        }
+        config_set(*c, row, inverse ? 1 / value : value);
         return {};
     }
 };
@@ -108,23 +154,15 @@ Status read_rope(const Reader& r, const GgufArchitecture& a, const std::vector<f
 }
 
 Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
-    TRY(r.take("attention.head_count_kv", &c->NKV));
-    TRY(r.take("attention.key_length", &c->HS));
     int value = c->HS;
     TRY(r.take("attention.value_length", &value));
     if (value != c->HS)
         return fail(Exit::input, "%s: %sattention.value_length: expected %d as of keys, found %d", r.m.name.c_str(),
                     r.prefix.c_str(), c->HS, value);
-    c->score_scale = 0;
-    // The 27B models divide by the square root of channels / heads.
-    if ((is(a, "gemma2") && c->L == 46) || (is(a, "gemma3") && c->L == 62))
-        c->score_scale = 1 / std::sqrt(float(c->C / c->NH));
-    if (is(a, "granite")) TRY(r.take("attention.scale", &c->score_scale));
-    if (is(a, "gemma2")) TRY(r.take("attn_logit_softcapping", &c->score_cap));
-    if (!has_window(a) && !is(a, "phi3")) return {};    // llama.cpp passes over phi3's window; transformers has it
-    if (!is(a, "gemma2")) c->window = 0;
+    c->score_scale = c->L == a.wide_layers ? 1 / std::sqrt(float(c->C / c->NH)) : 0;
+    if (a.window < 0) return {};
+    c->window = a.window, c->global_every = a.global_every;
     TRY(r.take("attention.sliding_window", &c->window, 0));
-    c->global_every = a.global_every;
     const std::string pattern = r.prefix + "attention.sliding_window_pattern";
     if (const GgufValue* v = r.m.find(pattern); v && v->array) {
         std::vector<int64_t> local;
@@ -144,71 +182,42 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// The sizes but for the vocabulary, and the family's kinds.
+// The family's kinds, and the fields whose keys all architectures have.
 Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
-    c->family = find_family(a.families[0]);
+    int window = a.window;
+    TRY(r.take("attention.sliding_window", &window, 0));
+    c->family = family_of(a, a.window >= 0 && window > 0);
     c->V = V;
-    TRY(r.need("context_length", &c->T, INT_MAX));
-    TRY(r.need("embedding_length", &c->C, 1 << 16));
-    TRY(r.need("block_count", &c->L, 1024));
-    TRY(r.need("attention.head_count", &c->NH, 1024));
-    *c = c->plain();
-    c->NKV = c->NH, c->HS = c->C % c->NH ? 0 : c->C / c->NH;
-    return r.need("feed_forward_length", &c->F, 1 << 18);
+    for (const bool sizes : {true, false}) {
+        for (const ConfigRow& row : config_rows())
+            if (for_all(row) && row.member != Member(&Config::V) && (row.presence == ConfigRow::required) == sizes)
+                TRY(r.field({key_of(row, *c).c_str(), row.member}, c, row.presence != ConfigRow::rare));
+        if (!sizes) break;
+        *c = c->plain();
+        c->NKV = c->NH, c->HS = c->C % c->NH ? 0 : c->C / c->NH;
+    }
+    return {};
 }
 
 // The keys alone, without a look at the tensors, which say whether there are biases and a head. divisors: of
 // rope_freqs.weight, empty where there is none.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
-    TRY(r.take(c->norm == NormKind::rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon",
-               &c->norm_eps));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
-    if (is(a, "olmo2")) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
-    if (is(a, "olmo2") || is(a, "gemma3")) TRY(r.take("rope.freq_base_swa", &c->rope_local_theta));
-    if (is(a, "gemma2") || is(a, "gemma3")) TRY(r.take("final_logit_softcapping", &c->logit_cap));
-    if (is(a, "gptneox")) {
-        bool parallel = true;
-        TRY(r.m.get(r.prefix + "use_parallel_residual", &parallel));
-        c->parallel = parallel ? Parallel::two : Parallel::none;
-    }
-    if (is(a, "granite")) {
-        float divisor = 1;
-        TRY(r.take("logit_scale", &divisor, 1e-6));
-        c->logit_scale = 1 / divisor;
-        TRY(r.take("residual_scale", &c->branch_scale));
-        TRY(r.take("embedding_scale", &c->embed_scale));
-    }
+    if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
+    for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
     return {};
 }
 
-// Every tensor of the model is there in its shape, and nothing else: before anybody allocates what the keys promise.
-Status match_tensors(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
-    const char* name = f.metadata().name.c_str();
-    std::set<std::string> known = {"rope_freqs.weight"};
-    auto shape_text = [](const std::vector<int64_t>& shape) {
-        std::string text;
-        for (int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-        return "(" + text + ")";
-    };
+Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
+    std::vector<WantedTensor> wanted;
+    std::map<std::string, std::vector<int64_t>> held;
     const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
-        for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) {
-            const GgufTensor* found = f.find(p.name);
-            const std::vector<int64_t> shape = gguf_shape(t, p);
-            if (!found)
-                return fail(Exit::input, "%s: tensor \"%s\" %s: not found", name, p.name.c_str(),
-                            shape_text(shape).c_str());
-            if (found->shape != shape)
-                return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", name, p.name.c_str(),
-                            shape_text(shape).c_str(), shape_text(found->shape).c_str());
-            known.insert(p.name);
-        }
+        for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) wanted.push_back({p.name, p.name, gguf_shape(t, p)});
     for (const GgufTensor& t : f.tensors())
-        if (!known.count(t.name))
-            return fail(Exit::input, "%s: tensor \"%s\" %s is no part of this model", name, t.name.c_str(),
-                        shape_text(t.shape).c_str());
-    return {};
+        if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
+    return match_tensors(f.metadata().name, wanted, held);
 }
 
 void put(GgufKeys* m, const std::string& key, const GgufValue& v) {
@@ -229,11 +238,8 @@ bool is_file(const std::string& path) {
 
 std::vector<float> gguf_rope_divisors(const Config& c) {
     std::vector<float> divisors;
-    const double context = c.rope_original ? c.rope_original : c.T;
     for (int i = 0; i < c.rope_dims / 2; i++) {
-        const double frequency = std::pow(double(c.rope_theta), -2.0 * i / c.rope_dims);
-        const double turns = context * frequency / (2 * M_PI);
-        const double part = std::clamp((turns - c.rope_low) / (double(c.rope_high) - c.rope_low), 0.0, 1.0);
+        const double part = rope_kept(c, i, std::pow(double(c.rope_theta), -2.0 * i / c.rope_dims));
         divisors.push_back(float(1 / ((1 - part) / c.rope_factor + part)));
     }
     return divisors;
@@ -277,7 +283,7 @@ Result<Config> gguf_config(const GgufFile& f) {
     c.up_bias = f.find("blk.0.ffn_up.bias");
     c.down_bias = f.find("blk.0.ffn_down.bias");
     if (Status s = config_check(c); !s.ok()) return fail(Exit::input, "%s: %s", m.name.c_str(), s.message.c_str());
-    TRY(match_tensors(f, c, *a));
+    TRY(match(f, c, *a));
     return c;
 }
 
@@ -286,16 +292,13 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
     const std::string prefix = std::string(a.name) + ".";
     auto integer = [&](const char* key, int v) { put(&m, prefix + key, GgufValue::integer(v)); };
     auto number = [&](const char* key, float v) { put(&m, prefix + key, GgufValue::number(v)); };
-    integer("vocab_size", c.V);
-    integer("context_length", c.T);
-    integer("embedding_length", c.C);
-    integer("block_count", c.L);
-    integer("feed_forward_length", c.F);
-    integer("attention.head_count", c.NH);
-    if (c.position == Position::rope || c.NKV != c.NH) integer("attention.head_count_kv", c.NKV);
-    if (c.HS * c.NH != c.C || is(a, "qwen3") || is(a, "gemma") || has_window(a))
-        integer("attention.key_length", c.HS), integer("attention.value_length", c.HS);
-    number(c.norm == NormKind::rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", c.norm_eps);
+    for (const ConfigRow& row : config_rows()) {
+        const double value = config_value(c, row);
+        if (!for_all(row)) continue;
+        if (std::holds_alternative<int Config::*>(row.member)) integer(row.gguf, int(value));
+        else number(key_of(row, c).c_str(), float(value));
+    }
+    integer("attention.value_length", c.HS);
     if (c.position == Position::rope) {
         integer("rope.dimension_count", c.rope_dims);
         number("rope.freq_base", c.rope_theta);
@@ -311,19 +314,14 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
                 number("rope.scaling.attn_factor", c.rope_magnitude / (1 + 0.1f * std::log(c.rope_factor)));
         }
     }
-    if (has_window(a) && c.window) {
+    if (a.window >= 0 && c.window) {
         integer("attention.sliding_window", c.window);
         if (c.global_every != a.global_every) integer("attention.sliding_window_pattern", c.global_every);
-        if (c.rope_local_theta > 0) number("rope.freq_base_swa", c.rope_local_theta);
     }
-    if (is(a, "gemma2")) number("attn_logit_softcapping", c.score_cap);
-    if (is(a, "gemma2") || (is(a, "gemma3") && c.logit_cap > 0)) number("final_logit_softcapping", c.logit_cap);
-    if (is(a, "gptneox"))
-        put(&m, prefix + "use_parallel_residual", GgufValue::boolean(c.parallel == Parallel::two));
-    if (is(a, "granite")) {
-        if (c.score_scale > 0) number("attention.scale", c.score_scale);
-        number("embedding_scale", c.embed_scale), number("residual_scale", c.branch_scale);
-        number("logit_scale", 1 / c.logit_scale);
+    for (const ConfigKey& k : a.keys) {
+        const double value = config_value(c, config_row(k.field));
+        if (k.form == ConfigKey::flag) put(&m, prefix + k.key, GgufValue::boolean(value == k.on));
+        else if (value != 0) number(k.key, float(k.form == ConfigKey::inverse ? 1 / value : value));    // 0: none
     }
     return m;
 }
@@ -353,17 +351,17 @@ Result<const GgufArchitecture*> gguf_architecture_for(const Config& c) {
         // What llama.cpp would make of the file.
         GgufMetadata m;
         for (auto& [key, value] : gguf_metadata(c, a)) m.values.emplace(key, value);
-        const bool all_biases = is(a, "gpt2") || is(a, "gptneox"), any_biases = is(a, "llama") || is(a, "granite");
-        const bool divisors = c.rope_scaling == RopeScaling::llama3 && any_biases;
+        const bool divisors = c.rope_scaling == RopeScaling::llama3 && a.rope_freqs;
         const Reader r{m, std::string(a.name) + "."};
         Config read;
         TRY(read_sizes(r, a, c.V, &read));
         if (Status s = read_fields(r, a, divisors ? gguf_rope_divisors(c) : std::vector<float>{}, &read); !s.ok())
             return fail(Exit::usage, "GGUF's architecture %s cannot say this model%s", a.name, s.message.c_str());
         read.family = c.family;
-        if (!all_biases) read.qkv_bias = c.qkv_bias;
-        if (any_biases) read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias;
-        if (!is(a, "gemma") && !is(a, "gemma2")) read.tied = c.tied;    // these never have output.weight
+        if (a.biases != GgufArchitecture::Biases::all) read.qkv_bias = c.qkv_bias;
+        if (a.biases == GgufArchitecture::Biases::any)
+            read.proj_bias = c.proj_bias, read.up_bias = c.up_bias, read.down_bias = c.down_bias;
+        if (a.may_untie) read.tied = c.tied;
         const Config ours = simplest(c), theirs = simplest(read);
         std::vector<const ConfigRow*> differ;
         for (const ConfigRow& row : config_rows()) {

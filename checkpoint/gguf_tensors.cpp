@@ -9,6 +9,7 @@
 
 #include "base/half.h"
 #include "checkpoint/gguf.h"
+#include "checkpoint/match.h"
 #include "layers/quantised.h"
 
 namespace {
@@ -110,13 +111,11 @@ Status write_piece(const Model& g, const Tensor& t, const GgufPiece& p, const Bl
     return {};
 }
 
-// Reads pieces of tensors, each by one thread. The failed read with the lowest place in the file is reported, so that
-// the same damage gives the same message.
+// Reads pieces of tensors, each by one thread.
 struct Loading {
     const GgufFile& file;
     Model& g;
-    Status status = {};
-    int64_t failed_at = INT64_MAX;
+    FirstFailure failure = {};
 
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
         const GgufTensor& from = *file.find(p.name);
@@ -129,8 +128,7 @@ struct Loading {
             x.resize(size_t(n));
             blocks.resize(size_t(rows * row_bytes));
             if (Status s = file.read_bytes(at, blocks.data(), rows * row_bytes); !s.ok()) {
-#pragma omp critical(gguf_loading)
-                if (at < failed_at) status = s, failed_at = at;
+                failure.add(s, 0, at);
                 continue;
             }
             dequantise(*from.format, blocks.data(), n, x.data());
@@ -209,7 +207,7 @@ Status gguf_weights(const GgufFile& file, Model& g) {
         for (const GgufPiece& p : gguf_pieces(t, g.c, *a, qkv, up)) loading.piece(t, p);
         if (t.rows > t.file_rows) loading.padding(t);
     }
-    return loading.status;
+    return loading.failure.status();
 }
 
 Status gguf_save(const Model& g, const GgufFileType& type, const std::string& name,

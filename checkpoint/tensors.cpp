@@ -14,6 +14,7 @@
 #include "checkpoint.h"
 #include "gguf.h"
 #include "manifest.h"
+#include "match.h"
 #include "base/file.h"
 #include "data/tokenizer_gguf.h"
 #include "files/json.h"
@@ -34,12 +35,6 @@ std::vector<Rows> rows_of(const Config& c, const Tensor& t, const Piece& p) {
         for (int part = 0; part < 3; part++)
             all.push_back({(3 * h + part) * int64_t(c.HS), (int64_t(part) * c.NH + h) * c.HS, c.HS});
     return all;
-}
-
-std::string shape_text(const std::vector<int64_t>& shape) {
-    std::string text;
-    for (int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
-    return "(" + text + ")";
 }
 
 // to (cols, rows) = from (rows, cols), in tiles that stay in cache
@@ -161,28 +156,18 @@ bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
     });
 }
 
-// Every tensor of the model is there in its shape, and nothing else; before any of them is touched.
 Status weights_match(const Weights& w, const Model& g, const std::vector<std::string>& prefixes,
                      const std::string& place) {
-    std::set<std::string> known;
+    std::vector<WantedTensor> wanted;
+    std::map<std::string, std::vector<int64_t>> held;
     for (const std::string& prefix : prefixes)
         for (const Tensor& t : g.tensors)
-            for (const Piece& p : t.pieces) {
-                const std::string name = prefix + p.name, expected = shape_text(file_shape(t, p));
-                auto it = w.tensors.find(bare_name(name, *g.c.family));
-                if (it == w.tensors.end())
-                    return fail(Exit::input, "%s: tensor \"%s\" %s: not found (as F32, BF16 or F16)", place.c_str(),
-                                name.c_str(), expected.c_str());
-                if (it->second.entry->shape != file_shape(t, p))
-                    return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(),
-                                name.c_str(), expected.c_str(), shape_text(it->second.entry->shape).c_str());
-                known.insert(it->first);
-            }
-    for (auto& [name, found] : w.tensors)
-        if (!known.contains(name) && !redundant(name, *found.entry, g.c))
-            return fail(Exit::input, "%s: tensor \"%s\" %s is no part of this model", place.c_str(), name.c_str(),
-                        shape_text(found.entry->shape).c_str());
-    return {};
+            for (const Piece& p : t.pieces)
+                wanted.push_back({prefix + p.name, bare_name(prefix + p.name, *g.c.family), file_shape(t, p)});
+    for (auto& [name, found] : w.tensors) held[name] = found.entry->shape;
+    return match_tensors(place, wanted, held, " (as F32, BF16 or F16)", [&](const std::string& name) {
+        return redundant(name, *w.tensors.at(name).entry, g.c);
+    });
 }
 
 // Checksums of the pieces that were read, by file: threads add them, check() joins them.
@@ -231,10 +216,7 @@ struct Loading {
     Part part;
     Sums* sums;    // or null
     std::unique_ptr<char[]> raw = {};
-    // The failed read with the lowest place (file, offset): the same damage gives the same message, whichever thread
-    // fails first.
-    Status status = {};
-    std::pair<int64_t, int64_t> failed_at = {};
+    FirstFailure failure = {};
 
     Status run() {
         int64_t most = 0;
@@ -250,7 +232,7 @@ struct Loading {
                 if (t.layout == FileLayout::transposed) turned(t, p);
                 else plain(t, p);
         }
-        return status;
+        return failure.status();
     }
 
   private:
@@ -262,10 +244,7 @@ struct Loading {
         const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
         const Status s = f.file->read_bytes(at, to, count * element);
         if (s.ok() && sums) sums->add(f.file, at, to, count * element);
-        if (s.ok()) return;
-        const std::pair<int64_t, int64_t> place = {f.file - w.files.data(), at};
-#pragma omp critical(loading_status)
-        if (status.ok() || place < failed_at) status = s, failed_at = place;
+        failure.add(s, f.file - w.files.data(), at);
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {

@@ -8,7 +8,8 @@ constexpr IdRow IDS[] = {{"bos_token_id", &GgufTokenizer::bos_token_id},
                          {"eos_token_id", &GgufTokenizer::eos_token_id},
                          {"unknown_token_id", &GgufTokenizer::unknown_token_id},
                          {"padding_token_id", &GgufTokenizer::padding_token_id},
-                         {"eot_token_id", &GgufTokenizer::eot_token_id}};
+                         {"eot_token_id", &GgufTokenizer::eot_token_id},
+                         {"eom_token_id", &GgufTokenizer::eom_token_id}};
 constexpr IdRow FLAGS[] = {{"add_bos_token", &GgufTokenizer::add_bos_token},
                            {"add_eos_token", &GgufTokenizer::add_eos_token},
                            {"add_space_prefix", &GgufTokenizer::add_space_prefix}};

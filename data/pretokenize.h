@@ -23,12 +23,19 @@ enum class Pattern {
     gpt2, cl100k, qwen2, o200k, smollm, tekken, qwen35, deepseek_v3, deepseek_llm, deepseek_coder, falcon, bloom,
     gguf_default, lines, none, other
 };
+// Values of tokenizer.ggml.pre, with spaces between, and what these names mean besides the cuts. A GGUF does not say it
+// otherwise: ignore_merges and bos are llama.cpp's, nfc is what the models do that bear the names.
+struct GgufPre {
+    const char* names;             // the first is written
+    bool ignore_merges = false, nfc = false;
+    bool bos = false;              // BOS comes before a text where add_bos_token is missing
+};
 struct PatternRow {
     Pattern pattern;
-    const char* name;            // for --pattern and messages
-    const char* gguf;            // tokenizer.ggml.pre, names with spaces between; the first is written. Empty: none
-    std::vector<Cut> cuts;       // as published
-    const char* fast = nullptr;  // one regular expression with the same pieces and no backtracking over runs
+    const char* name;              // for --pattern and messages
+    std::vector<GgufPre> gguf;
+    std::vector<Cut> cuts;         // as published
+    const char* fast = nullptr;    // one regular expression with the same pieces and no backtracking over runs
 };
 const std::vector<PatternRow>& pattern_rows();    // by Pattern, without `other`
 const PatternRow& pattern_row(Pattern pattern);

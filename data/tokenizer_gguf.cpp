@@ -2,6 +2,8 @@
 #include "tokenizer_gguf.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <sstream>
 #include <unordered_map>
 
@@ -13,20 +15,47 @@ namespace {
 constexpr size_t MAX_TOKENS = 1 << 20;
 using Type = ScoredPiece::Type;
 
-// The row whose GGUF names hold this one.
-const PatternRow* row_of_pre(const std::string& pre) {
-    for (const PatternRow& row : pattern_rows()) {
-        std::istringstream names(row.gguf);
-        for (std::string name; names >> name;)
-            if (name == pre) return &row;
-    }
-    return nullptr;
+struct Pre { const PatternRow* row = nullptr; const GgufPre* means = nullptr; };
+Pre find_pre(const std::string& pre) {
+    for (const PatternRow& row : pattern_rows())
+        for (const GgufPre& each : row.gguf) {
+            std::istringstream names(each.names);
+            for (std::string name; names >> name;)
+                if (name == pre) return {&row, &each};
+        }
+    return {};
 }
-// Pre-tokenizers' names whose models also compose characters (Unicode NFC), which the GGUF does not say.
-bool composes(const std::string& pre) {
-    for (const char* name : {"mpt", "olmo", "qwen2", "command-r", "deepseek-r1-qwen", "stablelm2"})
-        if (pre == name) return true;
-    return false;
+// The name that means what this tokenizer does, or else one that means its cuts; "": there is none.
+std::string pre_of(const Vocabulary& v) {
+    if (v.pattern == Pattern::other) return "";
+    const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
+    const std::vector<GgufPre>& all = pattern_row(v.pattern).gguf;
+    auto it = std::find_if(all.begin(), all.end(), [&](const GgufPre& p) {
+        return p.nfc == nfc && p.ignore_merges == v.ignore_merges;
+    });
+    if (it == all.end()) it = all.begin();
+    const std::string names = it == all.end() ? "" : it->names;
+    return names.substr(0, names.find(' '));
+}
+
+// Tokens that end an answer by their names, in the families that flatgpt runs (llama.cpp: special_eog_ids).
+bool ends_by_name(const std::string& name) {
+    static const std::set<std::string_view> names = {
+        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
+        "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
+        "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>",
+        "<|file_sep|>"};
+    return names.contains(name);
+}
+std::vector<int> ends_of(const GgufTokenizer& g, const Vocabulary& v) {
+    std::vector<int> ends;
+    auto add = [&](int id) {
+        if (id >= 0 && id != v.eos && !std::count(ends.begin(), ends.end(), id)) ends.push_back(id);
+    };
+    add(g.eot_token_id), add(g.eom_token_id);
+    for (const AddedToken& a : v.added)
+        if (ends_by_name(v.tokens[size_t(a.id)])) add(a.id);
+    return ends;
 }
 
 Status check(const GgufTokenizer& g, const std::string& name) {
@@ -41,7 +70,8 @@ Status check(const GgufTokenizer& g, const std::string& name) {
     if (g.model == "llama" && g.scores.size() != n)
         return wrong("scores", std::to_string(n) + " numbers", std::to_string(g.scores.size()));
     struct { const char* key; int id; } ids[] = {{"bos_token_id", g.bos_token_id}, {"eos_token_id", g.eos_token_id},
-        {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id}};
+        {"unknown_token_id", g.unknown_token_id}, {"padding_token_id", g.padding_token_id},
+        {"eot_token_id", g.eot_token_id}, {"eom_token_id", g.eom_token_id}};
     for (auto& [key, id] : ids)
         if (id < -1 || id >= int64_t(n)) return wrong(key, "an id below " + std::to_string(n), std::to_string(id));
     return {};
@@ -59,7 +89,7 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         if (type == Type::normal || type == Type::byte || !bytes) id_of[spelled] = int(id);
         if (type == Type::byte && !bytes) v.byte_fallback = true;
         const bool added = type == Type::control || type == Type::user_defined || type == Type::unknown;
-        if (spelled.empty()) continue;
+        if (spelled.empty() || type == Type::unused) continue;
         if (added) v.added.push_back({.id = int(id), .special = type != Type::user_defined});
         if (added || !bytes) v.tokens[id] = spelled;
         else if (!byte_alphabet().bytes(spelled, v.tokens[id])) v.tokens[id].clear();    // no text becomes it
@@ -90,16 +120,16 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
         add_bos = true;
     } else if (g.model == "gpt2" || g.model == "gemma4") {
         const std::string pre = g.model == "gemma4" ? "gemma4" : g.pre.empty() ? "default" : g.pre;
-        const PatternRow* row = row_of_pre(pre);
+        const auto [row, means] = find_pre(pre);
         if (!row)
             return fail(Exit::input, "%s: tokenizer.ggml.pre: expected a pre-tokenizer that flatgpt knows, found %s",
                         name.c_str(), pre.c_str());
         v.pattern = row->pattern;
         v.symbols = v.pattern == Pattern::lines ? Symbols::characters : Symbols::bytes;
-        if (composes(pre)) v.normalization.push_back({Normalization::Kind::nfc, "", ""});
+        if (means->nfc) v.normalization.push_back({Normalization::Kind::nfc, "", ""});
         if (v.symbols == Symbols::characters)
             v.normalization.push_back({Normalization::Kind::replace, " ", SPACE_MARK});
-        add_bos = v.ignore_merges = pre == "llama-bpe" || pre == "llama3" || pre == "llama-v3";
+        v.ignore_merges = means->ignore_merges, add_bos = means->bos;
         TRY(read_merges(g, name, v));
         if (v.symbols == Symbols::characters) v.unknown = g.unknown_token_id, v.fuse_unknown = true;
     } else {
@@ -109,25 +139,58 @@ Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string&
     v.bos = g.bos_token_id, v.eos = g.eos_token_id, v.pad = g.padding_token_id;
     if (v.bos >= 0 && (g.add_bos_token < 0 ? add_bos : g.add_bos_token == 1)) v.before = {v.bos};
     if (v.eos >= 0 && g.add_eos_token == 1) v.after = {v.eos};
+    v.ends = ends_of(g, v);
     v.chat_template = g.chat_template;
     return Tokenizer(std::move(v));
 }
+
+namespace {
+// What ordinary text shows of a tokenizer: all kinds of letters, spaces, digits and marks.
+const char* const TORTURE =
+    "Hello world!  I'll say: it's 3 o'CLOCK, 12345678 (x^2)==y_1;\r\n\tif (a[i] != 0.5) return;\n\n\n  # end\n \u00E9"
+    "e\u0301 \u00A0\u3000\u2581a \uFB01 \u212B \u6F22\u5B57\u304B\u3099 \uAC00\u1100\u1161 \u0438\u0306 \u0915\u093F "
+    "\u0627\u0644 \u00BD\u00B2 \U0001F600\U0001F468\u200D\U0001F469 <|x|> \x01\xFF http://a.b/c?d=e 's 'S ...!!! --- ";
+
+// What differs between a tokenizer and the one that its GGUF makes, in ordinary text; null: nothing.
+const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
+    const Vocabulary &a = ours.vocabulary(), &b = theirs.vocabulary();
+    const bool bytes = a.symbols == Symbols::bytes;
+    auto added_of = [](const Vocabulary& v) {
+        std::map<int, bool> all;
+        for (const AddedToken& t : v.added)
+            if (t.id != v.unknown) all[t.id] = t.special;
+        return all;
+    };
+    const auto added = added_of(a);
+    bool tokens = a.tokens.size() == b.tokens.size();
+    std::string text = TORTURE;
+    for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
+        tokens = a.tokens[id].empty() || a.tokens[id] == b.tokens[id];
+        if (!added.contains(int(id))) text += std::string(ours.token(int(id))) + "\n";
+    }
+    const std::pair<const char*, bool> rows[] = {
+        {"tokens", tokens},
+        {"pre-tokenizer", !bytes || a.pattern == b.pattern},
+        {"normalizer", !bytes || a.normalization == b.normalization},
+        {"space before a text (add_prefix_space)", !bytes || a.spaces == b.spaces},
+        {"ignore_merges", a.ignore_merges == b.ignore_merges},
+        {"added tokens", added == added_of(b)},
+        {"tokens put around a text", a.before == b.before && a.after == b.after},
+    };
+    for (auto& [name, same] : rows)
+        if (!same) return name;
+    const std::vector<int> ids = ours.encode(text);
+    if (ids != theirs.encode(text)) return bytes ? "merges" : "merges or normalizer";
+    return ours.decode(ids) == theirs.decode(ids) ? nullptr : "decoder";
+}
+}   // namespace
 
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     const Vocabulary& v = t.vocabulary();
     GgufTokenizer g;
     const bool bytes = v.symbols == Symbols::bytes;
-    const std::string gguf = v.pattern == Pattern::other ? "" : pattern_row(v.pattern).gguf;
-    g.pre = gguf.substr(0, gguf.find(' '));
-    const bool nfc = v.normalization == std::vector<Normalization>{{Normalization::Kind::nfc, "", ""}};
-    if (nfc && v.pattern == Pattern::gpt2) g.pre = "mpt";
-    if (nfc && v.pattern == Pattern::smollm) g.pre = "command-r";
-    const bool plain = bytes && v.spaces == Spaces::kept && (v.normalization.empty() || nfc);
-    if (bytes ? g.pre.empty() || !plain : v.pattern != Pattern::none && v.pattern != Pattern::lines)
-        return fail(Exit::usage, "GGUF has no name for this tokenizer's steps; convert to a Hugging Face directory "
-                    "instead");
+    g.pre = bytes ? pre_of(v) : "default";
     g.model = bytes ? "gpt2" : "llama";
-    if (!bytes) g.pre = "default";
     const bool prefix = std::any_of(v.normalization.begin(), v.normalization.end(), [](const Normalization& n) {
         return n.kind == Normalization::Kind::prepend;
     });
@@ -156,8 +219,23 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     }
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
+    if (!v.ends.empty()) g.eot_token_id = v.ends[0];
+    if (v.ends.size() > 1) g.eom_token_id = v.ends[1];
     g.add_bos_token = !v.before.empty();
     g.add_eos_token = !v.after.empty();
     g.chat_template = v.chat_template;
-    return g;
+    const Result<Tokenizer> back = tokenizer_from_gguf(g, "GGUF");
+    const char* const lost = back.ok() ? difference(t, back.value) : back.status.message.c_str();
+    if (!lost) return g;
+    return fail(Exit::usage, "GGUF cannot say what this tokenizer does: %s; convert to a Hugging Face directory "
+                "instead", lost);
+}
+
+std::string beyond_gguf(const Tokenizer& t) {
+    const Vocabulary& v = t.vocabulary();
+    std::string lost;
+    for (const AddedToken& a : v.added)
+        if (a.lstrip || a.rstrip || a.single_word || a.normalized)
+            lost += (lost.empty() ? "" : ", ") + v.tokens[size_t(a.id)];
+    return lost;
 }

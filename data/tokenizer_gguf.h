@@ -12,14 +12,17 @@ struct GgufTokenizer {
     std::vector<std::string> tokens, merges;
     std::vector<float> scores;         // llama
     std::vector<int> token_type;       // ScoredPiece::Type
-    int bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1, padding_token_id = -1, eot_token_id = -1;
+    int bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1, padding_token_id = -1;
+    int eot_token_id = -1, eom_token_id = -1;    // ends of a turn and of a message
     int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0, 1
     std::string chat_template;
 };
 // Exit 3 where the arrays do not fit together, or the model or pre is not one of ours; name: the file.
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);
-// Exit 2 where GGUF has no name for what the tokenizer does.
+// Exit 2 where what tokenizer_from_gguf makes of it gives ordinary text other ids: the property that GGUF cannot say.
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t);
+// The added tokens with rules about what lies next to them, which GGUF has no place for; "": there are none.
+std::string beyond_gguf(const Tokenizer& t);
 
 // The tokenizer in a file's keys tokenizer.*; empty where there is none. Exit 3.
 Result<Tokenizer> gguf_tokenizer(const GgufFile& file);

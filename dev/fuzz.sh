@@ -28,7 +28,7 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,gguf*}.cpp layers/quant*.cpp gpt.cpp \
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,gguf*,match}.cpp layers/quant*.cpp gpt.cpp \
     infer/{messages,model_files,template*}.cpp model/{memory,shards,config,families*,tensors,rope}.cpp)
 for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
@@ -44,6 +44,7 @@ seed sentencepiece test/golden/tokenizers/symbols.model 2
 seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
+for t in gguf_config gguf_tokenizer; do seed $t test/golden/gguf/tiny_llama.gguf 1 && seed $t test/golden/gguf/tiny_olmo2.gguf 2; done
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done

@@ -41,7 +41,8 @@ MODELS = {
     "qwen2": ("qwen2", LLAMA, False),
     "qwen2_window": ("qwen2", dict(LLAMA, use_sliding_window=True, sliding_window=5, max_window_layers=0,
                                    tie_word_embeddings=True), False),
-    "qwen2_mscale": ("qwen2", dict(LLAMA, rope_parameters=dict(YARN, mscale=0.7, mscale_all_dim=1.3)), False),
+    "qwen2_mscale": ("qwen2", dict(LLAMA, num_attention_heads=2, num_key_value_heads=1, rope_parameters=dict(
+        YARN, rope_theta=10.0, beta_fast=0.5, beta_slow=0.3, mscale=0.7, mscale_all_dim=1.3)), False),
     "qwen3": ("qwen3", dict(LLAMA, head_dim=8), True),
     "gemma": ("gemma", GEMMA, False),
     "gemma2": ("gemma2", GEMMA2, True),

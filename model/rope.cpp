@@ -13,8 +13,9 @@ double pair_turning(double n, const Config& c, double context) {
     return c.rope_dims * std::log(context / (n * TAU)) / (2 * std::log(double(c.rope_theta)));
 }
 
-// How much of pair i's frequency f stays; the rest is divided by the factor.
-double kept(int i, double f, const Config& c) {
+}    // namespace
+
+double rope_kept(const Config& c, int i, double f) {
     const double context = c.rope_original ? c.rope_original : c.T;
     switch (c.rope_scaling) {
         case RopeScaling::linear: return 0;
@@ -31,7 +32,6 @@ double kept(int i, double f, const Config& c) {
         default: return 1;
     }
 }
-}    // namespace
 
 std::vector<float> rope_angles(const Config& c, int l, int positions) {
     const int pairs = c.rope_dims / 2;
@@ -44,7 +44,7 @@ std::vector<float> rope_angles(const Config& c, int l, int positions) {
                                                  : 1;
     std::vector<float> angles(size_t(positions) * 2 * size_t(pairs));
     for (int i = 0; i < pairs; i++) {
-        const double f = std::pow(theta, -2.0 * i / c.rope_dims), part = local ? 1 : kept(i, f, c);
+        const double f = std::pow(theta, -2.0 * i / c.rope_dims), part = local ? 1 : rope_kept(c, i, f);
         const float frequency = float(part * f + (1 - part) * f / c.rope_factor);
         for (int p = 0; p < positions; p++) {
             const double angle = double(float(p) * frequency);

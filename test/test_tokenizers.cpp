@@ -149,8 +149,78 @@ TEST_CASE("tokenizers: GGUF's arrays make the same ids") {
             CHECK(again.value.encode(text, true) == t.encode(text, true));
         }
     }
-    for (std::string name : {"deepseek_coder", "roberta", "other"})    // no name for the prefix, for these steps
-        CHECK((name == "deepseek_coder") == tokenizer_to_gguf(load(FOLDER + name + ".json")).ok());
+}
+
+TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
+    auto refused = [](const Vocabulary& v, const char* property) {
+        const Status s = tokenizer_to_gguf(Tokenizer(v)).status;
+        CHECK(s.code == Exit::usage);
+        CHECK_MESSAGE(s.message.find("GGUF cannot say what this tokenizer does: " + std::string(property)) == 0,
+                      s.message);
+    };
+    auto vocabulary = [](const char* name) { return load(FOLDER + name + ".json").vocabulary(); };
+    refused(vocabulary("deepseek_coder"), "normalizer");
+    refused(vocabulary("roberta"), "space before a text");
+    refused(vocabulary("other"), "pre-tokenizer");
+    Vocabulary v = vocabulary("o200k");
+    v.ignore_merges = true;
+    refused(v, "ignore_merges");
+    v = vocabulary("llama3");
+    v.before = {v.bos, v.bos};
+    refused(v, "tokens put around a text");
+    // A score merges ab and c, too, which this table does not.
+    v = Vocabulary();
+    v.symbols = Symbols::characters, v.pattern = Pattern::none;
+    v.tokens = {"a", "b", "c", "ab", "bc", "abc"};
+    v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}};
+    refused(v, "merges or normalizer");
+    v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}, {3, 2, 5}};
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).ok());
+    CHECK(beyond_gguf(load(FOLDER + "llama3.json")).empty());
+    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "<|end|>, <|user|>, wold");
+    // The same steps with and without what only a name says.
+    v = vocabulary("qwen2");
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "qwen2");
+    v.normalization.clear();
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "megrez");
+    v = vocabulary("llama3");
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "llama-bpe");
+    v.ignore_merges = false;
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "dbrx");
+}
+
+TEST_CASE("tokenizers: a GGUF's pre-tokenizer says ignore_merges, BOS and NFC as llama.cpp and the models have them") {
+    const GgufTokenizer plain = tokenizer_to_gguf(load(FOLDER + "llama3.json")).value;
+    struct { const char* pre; bool ignore_merges, bos, nfc; } cases[] = {
+        {"llama-bpe", true, true, false}, {"tekken", true, true, false},   {"falcon3", true, true, false},
+        {"falcon-h1", true, true, false}, {"pixtral", true, true, false},  {"midm-2.0", true, true, false},
+        {"lfm2", true, true, false},      {"glm4", true, false, false},    {"jina-v5-nano", true, true, false},
+        {"dbrx", false, false, false},    {"qwen2", false, false, true},   {"smaug-bpe", false, false, false},
+        {"olmo", false, false, true},     {"gpt-4o", false, false, false}, {"command-r", false, false, true}};
+    for (const auto& c : cases) {
+        CAPTURE(c.pre);
+        GgufTokenizer g = plain;
+        g.pre = c.pre, g.add_bos_token = -1;
+        const Vocabulary v = tokenizer_from_gguf(g, "t").value.vocabulary();
+        CHECK(v.ignore_merges == c.ignore_merges);
+        CHECK(v.before == (c.bos ? Ids{v.bos} : Ids{}));
+        CHECK(v.normalization.size() == size_t(c.nfc));
+        g.add_bos_token = 0;
+        CHECK(tokenizer_from_gguf(g, "t").value.vocabulary().before.empty());
+    }
+}
+
+TEST_CASE("tokenizers: what ends an answer by a GGUF's keys and by its tokens' names") {
+    GgufTokenizer g = tokenizer_to_gguf(load(FOLDER + "qwen2.json")).value;
+    const int text = int(std::find(g.tokens.begin(), g.tokens.end(), "<|endoftext|>") - g.tokens.begin());
+    const int turn = int(std::find(g.tokens.begin(), g.tokens.end(), "<|im_end|>") - g.tokens.begin());
+    CHECK(tokenizer_from_gguf(g, "t").value.vocabulary().ends == Ids{text, turn});
+    g.eos_token_id = turn, g.eot_token_id = 40, g.eom_token_id = 7;
+    const Tokenizer t = tokenizer_from_gguf(g, "t").value;
+    CHECK(t.vocabulary().ends == Ids{40, 7, text});
+    const GgufTokenizer again = tokenizer_to_gguf(t).value;
+    CHECK(again.eot_token_id == 40);
+    CHECK(again.eom_token_id == 7);
 }
 
 TEST_CASE("tokenizers: a token may hold a space inside; then words are not parted there") {
@@ -284,6 +354,7 @@ TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
         {[](auto& g) { g.model = "bert"; }, "expected gpt2, llama or gemma4, found bert"},
         {[](auto& g) { g.pre = "new"; }, "found new"},
         {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
+        {[](auto& g) { g.eot_token_id = 5000; }, "eot_token_id"},
         {[](auto& g) { g.merges[0] = "ab"; }, "merges[0]"},
         {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"}};
     for (auto& [change, message] : wrong) {

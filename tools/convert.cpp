@@ -34,6 +34,9 @@ Status convert(const Options& o) {
     TRY(checkpoint_weights(from, *device.model));
     if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer);
     const auto vocabulary = TRY(gguf_vocabulary(tokenizer, config.V));
+    if (const std::string lost = beyond_gguf(tokenizer); !lost.empty())
+        Progress().note(escape_control("note: GGUF has no place for the rules about white space and words next to "
+                                       "these tokens: " + lost));
     return replace_file(o.out, [&](const FileSink& sink) {
         return gguf_save(*device.model, *type, stem_of(o.out), vocabulary, sink);
     });

@@ -1,0 +1,39 @@
+// match.cpp - see match.h.
+#include "checkpoint/match.h"
+
+#include <set>
+
+static std::string shape_text(const std::vector<int64_t>& shape) {
+    std::string text;
+    for (int64_t d : shape) text += (text.empty() ? "" : ", ") + std::to_string(d);
+    return "(" + text + ")";
+}
+
+Status match_tensors(const std::string& place, const std::vector<WantedTensor>& wanted,
+                     const std::map<std::string, std::vector<int64_t>>& held, const char* types,
+                     const std::function<bool(const std::string& key)>& may_be) {
+    std::set<std::string> known;
+    for (const WantedTensor& w : wanted) {
+        const std::string expected = shape_text(w.shape);
+        auto it = held.find(w.key);
+        if (it == held.end())
+            return fail(Exit::input, "%s: tensor \"%s\" %s: not found%s", place.c_str(), w.name.c_str(),
+                        expected.c_str(), types);
+        if (it->second != w.shape)
+            return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(), w.name.c_str(),
+                        expected.c_str(), shape_text(it->second).c_str());
+        known.insert(w.key);
+    }
+    for (auto& [key, shape] : held)
+        if (!known.contains(key) && !(may_be && may_be(key)))
+            return fail(Exit::input, "%s: tensor \"%s\" %s is no part of this model", place.c_str(), key.c_str(),
+                        shape_text(shape).c_str());
+    return {};
+}
+
+void FirstFailure::add(const Status& s, int64_t file, int64_t at) {
+    if (s.ok()) return;
+    const std::pair<int64_t, int64_t> here = {file, at};
+#pragma omp critical(first_failure)
+    if (first.ok() || here < place) first = s, place = here;
+}
