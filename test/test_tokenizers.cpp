@@ -177,7 +177,8 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}, {3, 2, 5}};
     CHECK(tokenizer_to_gguf(Tokenizer(v)).ok());
     CHECK(beyond_gguf(load(FOLDER + "llama3.json")).empty());
-    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "<|end|>, <|user|>, wold");
+    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "what counts next to <|end|>, <|user|>, wold");
+    CHECK(beyond_gguf(load(FOLDER + "first.json")) == "no space after added tokens (prepend_scheme first)");
     // The same steps with and without what only a name says.
     v = vocabulary("qwen2");
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "qwen2");
