@@ -176,7 +176,8 @@ ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-saniti
 # Without what measures, and without selftest's second round of the operations: minutes that find nothing.
 asan:
 	$(MAKE) $(ASAN) build/asan/flatgpt build/asan/test_all
-	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none build/asan/test_all -tce='bench: a filter*,bench: the ceiling*,selftest: *passes*' $(ARGS)
+	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none build/asan/test_all $(ARGS) \
+	    -tce='bench: a filter*,bench: the ceiling*,selftest: *passes*'
 asan-cuda:    # the emulated kernels
 	$(MAKE) $(ASAN) build/asan/emu/test_cuda
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)

@@ -11,6 +11,7 @@
 
 #include "gguf.h"
 #include "manifest.h"
+#include "files/json.h"
 
 namespace fs = std::filesystem;
 

@@ -49,6 +49,7 @@ struct GgufArchitecture {
     bool may_untie = true;     // output.weight may be there
     bool rope_freqs = false;   // rope_freqs.weight is read
     int window = -1;           // where attention.sliding_window is missing; -1: the key counts for nothing
+    bool window_unused = false;    // llama.cpp's converter writes it, transformers runs with it, llama.cpp without
     int global_every = 0;      // where a window's pattern is not given
     bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
     int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models

@@ -28,8 +28,8 @@ const std::vector<GgufArchitecture>& architectures() {
         {.name = "gemma3", .families = {"gemma3_text"},
          .keys = {{"final_logit_softcapping", &C::logit_cap}, {"rope.freq_base_swa", &C::rope_local_theta}},
          .window = 0, .global_every = 6, .wide_layers = 62},
-        // llama.cpp's converter writes the window, transformers runs with it, llama.cpp passes over it.
-        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true, .window = 0},
+        {.name = "phi3", .families = {"phi3"}, .fused_qkv = true, .fused_up = true, .window = 0,
+         .window_unused = true},
         {.name = "olmo2", .families = {"olmo2", "olmo3"}, .keys = {{"rope.freq_base_swa", &C::rope_local_theta}},
          .needs_head = true, .window = 0, .global_every = 4, .one_theta = true},
         {.name = "gptneox", .families = {"gpt_neox"},

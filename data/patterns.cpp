@@ -56,7 +56,20 @@ const char* const SMOLLM_FAST = "\\p{N}|'(?:[stdm]|re|ve|ll)| ?+\\p{L}++| ?+" OT
     "\uFB06\uFB13-\uFB17\uFF21-\uFF3A\uFF41-\uFF5A\U00010400-\U0001044F\U000104B0-\U000104D3\U000104D8-" \
     "\U000104FB\U00010C80-\U00010CB2\U00010CC0-\U00010CF2\U000118A0-\U000118DF\U0001E900-\U0001E943"
 // Escaped: editors compose some of these characters.
-#define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]+"
+#define CJK "[\u4E00-\u9FA5\u0800-\u4E00\uAC00-\uD7FF]"
+
+// Steps in one. Punctuation is cut out first, so GPT-2's suffixes never match; digits lose the space before them.
+#define MARKS "\\p{P}$+<=>^~|"
+const char* const DEFAULT_FAST = "[" MARKS "]++| ?+\\p{L}++|[0-9]{3}|(?:(?![0-9]{3})\\p{N})++| ?+[^" SPACES
+                                 "\\p{L}\\p{N}" MARKS "]++|(?:" SPACE "(?![^" SPACES MARKS "]))++|" SPACE;
+// Words and marks, each with a space, are cut again around runs of CJK, what is left around those and each digit.
+#define IN_CJK(what) "(?:(?=" what ")" CJK ")"
+#define NOT_CJK(what) "(?:(?!" CJK ")" what ")"
+#define RUNS(ascii, what) \
+    NOT_CJK(BLANK) "?+(?:" ascii "++|" NOT_CJK(what) ")++|" NOT_CJK(BLANK) "(?=" IN_CJK(what) ")|" IN_CJK(BLANK) "?" \
+    IN_CJK(what) "++|" IN_CJK(BLANK) "(?=" what ")|"
+const char* const CODER_FAST = "[\\r\\n]|" RUNS("[A-Za-z]", "\\p{L}") RUNS("[.,;]", "\\p{P}") "(?:(?!" BLANK
+                               "?+[\\p{L}\\p{P}]|\\p{N})" CJK ")++|\\p{N}";
 
 std::vector<Cut> cuts(std::initializer_list<const char*> regexes) {
     std::vector<Cut> all;
@@ -99,15 +112,15 @@ const std::vector<PatternRow>& pattern_rows() {
                R"( ?[\p{P}\p{S}]+[)" "\r\n" R"(]*|\s*[)" "\r\n" R"(]+|\s+(?!\S)|\s+)"})},
         {Pattern::deepseek_llm, "deepseek-llm", {{"deepseek-llm"}},
          cuts({"[\r\n]", "\\s?[" LETTERS "]+",
-               "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+", "\\s+$", CJK, R"(\p{N})"})},
+               "\\s?[!-/:-~\uFF01-\uFF0F\uFF1A-\uFF5E\u2018-\u201F\u3000-\u3002]+", "\\s+$", CJK "+", R"(\p{N})"})},
         {Pattern::deepseek_coder, "deepseek-coder", {{"deepseek-coder"}},
-         cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK, R"(\p{N})"})},
+         cuts({"[\r\n]", R"(\s?\p{L}+)", R"(\s?\p{P}+)", CJK "+", R"(\p{N})"}), CODER_FAST},
         {Pattern::falcon, "falcon", {{"falcon"}},
          {{R"([\p{P}$+<=>^`|~]+)"}, {GPT2_REGEX}, spelled(R"(\p{N}+)"), spelled("[0-9][0-9][0-9]")}},
         {Pattern::bloom, "bloom", {{"bloom poro-chat gpt3-finnish"}},
          cuts({" ?[^(\\s|[.,!?\u2026\u3002\uFF0C\u3001\u0964\u06D4\u060C])]+"})},
         {Pattern::gguf_default, "default", {{"default"}},
-         cuts({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"})},
+         cuts({R"([\p{P}$+<=>^~|]+)", GPT2_REGEX, R"(\p{N}+)", "[0-9][0-9][0-9]"}), DEFAULT_FAST},
         {Pattern::lines, "lines", {{"gemma4 sarvam-moe"}}, cuts({R"([^\n]+|[\n]+)"})},
         {Pattern::none, "none", {}, {}},
     };

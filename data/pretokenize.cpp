@@ -141,6 +141,9 @@ struct Splitter::State {
     View text;
     size_t at = 0, begin = 0, end = 0;    // streaming: pieces are given up to at, the next match is there
     std::vector<View> pieces;             // otherwise: all of them, given up to piece `at`
+    std::vector<Range> cutting;           // kept, so that no piece allocates
+    std::string spelled;
+    std::vector<size_t> byte;             // by place in spelled
 
     // The next match from `from` on; false: none.
     bool find(const pcre2_code* code, View in, size_t from, size_t& first, size_t& last) {
@@ -153,18 +156,17 @@ struct Splitter::State {
         first = range[0], last = range[1];
         return true;
     }
-    std::vector<Range> ranges(const pcre2_code* code, View in, bool invert) {
-        std::vector<Range> out;
+    void ranges(const pcre2_code* code, View in, bool invert) {
+        cutting.clear();
         size_t done = 0;
         for (size_t from = 0, first = 0, last = 0; from <= in.size() && find(code, in, from, first, last);) {
-            if (first > done) out.push_back({done, first, invert});
-            out.push_back({first, last, !invert});
+            if (first > done) cutting.push_back({done, first, invert});
+            cutting.push_back({first, last, !invert});
             done = last;
             bool whole = false;    // after an empty match, the search goes on behind the next character
             from = last > first ? last : last + (last < in.size() ? utf8_character(in.substr(last), whole) : 1);
         }
-        if (done < in.size()) out.push_back({done, in.size(), invert});
-        return out;
+        if (done < in.size()) cutting.push_back({done, in.size(), invert});
     }
     void cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out);
     void advance() {    // streaming: to the next match that is not empty at `at`
@@ -183,10 +185,9 @@ void join(std::vector<Range>& all, Cut::Matches how) {
     if (how == Cut::Matches::with_next) std::reverse(all.begin(), all.end());
     for (const Range& r : all) {
         const bool joins = how == Cut::Matches::contiguous ? r.match == previous : r.match && !previous;
-        const bool alone = how == Cut::Matches::isolated || how == Cut::Matches::removed;
         previous = r.match;
         if (how == Cut::Matches::removed && r.match) continue;
-        if (alone || !joins || out.empty()) {
+        if (how == Cut::Matches::removed || !joins || out.empty()) {
             out.push_back(r);
         } else {
             out.back().begin = std::min(out.back().begin, r.begin);
@@ -199,25 +200,25 @@ void join(std::vector<Range>& all, Cut::Matches how) {
 }   // namespace
 
 void Splitter::State::cut(const Pretokenizer::Steps::Step& step, View piece, std::vector<View>& out) {
-    std::vector<Range> all;
     if (step.spelled) {
-        std::string spelled;
-        std::vector<size_t> byte = {0};    // by place in spelled
+        spelled.clear();
+        byte.assign(1, 0);
         for (size_t i = 0; i < piece.size(); i++) {
             spelled += byte_alphabet().spelling[static_cast<unsigned char>(piece[i])];
             byte.resize(spelled.size() + 1, i + 1);
         }
-        all = ranges(step.code.get(), spelled, step.invert);
-        for (Range& r : all) r.begin = byte[r.begin], r.end = byte[r.end];
+        ranges(step.code.get(), spelled, step.invert);
+        for (Range& r : cutting) r.begin = byte[r.begin], r.end = byte[r.end];
     } else {
-        all = ranges(step.code.get(), piece, step.invert);
+        ranges(step.code.get(), piece, step.invert);
     }
-    join(all, step.matches);
-    for (const Range& r : all)
+    if (step.matches != Cut::Matches::isolated) join(cutting, step.matches);
+    for (const Range& r : cutting)
         if (r.end > r.begin) out.push_back(piece.substr(r.begin, r.end - r.begin));
 }
 
-Splitter::Splitter(const Pretokenizer& pretokenizer) : s(new State{pretokenizer.steps, {}, {}, {}, {}, 0, 0, 0, {}}) {
+Splitter::Splitter(const Pretokenizer& pretokenizer) : s(new State) {
+    s->steps = pretokenizer.steps;
     s->match.reset(pcre2_match_data_create(1, nullptr));
     s->context.reset(pcre2_match_context_create(nullptr));
     CHECK(s->match && s->context, "out of memory");

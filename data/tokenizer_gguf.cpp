@@ -236,6 +236,8 @@ std::string beyond_gguf(const Tokenizer& t) {
     std::string lost;
     for (const AddedToken& a : v.added)
         if (a.lstrip || a.rstrip || a.single_word || a.normalized)
-            lost += (lost.empty() ? "" : ", ") + v.tokens[size_t(a.id)];
+            lost += (lost.empty() ? "what counts next to " : ", ") + v.tokens[size_t(a.id)];
+    if (v.spaces == Spaces::marked_first && !v.added.empty())
+        lost += std::string(lost.empty() ? "" : "; ") + "no space after added tokens (prepend_scheme first)";
     return lost;
 }

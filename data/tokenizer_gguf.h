@@ -21,7 +21,7 @@ struct GgufTokenizer {
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);
 // Exit 2 where what tokenizer_from_gguf makes of it gives ordinary text other ids: the property that GGUF cannot say.
 Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t);
-// The added tokens with rules about what lies next to them, which GGUF has no place for; "": there are none.
+// What a GGUF does not say of how text next to added tokens is read, in words; "": nothing.
 std::string beyond_gguf(const Tokenizer& t);
 
 // The tokenizer in a file's keys tokenizer.*; empty where there is none. Exit 3.

@@ -360,6 +360,13 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
         texts[i] = run(args, 0, "");
     }
     CHECK(texts[0] == texts[1]);
+    // What ends an answer besides EOS stays: token 10, which the file names.
+    const std::string named = dir + "/named.gguf";
+    run({"convert", "test/golden/gguf/tiny_llama.gguf", named}, 0, "wrote");
+    CHECK(equal(*GgufFile::open(named).value.metadata().find("tokenizer.ggml.eot_token_id"), GgufValue::integer(10)));
+    run({"convert", named, dir + "/named"}, 0, "wrote");
+    CHECK(nlohmann::json::parse(read_file(dir + "/named/generation_config.json"))["eos_token_id"] ==
+          nlohmann::json({2, 10}));
     // The first bytes say what a file is, not its name.
     std::filesystem::rename(file, dir + "/model");
     const std::string model = dir + "/model", text = dir + "/text", tokens = dir + "/tokens";
@@ -377,6 +384,7 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
     run({"convert", from, dir + "/back"}, 2, "already there");
     run({"convert", from, dir + "/other", "--type", "q8_0"}, 2, "ending .gguf");
     run({"convert", from, file, "--type", "q9"}, 2, "--type");
+    run({"convert", FAMILIES + "phi3", dir + "/p.gguf"}, 0, "llama.cpp does not use this model's window of 6 tokens");
     run({"convert", FAMILIES + "bloom", dir + "/b.gguf"}, 2, "this model's is bloom");
     run({"convert", from, dir + "/none/b.gguf"}, 4, "cannot be written");
     const std::string half = dir + "/half.gguf";

@@ -177,7 +177,8 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}, {3, 2, 5}};
     CHECK(tokenizer_to_gguf(Tokenizer(v)).ok());
     CHECK(beyond_gguf(load(FOLDER + "llama3.json")).empty());
-    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "<|end|>, <|user|>, wold");
+    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "what counts next to <|end|>, <|user|>, wold");
+    CHECK(beyond_gguf(load(FOLDER + "first.json")) == "no space after added tokens (prepend_scheme first)");
     // The same steps with and without what only a name says.
     v = vocabulary("qwen2");
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "qwen2");
@@ -252,6 +253,36 @@ TEST_CASE("tokenizers: what becomes of a match, and where o200k may be cut") {
     CHECK(pieces(Cut::Matches::with_next) == "the|-final|-|-countdown|");
     CHECK(safe_cut(Pattern::o200k, "a!\n/b", 4) == 0);    // the slash goes on the punctuation
     CHECK(safe_cut(Pattern::o200k, "a!\nb", 4) == 3);
+}
+
+TEST_CASE("tokenizers: a pattern's fast form gives the published pieces, of runs of any length, too") {
+    const std::vector<std::string> parts = {
+        "a", "b", "Z", "é", "漢", "か", "\u30fc", "\u3099", "\u309b", "\u30fb", "\u0301", "1", "23", "\u0664", "½", " ",
+        "  ", "\n", "\r\n", "\t", ".", ",", "!", "'s", "'LL", "$", "+", "\u3002", "\u3000", "\u2028", "\u00a0", "\x80",
+        "\xC3", "\u200b", "/", "\u01c5", "가", "_", "|", "\u0800", "\u0e51", "\u2014", "\u202f", "€", "\u2208"};
+    auto pieces = [](Splitter& s, const std::string& text) {
+        s.start(text);
+        std::string all;
+        for (std::string_view piece; s.next(piece);) all += std::string(piece) + "\1";
+        return all;
+    };
+    for (const PatternRow& row : pattern_rows()) {
+        if (!row.fast) continue;
+        Result<Pretokenizer> published = Pretokenizer::compile(row.cuts);
+        REQUIRE(published.ok());
+        Splitter slow(published.value), fast(row.pattern);
+        for (uint64_t i = 0; i < 4000; i++) {
+            std::string text;
+            for (int k = 0; k < int(i % 14); k++) text += parts[draw(i, uint64_t(k), uint32_t(parts.size()))];
+            REQUIRE_MESSAGE(pieces(slow, text) == pieces(fast, text), row.name, " ", json(text).dump(-1, ' ', true,
+                            json::error_handler_t::replace));
+        }
+        for (const std::string& part : parts) {
+            std::string text;
+            while (text.size() < 500'000) text += part;
+            CHECK(pieces(fast, text).size() > text.size());
+        }
+    }
 }
 
 TEST_CASE("tokenizers: bytes without a token are left out") {

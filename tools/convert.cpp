@@ -27,7 +27,11 @@ Status convert(const Options& o) {
     const ModelSource from = TRY(checkpoint_find(o.model, &damaged, o.checkpoint));
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     const Config config = TRY(checkpoint_config(from));
-    if (to_gguf) TRY(gguf_architecture_for(config));    // before the weights are read
+    // Before the weights are read.
+    const GgufArchitecture* written = to_gguf ? TRY(gguf_architecture_for(config)) : nullptr;
+    if (written && written->window_unused && config.window && config.window < config.T)
+        Progress().note(formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
+                                  "other things than flatgpt", config.window));
     const Tokenizer tokenizer = TRY(checkpoint_tokenizer(from));
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     TRY(device.model->allocate(config, {Use::infer, 1, 1}));
@@ -35,8 +39,7 @@ Status convert(const Options& o) {
     if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer, TRY(checkpoint_generation(from)));
     const auto vocabulary = TRY(gguf_vocabulary(tokenizer, config.V));
     if (const std::string lost = beyond_gguf(tokenizer); !lost.empty())
-        Progress().note(escape_control("note: GGUF has no place for the rules about white space and words next to "
-                                       "these tokens: " + lost));
+        Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     return replace_file(o.out, [&](const FileSink& sink) {
         return gguf_save(*device.model, *type, stem_of(o.out), vocabulary, sink);
     });
