@@ -158,13 +158,6 @@ Status write_texts(const Disk& disk, const std::string& dir, const Model& g, con
         TRY(write_text(disk, dir, "generation_config.json", text, sums));
     if (tokenizer.vocab_size() == 0) return {};
     TRY(write_text(disk, dir, "tokenizer.json", tokenizer.to_json(), sums));
-    if (!v.ends.empty()) {
-        std::vector<int> ends = v.ends;
-        if (eos >= 0) ends.insert(ends.begin(), eos);
-        nlohmann::ordered_json j = {{"eos_token_id", ends}};
-        if (v.bos >= 0) j["bos_token_id"] = v.bos;
-        TRY(write_text(disk, dir, "generation_config.json", j.dump(2) + "\n", sums));
-    }
     return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
 }
 
