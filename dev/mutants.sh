@@ -103,7 +103,7 @@ layers/attention/tiles.h ;; s/to_key, vf) \* slope;/to_key, vf) * -slope;/ ;; at
 layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ ;; attention cached: a scale*
 layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
 layers/lm_head.cpp ;; s/: scale \* of_target.slope\[0\];/: scale;/ ;; cross entropy: scaled*
-layers/simd/tanh.h ;; s/ + (power - 1);/ + power;/ ;; cross entropy: scaled*
+layers/simd/tanh.h ;; s/ + (y.whole - 1);/ + y.whole;/ ;; cross entropy: scaled*
 layers/simd/vec.h ;; s/for (int j = 1; j < parts; j++)/for (int j = 2; j < parts; j++)/ ;; norm: against*
 layers/lm_head.cpp ;; s/e\[target\] -= plain ? scale/e[target] -= plain ? 1/ ;; cross entropy: *
 layers/lm_head.cpp ;; s/total \*= scalar_exp(top - now);// ;; cross entropy: *

@@ -155,6 +155,7 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
 
 Model::Model(const Table& table) : op(table), shards(op) {
     CHECK(!missing_operation(op), "%s has no %s", op.name, missing_operation(op));
+    CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
 }
 Model::~Model() {
     if (arena) op.release(arena, arena_bytes);

@@ -24,8 +24,9 @@ struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in memory order: wte | wpe | head | block 0 | ... | block L-1 | ln_f. The rows drive allocation,
-// init, decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in Params.
+// One row per tensor, in memory order: wte | wpe | lne | head | block 0 | ... | block L-1 | ln_f. The rows drive
+// allocation, init, decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in
+// Params.
 struct Tensor {
     std::string name;                  // "0.qkvw"
     int64_t offset = 0;                // in elements, a multiple of 64

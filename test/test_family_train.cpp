@@ -3,13 +3,6 @@
 #include "toy_run.h"
 
 namespace {
-ProcessResult must(const std::vector<std::string>& args, int code = 0, const std::string& says = "") {
-    ProcessResult r = run_flatgpt(args);
-    INFO(r.err);
-    REQUIRE(r.exit_code == code);
-    CHECK(contains(r.err + r.out, says));
-    return r;
-}
 // The rows of a checkpoint's tensor, cols numbers each.
 std::vector<float> tensor_of(const std::string& dir, const std::string& name) {
     Result<SafetensorsFile> file = SafetensorsFile::open(dir + "/model.safetensors");

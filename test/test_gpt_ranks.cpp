@@ -1,6 +1,7 @@
 // test_gpt_ranks.cpp - the model among ranks, in double: the same as one process with the whole batch.
 #include <cstring>
 #include <mutex>
+#include <set>
 
 #include "model/count.h"
 #include "test.h"
@@ -207,6 +208,19 @@ TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without
         for (int ranks : {1, 2, 4})
             for (int zero : {0, 1, 2})
                 check_saved({.ranks = ranks, .zero = zero, .config = c, .save = temporary_directory()});
+    }
+}
+
+TEST_CASE("gpt ranks: the same of other kinds of models") {
+    Config grouped = TOY;
+    grouped.NKV = 1, grouped.HS = 8;
+    for (const auto& [name, c] : kind_configs(grouped)) {
+        // QK-norm and a gate; norms on both sides, an untied head; one norm, few biases; ALiBi, normed embeddings
+        if (!std::set<std::string>{"yarn, qk-norm", "gemma3", "gptj", "bloom"}.count(name)) continue;
+        CAPTURE(std::string(name));
+        const Run one = train({.config = c});
+        for (int ranks : {2, 4}) check_ranks(one, ranks, 4 / ranks, c);
+        for (int zero : {1, 2}) check_saved({.ranks = 2, .zero = zero, .config = c, .save = temporary_directory()});
     }
 }
 

@@ -2,13 +2,6 @@
 #include "toy_run.h"
 
 namespace {
-ProcessResult must(const std::vector<std::string>& args, int code = 0, const std::string& says = "") {
-    ProcessResult r = run_flatgpt(args);
-    INFO(r.err);
-    REQUIRE(r.exit_code == code);
-    CHECK(contains(r.err + r.out, says));
-    return r;
-}
 const std::vector<std::pair<std::string, std::string>> SHAPES = {
     {"--kv-heads", "1"}, {"--head-size", "24"}, {"--window", "5"}};
 }    // namespace

@@ -77,6 +77,14 @@ inline bool same_file(const std::string& a, const std::string& b) {
 inline double number(const std::string& text, const std::string& after) {
     return std::stod(text.substr(text.find(after) + after.size()));    // which throws where there is none
 }
+// The run ends with this code, and says so.
+inline ProcessResult must(const std::vector<std::string>& args, int code = 0, const std::string& says = "") {
+    ProcessResult r = run_flatgpt(args);
+    INFO(r.err);
+    REQUIRE(r.exit_code == code);
+    CHECK(contains(r.err + r.out, says));
+    return r;
+}
 inline void wait_for_training(Process& p) {
     for (int i = 0; i < 5000 && p.running() && !contains(p.err(), " parameters, "); i++) usleep(2000);
 }

@@ -127,11 +127,11 @@ INLINE vf exp(vf x) {
     return p * reinterpret_cast<vf>((half + 127) << 23) * reinterpret_cast<vf>((rest + 127) << 23);
 }
 
-// 2^x for x below 127, and at least 2^-125. NaN stays NaN. The polynomial is a minimax fit of degree 6 on [-1/2, 1/2],
-// 1.9e-9 off before rounding.
-INLINE vf exp2(vf x) {
+// 2^x = whole * (1 + rest), |rest| < 0.42, for x below 127 and at least -125. NaN stays NaN. The polynomial is minimax,
+// of degree 6 on [-1/2, 1/2], 1.9e-9 off before rounding.
+struct Power { vf whole, rest; };
+INLINE Power power_of_two(vf x) {
     const float MAGIC = 0x1.8p23f + 127;    // adding it rounds to an integer, which the low bits then hold, plus 127
-    x = max(set1(-125), x);
     vf t = x + MAGIC;
     vf r = x - (t - MAGIC);
     vf p = set1(0x1.41d334p-13f);
@@ -140,8 +140,12 @@ INLINE vf exp2(vf x) {
     p = p * r + 0x1.c6aed4p-5f;
     p = p * r + 0x1.ebfbdap-3f;
     p = p * r + 0x1.62e430p-1f;
-    p = p * r + 1.0f;
-    return p * reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23);
+    return {reinterpret_cast<vf>(reinterpret_cast<vi>(t) << 23), p * r};
+}
+// 2^x for x below 127; at least 2^-125.
+INLINE vf exp2(vf x) {
+    const Power y = power_of_two(max(set1(-125), x));
+    return (y.rest + 1.0f) * y.whole;
 }
 
 // The bf16 nearest to x (ties to even), as a float; NaN stays NaN.

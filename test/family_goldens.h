@@ -1,0 +1,118 @@
+// family_goldens.h - tiny models of each family with what transformers computes of them (dev/golden_families.py), and
+// comparisons of a model with that. Include it after doctest.
+#pragma once
+#include <map>
+
+#include "checkpoint/checkpoint.h"
+#include "tensors.h"
+#include "toy_model.h"
+
+typedef std::map<std::string, std::vector<float>> Arrays;
+
+inline Arrays arrays_of(const std::string& path, std::map<std::string, std::vector<int64_t>>* shapes = nullptr) {
+    Result<SafetensorsFile> file = SafetensorsFile::open(path);
+    REQUIRE_MESSAGE(file.ok(), file.status.message);
+    Arrays all;
+    for (const TensorEntry& e : file.value.entries()) {
+        std::vector<float>& x = all[e.name];
+        x.resize(size_t((e.end - e.begin) / SafetensorsFile::element_bytes(e.type)));
+        REQUIRE(read_tensor(file.value, e, 0, int64_t(x.size()), x.data()).ok());
+        if (shapes) (*shapes)[e.name] = e.shape;
+    }
+    return all;
+}
+
+// The model's own numbers under the names, and in the layout, of its family's files.
+inline Arrays in_files(const Model& g, Part part) {
+    std::vector<TensorSource> sources;
+    checkpoint_tensors(g, part, "", &sources);
+    Arrays all;
+    for (const TensorSource& s : sources) {
+        int64_t n = 1;
+        for (int64_t d : s.shape) n *= d;
+        std::vector<float>& x = all[s.name];
+        x.resize(size_t(n));
+        for (int64_t first = 0; first < n; first += 7) s.fill(first, std::min<int64_t>(7, n - first), x.data() + first);
+    }
+    return all;
+}
+
+struct Golden {
+    static constexpr int B = 2, S = 20;
+    std::string dir;
+    Config c;
+    Arrays expected;
+    explicit Golden(const std::string& name) : dir("test/golden/families/" + name) {
+        const Result<Config> read = checkpoint_config(dir);
+        REQUIRE_MESSAGE(read.ok(), read.status.message);
+        c = read.value, expected = arrays_of(dir + "/expected.safetensors");
+    }
+    std::vector<int> tokens(const char* name = "tokens") const {
+        const std::vector<float>& x = expected.at(name);
+        return std::vector<int>(x.begin(), x.end());
+    }
+    void load(Model& g, const Plan& plan) const {
+        const Status allocated = g.allocate(c, plan);
+        REQUIRE_MESSAGE(allocated.ok(), allocated.message);
+        const Status loaded = checkpoint_weights(dir, g);
+        REQUIRE_MESSAGE(loaded.ok(), loaded.message);
+    }
+    // Whole and by the cache, whose first piece and every later comparison is `every` positions on.
+    void check_logits(Model& g, double tolerance, int every = 1) const {
+        const std::vector<float>& logits = expected.at("logits");
+        double worst[2] = {};
+        int length = 0;
+        generate_toy(g, tokens(), B, S, every, every, [&](const Cache& cache, const auto& cached, const auto& whole) {
+            length = cache.pos;
+            std::vector<float> there;
+            for (int b = 0; b < B; b++) {
+                const float* row = &logits[size_t((b * S + length - 1) * c.V)];
+                there.insert(there.end(), row, row + c.V);
+            }
+            const std::vector<float>* both[] = {&cached, &whole};
+            for (int i : {0, 1}) worst[i] = std::max(worst[i], relative_error(both[i]->data(), there.data(), B * c.V));
+        });
+        CHECK(length == S);
+        CHECK(worst[0] < tolerance);
+        CHECK(worst[1] < tolerance);
+    }
+    // The likeliest tokens, one after the other.
+    void check_greedy(Model& g) const {
+        const std::vector<int> greedy = tokens("greedy");
+        Cache cache;
+        REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+        std::vector<int> found(greedy.begin(), greedy.begin() + 4);
+        g.extend(cache, found.data(), 4);
+        for (std::vector<float> last(static_cast<size_t>(c.V)); found.size() < greedy.size();) {
+            g.logits(last.data());
+            found.push_back(int(std::max_element(last.begin(), last.end()) - last.begin()));
+            g.extend(cache, &found.back(), 1);
+        }
+        CHECK(found == greedy);
+    }
+    // The loss, and each tensor's gradients if the golden has them; whether it has.
+    bool check_training(Model& g, double loss_tolerance, double tolerance) const {
+        load(g, {Use::train, B, S - 1});
+        std::vector<int> in, out;
+        const std::vector<int> all = tokens();
+        for (int b = 0; b < B; b++) {
+            in.insert(in.end(), all.begin() + b * S, all.begin() + (b + 1) * S - 1);
+            out.insert(out.end(), all.begin() + b * S + 1, all.begin() + (b + 1) * S);
+        }
+        const double loss = double(expected.at("loss")[0]);
+        CHECK(train_pass(g, in, out, B, S - 1) == doctest::Approx(loss).epsilon(loss_tolerance));
+        const Arrays gradients = in_files(g, Part::gradients);
+        size_t compared = 0;
+        for (const auto& [name, theirs] : expected)
+            if (name.starts_with("grad.")) {
+                CAPTURE(name);
+                const auto ours = gradients.find(name.substr(5));
+                REQUIRE(ours != gradients.end());
+                REQUIRE(ours->second.size() == theirs.size());
+                CHECK(relative_error(ours->second.data(), theirs.data(), int64_t(theirs.size())) < tolerance);
+                compared++;
+            }
+        CHECK((compared == 0 || compared == gradients.size()));
+        return compared > 0;
+    }
+};
