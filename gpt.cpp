@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstring>
 
+#include "model/rope.h"
+
 // ---- forward --------------------------------------------------------------------------------------------------------
 
 void Model::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
     const int64_t N = int64_t(batch_B) * batch_S, most = int64_t(plan.B) * plan.S;
-    CHECK(N > 0 && N <= most && batch_S <= c.T, "B=%d S=%d", batch_B, batch_S);
+    CHECK(N > 0 && N <= most && batch_S <= plan.S, "B=%d S=%d", batch_B, batch_S);
     next_B = batch_B, next_S = batch_S;
     if (from_tok) {
         host_input.resize(size_t(INPUT_HEAD + 2 * most));
@@ -52,7 +54,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     const int C = c.C, N = B * S;
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
-    turn(l);
+    turn(l, cache);
     if (cache) {
         const int64_t layer = int64_t(l) * cache->B * h.NKV * cache->maxT * h.HS;
         op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.turned, B, S, input, cache->maxT,
@@ -66,12 +68,13 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     else if (c.post_norm()) add_branch(dt, t.x2, t.fcg, c.F, ffn_end(l));    // for the product; dt is free here
 }
 
-void Model::turn(int l) {
+void Model::turn(int l, const Cache* cache) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Turn turn = c.turn(l);
+    const float* table = (cache ? cache->angles : angles)[c.table_of(l)];
     if (turn.dims || p.qw)
-        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, angles[c.windowed(l)], B, S, input, c.heads(l), turn);
+        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, input, c.heads(l), turn);
 }
 
 void Model::ffn_forward(int l) {
@@ -229,7 +232,7 @@ void Model::attention_backward(int l) {
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
     op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
-        op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.windowed(l)], t.qk_rstd, B, S,
+        op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
     op.linear_backward(dt, d.qkvw, d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
 }
@@ -308,7 +311,8 @@ Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
     CHECK(!cache.k, "the cache holds %d sequences", cache.B);
     cache.op = &op, cache.B = cache_B, cache.maxT = maxT;
     const int64_t elements = int64_t(c.L) * cache_B * c.NKV * maxT * c.HS;
-    cache.bytes = 2 * op.bytes(cache.k, elements);
+    const int64_t keys = round_up(2 * op.bytes(cache.k, elements), 64);
+    cache.bytes = keys + angle_bytes(c, maxT);
     cache.k = static_cast<Activation*>(op.allocate(cache.bytes));
     if (!cache.k)
         return fail(Exit::device,
@@ -316,6 +320,7 @@ Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
                     "needs less",
                     cache_B, maxT, double(cache.bytes) / (1 << 30));
     cache.v = op.at(cache.k, elements);
+    place_angles(cache.angles, reinterpret_cast<float*>(reinterpret_cast<char*>(cache.k) + keys), maxT);
     return {};
 }
 Cache::~Cache() {
@@ -368,10 +373,15 @@ void Model::logits(float* out) {
             x = x_last;
         }
         op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);
-        host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
-        op.download(host_logits.data(), head, int64_t(host_logits.size()));
+        const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
+        if (!floats) {
+            host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
+            op.download(host_logits.data(), head, int64_t(host_logits.size()));
+        }
         for (int i = 0; i < rows; i++, out += V) {
-            to_floats(out, host_logits.data() + op.bytes(head, int64_t(i) * Vp), op.activation, V);
+            const int64_t row = int64_t(i) * Vp;
+            if (floats) op.download(out, op.at(head, row), int64_t(sizeof(float)) * V);
+            else to_floats(out, host_logits.data() + op.bytes(head, row), op.activation, V);
             const Logits z = c.logits_of();
             for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
                 out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];

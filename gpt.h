@@ -39,8 +39,9 @@ struct Activations {
 // Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
 struct Cache {
     Activation *k = nullptr, *v = nullptr;
+    float* angles[2] = {};           // as Model's, for maxT positions
     int B = 0, maxT = 0, pos = 0;    // pos: positions held
-    int64_t bytes = 0;               // k and v together
+    int64_t bytes = 0;               // all of it
     int steps = 0;                   // single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
     const Table* op = nullptr;       // whose memory it is
@@ -99,8 +100,6 @@ struct Model {
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
 
-    int positions() const { return plan.use == Use::train ? plan.S : c.T; }    // that may be turned
-
     // Activations and their gradients.
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
@@ -113,7 +112,7 @@ struct Model {
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
     Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
-    float* angles[2] = {};                      // (positions, 2, rope_dims/2): of layers without a window, and with one
+    float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
@@ -137,7 +136,8 @@ struct Model {
     void blocks(Cache* cache);                                    // every block, and the final norm
     void embed();
     void embed_backward();
-    void turn(int l);                                             // QK-norm and rotation
+    void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
+    void place_angles(float* (&tables)[2], float* at, int positions);
     // The end of a branch: its product's weights, the product before its norm, and the norm.
     struct Branch {
         const Parameter *w, *b;

@@ -22,20 +22,23 @@ extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives fre
 
 namespace {
 struct Opened {
-    std::string dir, device;
+    std::string path, device;
     Tokenizer tokenizer;
+    bool own_tokenizer = false;    // the model's files hold it
+    GenerationConfig generation;
     int64_t documents = -1;    // documents in the training data that begin with end-of-text; -1: unknown
     std::unique_ptr<Model> g;
 };
 
 // Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
-Status choose_tokenizer(Opened& m, const std::string& name, const Tokenizer& named) {
-    m.tokenizer = TRY(checkpoint_tokenizer(m.dir));
+Status choose_tokenizer(Opened& m, const ModelSource& source, const std::string& name, const Tokenizer& named) {
+    m.tokenizer = TRY(checkpoint_tokenizer(source));
+    m.own_tokenizer = m.tokenizer.vocab_size() > 0;
     if (name.empty()) return {};
-    if (m.tokenizer.vocab_size() && named.fingerprint() != m.tokenizer.fingerprint())
+    if (m.own_tokenizer && named.fingerprint() != m.tokenizer.fingerprint())
         return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
-                    name.c_str(), named.vocab_size(), m.dir.c_str(), m.tokenizer.vocab_size());
-    m.tokenizer = named;
+                    name.c_str(), named.vocab_size(), m.path.c_str(), m.tokenizer.vocab_size());
+    if (!m.own_tokenizer) m.tokenizer = named;
     return {};
 }
 
@@ -71,10 +74,11 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     Device opened = TRY(open_device(device, false));
     const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
     TrainState state;
-    auto load = [&](const std::string& dir) -> Status {
-        TRY(checkpoint_verify_frame(dir));
-        m.dir = dir;
-        const Config config = TRY(checkpoint_config(dir));
+    auto load = [&](const ModelSource& found) -> Status {
+        TRY(checkpoint_verify_frame(found));
+        const std::string& dir = m.path = found.path;
+        const Config config = TRY(checkpoint_config(found));
+        m.generation = TRY(checkpoint_generation(found));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
@@ -91,7 +95,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         m.g = std::move(opened.model);
         Status chosen;
         auto choose = [&] {
-            chosen = choose_tokenizer(m, source.tokenizer, named);
+            chosen = choose_tokenizer(m, found, source.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
         // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
@@ -103,39 +107,35 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         else beside = std::thread(choose);
         const Room size = room(config.T, opened.gpu);
         Status s = m.g->allocate(config, {Use::infer, size.B, std::min(size.S, config.T)});
-        if (s.ok()) s = checkpoint_weights(dir, *m.g, true);
+        if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
     std::string path = source.model;
     while (path.size() > 1 && path.back() == '/') path.pop_back();
     std::vector<std::string> damaged;
-    Result<std::string> dir = checkpoint_find(path, &damaged, source.checkpoint, load);
+    const Status found = checkpoint_find(path, &damaged, source.checkpoint, load).status;
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
-    TRY(dir.status);
-    if (dir.value != path) Progress().note(escape_control(taken_text(path, dir.value, state, source.checkpoint)));
+    TRY(found);
+    if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
     return {};
 }
 // The model's tokenizer is there and fits the model.
 Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
-                    m.dir.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
+                    m.path.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
     return {};
 }
+// The defaults of the model's own generation_config.json, said once.
+void own_defaults(const Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
+    const std::string taken = take_defaults(m.generation, given, sampling, tokens);
+    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+}
 template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
-}
-// The defaults of the model's own generation_config.json, said once; and what a GGUF says of an answer's end.
-Result<GenerationConfig> own_defaults(const Opened& m, const std::vector<std::string>& given, Sampling* sampling,
-                                      int* tokens) {
-    GenerationConfig own = TRY(read_generation_config(m.dir));
-    const std::string taken = take_defaults(own, given, sampling, tokens);
-    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
-    append(own.ends, m.tokenizer.vocabulary().ends);
-    return own;
 }
 
 // ---- sample ---------------------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ Status sample(SampleOptions o) {
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
     TRY(has_tokenizer(m));
-    const GenerationConfig own = TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
+    own_defaults(m, o.given, &o.sampling, &o.tokens);
 
     Generation what;
     what.prompt = m.tokenizer.encode_prompt(prompt);
@@ -183,7 +183,7 @@ Status sample(SampleOptions o) {
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
-    if (!o.ignore_end) what.ends = own.ends, append(what.stop, own.stop);
+    if (!o.ignore_end) append(what.stop, m.generation.stop);
     const bool terminal = isatty(STDOUT_FILENO), stream = o.num == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
@@ -223,7 +223,6 @@ Status sample(SampleOptions o) {
 struct ChatFlags {
     Source source;
     std::string look;    // --template
-    int context = 0;
     bool json = false;
     ChatOptions chat;
     DeviceOptions device;
@@ -236,21 +235,20 @@ Status chat(ChatFlags o) {
         return Room{1, std::min(context, gpu ? 8192 : 512)};
     }));
     TRY(has_tokenizer(m));
-    const ChatFormat format = TRY(chat_format(m.dir, o.look, m.tokenizer));
+    const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
     if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
-    const GenerationConfig own = TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
+    own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens);
     ChatOptions& c = o.chat;
-    c.context = o.context ? o.context : std::min(m.g->c.T, 8192);
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
-    append(c.ends, own.ends);
-    append(c.stop, own.stop);
+    append(c.stop, m.generation.stop);
     append(c.stop, format.stop);
     Chat session(*m.g, m.tokenizer, look.take(), c);
     TRY(session.open());
     if (isatty(STDIN_FILENO))
         Progress().note(formatted("%s, %s parameters, a context of %d tokens (%s); /help for help, Ctrl-D ends",
-                                  escape_control(m.dir).c_str(), human_count(double(config_parameters(m.g->c))).c_str(),
+                                  escape_control(m.path).c_str(),
+                                  human_count(double(config_parameters(m.g->c))).c_str(),
                                   session.options.context, m.device.c_str()));
     return talk(session, o.json);
 }
@@ -278,11 +276,11 @@ Status eval(const EvalOptions& o) {
     config.vocab = m.g->c.V;
     config.shuffle = false, config.most_tokens = o.eval_tokens;
     Loader loader = TRY(Loader::open(config));
-    const std::string own = m.dir + "/tokenizer.json";
-    const bool named = access(own.c_str(), F_OK) != 0;
+    const std::string own = checkpoint_tokenizer_file(m.path);
     TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
-                     named ? TokenizerSource{"--tokenizer " + o.source.tokenizer, "give the one that it was made with"}
-                           : TokenizerSource{own, "tokenize the text again with that one"}));
+                     m.own_tokenizer ? TokenizerSource{own, "tokenize the text again with that one"}
+                                     : TokenizerSource{"--tokenizer " + o.source.tokenizer,
+                                                       "give the one that it was made with"}));
     const double start = now_seconds();
     Progress progress;
     auto show = [&](int64_t done, int64_t windows) {
@@ -353,8 +351,8 @@ Command chat_command() {
           {"--system", &chat_options.system, "what the model is told before the conversation"},
           {"--tokens", &chat_options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9, {}, false,
            'n'},
-          {"--context", &o->context, "tokens of the conversation that are kept; 0: the model's context, at most 8192",
-           0, 1 << 24},
+          {"--context", &chat_options.context,
+           "tokens of the conversation that are kept; 0: the model's context, at most 8192", 0, 1 << 24},
           {"--seed", &chat_options.seed, "the same seed, options and lines give the same answers", 0, 9e18},
           {"--json", &o->json, "each answer as a JSON message on a line of its own"},
           {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},

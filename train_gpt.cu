@@ -160,7 +160,7 @@ Status Trainer::save() {
     written = ranks.agree(written);
     if (written.ok()) {
         g.shards.collect();
-        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get());
+        written = checkpoint_write(o.out, g, tokenizer, state, real_disk(), ranks.watch.get(), generation);
         g.shards.forget();
     }
     if (!written.ok()) {

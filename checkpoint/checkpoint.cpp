@@ -148,31 +148,28 @@ Status write_text(const Disk& disk, const std::string& dir, const char* name, co
 
 // What says how to use the weights.
 Status write_texts(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                   std::vector<Sum>& sums) {
+                   const GenerationConfig& generation, std::vector<Sum>& sums) {
     const Vocabulary& v = tokenizer.vocabulary();
-    const int eos = v.eos >= 0 ? v.eos : tokenizer.end_of_text();
-    TRY(write_text(disk, dir, "config.json", config_json(g.c, eos, v.bos), sums));
+    std::vector<int> ends = v.ends;
+    if (v.eos >= 0) ends.insert(ends.begin(), v.eos);
+    else if (ends.empty() && tokenizer.end_of_text() >= 0) ends = {tokenizer.end_of_text()};
+    TRY(write_text(disk, dir, "config.json", config_json(g.c, ends, v.bos), sums));
+    if (const std::string text = generation_config_json(generation, v, ends); !text.empty())
+        TRY(write_text(disk, dir, "generation_config.json", text, sums));
     if (tokenizer.vocab_size() == 0) return {};
     TRY(write_text(disk, dir, "tokenizer.json", tokenizer.to_json(), sums));
-    if (!v.ends.empty()) {
-        std::vector<int> ends = v.ends;
-        if (eos >= 0) ends.insert(ends.begin(), eos);
-        nlohmann::ordered_json j = {{"eos_token_id", ends}};
-        if (v.bos >= 0) j["bos_token_id"] = v.bos;
-        TRY(write_text(disk, dir, "generation_config.json", j.dump(2) + "\n", sums));
-    }
     return write_text(disk, dir, "tokenizer_config.json", tokenizer.config_json(), sums);
 }
 
 // What rank 0 adds when all have written theirs; MANIFEST last.
 Status write_rest(const Disk& disk, const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                  const TrainState& state, std::vector<Sum>& sums) {
+                  const GenerationConfig& generation, const TrainState& state, std::vector<Sum>& sums) {
     auto text = [&](const char* name, const std::string& bytes) { return write_text(disk, dir, name, bytes, sums); };
     if (g.plan.ranks > 1) {
         TRY(text("model.safetensors.index.json", checkpoint_index(g, "model", {""})));
         TRY(text("optimizer.safetensors.index.json", checkpoint_index(g, "optimizer", {"m.", "v."})));
     }
-    TRY(write_texts(disk, dir, g, tokenizer, sums));
+    TRY(write_texts(disk, dir, g, tokenizer, generation, sums));
     TRY(text("state.json", state_json(state)));
     TRY(text("MANIFEST", manifest_text(sums)));
     return disk_status(dir, "fsync", uninterrupted([&] { return disk.sync_dir(dir.c_str()); }));
@@ -191,7 +188,7 @@ void gather_sums(std::vector<Sum>* sums, Watch& watch) {
 }    // namespace
 
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
-                        const Disk& disk, Watch* watch) {
+                        const Disk& disk, Watch* watch, const GenerationConfig& generation) {
     CHECK(state.step >= 0 && state.step <= 99999999, "step %lld", (long long)state.step);
     const std::string dir = step_directory(run, state.step), temporary = dir + ".tmp";
     const bool first = g.plan.rank == 0;
@@ -206,7 +203,7 @@ Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer&
     if (s.ok() && watch) gather_sums(&sums, *watch);
     if (s.ok())
         s = at_first([&] {
-            TRY(write_rest(disk, temporary, g, tokenizer, state, sums));
+            TRY(write_rest(disk, temporary, g, tokenizer, generation, state, sums));
             return disk_status(dir, "rename",
                                uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
         });
@@ -246,7 +243,8 @@ Status checkpoint_prune(const std::string& run, int keep, const Disk& disk) {
     return {};
 }
 
-Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer, const Disk& disk) {
+Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
+                         const GenerationConfig& generation, const Disk& disk) {
     if (exists(dir)) return fail(Exit::usage, "%s: expected a new directory, it is already there", dir.c_str());
     const std::string temporary = dir + ".tmp";
     TRY(remove_directory(temporary, disk));
@@ -257,7 +255,7 @@ Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer
     auto write = [&]() -> Status {
         TRY(write_file(disk, temporary, "model.safetensors", &sums,
                        [&](const Sink& sink) { return safetensors_write(weights, sink); }));
-        TRY(write_texts(disk, temporary, g, tokenizer, sums));
+        TRY(write_texts(disk, temporary, g, tokenizer, generation, sums));
         TRY(disk_status(temporary, "fsync", uninterrupted([&] { return disk.sync_dir(temporary.c_str()); })));
         return disk_status(dir, "rename", uninterrupted([&] { return disk.rename(temporary.c_str(), dir.c_str()); }));
     };
@@ -268,8 +266,10 @@ Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer
 
 // ---- verify and find ------------------------------------------------------------------------------------------------
 
-static Status verify(const std::string& dir, bool weights) {
-    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir))).status;
+static Status verify(const ModelSource& m, bool weights) {
+    TRY(m.opened);
+    if (m.gguf) return gguf_config(*m.gguf).status;
+    const std::string& dir = m.path;
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
         return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
     for (const Sum& s : TRY(manifest_read(dir))) {
@@ -280,8 +280,8 @@ static Status verify(const std::string& dir, bool weights) {
     }
     return {};
 }
-Status checkpoint_verify(const std::string& dir) { return verify(dir, true); }
-Status checkpoint_verify_frame(const std::string& dir) { return verify(dir, false); }
+Status checkpoint_verify(const ModelSource& m) { return verify(m, true); }
+Status checkpoint_verify_frame(const ModelSource& m) { return verify(m, false); }
 
 std::vector<std::string> checkpoint_list(const std::string& run) {
     std::vector<std::string> dirs;
@@ -306,13 +306,13 @@ static Status no_model(const std::string& path) {
                 "  hf download %s --local-dir %s", path.c_str(), path.c_str(), path.substr(slash + 1).c_str());
 }
 
-static Status use_of_run(const std::string& dir, const std::function<Status(const std::string& dir)>& use) {
+static Status use_of_run(const std::string& dir, const std::function<Status(const ModelSource& m)>& use) {
     return exists(dir + "/MANIFEST") ? use(dir) : fail(Exit::input, "%s/MANIFEST: it is not there", dir.c_str());
 }
 
 // The newest checkpoint of a run that `use` finds whole.
 static Result<std::string> find_last(const std::string& run, std::vector<std::string>* damaged,
-                                     const std::function<Status(const std::string& dir)>& use) {
+                                     const std::function<Status(const ModelSource& m)>& use) {
     const std::vector<std::string> dirs = checkpoint_list(run);
     for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
         Status s = use_of_run(*dir, use);
@@ -337,9 +337,9 @@ int64_t checkpoint_step(const std::string& dir) {
     return name.starts_with("step_") ? atoll(name.c_str() + 5) : -1;
 }
 
-Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
                                     const std::string& which,
-                                    const std::function<Status(const std::string& dir)>& use) {
+                                    const std::function<Status(const ModelSource& m)>& use) {
     const bool step = !which.empty() && which.size() <= 8 && which.find_first_not_of("0123456789") == which.npos;
     if (which != "last" && which != "best" && !step)
         return fail(Exit::usage, "--checkpoint: expected best, last or a step such as 300, found \"%s\"",
@@ -353,13 +353,14 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
         if (which != "last")
             return fail(Exit::usage, "%s is itself a checkpoint: --checkpoint %s needs the run's directory",
                         path.c_str(), which.c_str());
-        TRY(use(path));
-        return path;
+        const ModelSource source = path;
+        TRY(use(source));
+        return source;
     }
     if (checkpoint_list(path).empty())
         return fail(Exit::input, "%s: expected a run (with step_NNNNNNNN) or a directory with config.json",
                     path.c_str());
-    if (which == "last") return find_last(path, damaged, use);
+    if (which == "last") return ModelSource(TRY(find_last(path, damaged, use)));
     int64_t wanted = atoll(which.c_str());
     if (which == "best") {
         const std::string last = TRY(find_last(path, damaged, checkpoint_verify_frame));
@@ -373,5 +374,5 @@ Result<std::string> checkpoint_find(const std::string& path, std::vector<std::st
         return fail(step ? Exit::usage : Exit::input, "%s: step %lld%s is not there; the run holds %s",
                     path.c_str(), (long long)wanted, step ? "" : ", the best by validation,", steps_text(path).c_str());
     TRY(use_of_run(dir, use));
-    return dir;
+    return ModelSource(dir);
 }

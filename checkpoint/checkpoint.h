@@ -1,8 +1,8 @@
-// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a directory is read, a
-// GGUF file (gguf.h) may stand in its place.
+// checkpoint.h - checkpoints as Hugging Face model directories; one that exists is whole. Where a ModelSource is read,
+// it may also be a GGUF file (gguf.h).
 //
-// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json, optimizer.safetensors,
-//                    state.json, MANIFEST}
+// RUN/step_00000500/{model.safetensors, config.json, tokenizer.json, tokenizer_config.json,
+//                    generation_config.json, optimizer.safetensors, state.json, MANIFEST}
 // Written to RUN/step_00000500.tmp, every file fsynced, MANIFEST (size and CRC-32C of each file, then of itself) last,
 // the directory fsynced, renamed, RUN fsynced: a crash at any moment leaves the old checkpoints and either all or
 // nothing of the new one. Several ranks each write the tensors that config_owners gives them, to
@@ -11,6 +11,7 @@
 #pragma once
 #include <cmath>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,21 @@
 #include "data/bpe.h"
 #include "files/crc.h"
 #include "files/safetensors.h"
+#include "generation_config.h"
 #include "gpt.h"
 #include "train/schedule.h"
+
+class GgufFile;
+
+// A model as it lies there: a directory, or a regular file, which can only be a GGUF, whatever its name. The file is
+// opened and its header parsed once for all that is asked of it.
+struct ModelSource {
+    std::string path;
+    std::shared_ptr<const GgufFile> gguf;    // null: a directory
+    Status opened;                           // exit 3, 4: the file is no GGUF; all that reads it returns this
+    ModelSource() = default;
+    ModelSource(const std::string& path);
+};
 
 // What a resumed run needs beyond weights and moments to go on bit for bit.
 struct TrainState {
@@ -62,52 +76,57 @@ const Disk& real_disk();
 // exit 4 with what failed; the temporary directory is removed and older checkpoints are untouched. watch: of several
 // ranks, which all come here (after Model::collect); where one fails all fail, the others with exit 7 naming it.
 Status checkpoint_write(const std::string& run, const Model& g, const Tokenizer& tokenizer, const TrainState& state,
-                        const Disk& disk = real_disk(), Watch* watch = nullptr);
-// The model alone, as Hugging Face has it: model.safetensors, config.json, tokenizer.json, in a new directory. Exit 2:
-// it is there already; 4.
+                        const Disk& disk = real_disk(), Watch* watch = nullptr,
+                        const GenerationConfig& generation = {});
+// The model alone, as Hugging Face has it: model.safetensors and the files that say how to use it, in a new directory.
+// Exit 2: it is there already; 4.
 Status checkpoint_export(const std::string& dir, const Model& g, const Tokenizer& tokenizer,
-                         const Disk& disk = real_disk());
+                         const GenerationConfig& generation, const Disk& disk = real_disk());
 // Removes what interrupted writes left, and the checkpoints older than the newest `keep` that verify (0: none), except
 // the one that the newest of these names as its best_step. It reads those that it keeps.
 Status checkpoint_prune(const std::string& run, int keep, const Disk& disk = real_disk());
 // Every file against MANIFEST; exit 3 naming file and what differs. A directory without MANIFEST and state.json (from
 // the Hub) passes if config.json and the weights' headers parse.
-Status checkpoint_verify(const std::string& dir);
+Status checkpoint_verify(const ModelSource& m);
 // The same without what safetensors files hold: of the weights the sizes only, nothing of the optimizer's.
 // checkpoint_weights(verify) finds the rest while it loads.
-Status checkpoint_verify_frame(const std::string& dir);
+Status checkpoint_verify_frame(const ModelSource& m);
 // `path` is a checkpoint or a run. Of a run `which` is "last", the newest that verifies; "best", the best_step of that
 // one's state; or a step. Each damaged one passed over for "last" is reported through `damaged` (may be null). Exit 2:
 // there is no such step, or no validation was recorded, or path is itself a checkpoint and which is not "last". Exit 3:
 // what was asked for is gone or damaged. Where `use` ends with 3 or 4 that is damage; its other errors
 // end the search.
-Result<std::string> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
+Result<ModelSource> checkpoint_find(const std::string& path, std::vector<std::string>* damaged,
                                     const std::string& which = "last",
-                                    const std::function<Status(const std::string& dir)>& use = checkpoint_verify);
+                                    const std::function<Status(const ModelSource& m)>& use = checkpoint_verify);
 // Directories RUN/step_NNNNNNNN, oldest first, whole or not.
 std::vector<std::string> checkpoint_list(const std::string& run);
 int64_t checkpoint_step(const std::string& dir);    // by its name; -1: it has none
 
-Result<Config> checkpoint_config(const std::string& dir);           // config.json; exit 3: what we cannot run, and why
+Result<Config> checkpoint_config(const ModelSource& m);             // exit 3: what we cannot run, and why
 // model.safetensors, or the files its index names; in parallel where the model lies in this process's memory. verify:
 // exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
-Status checkpoint_weights(const std::string& dir, Model& g, bool verify = false);
+Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
-Result<Tokenizer> checkpoint_tokenizer(const std::string& dir);     // empty tokenizer where the directory has none
+Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);       // empty tokenizer where there is none
+std::string checkpoint_tokenizer_file(const std::string& path);     // a model's file that it is in, if there is one
+Result<GenerationConfig> checkpoint_generation(const ModelSource& m);    // empty where there is none
 // The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
 // The file in which a rank saves tensors, stem "model" or "optimizer"; and of several ranks the index of these files.
 std::string checkpoint_file(const std::string& stem, int rank, int ranks);
 std::string checkpoint_index(const Model& g, const std::string& stem, const std::vector<std::string>& prefixes);
 
+// The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
+Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Every file of the weights, its header alone; exit 3.
 Status checkpoint_weight_headers(const std::string& dir, const Family& family);
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);
 Result<TrainState> state_parse(std::string_view json, const std::string& name);
-std::string config_json(const Config& c, int end_of_text, int bos = -1);
+std::string config_json(const Config& c, const std::vector<int>& ends, int bos = -1);    // ends: eos_token_id
 // The fields of c that its family's class in transformers has no place for.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c);
 std::string state_json(const TrainState& s);

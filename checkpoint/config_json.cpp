@@ -193,13 +193,17 @@ std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     return config_listed(c, &kept);
 }
 
-std::string config_json(const Config& c, int end_of_text, int bos) {
+nlohmann::json ids_json(const std::vector<int>& ids) {
+    return ids.empty() ? json() : ids.size() == 1 ? json(ids[0]) : json(ids);
+}
+
+std::string config_json(const Config& c, const std::vector<int>& ends, int bos) {
     ordered_json j = class_json(c);
     const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
     if (!beyond.empty()) j["architectures"] = json::array(), j["model_type"] = own_type(*c.family);
     for (const ConfigRow* row : beyond) j[row->key] = field_json(c, *row);
-    j["bos_token_id"] = bos >= 0 ? json(bos) : end_of_text >= 0 ? json(end_of_text) : json();
-    j["eos_token_id"] = end_of_text >= 0 ? json(end_of_text) : json();
+    j["bos_token_id"] = bos >= 0 ? json(bos) : ends.empty() ? json() : json(ends[0]);
+    j["eos_token_id"] = ids_json(ends);
     j["torch_dtype"] = "float32";
     return j.dump(2) + "\n";
 }

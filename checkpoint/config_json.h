@@ -6,6 +6,8 @@
 // The double with the float's shortest decimal form: 1e-05, not 9.999999747378752e-06.
 double json_shortest(float x);
 
+nlohmann::json ids_json(const std::vector<int>& ids);    // null, one or a list
+
 // What config.json says of its layers: which have a window, which turn, and by which angles. Parsing comes after the
 // family's keys, and finds the rest of *c as plain() has it. Exit 3.
 Status layers_parse(const JsonFields& f, Config* c);

@@ -92,10 +92,11 @@ Status layers_parse(const JsonFields& f, Config* c) {
         if (!f.has("use_sliding_window") || f.object["use_sliding_window"] != true) c->window = 0;
         int first = 28;    // the classes' own
         if (f.has("max_window_layers")) TRY(f.get("max_window_layers", &first, 0, 1 << 20));
-        if (c->window && !f.has("layer_types") && !(layers & Family::turning)) {
-            std::vector<bool> global(size_t(c->L), false);
-            std::fill_n(global.begin(), std::min(first, c->L), true);
-            TRY(window_pattern(f, "max_window_layers", global, c));
+        if (c->window && !f.has("layer_types")) {
+            std::vector<bool> global;
+            const bool turning = layers & Family::turning;    // then the layers that do not turn have the window
+            for (int l = 0; l < c->L; l++) global.push_back(turning ? c->turns(l) : l < first);
+            TRY(window_pattern(f, turning ? "use_sliding_window" : "max_window_layers", global, c));
         }
     }
     if (const char* key = "sliding_window_pattern"; (layers & Family::types) && c->global_every && f.has(key))

@@ -23,10 +23,6 @@ struct GgufFileType {
 const std::vector<GgufFileType>& gguf_file_types();
 const GgufFileType* find_gguf_file_type(const std::string& name);    // null: there is none
 
-// A MODEL that is a regular file can only be a GGUF.
-bool is_file(const std::string& path);
-
-
 // exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
 // shape. After that every tensor of the model is in the file.
 Result<Config> gguf_config(const GgufFile& file);

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 #include <map>
-#include <sys/stat.h>
 
 #include "checkpoint/gguf.h"
 #include "checkpoint/match.h"
@@ -229,11 +228,6 @@ const GgufArchitecture* find_gguf_architecture(const std::string& name) {
     for (const GgufArchitecture& a : architectures())
         if (name == a.name && find_family(a.families[0])) return &a;
     return nullptr;
-}
-
-bool is_file(const std::string& path) {
-    struct stat s;
-    return stat(path.c_str(), &s) == 0 && S_ISREG(s.st_mode);
 }
 
 std::vector<float> gguf_rope_divisors(const Config& c) {

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "checkpoint.h"
@@ -16,7 +15,6 @@
 #include "manifest.h"
 #include "match.h"
 #include "base/file.h"
-#include "data/tokenizer_gguf.h"
 #include "files/json.h"
 #include "model/families.h"
 
@@ -101,23 +99,7 @@ void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, st
 
 // ---- reading --------------------------------------------------------------------------------------------------------
 
-namespace {
-struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
-struct Weights {
-    std::vector<SafetensorsFile> files;
-    std::map<std::string, Found> tensors;    // by bare names
-};
-
-// The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
-std::string bare_name(const std::string& name, const Family& family) {
-    size_t longest = 0;
-    for (const std::string_view prefix : family.prefixes)
-        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
-    return name.substr(longest);
-}
-
-// The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
-Result<std::vector<std::string>> tensor_files(const std::string& dir, const std::string& stem) {
+Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem) {
     std::string one = dir + "/" + stem + ".safetensors", index = one + ".index.json";
     if (access(one.c_str(), F_OK) == 0 || access(index.c_str(), F_OK) != 0) return std::vector{one};
     nlohmann::json j = TRY(json_parse(TRY(read_file(index, 64 << 20)), index, 8));
@@ -131,6 +113,21 @@ Result<std::vector<std::string>> tensor_files(const std::string& dir, const std:
         files.insert(dir + "/" + file.get<std::string>());
     }
     return std::vector<std::string>(files.begin(), files.end());
+}
+
+namespace {
+struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
+struct Weights {
+    std::vector<SafetensorsFile> files;
+    std::map<std::string, Found> tensors;    // by bare names
+};
+
+// The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
+std::string bare_name(const std::string& name, const Family& family) {
+    size_t longest = 0;
+    for (const std::string_view prefix : family.prefixes)
+        if (name.starts_with(prefix)) longest = std::max(longest, prefix.size());
+    return name.substr(longest);
 }
 
 Result<Weights> weights_open(const std::vector<std::string>& paths, const Family& family) {
@@ -295,12 +292,14 @@ struct Loading {
 }   // namespace
 
 Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
-    return weights_open(TRY(tensor_files(dir, "model")), family).status;
+    return weights_open(TRY(checkpoint_tensor_files(dir, "model")), family).status;
 }
 
-Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
-    if (is_file(dir)) return gguf_weights(TRY(GgufFile::open(dir)), g);
-    const std::vector<std::string> paths = TRY(tensor_files(dir, "model"));
+Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
+    TRY(m.opened);
+    if (m.gguf) return gguf_weights(*m.gguf, g);
+    const std::string& dir = m.path;
+    const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "model"));
     const Weights w = TRY(weights_open(paths, *g.c.family));
     TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
@@ -318,31 +317,9 @@ Status checkpoint_weights(const std::string& dir, Model& g, bool verify) {
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
-    const std::vector<std::string> paths = TRY(tensor_files(dir, "optimizer"));
+    const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "optimizer"));
     const Weights w = TRY(weights_open(paths, *g.c.family));
     TRY(weights_match(w, g, {"m.", "v."}, paths.size() == 1 ? paths[0] : dir));
     TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
     return Loading{w, g, "v.", Part::v, nullptr}.run();
-}
-
-Result<Config> checkpoint_config(const std::string& dir) {
-    if (is_file(dir)) return gguf_config(TRY(GgufFile::open(dir)));
-    const std::string path = dir + "/config.json";
-    const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
-    // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)
-    int64_t least = 2 * config_parameters(c), found = 0;
-    struct stat file;
-    for (const std::string& weights : TRY(tensor_files(dir, "model")))
-        if (stat(weights.c_str(), &file) == 0) found += file.st_size;
-    if (found && found < least)
-        return fail(Exit::input, "%s: the model it describes takes at least %lld bytes, the weights have %lld",
-                    path.c_str(), (long long)least, (long long)found);
-    return c;
-}
-
-Result<Tokenizer> checkpoint_tokenizer(const std::string& dir) {
-    if (is_file(dir)) return gguf_tokenizer(TRY(GgufFile::open(dir)));
-    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
-        if (const std::string path = dir + name; access(path.c_str(), F_OK) == 0) return Tokenizer::load(path);
-    return Tokenizer();
 }

@@ -1,7 +1,7 @@
 // tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "bpe.h"
@@ -83,10 +83,18 @@ Result<Vocabulary> read_vocabulary(const std::string& path) {
     const bool model = path.ends_with(".model") || (!text.starts_with('{') && sentencepiece_begins(text));
     return model ? sentencepiece_parse(text, path) : tokenizer_json_parse(text, path);
 }
-bool gguf_begins(const std::string& path) {
-    char magic[4] = {};
-    std::ifstream(path, std::ios::binary).read(magic, sizeof magic);
-    return std::string_view(magic, sizeof magic) == "GGUF";
+// eos_token_id of config.json and of generation_config.json: null, an id or a list of them; both files' together.
+Status read_ends(const std::string& path, Vocabulary& v) {
+    if (access(path.c_str(), F_OK) != 0) return {};
+    const json document = TRY(json_parse(TRY(read_file(path, MAX_CONFIG)), path, 64));
+    const json& value = JsonReader::at(document, "eos_token_id");
+    for (const json& id : value.is_array() ? value : value.is_null() ? json::array() : json::array({value})) {
+        if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) || id < -1)
+            return fail(Exit::input, "%s: eos_token_id: expected the id of a token or a list of them", path.c_str());
+        const bool known = id == v.eos || std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end();
+        if (id >= 0 && !known) v.ends.push_back(id);
+    }
+    return {};
 }
 }   // namespace
 
@@ -117,6 +125,8 @@ Result<Tokenizer> Tokenizer::load(const std::string& path) {
         ConfigReader reader{{name}, document, v};
         TRY(reader.read());
     }
+    for (const char* beside : {"config.json", "generation_config.json"})
+        TRY(read_ends(file.parent_path() / beside, v));
     if (fs::exists(jinja, error)) v.chat_template = TRY(read_file(jinja, MAX_CONFIG));
     return Tokenizer(std::move(v));
 }

@@ -56,6 +56,6 @@ struct Vocabulary {
     // What does not change the ids of a text.
     std::vector<int> before, after;      // put around a text: BOS, EOS
     int bos = -1, eos = -1, pad = -1;
-    std::vector<int> ends;               // what ends an answer besides eos; only GGUF files say it here
+    std::vector<int> ends;               // end an answer besides eos, by all of the model's files
     std::string chat_template;           // Jinja2; empty: none
 };

@@ -28,8 +28,9 @@ compile() {    # source, further flags
     [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
         clang++ $flags "$@" -c "$source" -o "$object"
 }
-parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,gguf*,match}.cpp layers/quant*.cpp gpt.cpp \
-    infer/{messages,model_files,template*}.cpp model/{memory,shards,config,families*,tensors,rope}.cpp)
+parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
+    layers/quant*.cpp infer/{messages,model_files,template*}.cpp \
+    model/{memory,shards,config,families*,tensors,rope}.cpp)
 for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1

@@ -24,7 +24,8 @@ gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(db
 gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
-gpt.cpp ;; s/angles\[c.windowed(l)\], t.qk_rstd/angles[0], t.qk_rstd/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/angles)\[c.table_of(l)\]/angles)[0]/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/(cache ? cache->angles : angles)/angles/ ;; kinds: tables of angles*
 gpt.cpp ;; s/z.cap \* std::tanh(z.scale \* out\[v\] \/ z.cap)/z.scale * out[v]/ ;; families: *
 model/config.cpp ;; s/(l + !global_first) % global_every == 0/(l + global_first) % global_every == 0/ ;; families: *
 model/config.cpp ;; s/(l + 1) % rope_skip_every == 0/l % rope_skip_every == 0/ ;; families: *
@@ -45,6 +46,8 @@ checkpoint/config_layers.cpp ;; s/else given = scaling;/else scaling.empty();/ ;
 checkpoint/config_layers.cpp ;; s/(one \* grown + 1) \/ (all/(all * grown + 1) \/ (all/ ;; family config: rotation*
 checkpoint/config_layers.cpp ;; s/(l + !first) % n == 0/(l + 1) % n == 0/ ;; families: logits*
 checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_every;/ ;; family config: what a class cannot*
+checkpoint/config_layers.cpp ;; s/turning ? c->turns(l) : l < first/l < first/ ;; family config: which layers*
+checkpoint/checkpoint.cpp ;; s/std::vector<int> ends = v.ends;/std::vector<int> ends;/ ;; generation_config.json and lists*
 train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
 infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
@@ -259,7 +262,7 @@ checkpoint/tensors.cpp ;; s/t.offset + p.first \* t.cols, rows/t.offset, rows/ ;
 checkpoint/tensors.cpp ;; s/at = t.offset + p.first \* t.cols, rows/at = t.offset, rows/ ;; config: a tensor may*
 checkpoint/tensors.cpp ;; s/(p.first + r0) \* t.cols/r0 * t.cols/ ;; config: a tensor may*
 checkpoint/config_json.cpp ;; s/if (!beyond.empty()) j\["archi.*// ;; config: what GPT-2 has not*
-train/start.cpp ;; s/config_here ? o.model : TRY/TRY/ ;; shape: a config.json alone*
+train/start.cpp ;; s/config_here ? ModelSource(o.model) : TRY/TRY/ ;; shape: a config.json alone*
 train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*

@@ -235,6 +235,12 @@ Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const st
     return h;
 }
 
+bool gguf_begins(const std::string& path) {
+    char magic[4];
+    const Result<File> file = File::open(path);
+    return file.ok() && file.value.read(0, magic, 4).ok() && memcmp(magic, "GGUF", 4) == 0;
+}
+
 Result<GgufFile> GgufFile::open(const std::string& path) {
     GgufFile f;
     f.file = TRY(File::open(path));

@@ -75,6 +75,8 @@ struct GgufHeader {
 typedef std::function<Status(int64_t at, void* to, int64_t bytes)> GgufRead;
 Result<GgufHeader> gguf_parse(const GgufRead& read, int64_t file_bytes, const std::string& name);
 
+bool gguf_begins(const std::string& path);    // a file whose first bytes say GGUF
+
 class GgufFile {
   public:
     static Result<GgufFile> open(const std::string& path);

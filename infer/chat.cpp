@@ -19,7 +19,7 @@ Chat::Chat(Model& g, const Tokenizer& tokenizer, ChatTemplate look, ChatOptions 
 
 Status Chat::open() {
     int& context = options.context;
-    if (context == 0) context = g.c.T;
+    if (context == 0) context = std::min(g.c.T, 8192);
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));

@@ -185,9 +185,9 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
             s.tokens.push_back(id);
             if (s.done) continue;
             out.tokens++;
-            const bool eos = id == tokenizer.end_of_text() || id == tokenizer.vocabulary().eos;
-            const bool end = (what.end_of_text && eos) ||
-                             std::find(what.ends.begin(), what.ends.end(), id) != what.ends.end();
+            const Vocabulary& v = tokenizer.vocabulary();
+            const bool end = what.end_of_text && (id == tokenizer.end_of_text() || id == v.eos ||
+                                                  std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end());
             if (!(end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out)))
                 return fail(Exit::io, "the output was closed");
             s.done = end || s.text.stopped;

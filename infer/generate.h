@@ -45,8 +45,7 @@ struct Generation {
     int num = 1, tokens = 200;       // sequences; most new tokens of each
     Sampling sampling;
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
-    bool end_of_text = true;               // ... and at <|endoftext|>
-    std::vector<int> ends = {};            // ... and at these tokens
+    bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
     std::function<bool(int sequence, std::string_view text)> text =
         {};    // as in StreamedText; false: stop everything
     std::function<void(const std::string&)> note = {};    // takes notes for the user

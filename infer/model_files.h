@@ -1,27 +1,14 @@
 // model_files.h - what a model's files say about its use: how tokens are chosen by default, where an answer ends, how a
 // conversation is written. All of it is optional.
 #pragma once
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/command.h"
+#include "checkpoint/generation_config.h"
 #include "data/bpe.h"
 #include "generate.h"
 
-// generation_config.json (transformers' GenerationConfig). Empty: not said.
-struct GenerationConfig {
-    std::optional<bool> do_sample;    // false: always the likeliest token
-    std::optional<double> temperature, top_p, min_p, repetition_penalty;
-    std::optional<int> top_k, max_new_tokens;
-    std::vector<int> ends;            // eos_token_id
-    std::vector<std::string> stop;    // stop_strings
-};
-// exit 3: the field, what was expected and found.
-Result<GenerationConfig> generation_config_parse(std::string_view json, const std::string& name);
-// Empty where there is no file.
-Result<GenerationConfig> read_generation_config(const std::string& dir);
 // The file's values for the options that are not among `given`. do_sample without a temperature means 1, as in
 // transformers. What was taken, in words, "" if nothing.
 std::string take_defaults(const GenerationConfig& file, const std::vector<std::string>& given, Sampling* sampling,
@@ -35,6 +22,6 @@ struct ChatFormat {
     std::vector<int> ends;              // tokens that end an answer, by all the files and the template's own markers
     std::vector<std::string> stop;      // markers of the template that are no token of this tokenizer
 };
-// named: a file with the template, or "chatml", which is built in; "": the tokenizer's own. model: a directory or a
-// file. exit 2: there is no template, and what to do; 3, 4.
+// named: a file with the template, or "chatml", which is built in; "": the tokenizer's own. model: for messages.
+// exit 2: there is no template, and what to do; 3, 4.
 Result<ChatFormat> chat_format(const std::string& model, const std::string& named, const Tokenizer& tokenizer);

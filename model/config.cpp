@@ -21,9 +21,13 @@ Turn Config::turn(int l) const {
     return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
             .plus = float(norm_plus)};
 }
-int Config::angles_layer(bool with_window) const {
+int Config::table_of(int l) const {
+    const bool others = rope_local_theta > 0 && (rope_local_theta != rope_theta || rope_scaling != RopeScaling::none);
+    return others && windowed(l);
+}
+int Config::reader_of(int table) const {
     for (int l = 0; l < L; l++)
-        if (turns(l) && rope_dims > 0 && windowed(l) == with_window) return l;
+        if (turns(l) && rope_dims > 0 && table_of(l) == table) return l;
     return -1;
 }
 

@@ -69,7 +69,10 @@ struct Config {
     bool turns(int l) const;
     Heads heads(int l) const;
     Turn turn(int l) const;
-    int angles_layer(bool window) const;    // a layer that turns, with a window or without one; -1: there is none
+    // Which of two tables of angles layer l reads: 1 where its window gives it others. A layer that reads a table; -1:
+    // there is none.
+    int table_of(int l) const;
+    int reader_of(int table) const;
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }

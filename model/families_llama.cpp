@@ -53,7 +53,8 @@ Keys llama_keys(const Keys& more = {}, double kv = NAN) {
 }
 const ConfigKey HEAD_DIM = {"head_dim", &C::HS}, RMS_EPS = {"rms_norm_eps", &C::norm_eps},
                 LAYER_EPS = {"layer_norm_eps", &C::norm_eps},
-                WINDOW = {"sliding_window", &C::window, ConfigKey::or_none};
+                WINDOW = {"sliding_window", &C::window, ConfigKey::or_none},
+                QWEN_WINDOW = {"sliding_window", &C::window, ConfigKey::or_none, 4096};
 // A flag of several fields is one row for each.
 Keys biases(const Keys& keys, const char* key, std::initializer_list<bool Config::*> fields) {
     Keys all = keys;
@@ -150,7 +151,7 @@ const std::vector<Family> ROWS = {
     {.type = "qwen2",
      .architecture = "Qwen2ForCausalLM",
      .kinds = llama_kinds([](Config& c) { c.qkv_bias = true; }),
-     .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 32),
+     .keys = llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW}, 32),
      .rope = ROPE,
      .layers = Family::types | Family::use_window,
      .fixed = PLAIN,
@@ -161,7 +162,7 @@ const std::vector<Family> ROWS = {
     {.type = "qwen3",
      .architecture = "Qwen3ForCausalLM",
      .kinds = llama_kinds([](Config& c) { c.qk_norm = Turn::Normed::head; }),
-     .keys = attention_bias(llama_keys({{"head_dim", &C::HS, ConfigKey::as_is, 128}, RMS_EPS, WINDOW}, 32)),
+     .keys = attention_bias(llama_keys({{"head_dim", &C::HS, ConfigKey::as_is, 128}, RMS_EPS, QWEN_WINDOW}, 32)),
      .rope = ROPE,
      .layers = Family::types | Family::use_window,
      .fixed = PLAIN,

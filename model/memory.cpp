@@ -119,9 +119,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         for (float** p : {&g.mean_e, &g.rstd_e}) at.take(*p, N);
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
-    // Layers with a window may turn by angles of their own.
-    for (int window : {0, 1})
-        if (c.angles_layer(window) >= 0) at.take(g.angles[window], int64_t(g.positions()) * c.rope_dims);
+    at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
     for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
 }
 
@@ -181,11 +179,7 @@ Status Model::allocate(const Config& config, const Plan& what) {
                     what.use == Use::train ? ", or --recompute blocks," : " or --seq-len");
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, *this, config, what);
-    for (int window : {0, 1})
-        if (const int l = c.angles_layer(window); l >= 0) {
-            const std::vector<float> host = rope_angles(c, l, positions());
-            op.upload(angles[window], host.data(), int64_t(host.size() * sizeof(float)));
-        }
+    place_angles(angles, angles[0], plan.S);
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
@@ -196,6 +190,15 @@ Status Model::allocate(const Config& config, const Plan& what) {
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)
             op.upload(shards.decays + i, ones.data(), std::min<int64_t>(end - i, 1 << 16));
     return {};
+}
+
+void Model::place_angles(float* (&tables)[2], float* at, int positions) {
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0) {
+            const std::vector<float> host = rope_angles(c, l, positions);
+            op.upload(tables[table] = at, host.data(), int64_t(host.size() * sizeof(float)));
+            at += host.size();
+        }
 }
 
 void Model::init(uint64_t seed) {

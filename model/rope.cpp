@@ -54,3 +54,8 @@ std::vector<float> rope_angles(const Config& c, int l, int positions) {
     }
     return angles;
 }
+
+int64_t angle_bytes(const Config& c, int positions) {
+    const int tables = (c.reader_of(0) >= 0) + (c.reader_of(1) >= 0);
+    return tables * int64_t(positions) * c.rope_dims * int64_t(sizeof(float));
+}

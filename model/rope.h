@@ -8,5 +8,6 @@
 // scalings: Chen et al. 2023 (linear), Peng et al. 2023 (dynamic, YaRN), Llama 3.1 (llama3). Angles are formed in
 // float, as the models were trained. Dynamic scaling begins beyond the context, where no model here goes: it is none.
 std::vector<float> rope_angles(const Config& c, int l, int positions);
+int64_t angle_bytes(const Config& c, int positions);    // all its tables
 // How much of pair i's frequency f the scaling leaves, 0 to 1; the rest is divided by its factor.
 double rope_kept(const Config& c, int i, double f);

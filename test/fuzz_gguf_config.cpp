@@ -9,7 +9,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     CHECK(c.ok() || (c.status.code == Exit::input && !c.status.message.empty()));
     if (!c.ok()) return 0;
     CHECK(config_check(c.value).ok());
-    CHECK(config_parameters(c.value) > 0 && config_parameters(c.value) <= int64_t(size));
+    CHECK(config_parameters(c.value) > 0 && config_parameters(c.value) / 8 <= int64_t(size));
     const Status s = gguf_architecture_for(c.value).status;
     CHECK(s.ok() || s.code == Exit::usage);
     return 0;

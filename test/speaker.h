@@ -53,7 +53,20 @@ inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
         return Status{};
     }).ok());
     write_file(dir + "/model.safetensors", file);
-    write_file(dir + "/config.json", config_json(g.c, tokenizer.end_of_text()));
+    write_file(dir + "/config.json", config_json(g.c, {tokenizer.end_of_text()}));
     write_file(dir + "/tokenizer.json", tokenizer.to_json());
+    return dir;
+}
+
+inline const char* const CHATML =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+// A directory with a model that answers "u" with "hello", and the same again to a second "u".
+inline std::string polite_model(int T = 256) {
+    const Tokenizer tokenizer = chat_tokenizer();
+    const std::string turn = "<|im_start|>user\nu<|im_end|>\n<|im_start|>assistant\nhello<|im_end|>\n";
+    Actor actor(tokenizer.encode(turn + turn, true), T);
+    const std::string dir = write_model(actor.g, tokenizer);
+    write_file(dir + "/chat_template.jinja", CHATML);
     return dir;
 }

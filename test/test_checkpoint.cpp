@@ -45,8 +45,8 @@ TEST_CASE("checkpoint: everything reads back bit for bit") {
     std::string run = temporary_directory(), dir = write_toy(run, 500, 7);
     CHECK(dir == run + "/step_00000500");
     CHECK(checkpoint_verify(dir).ok());
-    CHECK(checkpoint_find(run, nullptr).value == dir);
-    CHECK(checkpoint_find(dir, nullptr).value == dir);
+    CHECK(checkpoint_find(run, nullptr).value.path == dir);
+    CHECK(checkpoint_find(dir, nullptr).value.path == dir);
     Toy wrote(7), read(8);
     read.poison();
     CHECK(checkpoint_config(dir).value == wrote.g.c);
@@ -129,7 +129,7 @@ TEST_CASE("checkpoint: format 1 loads for ever") {
     REQUIRE_MESSAGE(tokenizer.ok(), tokenizer.status.message);
     CHECK(tokenizer.value.vocab_size() == 259);
     using nlohmann::json;
-    CHECK(json::parse(read_file(dir + "/config.json")) == json::parse(config_json(c, tokenizer.value.end_of_text())));
+    CHECK(json::parse(read_file(dir + "/config.json")) == json::parse(config_json(c, {tokenizer.value.end_of_text()})));
     CHECK(read_file(dir + "/state.json") == state_json(state.value));
     CHECK(read_file(dir + "/tokenizer.json") == tokenizer.value.to_json());
 }
@@ -228,14 +228,14 @@ TEST_CASE("checkpoint: weights in several files by an index") {
 TEST_CASE("config.json: ours both ways, and what flatgpt cannot run is named") {
     const Config smallest = {.V = 2, .T = 1, .L = 1, .NH = 1, .C = 1, .F = 1, .norm_eps = 1e-6f};
     for (Config c : {Config{}, Toy::config(), smallest, Config{.norm_eps = 0.0123456789f}}) {
-        Result<Config> r = config_parse(config_json(c, 5), "c");
+        Result<Config> r = config_parse(config_json(c, {5}), "c");
         REQUIRE_MESSAGE(r.ok(), r.status.message);
         CHECK(r.value == c);
     }
-    const std::string text = config_json(Config{}, 50256);
+    const std::string text = config_json(Config{}, {50256});
     CHECK(text.find("\"layer_norm_epsilon\": 1e-05") != std::string::npos);
     CHECK(text.find("\"eos_token_id\": 50256") != std::string::npos);
-    CHECK(config_json(Config{}, -1).find("\"eos_token_id\": null") != std::string::npos);
+    CHECK(config_json(Config{}, {}).find("\"eos_token_id\": null") != std::string::npos);
     using nlohmann::json;
     const json good = json::parse(text);
     struct { const char* key; json value; } bad[] = {
@@ -334,8 +334,8 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
     std::string run = temporary_directory(), old = write_toy(run, 1, 1), dir = write_toy(run, 2, 2);
     auto damaged = [&](const std::string& name) {
         std::vector<std::string> reports;
-        Result<std::string> found = checkpoint_find(run, &reports);
-        CHECK(found.value == old);
+        Result<ModelSource> found = checkpoint_find(run, &reports);
+        CHECK(found.value.path == old);
         REQUIRE(reports.size() == 1);
         INFO(reports[0]);
         CHECK(reports[0].find(dir + "/" + name) != std::string::npos);
@@ -352,7 +352,7 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
             damaged(name);
             flip_in_file(path, bit);
         }
-        CHECK(checkpoint_find(run, nullptr).value == dir);
+        CHECK(checkpoint_find(run, nullptr).value.path == dir);
         for (size_t keep : {size_t(0), size_t(1), good.size() / 2, good.size() - 1}) {
             write_file(path, good.substr(0, keep));
             damaged(name);
@@ -367,7 +367,7 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
         damaged(name);
         fs::remove(path);
         write_file(path, good);
-        CHECK(checkpoint_find(run, nullptr).value == dir);
+        CHECK(checkpoint_find(run, nullptr).value.path == dir);
     }
     // Foreign things in a run are not checkpoints.
     for (const char* name : {"step_00000003.tmp", "step_3", "step_000000004", "step_0000000x"})
@@ -375,10 +375,10 @@ TEST_CASE("checkpoint: every kind of damage is found and named, and the one befo
     write_file(run + "/step_00000009", "a file");
     write_file(run + "/metrics.jsonl", "{}\n");
     CHECK(checkpoint_list(run) == std::vector{old, dir});
-    CHECK(checkpoint_find(run, nullptr).value == dir);
+    CHECK(checkpoint_find(run, nullptr).value.path == dir);
     fs::create_directory(run + "/step_00000005");    // named like one, and newest
     std::vector<std::string> reports;
-    CHECK(checkpoint_find(run, &reports).value == dir);
+    CHECK(checkpoint_find(run, &reports).value.path == dir);
     CHECK(reports.size() == 1);
     CHECK(checkpoint_find(run + "/none", nullptr).status.code == Exit::input);
     CHECK(checkpoint_find(temporary_directory(), nullptr).status.code == Exit::input);

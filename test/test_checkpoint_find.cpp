@@ -83,21 +83,21 @@ TEST_CASE("checkpoint: the last, the best by validation, or one by its step") {
     refused(run, "best", Exit::usage, "no validation is recorded");
     refused(run, "best", Exit::usage, "steps 1 and 2");
     for (int step : {3, 4}) write_with_best(run, step, 3);
-    CHECK(found("last").value == at(4));
-    CHECK(found("best").value == at(3));
-    CHECK(found("2").value == at(2));
-    CHECK(found("00000002").value == at(2));
+    CHECK(found("last").value.path == at(4));
+    CHECK(found("best").value.path == at(3));
+    CHECK(found("2").value.path == at(2));
+    CHECK(found("00000002").value.path == at(2));
     refused(run, "5", Exit::usage, "steps 1, 2, 3 and 4");
     for (const char* word : {"", "newest", "-1", "1.5", "123456789", "step_00000001"})
         refused(run, word, Exit::usage, "expected best, last or a step");
     refused(at(1), "best", Exit::usage, "itself a checkpoint");
     refused(at(1), "1", Exit::usage, "itself a checkpoint");
-    CHECK(checkpoint_find(at(1), nullptr, "last").value == at(1));
+    CHECK(checkpoint_find(at(1), nullptr, "last").value.path == at(1));
     refused("test/golden/hf_tiny", "best", Exit::usage, "itself a checkpoint");
 
     flip_in_file(at(2) + "/model.safetensors", 8 * 900);
     refused(run, "2", Exit::input, at(2) + "/model.safetensors");
-    CHECK(found("last").value == at(4));    // nobody looks at the older ones
+    CHECK(found("last").value.path == at(4));    // nobody looks at the older ones
     flip_in_file(at(3) + "/model.safetensors", 8 * 900);
     refused(run, "best", Exit::input, at(3) + "/model.safetensors");
     fs::remove_all(at(3));

@@ -47,7 +47,7 @@ TEST_CASE("config: what no model can be is refused, with the field and its range
     for (double edge : {1e-12, 0.1}) {
         const Config c = {.norm_eps = float(edge)};
         CHECK(config_check(c).ok());
-        CHECK(config_parse(config_json(c, 0), "c").value == c);
+        CHECK(config_parse(config_json(c, {0}), "c").value == c);
     }
     for (const ConfigRow& row : config_rows())
         for (double wrong : {row.min - std::abs(row.min) - 1, 2 * row.max + 1}) {
@@ -63,11 +63,11 @@ TEST_CASE("config: what GPT-2 has not is written, listed and read back; transfor
                                     std::tuple{&Config::HS, "head_dim", "head size 3"},
                                     std::tuple{&Config::window, "sliding_window", "window 3"}}) {
         Config c;
-        CHECK(config_json(c, 0).find(key) == std::string::npos);
+        CHECK(config_json(c, {0}).find(key) == std::string::npos);
         CHECK(config_text(c, config_listed(c)) ==
               "vocabulary 50257, context 1024, 768 channels, 12 layers, 12 heads, ffn 3072");
         c.*field = 3;
-        const std::string json = config_json(c, 0);
+        const std::string json = config_json(c, {0});
         CHECK(json.find(std::string("\"") + key + "\": 3") != std::string::npos);
         CHECK(json.find("\"model_type\": \"flatgpt-gpt2\"") != std::string::npos);
         CHECK(json.find("GPT2LMHeadModel") == std::string::npos);
@@ -85,7 +85,7 @@ TEST_CASE("config: a field that the family's class has needs no model_type of ou
     Family windowed = GPT2;
     windowed.keys.push_back({"sliding_window", &Config::window, ConfigKey::or_none});
     const Config c = {.window = 3, .family = &windowed};
-    const std::string json = config_json(c, 0);
+    const std::string json = config_json(c, {0});
     CHECK(json.find("\"sliding_window\": 3") != std::string::npos);
     CHECK(json.find("\"model_type\": \"gpt2\"") != std::string::npos);
     CHECK(config_beyond_class({.NKV = 3, .window = 3, .family = &windowed}).size() == 1);

@@ -56,15 +56,16 @@ void write_faulty(const std::string& run, int64_t step, uint64_t seed, const Dis
 }
 // The seed of what loads from the run, whole and equal to what was written; 0 where nothing loads.
 uint64_t loads(const std::string& run) {
-    Result<std::string> dir = checkpoint_find(run, nullptr);
-    if (!dir.ok()) return 0;
-    Result<TrainState> state = checkpoint_state(dir.value);
+    const Result<ModelSource> found = checkpoint_find(run, nullptr);
+    if (!found.ok()) return 0;
+    const std::string& dir = found.value.path;
+    Result<TrainState> state = checkpoint_state(dir);
     REQUIRE_MESSAGE(state.ok(), state.status.message);
     Toy expected(state.value.seed), read(99);
     read.poison();
-    CHECK(checkpoint_config(dir.value).value == expected.g.c);
-    CHECK(checkpoint_weights(dir.value, read.g).ok());
-    CHECK(checkpoint_optimizer(dir.value, read.g).ok());
+    CHECK(checkpoint_config(dir).value == expected.g.c);
+    CHECK(checkpoint_weights(dir, read.g).ok());
+    CHECK(checkpoint_optimizer(dir, read.g).ok());
     CHECK((same_bits(read.params, expected.params) && same_bits(read.m, expected.m) && same_bits(read.v, expected.v)));
     return state.value.seed;
 }

@@ -55,6 +55,29 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     CHECK(parsed(smallest("gpt_neox", {{"num_attention_heads", 2}})).rope_dims == 2);
 }
 
+TEST_CASE("family config: which layers have a window where use_sliding_window says so, as in transformers 5.23") {
+    auto windows = [](const std::string& type, json more) {    // by layer
+        more["use_sliding_window"] = true;
+        const Config c = parsed(smallest(type, more));
+        std::vector<int> all;
+        for (int l = 0; l < c.L; l++) all.push_back(c.windowed(l) ? c.window : 0);
+        return all;
+    };
+    const std::vector<int> none(4, 0), all(4, 4096), five(4, 5);
+    for (const std::string type : {"qwen2", "qwen3"}) {
+        CHECK(windows(type, {{"max_window_layers", 0}}) == all);
+        CHECK(windows(type, {{"max_window_layers", 0}, {"sliding_window", 5}}) == five);
+        CHECK(windows(type, {{"max_window_layers", 0}, {"sliding_window", nullptr}}) == none);
+        CHECK(windows(type, {{"sliding_window", 5}}) == none);    // the layers from the 28th on
+        CHECK(windows(type, {{"layer_types", json(4, "sliding_attention")}}) == all);
+    }
+    CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}}) == none);
+    CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}, {"sliding_window", 5}}) == five);
+    CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) == none);    // all turn
+    CHECK(windows("smollm3", {{"layer_types", json(4, "sliding_attention")}, {"sliding_window", 5}}) == five);
+    refused(smallest("smollm3", {{"use_sliding_window", true}, {"sliding_window", 5}}), "use_sliding_window: flatgpt");
+}
+
 TEST_CASE("family config: rotation in the older spelling is the same; rope_scaling wins over rope_parameters") {
     const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
                          {"original_max_position_embeddings", 16}};
@@ -151,7 +174,7 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
         CHECK(config_beyond_class(c).empty());
         row.change(c);
         REQUIRE(config_check(c).ok());
-        const std::string text = config_json(c, 0);
+        const std::string text = config_json(c, {0});
         CHECK(contains(text, "\"flatgpt-" + std::string(row.type) + "\""));
         CHECK(json::parse(text).contains(row.key));
         CHECK(config_parse(text, "c").value == c);
@@ -184,7 +207,7 @@ TEST_CASE("family config: presets have the parameters that they are known for, a
         REQUIRE_MESSAGE(c.ok(), c.status.message);
         CHECK(config_check(c.value).ok());
         CHECK(config_text(c.value, config_beyond_class(c.value)) == "");
-        CHECK(config_parse(config_json(c.value, 0), "c").value == c.value);
+        CHECK(config_parse(config_json(c.value, {0}), "c").value == c.value);
     }
 }
 

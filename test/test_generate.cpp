@@ -249,7 +249,7 @@ TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the comman
         return Status{};
     }).ok());
     write_file(dir + "/model.safetensors", file);
-    write_file(dir + "/config.json", config_json(actor.g.c, tokenizer.end_of_text()));
+    write_file(dir + "/config.json", config_json(actor.g.c, {tokenizer.end_of_text()}));
     write_file(dir + "/tokenizer.json", tokenizer.to_json());
     for (const char* tokens : {"3", "9"}) {
         const ProcessResult r = run_flatgpt({"sample", dir, "--prompt", ".", "--tokens", tokens, "--temperature", "0"});

@@ -360,14 +360,29 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
         texts[i] = run(args, 0, "");
     }
     CHECK(texts[0] == texts[1]);
-    CHECK(contains(run({"info", file}, 0, ""), "GGUF model"));
     // What ends an answer besides EOS stays: token 10, which the file names.
     const std::string named = dir + "/named.gguf";
     run({"convert", "test/golden/gguf/tiny_llama.gguf", named}, 0, "wrote");
-    CHECK(equal(*GgufFile::open(named).value.metadata().find("tokenizer.ggml.eot_token_id"), GgufValue::integer(10)));
+    const Result<GgufFile> again = GgufFile::open(named);
+    const GgufValue* eot = again.value.metadata().find("tokenizer.ggml.eot_token_id");
+    CHECK((eot && equal(*eot, GgufValue::integer(10))));
     run({"convert", named, dir + "/named"}, 0, "wrote");
     CHECK(nlohmann::json::parse(read_file(dir + "/named/generation_config.json"))["eos_token_id"] ==
           nlohmann::json({2, 10}));
+    // The first bytes say what a file is, not its name.
+    std::filesystem::rename(file, dir + "/model");
+    const std::string model = dir + "/model", text = dir + "/text", tokens = dir + "/tokens";
+    CHECK(contains(run({"info", model}, 0, ""), "GGUF model"));
+    run({"convert", model, dir + "/again"}, 0, "wrote");
+    CHECK(load(dir + "/again").weights() == weights);
+    run({"train", "--dry-run", "--model", model, "--init"}, 0, "");
+    run({"train", "--dry-run", "--from", model}, 0, "");
+    write_file(text, "a text");
+    write_file(dir + "/tok.json", Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}).to_json());
+    run({"tokenize", "--tokenizer", dir + "/tok.json", "--out", tokens, text}, 0, "");
+    run({"eval", model, "--data", tokens + "*.bin", "--seq-len", "4"}, 3,
+        "made with another tokenizer (257 tokens) than " +
+            model + " (259 tokens); tokenize the text again with that one");
     run({"convert", from, dir + "/back"}, 2, "already there");
     run({"convert", from, dir + "/other", "--type", "q8_0"}, 2, "ending .gguf");
     run({"convert", from, file, "--type", "q9"}, 2, "--type");

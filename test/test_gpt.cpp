@@ -273,12 +273,12 @@ template <class T> void check_golden(const Ops<T>& op, double tolerance) {
     REQUIRE_MESSAGE(file.ok(), file.status.message);
     Golden golden{std::move(file.value)};
     const int B = 3, S = 13;
-    Result<Config> config = checkpoint_config("test/golden/gpt_tiny");
+    Result<Config> config = checkpoint_config(std::string("test/golden/gpt_tiny"));
     REQUIRE_MESSAGE(config.ok(), config.status.message);
     const Config c = config.value;
     Model g(op);
     REQUIRE(g.allocate(c, {Use::train, B, S}).ok());
-    REQUIRE(checkpoint_weights("test/golden/gpt_tiny", g).ok());
+    REQUIRE(checkpoint_weights(std::string("test/golden/gpt_tiny"), g).ok());
     auto in = golden.ids("input"), out = golden.ids("target");
 
     std::vector<float> logits(size_t(B * c.V)), all = golden.get("logits");

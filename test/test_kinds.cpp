@@ -1,5 +1,6 @@
 // test_kinds.cpp - every kind of model: gradients, the fast tables, recomputation, generation.
 #include "gpt.h"
+#include "model/rope.h"
 #include "test.h"
 #include "model_checks.h"
 
@@ -67,7 +68,8 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
                 generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
                 generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
                     const int64_t row = g->op.bytes(cache.k, c.HS);
-                    CHECK(cache.bytes == 2 * int64_t(c.L) * B * c.NKV * c.T * row);
+                    const int64_t keys = 2 * int64_t(c.L) * B * c.NKV * c.T * row;
+                    CHECK(cache.bytes == round_up(keys, 64) + angle_bytes(c, c.T));
                     apart = std::max(apart, relative_error(cached.data(), whole.data(), B * c.V));
                     append(by_cache, cached), append(by_whole, whole);
                 });
@@ -83,4 +85,30 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             CHECK(apart < (tolerance > 1e-3 && c.window ? 4 * tolerance : tolerance));
         });
     }
+}
+
+TEST_CASE("kinds: tables of angles are as long as the plan or the cache, and equal ones are one") {
+    Config c = {.V = 13, .T = 64, .L = 2, .NH = 2, .C = 16, .F = 24, .HS = 8, .window = 3, .global_every = 2};
+    c.position = Position::rope, c.rope_dims = 8, c.rope_local_theta = 100;
+    Model pieces(cpu_ops<float>()), whole(cpu_ops<float>()), longer(cpu_ops<float>());
+    toy_model(pieces, c, {Use::infer, 1, 4});
+    toy_model(whole, c, {Use::infer, 1, 40});
+    const auto in = toy_tokens(40, c.V, 1);
+    Cache cache;
+    REQUIRE(pieces.cache_allocate(cache, 1, 40).ok());
+    for (int s = 0; s < 40; s += 4) pieces.extend(cache, in.data() + s, 4);
+    whole.batch(in.data(), nullptr, 1, 40);
+    whole.forward();
+    std::vector<float> cached(size_t(c.V)), exact(cached);
+    pieces.logits(cached.data());
+    whole.logits(exact.data());
+    CHECK(relative_error(cached.data(), exact.data(), c.V) < 1e-5);
+    CHECK(angle_bytes(c, 10) == 2 * 10 * 8 * 4);
+    c.T = 1 << 17;
+    REQUIRE(longer.allocate(c, {Use::infer, 1, 4}).ok());
+    CHECK(longer.arena_bytes == pieces.arena_bytes);
+    c.rope_local_theta = c.rope_theta;
+    CHECK(angle_bytes(c, 10) == 10 * 8 * 4);
+    c.rope_scaling = RopeScaling::linear;    // it leaves layers with a window as they are
+    CHECK(angle_bytes(c, 10) == 2 * 10 * 8 * 4);
 }

@@ -62,7 +62,7 @@ TEST_CASE("shape: what cannot be is exit 2, and a checkpoint's shape is not chan
 TEST_CASE("shape: a config.json alone is a model to take; a window that limits nothing is none") {
     Toy toy;
     fs::create_directory(toy.dir + "/alone");
-    write_file(toy.dir + "/alone/config.json", config_json({257, 32, 3, 2, 16}, 256));
+    write_file(toy.dir + "/alone/config.json", config_json({257, 32, 3, 2, 16}, {256}));
     std::vector<std::string> a = {"train", "--data", toy.dir + "/train.bin", "--tokenizer", toy.dir + "/tok.json",
                                   "--model", toy.dir + "/alone", "--steps", "1", "--batch", "4", "--out",
                                   toy.dir + "/a", "--dtype", "fp32", "--window", "32"};

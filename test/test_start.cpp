@@ -225,7 +225,7 @@ TEST_CASE("start: sample holds the weights once") {
     std::vector<Sum> sums = {{"model.safetensors", int64_t(text.size()) + bytes, crc},
                              {"optimizer.safetensors", 2 * bytes, 1}};
     const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
-    for (auto& [name, content] : {std::pair<const char*, std::string>{"config.json", config_json(c, 256)},
+    for (auto& [name, content] : {std::pair<const char*, std::string>{"config.json", config_json(c, {256})},
                                   {"tokenizer.json", tokenizer.to_json()},
                                   {"state.json", state_json(TrainState{})}}) {
         write_file(dir + "/" + name, content);

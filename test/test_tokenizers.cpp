@@ -335,6 +335,17 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
         REQUIRE(replace_file(dir + "/tokenizer_config.json", broken).ok());
         CHECK(Tokenizer::load(dir).status.code == Exit::input);
     }
+    REQUIRE(replace_file(dir + "/tokenizer_config.json", "{}").ok());
+    auto ends = [&](const std::string& config, const std::string& generation) {
+        REQUIRE(replace_file(dir + "/config.json", config).ok());
+        REQUIRE(replace_file(dir + "/generation_config.json", generation).ok());
+        const Result<Tokenizer> read = Tokenizer::load(dir);
+        return read.ok() ? read.value.vocabulary().ends : Ids{-int(read.status.code)};
+    };
+    CHECK(ends("{}", R"({"eos_token_id": null})") == Ids{});
+    CHECK(ends(R"({"eos_token_id": 7})", R"({"eos_token_id": [5, 7, -1, 6]})") == Ids{7, 5, 6});
+    for (std::string broken : {R"("</s>")", "[1, null]", "1e30", "18446744073709551615", "[[1]]"})
+        CHECK(ends("{\"eos_token_id\": " + broken + "}", "{}") == Ids{-int(Exit::input)});
     const std::string empty = temporary_directory();
     CHECK(Tokenizer::load(empty).status.message.find("expected a tokenizer.json or a") != std::string::npos);
 }

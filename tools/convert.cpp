@@ -24,7 +24,7 @@ Status convert(const Options& o) {
         return fail(Exit::usage, "--type %s: a Hugging Face directory is written as f32; for a GGUF file give OUT the "
                     "ending .gguf", o.type.c_str());
     std::vector<std::string> damaged;
-    const std::string from = TRY(checkpoint_find(o.model, &damaged, o.checkpoint));
+    const ModelSource from = TRY(checkpoint_find(o.model, &damaged, o.checkpoint));
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     const Config config = TRY(checkpoint_config(from));
     // Before the weights are read.
@@ -36,7 +36,7 @@ Status convert(const Options& o) {
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     TRY(device.model->allocate(config, {Use::infer, 1, 1}));
     TRY(checkpoint_weights(from, *device.model));
-    if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer);
+    if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer, TRY(checkpoint_generation(from)));
     const auto vocabulary = TRY(gguf_vocabulary(tokenizer, config.V));
     if (const std::string lost = beyond_gguf(tokenizer); !lost.empty())
         Progress().note(escape_control("note: GGUF has no place for this: " + lost));

@@ -245,7 +245,7 @@ Status Trainer::open_data() {
     const bool theirs = !start.empty() && (resuming || o.tokenizer.empty());    // the tokenizer is that of the weights
     const TokenizerSource whose = {
         theirs ? start + "'s" : o.tokenizer.empty() ? "gpt2, the default" : "--tokenizer " + o.tokenizer,
-        theirs ? "tokenize the text again with that one, " + start + "/tokenizer.json"
+        theirs ? "tokenize the text again with that one, " + checkpoint_tokenizer_file(start)
                : "give --tokenizer the tokenizer.json that it was made with, or tokenize the text again"};
     LoaderConfig l;
     l.pattern = o.data, l.raw_u16 = o.raw_u16, l.B = o.batch, l.S = o.seq_len, l.vocab = config.V,

@@ -6,13 +6,14 @@
 #include <map>
 #include <sstream>
 
+#include "files/gguf.h"
 #include "model/families.h"
 #include "train.h"
 
 // The newest whole checkpoint under a path, its damaged successors named.
-Result<std::string> Trainer::newest(const std::string& path) {
+Result<ModelSource> Trainer::newest(const std::string& path) {
     std::vector<std::string> damaged;
-    Result<std::string> found = checkpoint_find(path, &damaged);
+    Result<ModelSource> found = checkpoint_find(path, &damaged);
     for (const std::string& why : damaged) progress.note("passed over: " + why);
     return found;
 }
@@ -29,7 +30,7 @@ Status Trainer::look_for_start() {
     resuming = o.resume == "auto" ? !checkpoint_list(o.out).empty() : o.resume != "no";
     const std::string& path = !resuming ? o.from : o.resume == "auto" ? o.out : o.resume;
     if (path.empty()) return {};
-    start = TRY(newest(path));
+    start = TRY(newest(path)).path;
     // Checkpoints of another future would be pruned against this one's, and resumed in its place.
     const std::vector<std::string> mine = checkpoint_list(o.out);
     auto name = [](const std::string& dir) { return std::filesystem::path(dir).filename(); };
@@ -61,14 +62,14 @@ std::vector<std::string> changed_options(const std::string& before, const std::s
 }
 }    // namespace
 
-// What --model names. base: where a directory's tokenizer is, unless --from has one.
-Result<Config> Trainer::named_model(bool directory, std::string& base) {
-    if (o.model.empty() || (directory && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
-    if (!directory) return config_named(o.model);
+// What --model names; there: a directory or a GGUF file. base: where its tokenizer is, unless --from has one.
+Result<Config> Trainer::named_model(bool there, ModelSource& base) {
+    if (o.model.empty() || (there && resuming)) return fail(Exit::usage, "--model %s", o.model.c_str());
+    if (!there) return config_named(o.model);
     const bool config_here = access((o.model + "/config.json").c_str(), F_OK) == 0;    // no weights are asked for
-    const std::string found = config_here ? o.model : TRY(newest(o.model));
-    if (base.empty()) base = found;
-    const bool weights = !config_here || access((found + "/model.safetensors").c_str(), F_OK) == 0;
+    const ModelSource found = config_here ? ModelSource(o.model) : TRY(newest(o.model));
+    if (base.path.empty()) base = found;
+    const bool weights = !config_here || access((found.path + "/model.safetensors").c_str(), F_OK) == 0;
     if (weights && o.from.empty() && !o.init)
         progress.note("new weights in the shape of " + o.model + " (--init says that this is meant; --from takes "
                       "its weights)");
@@ -79,15 +80,15 @@ Result<Config> Trainer::named_model(bool directory, std::string& base) {
 Status Trainer::choose_model() {
     std::error_code error;
     const bool given = !o.model.empty();
-    const bool directory = std::filesystem::is_directory(o.model, error) || o.model.ends_with(".gguf");
+    const bool there = std::filesystem::is_directory(o.model, error) || gguf_begins(o.model);
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
-    if (o.init && (!directory || !o.from.empty()))
+    if (o.init && (!there || !o.from.empty()))
         return fail(Exit::usage, "--init: expected --model with a directory, and no --from");
     if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
-    std::string base = start;
-    const Result<Config> named = named_model(directory, base);
+    ModelSource base = start;
+    const Result<Config> named = named_model(there, base);
     if (!resuming && !o.model.empty()) TRY(named.status);
-    config = TRY(base.empty() ? named : checkpoint_config(base));
+    config = TRY(base.path.empty() ? named : checkpoint_config(base));
     Config asked = config;
     // With --from, older run.toml files say gpt2 where nothing was given. A --model that is gone is not compared, nor
     // the one that the checkpoint's run began with: its options of the shape came on top.
@@ -138,30 +139,30 @@ Status Trainer::choose_model() {
 
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
 // --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
-Status Trainer::choose_tokenizer(const std::string& base) {
-    if (!base.empty()) tokenizer = TRY(checkpoint_tokenizer(base));
+Status Trainer::choose_tokenizer(const ModelSource& base) {
+    if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base)), generation = TRY(checkpoint_generation(base));
     const bool known = tokenizer.vocab_size() > 0;
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
-        const TrainState before = TRY(checkpoint_state(base));
+        const TrainState before = TRY(checkpoint_state(base.path));
         gone = rows_of(before.config)["tokenizer"] == rows_of(o.resolved)["tokenizer"];
     }
     if (!o.tokenizer.empty() && !gone) {
         const Tokenizer given = TRY(Tokenizer::load(o.tokenizer));
         const bool same = known && given.fingerprint() == tokenizer.fingerprint();
         const std::string differ = "--tokenizer " + o.tokenizer + " (" + std::to_string(given.vocab_size()) +
-                                   " tokens) is not the one that " + base + " was trained with (" +
+                                   " tokens) is not the one that " + base.path + " was trained with (" +
                                    (known ? std::to_string(tokenizer.vocab_size()) + " tokens)" : "it has none)");
         if (resuming && !same) return fail(Exit::usage, "%s; leave it out", differ.c_str());
         if (known && !same && !start.empty()) progress.note("warning: " + differ + ": its ids meant other text there");
-        tokenizer = given;
+        if (!same) tokenizer = given;
     } else if (!resuming && !known && !o.shape.V) {
         const Tokenizer gpt2 = Tokenizer::gpt2();
-        vocabulary_assumed = base.empty();
+        vocabulary_assumed = base.path.empty();
         const int padded = int(round_up(gpt2.vocab_size(), 128));    // as llm.c and nanoGPT have it
-        if (base.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
-        if (!base.empty() && tokenizer.vocab_size())
-            progress.note(base + " holds no tokenizer.json; its vocabulary of " + std::to_string(config.V) +
+        if (base.path.empty() || (config.V >= gpt2.vocab_size() && config.V <= padded)) tokenizer = gpt2;
+        if (!base.path.empty() && tokenizer.vocab_size())
+            progress.note(base.path + " holds no tokenizer.json; its vocabulary of " + std::to_string(config.V) +
                           " is taken for GPT-2's");
     }
     if (o.sample_every && !tokenizer.vocab_size())

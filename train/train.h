@@ -41,6 +41,7 @@ struct Trainer {
     Plan plan;
     Config config;
     Tokenizer tokenizer;
+    GenerationConfig generation;    // from where it starts
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last step whose outcome is known
@@ -85,12 +86,12 @@ struct Trainer {
     Status open_metrics();
 
     // train/start.cpp
-    Result<std::string> newest(const std::string& path);
+    Result<ModelSource> newest(const std::string& path);
     Status find_start();      // the checkpoint to resume, or --from: rank 0 decides
     Status look_for_start();
-    Result<Config> named_model(bool directory, std::string& base);
+    Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // config and tokenizer
-    Status choose_tokenizer(const std::string& base);
+    Status choose_tokenizer(const ModelSource& base);
     Status load();        // weights: resumed, --from, or new ones
     Status load_resized();
     Status resume();

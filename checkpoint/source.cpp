@@ -1,0 +1,52 @@
+// source.cpp - what a model's directory or GGUF file says, but for its weights.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "checkpoint.h"
+#include "data/tokenizer_gguf.h"
+#include "gguf.h"
+
+static bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
+
+ModelSource::ModelSource(const std::string& path) : path(path) {
+    struct stat s;
+    if (stat(path.c_str(), &s) != 0 || !S_ISREG(s.st_mode)) return;
+    Result<GgufFile> file = GgufFile::open(path);
+    opened = file.status;
+    if (file.ok()) gguf = std::make_shared<const GgufFile>(file.take());
+}
+
+Result<Config> checkpoint_config(const ModelSource& m) {
+    TRY(m.opened);
+    if (m.gguf) return gguf_config(*m.gguf);
+    const std::string path = m.path + "/config.json";
+    const Config c = TRY(config_parse(TRY(read_file(path, 1 << 20)), path));
+    // Before anybody allocates what it promises: two bytes a number is the least. (A config alone is a model, too.)
+    int64_t least = 2 * config_parameters(c), found = 0;
+    struct stat file;
+    for (const std::string& weights : TRY(checkpoint_tensor_files(m.path, "model")))
+        if (stat(weights.c_str(), &file) == 0) found += file.st_size;
+    if (found && found < least)
+        return fail(Exit::input, "%s: the model it describes takes at least %lld bytes, the weights have %lld",
+                    path.c_str(), (long long)least, (long long)found);
+    return c;
+}
+
+std::string checkpoint_tokenizer_file(const std::string& path) {
+    for (const char* name : {"/tokenizer.json", "/tokenizer.model"})
+        if (exists(path + name)) return path + name;
+    return path;
+}
+Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m) {
+    TRY(m.opened);
+    if (m.gguf) return gguf_tokenizer(*m.gguf);
+    const std::string file = checkpoint_tokenizer_file(m.path);
+    return file == m.path ? Tokenizer() : Tokenizer::load(file);
+}
+
+Result<GenerationConfig> checkpoint_generation(const ModelSource& m) {
+    const std::string path = m.path + "/generation_config.json";
+    if (!exists(path)) return GenerationConfig();
+    return generation_config_parse(TRY(read_file(path, 16 << 20)), path);
+}
