@@ -89,17 +89,18 @@ Status layers_parse(const JsonFields& f, Config* c) {
     }
     if (layers & Family::neo) return neo_parse(f, c);
     if (layers & Family::use_window) {
-        if (!f.has("use_sliding_window") || f.object["use_sliding_window"] != true) c->window = 0;
+        const bool turning = layers & Family::turning;    // then the layers that do not turn have the window
+        const bool asked = f.has("use_sliding_window") && f.object["use_sliding_window"] == true;
+        if (!asked && !(turning && f.has("layer_types"))) c->window = 0;
         int first = 28;    // the classes' own
         if (f.has("max_window_layers")) TRY(f.get("max_window_layers", &first, 0, 1 << 20));
         if (c->window && !f.has("layer_types")) {
             std::vector<bool> global;
-            const bool turning = layers & Family::turning;    // then the layers that do not turn have the window
             for (int l = 0; l < c->L; l++) global.push_back(turning ? c->turns(l) : l < first);
             TRY(window_pattern(f, turning ? "use_sliding_window" : "max_window_layers", global, c));
         }
     }
-    if (const char* key = "sliding_window_pattern"; (layers & Family::types) && c->global_every && f.has(key))
+    if (const char* key = "sliding_window_pattern"; (layers & Family::pattern) && f.has(key))
         TRY(f.get(key, &c->global_every, 1, 1024));
     if (const char* key = "layer_types"; (layers & Family::types) && c->window && f.has(key))
         TRY(window_pattern(f, key, TRY(marks(f, key, f.object[key], TYPES.global, TYPES.local, c->L)), c));
@@ -124,6 +125,9 @@ void layers_json(const Config& c, ordered_json* j) {
     }
     if (layers & Family::types)
         (*j)["layer_types"] = list([&](int l) { return c.windowed(l) ? TYPES.local : TYPES.global; });
+    // These classes demand a number even where no layer has a window.
+    if ((layers & Family::types) && !(layers & (Family::use_window | Family::local_turns)) && !c.window)
+        (*j)["sliding_window"] = c.T;
     if (layers & Family::turning) (*j)["no_rope_layers"] = list([&](int l) { return int(c.turns(l)); });
 }
 
@@ -175,7 +179,7 @@ Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     c->rope_scaling = RopeScaling(known - std::begin(SCALINGS));
     if (plain) return {};
     c->rope_original = c->T;
-    for (const JsonFields* from : {&top, &f})
+    for (const JsonFields* from : {&f, &top})
         if (const char* key = "original_max_position_embeddings"; from->has(key))
             TRY(from->get(key, &c->rope_original, 1, 1 << 24));
     const bool yarn = c->rope_scaling == RopeScaling::yarn;
@@ -229,7 +233,7 @@ Status rope_parse(const JsonFields& f, Config* c) {
     }
     const JsonFields last = {given, f.name + (scaling.empty() ? ": rope_parameters" : ": rope_scaling")};
     TRY(scaling_parse(last, f, c));
-    TRY(part_parse(last, "partial_rotary_factor", &part));
+    if (rope.part) TRY(part_parse(last, "partial_rotary_factor", &part));
     c->rope_dims = int(c->HS * part);
     return {};
 }

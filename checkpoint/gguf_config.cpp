@@ -205,6 +205,8 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
     if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
+    if (!c->window)    // what then says nothing stays as the class has it
+        c->global_every = c->family->kinds.global_every, c->rope_local_theta = c->family->kinds.rope_local_theta;
     return {};
 }
 

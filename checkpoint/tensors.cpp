@@ -140,13 +140,15 @@ Result<Weights> weights_open(const std::vector<std::string>& paths, const Family
     return w;
 }
 
+bool is_head(const std::string& name, const Family& family) {
+    return std::any_of(family.names.begin(), family.names.end(), [&](const Family::Name& n) {
+        return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
+    });
+}
 // What others' files may hold besides: a copy of wte as the head, and what the family's row names.
 bool redundant(const std::string& name, const TensorEntry& e, const Config& c) {
-    auto is_head = [&](const Family::Name& n) {
-        return n.ours == std::string_view("head") && name == n.file[0] + std::string(".weight");
-    };
     const Family& family = *c.family;
-    if (c.tied && std::any_of(family.names.begin(), family.names.end(), is_head))
+    if (c.tied && is_head(name, family))
         return e.shape == std::vector<int64_t>{c.V, c.C};
     return std::any_of(family.redundant.begin(), family.redundant.end(), [&](std::string_view part) {
         return part.ends_with('*') ? e.name.starts_with(part.substr(0, part.size() - 1)) : e.name.ends_with(part);
@@ -165,6 +167,27 @@ Status weights_match(const Weights& w, const Model& g, const std::vector<std::st
     return match_tensors(place, wanted, held, " (as F32, BF16 or F16)", [&](const std::string& name) {
         return redundant(name, *w.tensors.at(name).entry, g.c);
     });
+}
+
+// A tied model's file may hold the head besides, but as a copy: transformers runs the file's own where it is another.
+Status heads_match(const Weights& w, const Model& g, const std::string& place) {
+    const auto head = std::find_if(w.tensors.begin(), w.tensors.end(), [&](auto& t) {
+        return is_head(t.first, *g.c.family);
+    });
+    if (!g.c.tied || head == w.tensors.end()) return {};
+    const Found &a = head->second, &b = w.tensors.at(bare_name(g.tensors[0].pieces[0].name, *g.c.family));
+    const int64_t bytes = a.entry->end - a.entry->begin;
+    bool same = a.entry->type == b.entry->type;
+    std::vector<char> x(size_t(std::min(bytes, int64_t(1) << 20))), y(x.size());
+    for (int64_t at = 0; same && at < bytes; at += int64_t(x.size())) {
+        const int64_t n = std::min(bytes - at, int64_t(x.size()));
+        TRY(a.file->read_bytes(a.file->data_begin() + a.entry->begin + at, x.data(), n));
+        TRY(b.file->read_bytes(b.file->data_begin() + b.entry->begin + at, y.data(), n));
+        same = !memcmp(x.data(), y.data(), size_t(n));
+    }
+    if (same) return {};
+    return fail(Exit::input, "%s: tensor \"%s\": expected a copy of the embeddings, as tie_word_embeddings is true, "
+                "found other numbers; set that to false in config.json", place.c_str(), a.entry->name.c_str());
 }
 
 // Checksums of the pieces that were read, by file: threads add them, check() joins them.
@@ -302,6 +325,7 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "model"));
     const Weights w = TRY(weights_open(paths, *g.c.family));
     TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
+    TRY(heads_match(w, g, paths.size() == 1 ? paths[0] : dir));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
     Sums sums;
     TRY((Loading{w, g, "", Part::weights, verify ? &sums : nullptr}.run()));

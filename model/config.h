@@ -65,7 +65,7 @@ struct Config {
 
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
-    int usual_length() const { return std::min(T, 2048); }    // of a sequence, where nobody says how long
+    int usual_length() const { return std::min(T, 2048); }    // a sequence, where nobody says how long
     // Layer l: it has the window; it turns; its heads and its turn.
     bool windowed(int l) const;
     bool turns(int l) const;

@@ -57,6 +57,7 @@ struct Family {
         turning = 4,        // no_rope_layers
         local_turns = 8,    // layers without a window do not turn
         neo = 16,           // attention_types
+        pattern = 32,       // sliding_window_pattern
     };
     unsigned layers = 0;
 

@@ -149,7 +149,9 @@ const std::vector<Family> ROWS = {
               {"hidden_size", &C::C},
               {"n_embed", &C::C},    // its older name
               {"n_layer", &C::L},
+              {"num_hidden_layers", &C::L},
               {"n_head", &C::NH},
+              {"num_attention_heads", &C::NH},
               {"layer_norm_epsilon", &C::norm_eps},
               {"tie_word_embeddings", &C::tied}},
      .fixed = {{"initializer_range", "0.02", true, false},

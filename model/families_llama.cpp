@@ -144,7 +144,7 @@ const std::vector<Family> ROWS = {
      .kinds = llama_kinds([](Config& c) { c.window = 4096; }),
      .keys = llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 8),
      .rope = ROPE,
-     .fixed = PLAIN,
+     .fixed = fixed({{"layer_types", "null", false, true}}),    // transformers loads it as Ministral
      .names = llama_names(),
      .presets = {{"mistral-7b", 32000, 32768, 32, 32, 8, 128, 4096, 14336,
                   [](Config& c) { c.norm_eps = 1e-5f; }}}},
@@ -220,11 +220,10 @@ const std::vector<Family> ROWS = {
                      {"hidden_activation", &C::activation, ConfigKey::torch_gelu},
                      {"head_dim", &C::HS, ConfigKey::as_is, 256},
                      {"query_pre_attn_scalar", &C::score_scale, ConfigKey::root, 256},
-                     {"attn_logit_softcapping", &C::score_cap, ConfigKey::or_none},
                      {"final_logit_softcapping", &C::logit_cap, ConfigKey::or_none}, RMS_EPS, WINDOW}, 4),
          "hidden_act")),
      .rope = {.theta = "rope_theta", .local = "rope_local_base_freq", .by_layers = true},
-     .layers = Family::types,
+     .layers = Family::types | Family::pattern,
      .fixed = PLAIN,
      .names = branch_names(),
      .prefixes = {"model.", "model.language_model.", "language_model.model."},
@@ -300,9 +299,9 @@ const std::vector<Family> ROWS = {
          cohere_kinds(c);
          c.rope_theta = 1e4f, c.window = 4096, c.global_every = c.rope_skip_every = 4;
      }),
-     .keys = attention_bias(llama_keys({LAYER_EPS, WINDOW, {"logit_scale", &C::logit_scale}})),
+     .keys = attention_bias(llama_keys({HEAD_DIM, LAYER_EPS, WINDOW, {"logit_scale", &C::logit_scale}})),
      .rope = ROPE,
-     .layers = Family::types | Family::local_turns,
+     .layers = Family::types | Family::pattern | Family::local_turns,
      .fixed = PLAIN,
      .names = llama_names()},
     {.type = "stablelm",

@@ -166,6 +166,10 @@ TEST_CASE("checkpoint: weights of other exporters") {
         CHECK(s.message.find(text) != std::string::npos);
         CHECK(same_bits(before.params, Toy(2).params));    // nothing was touched
     };
+    std::string changed = read_file(one);
+    changed.back() ^= 1;    // the head's last number
+    write_file(one, changed);
+    refused("\"lm_head.weight\": expected a copy of the embeddings, as tie_word_embeddings is true");
     tensors.back().second = {c.V + 1, c.C};
     write_tensors(one, tensors);
     refused("lm_head.weight");

@@ -78,6 +78,35 @@ TEST_CASE("family config: which layers have a window where use_sliding_window sa
     refused(smallest("smollm3", {{"use_sliding_window", true}, {"sliding_window", 5}}), "use_sliding_window: flatgpt");
 }
 
+TEST_CASE("family config: keys that a class passes over, and those that win, as in transformers 5.23") {
+    const json windows = json(4, "sliding_attention"), none = json(4, "full_attention");
+    const json both = {{"use_sliding_window", false}, {"layer_types", windows}, {"sliding_window", 3}};
+    CHECK((parsed(smallest("smollm3", both)).window == 3 && parsed(smallest("smollm3", both)).windowed(0)));
+    CHECK(parsed(smallest("qwen2", both)).window == 0);
+    CHECK(parsed(smallest("gemma3_text", {{"attn_logit_softcapping", 1.0}})).score_cap == 0);
+    CHECK(parsed(smallest("llama", {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}})).rope_dims == 4);
+    for (const std::string type : {"gemma2", "olmo3"})
+        CHECK(parsed(smallest(type, {{"sliding_window_pattern", 3}})) == parsed(smallest(type)));
+    const json yarn = {{"rope_type", "yarn"}, {"factor", 2.0}, {"original_max_position_embeddings", 12}};
+    CHECK(parsed(smallest("llama", {{"rope_scaling", yarn}, {"original_max_position_embeddings", 30}}))
+              .rope_original == 30);
+    CHECK(parsed(smallest("cohere2", {{"head_dim", 10}})).HS == 10);
+    json bloom = smallest("bloom");
+    bloom.erase("num_attention_heads");
+    CHECK(parse(bloom).status.code == Exit::input);
+    bloom["num_attention_heads"] = 8;
+    CHECK(parsed(bloom).NH == 8);
+    refused(smallest("mistral", {{"layer_types", none}}), "layer_types: flatgpt runs only models where it is null");
+    // A model without a window in a class that demands a number for it.
+    for (const std::string type : {"gemma2", "gemma3_text", "olmo3"}) {
+        const Config c = parsed(smallest(type, {{"layer_types", none}}));
+        CHECK(c.window == 0);
+        const json written = json::parse(config_json(c, {}, -1));
+        CHECK((written["model_type"] == type && written["sliding_window"] == 32));
+        CHECK(parsed(written) == c);
+    }
+}
+
 TEST_CASE("family config: rotation in the older spelling is the same; rope_scaling wins over rope_parameters") {
     const json llama3 = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0},
                          {"original_max_position_embeddings", 16}};

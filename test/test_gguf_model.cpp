@@ -360,6 +360,12 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
         texts[i] = run(args, 0, "");
     }
     CHECK(texts[0] == texts[1]);
+    for (const std::string family : {"olmo2", "olmo3"}) {    // it stays the class that it was
+        run({"convert", FAMILIES + family, dir + "/" + family + ".gguf"}, 0, "wrote");
+        run({"convert", dir + "/" + family + ".gguf", dir + "/" + family}, 0, "wrote");
+        CHECK(checkpoint_config(dir + "/" + family).value == checkpoint_config(FAMILIES + family).value);
+        CHECK(!contains(read_file(dir + "/" + family + "/config.json"), "flatgpt"));
+    }
     // What ends an answer besides EOS stays: token 10, which the file names.
     const std::string named = dir + "/named.gguf";
     run({"convert", "test/golden/gguf/tiny_llama.gguf", named}, 0, "wrote");
