@@ -78,7 +78,6 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         TRY(checkpoint_verify_frame(found));
         const std::string& dir = m.path = found.path;
         const Config config = TRY(checkpoint_config(found));
-        m.generation = TRY(checkpoint_generation(found));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
@@ -130,9 +129,11 @@ Status has_tokenizer(const Opened& m) {
     return {};
 }
 // The defaults of the model's own generation_config.json, said once.
-void own_defaults(const Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
+Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
+    m.generation = TRY(checkpoint_generation(m.path));
     const std::string taken = take_defaults(m.generation, given, sampling, tokens);
     if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+    return {};
 }
 template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
@@ -175,7 +176,7 @@ Status sample(SampleOptions o) {
         return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
     }));
     TRY(has_tokenizer(m));
-    own_defaults(m, o.given, &o.sampling, &o.tokens);
+    TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
     Generation what;
     what.prompt = m.tokenizer.encode_prompt(prompt);
@@ -238,7 +239,7 @@ Status chat(ChatFlags o) {
     const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
     if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
-    own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens);
+    TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
     ChatOptions& c = o.chat;
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.stop, m.generation.stop);

@@ -1,4 +1,4 @@
-// main.cpp - the table of commands, --help, --version; the only place that ends the process.
+// main.cpp - commands by name, --help, --version; the only place that ends the process.
 #include <algorithm>
 #include <csignal>
 #include <new>
@@ -45,9 +45,7 @@ int main(int argc, char** argv) {
         fputs("flatgpt: out of memory\n", stderr);
         _exit(int(Exit::run));
     });
-    std::vector<Command> commands = {train_command(),    sample_command(),          chat_command(),    eval_command(),
-                                     tokenize_command(), train_tokenizer_command(), convert_command(), info_command(),
-                                     plot_command(),     bench_command(),           selftest_command()};
+    std::vector<Command> commands = ::commands();
     commands.push_back(help_command(&commands));
     commands.push_back(completion_command(&commands));
     commands.push_back(man_command(&commands, VERSION, DATE));

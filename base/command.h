@@ -1,6 +1,5 @@
 // command.h - a command is a list of flag rows and a function. Parsing, ranges, --config, run.toml (command.cpp),
-// --help (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows; main.cpp holds the
-// table of commands.
+// --help (help.cpp), shell completion and the manual page (completion.cpp) all come from the rows.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -53,6 +52,11 @@ Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
 Command selftest_command();           // tools/selftest/selftest.cpp
 Command plot_command();               // tools/plot.cpp
+inline std::vector<Command> commands() {    // in the order of --help
+    return {train_command(), sample_command(), chat_command(), eval_command(), tokenize_command(),
+            train_tokenizer_command(), convert_command(), info_command(), plot_command(), bench_command(),
+            selftest_command()};
+}
 // base/completion.cpp; they read the table of all commands, which must stay where it is.
 Command completion_command(const std::vector<Command>* commands);
 Command man_command(const std::vector<Command>* commands, const char* version, const char* date);

@@ -26,7 +26,7 @@
 class GgufFile;
 
 // A model as it lies there: a directory, or a regular file, which can only be a GGUF, whatever its name. The file is
-// opened and its header parsed once for all that is asked of it.
+// opened and its header parsed once for all that is asked of this ModelSource.
 struct ModelSource {
     std::string path;
     std::shared_ptr<const GgufFile> gguf;    // null: a directory
@@ -110,8 +110,8 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);       // empty tokenizer where there is none
-std::string checkpoint_tokenizer_file(const std::string& path);     // a model's file that it is in, if there is one
-Result<GenerationConfig> checkpoint_generation(const ModelSource& m);    // empty where there is none
+std::string checkpoint_tokenizer_file(const std::string& path);     // the file that it is in, path itself if none is
+Result<GenerationConfig> checkpoint_generation(const std::string& path);    // empty where there is none: in a GGUF
 // The model's tensors that this rank saves, as a file holds them, appended; prefix: "" of the weights, "m." or "v.".
 void checkpoint_tensors(const Model& g, Part part, const std::string& prefix, std::vector<TensorSource>* sources);
 // The file in which a rank saves tensors, stem "model" or "optimizer"; and of several ranks the index of these files.

@@ -171,7 +171,7 @@ Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     for (const char* key : {"type", "rope_type"})
         if (f.has(key)) TRY(f.get(key, &type));
     const auto known = std::find(std::begin(SCALINGS), std::end(SCALINGS), type);
-    const bool plain = type == "default";
+    const bool plain = type == "default", by_layers = c->family->rope.by_layers;
     if (known == std::end(SCALINGS) || (!plain && !c->family->rope.scaled))
         return fail(Exit::input, "%s: rope_type: expected %s, found \"%s\"", f.name.c_str(),
                     c->family->rope.scaled ? "default, linear, dynamic, yarn or llama3" : "default", type.c_str());
@@ -179,8 +179,8 @@ Status scaling_parse(const JsonFields& f, const JsonFields& top, Config* c) {
     c->rope_scaling = RopeScaling(known - std::begin(SCALINGS));
     if (plain) return {};
     c->rope_original = c->T;
-    for (const JsonFields* from : {&f, &top})
-        if (const char* key = "original_max_position_embeddings"; from->has(key))
+    for (const JsonFields* from : {&f, &top})    // that of the whole model wins, but not over an object of some layers
+        if (const char* key = "original_max_position_embeddings"; from->has(key) && (from == &f || !by_layers))
             TRY(from->get(key, &c->rope_original, 1, 1 << 24));
     const bool yarn = c->rope_scaling == RopeScaling::yarn;
     if (yarn && !f.has("factor")) c->rope_factor = float(c->T) / float(c->rope_original);

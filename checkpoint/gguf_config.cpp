@@ -91,7 +91,8 @@ struct Reader {
             TRY(m.get(prefix + k.key, &whole, int(row.min), int(row.max)));
             value = whole;
         } else {
-            TRY(m.get(prefix + k.key, &value, inverse ? 1e-6 : row.min, inverse ? 1e9 : row.max));
+            TRY(m.get(prefix + k.key, &value, inverse ? 1e-6 : double(float(row.min)),
+                      inverse ? 1e9 : double(float(row.max))));    // the file's are floats
         }
         config_set(*c, row, inverse ? 1 / value : value);
         return {};

@@ -10,7 +10,7 @@ static std::string shape_text(const std::vector<int64_t>& shape) {
 }
 
 Status match_tensors(const std::string& place, const std::vector<WantedTensor>& wanted,
-                     const std::map<std::string, std::vector<int64_t>>& held, const char* types,
+                     const std::map<std::string, std::vector<int64_t>>& held, const char* as,
                      const std::function<bool(const std::string& key)>& may_be) {
     std::set<std::string> known;
     for (const WantedTensor& w : wanted) {
@@ -18,7 +18,7 @@ Status match_tensors(const std::string& place, const std::vector<WantedTensor>& 
         auto it = held.find(w.key);
         if (it == held.end())
             return fail(Exit::input, "%s: tensor \"%s\" %s: not found%s", place.c_str(), w.name.c_str(),
-                        expected.c_str(), types);
+                        expected.c_str(), as);
         if (it->second != w.shape)
             return fail(Exit::input, "%s: tensor \"%s\": expected shape %s, found %s", place.c_str(), w.name.c_str(),
                         expected.c_str(), shape_text(it->second).c_str());

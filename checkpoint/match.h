@@ -15,9 +15,9 @@ struct WantedTensor {
     std::vector<int64_t> shape;
 };
 // Every wanted tensor is held in its shape, and nothing else but what may be there; before any of them is touched.
-// Exit 3. place: the file or directory; types: what else could be why one is not found.
+// Exit 3. place: the file or directory; as: ends the message of one that is not found.
 Status match_tensors(const std::string& place, const std::vector<WantedTensor>& wanted,
-                     const std::map<std::string, std::vector<int64_t>>& held, const char* types = "",
+                     const std::map<std::string, std::vector<int64_t>>& held, const char* as = "",
                      const std::function<bool(const std::string& key)>& may_be = nullptr);
 
 // The failed read with the lowest place (file, offset): the same damage gives the same message, whichever thread fails

@@ -45,8 +45,8 @@ Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m) {
     return file == m.path ? Tokenizer() : Tokenizer::load(file);
 }
 
-Result<GenerationConfig> checkpoint_generation(const ModelSource& m) {
-    const std::string path = m.path + "/generation_config.json";
-    if (!exists(path)) return GenerationConfig();
-    return generation_config_parse(TRY(read_file(path, 16 << 20)), path);
+Result<GenerationConfig> checkpoint_generation(const std::string& path) {
+    const std::string file = path + "/generation_config.json";
+    if (!exists(file)) return GenerationConfig();
+    return generation_config_parse(TRY(read_file(file, 16 << 20)), file);
 }

@@ -176,14 +176,21 @@ Status heads_match(const Weights& w, const Model& g, const std::string& place) {
     });
     if (!g.c.tied || head == w.tensors.end()) return {};
     const Found &a = head->second, &b = w.tensors.at(bare_name(g.tensors[0].pieces[0].name, *g.c.family));
-    const int64_t bytes = a.entry->end - a.entry->begin;
-    bool same = a.entry->type == b.entry->type;
-    std::vector<char> x(size_t(std::min(bytes, int64_t(1) << 20))), y(x.size());
-    for (int64_t at = 0; same && at < bytes; at += int64_t(x.size())) {
-        const int64_t n = std::min(bytes - at, int64_t(x.size()));
-        TRY(a.file->read_bytes(a.file->data_begin() + a.entry->begin + at, x.data(), n));
-        TRY(b.file->read_bytes(b.file->data_begin() + b.entry->begin + at, y.data(), n));
-        same = !memcmp(x.data(), y.data(), size_t(n));
+    const int64_t all = int64_t(g.c.V) * g.c.C, most = std::min(all, int64_t(1) << 18);
+    std::vector<char> raw(size_t(4 * most));
+    std::vector<float> x(static_cast<size_t>(most)), y(x);
+    auto read = [&](const Found& f, int64_t first, int64_t n, std::vector<float>& to) -> Status {
+        const int64_t element = SafetensorsFile::element_bytes(f.entry->type);
+        TRY(f.file->read_bytes(f.file->data_begin() + f.entry->begin + first * element, raw.data(), n * element));
+        SafetensorsFile::convert(f.entry->type, raw.data(), n, to.data());
+        return {};
+    };
+    bool same = true;
+    for (int64_t first = 0; same && first < all; first += most) {
+        const int64_t n = std::min(all - first, most);
+        TRY(read(a, first, n, x));
+        TRY(read(b, first, n, y));
+        same = !memcmp(x.data(), y.data(), size_t(n) * sizeof(float));
     }
     if (same) return {};
     return fail(Exit::input, "%s: tensor \"%s\": expected a copy of the embeddings, as tie_word_embeddings is true, "

@@ -19,8 +19,9 @@ class Tokenizer {
     Tokenizer();                                // empty: vocab_size() == 0
     explicit Tokenizer(Vocabulary vocabulary);
     static Tokenizer gpt2();                                                  // built in: 50,257 tokens
-    // "gpt2", a tokenizer.json, a SentencePiece tokenizer.model, or a directory with one of them, whose
-    // tokenizer_config.json and chat_template.jinja are read, too. Exit 3, 4.
+    // "gpt2", a tokenizer.json, a SentencePiece tokenizer.model, a GGUF file, or a directory with one of the first two.
+    // Beside files of these names tokenizer_config.json, chat_template.jinja and the ends in config.json and
+    // generation_config.json are read, too. Exit 3, 4.
     static Result<Tokenizer> load(const std::string& path);
     static Result<Tokenizer> parse(std::string_view json, const std::string& name);    // name: for messages
     // merges[i] = the pair of ids whose concatenation is token 256 + i; token i < 256 is the byte that GPT-2's order

@@ -128,10 +128,9 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
                         name.c_str(), id, p.text.c_str());
         v.byte_fallback |= p.type == ScoredPiece::byte;
         if (p.type == ScoredPiece::unknown && v.unknown < 0) v.unknown = int(id);
-        if (p.type == ScoredPiece::control || p.type == ScoredPiece::unknown)
-            v.added.push_back({.id = int(id), .special = true});
-        if (p.type == ScoredPiece::user_defined)
-            v.added.push_back({.id = int(id), .special = false});
+        const bool special = p.type == ScoredPiece::control || p.type == ScoredPiece::unknown;
+        if (!p.text.empty() && (special || p.type == ScoredPiece::user_defined))
+            v.added.push_back({.id = int(id), .special = special});
         // They are found in the text as it is: with spaces.
         std::string& token = v.tokens.back();
         for (size_t at = 0; p.type == ScoredPiece::user_defined && (at = token.find(SPACE_MARK, at)) != token.npos;)

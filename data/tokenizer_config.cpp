@@ -1,6 +1,7 @@
 // tokenizer_config.cpp - tokenizer_config.json both ways, and tokenizers from files and directories.
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -88,11 +89,12 @@ Status read_ends(const std::string& path, Vocabulary& v) {
     if (access(path.c_str(), F_OK) != 0) return {};
     const json document = TRY(json_parse(TRY(read_file(path, MAX_CONFIG)), path, 64));
     const json& value = JsonReader::at(document, "eos_token_id");
+    std::set<int> known(v.ends.begin(), v.ends.end());
+    known.insert(v.eos);
     for (const json& id : value.is_array() ? value : value.is_null() ? json::array() : json::array({value})) {
         if (!id.is_number_integer() || (id.is_number_unsigned() && id.get<uint64_t>() > INT32_MAX) || id < -1)
             return fail(Exit::input, "%s: eos_token_id: expected the id of a token or a list of them", path.c_str());
-        const bool known = id == v.eos || std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end();
-        if (id >= 0 && !known) v.ends.push_back(id);
+        if (id >= 0 && known.insert(id.get<int>()).second) v.ends.push_back(id.get<int>());
     }
     return {};
 }
@@ -141,7 +143,8 @@ std::string Tokenizer::config_json() const {
         if (id >= 0) add(key, json_string(v.tokens[size_t(id)]));
     };
     token("bos_token", v.bos);
-    token("eos_token", v.eos >= 0 ? v.eos : end_of_text());
+    // Where only config.json names ends it is left to that: to the next reader the tokenizer stays what it is.
+    token("eos_token", v.eos >= 0 ? v.eos : v.ends.empty() ? end_of_text() : -1);
     token("pad_token", v.pad);
     token("unk_token", v.unknown);
     if (!v.chat_template.empty()) add("chat_template", json_string(v.chat_template));

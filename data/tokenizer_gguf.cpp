@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 #include <sstream>
 #include <unordered_map>
 
@@ -38,23 +37,15 @@ std::string pre_of(const Vocabulary& v) {
     return names.substr(0, names.find(' '));
 }
 
-// Tokens that end an answer by their names, in the families that flatgpt runs (llama.cpp: special_eog_ids).
-bool ends_by_name(const std::string& name) {
-    static const std::set<std::string_view> names = {
-        "<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>",
-        "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<eos>", "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
-        "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<reponame>",
-        "<|file_sep|>"};
-    return names.contains(name);
-}
+// What the keys say, and what is known by its name (as in llama.cpp: special_eog_ids).
 std::vector<int> ends_of(const GgufTokenizer& g, const Vocabulary& v) {
-    std::vector<int> ends;
-    auto add = [&](int id) {
-        if (id >= 0 && id != v.eos && !std::count(ends.begin(), ends.end(), id)) ends.push_back(id);
-    };
-    add(g.eot_token_id), add(g.eom_token_id);
-    for (const AddedToken& a : v.added)
-        if (ends_by_name(v.tokens[size_t(a.id)])) add(a.id);
+    std::vector<int> ends = {g.eot_token_id};
+    if (g.eom_token_id != g.eot_token_id) ends.push_back(g.eom_token_id);
+    for (const AddedToken& a : v.added) {
+        const bool named = std::count(std::begin(ANSWER_ENDS), std::end(ANSWER_ENDS), v.tokens[size_t(a.id)]);
+        if (named && a.id != g.eot_token_id && a.id != g.eom_token_id) ends.push_back(a.id);
+    }
+    std::erase_if(ends, [&](int id) { return id < 0 || id == v.eos; });
     return ends;
 }
 
@@ -99,7 +90,9 @@ Status read_merges(const GgufTokenizer& g, const std::string& name, Vocabulary& 
         const size_t space = m.find(' ', 1);
         const std::string left = m.substr(0, space), right = space == std::string::npos ? "" : m.substr(space + 1);
         auto l = id_of.find(left), r = id_of.find(right), both = id_of.find(left + right);
-        if (left.empty() || right.empty() || l == id_of.end() || r == id_of.end() || both == id_of.end())
+        auto bytes = [&](auto it) -> const std::string& { return v.tokens[size_t(it->second)]; };
+        if (left.empty() || right.empty() || l == id_of.end() || r == id_of.end() || both == id_of.end() ||
+            bytes(both) != bytes(l) + bytes(r))
             return fail(Exit::input, "%s: tokenizer.ggml.merges[%zu]: expected two tokens whose concatenation is a "
                         "token, found %.60s", name.c_str(), i, m.c_str());
         v.merges.push_back({l->second, r->second, both->second});
@@ -151,22 +144,32 @@ const char* const TORTURE =
     "e\u0301 \u00A0\u3000\u2581a \uFB01 \u212B \u6F22\u5B57\u304B\u3099 \uAC00\u1100\u1161 \u0438\u0306 \u0915\u093F "
     "\u0627\u0644 \u00BD\u00B2 \U0001F600\U0001F468\u200D\U0001F469 <|x|> \x01\xFF http://a.b/c?d=e 's 'S ...!!! --- ";
 
+// SentencePiece's user-defined tokens are found in the text as it is: their marks are spaces there.
+std::string with_spaces(const Vocabulary& v, size_t id) {
+    std::string text = v.tokens[id];
+    if (v.symbols == Symbols::bytes) return text;
+    for (size_t at; (at = text.find(SPACE_MARK)) != text.npos;) text.replace(at, 3, " ");
+    return text;
+}
+
 // What differs between a tokenizer and the one that its GGUF makes, in ordinary text; null: nothing.
 const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     const Vocabulary &a = ours.vocabulary(), &b = theirs.vocabulary();
     const bool bytes = a.symbols == Symbols::bytes;
-    auto added_of = [](const Vocabulary& v) {
+    auto added_of = [&](const Vocabulary& v) {
         std::map<int, bool> all;
         for (const AddedToken& t : v.added)
-            if (t.id != v.unknown) all[t.id] = t.special;
+            if (bytes || t.id != v.unknown) all[t.id] = t.special;
         return all;
     };
     const auto added = added_of(a);
     bool tokens = a.tokens.size() == b.tokens.size();
     std::string text = TORTURE;
     for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
-        tokens = a.tokens[id].empty() || a.tokens[id] == b.tokens[id];
-        if (!added.contains(int(id))) text += std::string(ours.token(int(id))) + "\n";
+        const auto as_added = added.find(int(id));
+        const bool found = as_added != added.end() && !as_added->second;
+        tokens = a.tokens[id].empty() || (found ? with_spaces(a, id) : a.tokens[id]) == b.tokens[id];
+        if (as_added == added.end()) text += std::string(ours.token(int(id))) + "\n";
     }
     const std::pair<const char*, bool> rows[] = {
         {"tokens", tokens},
@@ -204,7 +207,7 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         g.token_type[id] = Type::unused;
     }
     for (const AddedToken& a : v.added) {
-        g.tokens[size_t(a.id)] = v.tokens[size_t(a.id)];
+        g.tokens[size_t(a.id)] = a.special ? v.tokens[size_t(a.id)] : with_spaces(v, size_t(a.id));
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;
     }
     if (!bytes && v.unknown >= 0) g.token_type[size_t(v.unknown)] = Type::unknown;
@@ -219,8 +222,10 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
     }
     g.bos_token_id = v.bos, g.eos_token_id = v.eos, g.padding_token_id = v.pad;
     g.unknown_token_id = v.unknown;
-    if (!v.ends.empty()) g.eot_token_id = v.ends[0];
-    if (v.ends.size() > 1) g.eom_token_id = v.ends[1];
+    std::vector<int> ends = v.ends;
+    std::erase_if(ends, [&](int id) { return size_t(id) >= v.tokens.size(); });    // files may list others
+    if (!ends.empty()) g.eot_token_id = ends[0];
+    if (ends.size() > 1) g.eom_token_id = ends[1];
     g.add_bos_token = !v.before.empty();
     g.add_eos_token = !v.after.empty();
     g.chat_template = v.chat_template;
@@ -234,10 +239,18 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
 std::string beyond_gguf(const Tokenizer& t) {
     const Vocabulary& v = t.vocabulary();
     std::string lost;
-    for (const AddedToken& a : v.added)
-        if (a.lstrip || a.rstrip || a.single_word || a.normalized)
-            lost += (lost.empty() ? "what counts next to " : ", ") + v.tokens[size_t(a.id)];
+    auto add = [&](const std::string& what) { lost += (lost.empty() ? "" : "; ") + what; };
+    auto list = [&](const char* what, auto is) {
+        std::string names;
+        for (const AddedToken& a : v.added)
+            if (is(a)) names += (names.empty() ? ": " : ", ") + v.tokens[size_t(a.id)];
+        if (!names.empty()) add(what + names);
+    };
+    list("tokens that take white space next to them along", [](auto& a) { return a.lstrip || a.rstrip; });
+    list("tokens that are no part of a longer word", [](auto& a) { return a.single_word; });
+    if (!v.normalization.empty())
+        list("tokens that are looked for after normalization", [](auto& a) { return a.normalized; });
     if (v.spaces == Spaces::marked_first && !v.added.empty())
-        lost += std::string(lost.empty() ? "" : "; ") + "no space after added tokens (prepend_scheme first)";
+        add("no space after added tokens (prepend_scheme first)");
     return lost;
 }

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pretokenize.h"
@@ -35,6 +36,13 @@ constexpr const char* SPACE_MARK = "\xE2\x96\x81";
 // A symbol is what merging starts from: a byte (GPT-2), or a character, whose bytes stand in for it where the
 // vocabulary lacks it (SentencePiece).
 enum class Symbols { bytes, characters };
+
+// What ends an answer by its name, in the families that flatgpt runs.
+constexpr std::string_view ANSWER_ENDS[] = {
+    "<|im_end|>", "<|eot_id|>", "<|eot|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|end_of_turn|>",
+    "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<EOT>", "_<EOT>", "[EOT]",
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>", "<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<|fim_repo|>",
+    "<|repo_name|>", "<fim-repo>", "<reponame>", "<|file_sep|>"};
 
 struct Vocabulary {
     Symbols symbols = Symbols::bytes;

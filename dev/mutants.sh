@@ -273,7 +273,7 @@ model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients 
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
 infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
-infer/template_lexer.cpp ;; s/sign != '+' \&\& block/false/ ;; template: *
+infer/template_lexer.cpp ;; s/sign != .+. \&\& block/false/ ;; template: *
 infer/template_lexer.cpp ;; s/open.empty() \&\& take_end/take_end/ ;; template: *
 infer/template_parser.cpp ;; s/if (!sees_name("not")) return compare();/if (!sees_name("not")) return binary(0);/ ;; template: *
 infer/template.cpp ;; s/if (exec(\*n.kids\[3\]) == Flow::leave) break;/exec(*n.kids[3]);/ ;; template: *

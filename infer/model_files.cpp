@@ -41,10 +41,6 @@ namespace {
 const char* const CHATML = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
                            "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
                            "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
-// What ends a turn in the templates of today's families. Models say it, whether or not their files list it.
-const char* const END_MARKERS[] = {"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|eot|>",
-                                   "<|end_of_turn|>"};
-
 // The id of a text that is one token; -1: it is none.
 int one_token(const Tokenizer& tokenizer, const std::string& text) {
     const std::vector<int> ids = tokenizer.encode(text, true);
@@ -66,11 +62,12 @@ Result<ChatFormat> chat_format(const std::string& model, const std::string& name
     if (v.eos >= 0) c.eos = v.tokens[size_t(v.eos)];
     c.ends.push_back(v.eos);
     c.ends.push_back(tokenizer.end_of_text());
-    for (const char* marker : END_MARKERS) {
+    // Models say what ends a turn in their template, whether or not their files list it.
+    for (const std::string_view marker : ANSWER_ENDS) {
         if (c.chat_template.find(marker) == std::string::npos) continue;
-        const int id = one_token(tokenizer, marker);
+        const int id = one_token(tokenizer, std::string(marker));
         if (id >= 0) c.ends.push_back(id);
-        else c.stop.push_back(marker);
+        else c.stop.emplace_back(marker);
     }
     std::sort(c.ends.begin(), c.ends.end());
     c.ends.erase(std::unique(c.ends.begin(), c.ends.end()), c.ends.end());

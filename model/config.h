@@ -71,10 +71,8 @@ struct Config {
     bool turns(int l) const;
     Heads heads(int l) const;
     Turn turn(int l) const;
-    // Which of two tables of angles layer l reads: 1 where its window gives it others. A layer that reads a table; -1:
-    // there is none.
-    int table_of(int l) const;
-    int reader_of(int table) const;
+    int table_of(int l) const;         // which of two tables of angles layer l reads: 1 where its window gives it others
+    int reader_of(int table) const;    // a layer that reads this table; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }

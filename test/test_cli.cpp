@@ -12,10 +12,6 @@
 using Strings = std::vector<std::string>;
 
 namespace {
-std::vector<Command> commands() {
-    return {train_command(),    sample_command(),          chat_command(), eval_command(),
-            tokenize_command(), train_tokenizer_command(), convert_command(), info_command(), plot_command()};
-}
 bool positional(const Flag& f) { return f.name[0] != '-'; }
 bool text_valued(const Flag& f) {
     return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);

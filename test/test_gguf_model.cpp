@@ -383,6 +383,7 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
     CHECK(load(dir + "/again").weights() == weights);
     run({"train", "--dry-run", "--model", model, "--init"}, 0, "");
     run({"train", "--dry-run", "--from", model}, 0, "");
+    run({"train", "--dry-run", "--model", dir + "/none.gguf", "--init"}, 3, "none.gguf");
     write_file(text, "a text");
     write_file(dir + "/tok.json", Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}).to_json());
     run({"tokenize", "--tokenizer", dir + "/tok.json", "--out", tokens, text}, 0, "");

@@ -8,11 +8,6 @@
 using Strings = std::vector<std::string>;
 
 namespace {
-std::vector<Command> commands() {
-    return {train_command(),           sample_command(), eval_command(),  tokenize_command(),
-            train_tokenizer_command(), convert_command(), info_command(), plot_command(), bench_command(),
-            selftest_command()};
-}
 bool text_valued(const Flag& f) {
     return std::holds_alternative<std::string*>(f.to) || std::holds_alternative<Strings*>(f.to);
 }

@@ -101,10 +101,7 @@ TEST_CASE("man: the page has every command, group and option, and no formatter c
     REQUIRE(r.exit_code == 0);
     const std::string path = temporary_directory() + "/flatgpt.1";
     write_file(path, r.out);
-    for (const Command& c : {train_command(), sample_command(), eval_command(), tokenize_command(),
-                             train_tokenizer_command(), convert_command(), info_command(), plot_command(),
-                             bench_command(),
-                             selftest_command()}) {
+    for (const Command& c : commands()) {
         std::string roff;
         for (char letter : c.name) roff += (letter == '-' ? "\\" : "") + std::string(1, letter);
         const size_t at = r.out.find(".SH \"flatgpt " + roff + "\"");

@@ -62,7 +62,6 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             toy_model(reference, c, {Use::infer, B, S});
             const std::vector<float> weights = flat_part(*g, Part::weights);
             reference.write(Part::weights, 0, int64_t(weights.size()), weights.data());
-            double apart = 0;
             std::vector<float> by_cache, by_whole, exact;
             for (int split : {1, 5, 36}) {
                 generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
@@ -70,7 +69,9 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
                     const int64_t row = g->op.bytes(cache.k, c.HS);
                     const int64_t keys = 2 * int64_t(c.L) * B * c.NKV * c.T * row;
                     CHECK(cache.bytes == round_up(keys, 64) + angle_bytes(c, c.T));
-                    apart = std::max(apart, relative_error(cached.data(), whole.data(), B * c.V));
+                    // In bf16 the largest of so many differences; an average over 7 positions hides less: up to 0.031.
+                    const bool wide = tolerance > 1e-3 && c.window;
+                    CHECK(relative_error(cached.data(), whole.data(), B * c.V) < (wide ? 4 : 1) * tolerance);
                     append(by_cache, cached), append(by_whole, whole);
                 });
             }
@@ -81,8 +82,6 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             const double once = c.gated || c.activation == Act::relu2 ? 2 * gpt2s : gpt2s;
             CHECK(norm_error(by_cache, exact) < once * std::sqrt(4 * c.L + 1));
             CHECK(norm_error(by_whole, exact) < once * std::sqrt(8 * c.L + 1));
-            // The largest of so many differences, where an average over 7 positions hides less: up to 0.031 in bf16.
-            CHECK(apart < (tolerance > 1e-3 && c.window ? 4 * tolerance : tolerance));
         });
     }
 }

@@ -177,7 +177,12 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     v.merges = {{0, 1, 3}, {1, 2, 4}, {0, 4, 5}, {3, 2, 5}};
     CHECK(tokenizer_to_gguf(Tokenizer(v)).ok());
     CHECK(beyond_gguf(load(FOLDER + "llama3.json")).empty());
-    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) == "what counts next to <|end|>, <|user|>, wold");
+    CHECK(beyond_gguf(load(FOLDER + "phi3.json")) ==
+          "tokens that take white space next to them along: <|end|>, <|user|>; tokens that are no part of a longer "
+          "word: wold");
+    v = vocabulary("qwen2");
+    v.added[0].normalized = true;
+    CHECK(contains(beyond_gguf(Tokenizer(v)), "looked for after normalization: " + v.tokens[size_t(v.added[0].id)]));
     CHECK(beyond_gguf(load(FOLDER + "first.json")) == "no space after added tokens (prepend_scheme first)");
     // The same steps with and without what only a name says.
     v = vocabulary("qwen2");
@@ -188,6 +193,19 @@ TEST_CASE("tokenizers: what a GGUF cannot say is refused by name, or noted") {
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "llama-bpe");
     v.ignore_merges = false;
     CHECK(tokenizer_to_gguf(Tokenizer(v)).value.pre == "dbrx");
+    v.unknown = v.added[0].id, v.ends = {int(v.tokens.size()), 7};    // an end that is no token
+    CHECK(tokenizer_to_gguf(Tokenizer(v)).value.eot_token_id == 7);
+    // Gemma's tokens of several marks are found where a text has spaces.
+    v = vocabulary("gemma");
+    const int mark = int(std::find(v.tokens.begin(), v.tokens.end(), SPACE_MARK) - v.tokens.begin());
+    v.added.push_back({.id = int(v.tokens.size()), .special = false});
+    v.merges.insert(v.merges.begin(), {mark, mark, v.added.back().id});
+    v.tokens.push_back(std::string(SPACE_MARK) + SPACE_MARK);
+    const Result<GgufTokenizer> g = tokenizer_to_gguf(Tokenizer(v));
+    REQUIRE_MESSAGE(g.ok(), g.status.message);
+    CHECK(g.value.tokens.back() == "  ");
+    const Ids spaces = tokenizer_from_gguf(g.value, "t").value.encode("a  b");
+    CHECK((spaces == Tokenizer(v).encode("a  b") && spaces[1] == v.added.back().id));
 }
 
 TEST_CASE("tokenizers: a GGUF's pre-tokenizer says ignore_merges, BOS and NFC as llama.cpp and the models have them") {
@@ -222,6 +240,8 @@ TEST_CASE("tokenizers: what ends an answer by a GGUF's keys and by its tokens' n
     const GgufTokenizer again = tokenizer_to_gguf(t).value;
     CHECK(again.eot_token_id == 40);
     CHECK(again.eom_token_id == 7);
+    g.eot_token_id = g.eom_token_id = text;
+    CHECK(tokenizer_from_gguf(g, "t").value.vocabulary().ends == Ids{text});
 }
 
 TEST_CASE("tokenizers: a token may hold a space inside; then words are not parted there") {
@@ -343,7 +363,7 @@ TEST_CASE("tokenizers: directories with tokenizer_config.json and a chat templat
         return read.ok() ? read.value.vocabulary().ends : Ids{-int(read.status.code)};
     };
     CHECK(ends("{}", R"({"eos_token_id": null})") == Ids{});
-    CHECK(ends(R"({"eos_token_id": 7})", R"({"eos_token_id": [5, 7, -1, 6]})") == Ids{7, 5, 6});
+    CHECK(ends(R"({"eos_token_id": 7})", R"({"eos_token_id": [5, 7, -1, 6, 5]})") == Ids{7, 5, 6});
     for (std::string broken : {R"("</s>")", "[1, null]", "1e30", "18446744073709551615", "[[1]]"})
         CHECK(ends("{\"eos_token_id\": " + broken + "}", "{}") == Ids{-int(Exit::input)});
     const std::string empty = temporary_directory();
@@ -398,7 +418,12 @@ TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
         {[](auto& g) { g.bos_token_id = 5000; }, "bos_token_id"},
         {[](auto& g) { g.eot_token_id = 5000; }, "eot_token_id"},
         {[](auto& g) { g.merges[0] = "ab"; }, "merges[0]"},
-        {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"}};
+        {[](auto& g) { g.merges[0] = "zq zq"; }, "merges[0]"},
+        {[](auto& g) { g = {.model = "gpt2", .tokens = {"\u6F22", "a", "\u6F22a"}, .merges = {"\u6F22 a"}}; },
+         "merges[0]"},
+        {[](auto& g) {
+             g = {.model = "gemma4", .tokens = {"a", "b", "ab"}, .token_type = {1, 1, 5}, .merges = {"a b"}};
+         }, "merges[0]"}};
     for (auto& [change, message] : wrong) {
         GgufTokenizer g = good;
         change(g);
@@ -406,6 +431,8 @@ TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
         CHECK(s.code == Exit::input);
         CHECK_MESSAGE(s.message.find(message) != std::string::npos, s.message);
     }
+    const GgufTokenizer nameless = {.model = "llama", .tokens = {"", "a"}, .scores = {0, 0}, .token_type = {3, 1}};
+    CHECK(tokenizer_from_gguf(nameless, "t").value.encode("a") == Ids{1});
 }
 
 TEST_CASE("tokenizers: a regular expression of a file cannot run for ever, and what PCRE2 has otherwise is refused") {

@@ -33,13 +33,14 @@ Status convert(const Options& o) {
         Progress().note(formatted("note: llama.cpp does not use this model's window of %d tokens: beyond it, it says "
                                   "other things than flatgpt", config.window));
     const Tokenizer tokenizer = TRY(checkpoint_tokenizer(from));
+    const GgufKeys vocabulary = to_gguf ? TRY(gguf_vocabulary(tokenizer, config.V)) : GgufKeys{};
+    const GenerationConfig generation = to_gguf ? GenerationConfig{} : TRY(checkpoint_generation(from.path));
+    if (const std::string lost = to_gguf ? beyond_gguf(tokenizer) : ""; !lost.empty())
+        Progress().note(escape_control("note: GGUF has no place for this: " + lost));
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     TRY(device.model->allocate(config, {Use::infer, 1, 1}));
     TRY(checkpoint_weights(from, *device.model));
-    if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer, TRY(checkpoint_generation(from)));
-    const auto vocabulary = TRY(gguf_vocabulary(tokenizer, config.V));
-    if (const std::string lost = beyond_gguf(tokenizer); !lost.empty())
-        Progress().note(escape_control("note: GGUF has no place for this: " + lost));
+    if (!to_gguf) return checkpoint_export(o.out, *device.model, tokenizer, generation);
     return replace_file(o.out, [&](const FileSink& sink) {
         return gguf_save(*device.model, *type, stem_of(o.out), vocabulary, sink);
     });

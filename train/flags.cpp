@@ -15,10 +15,12 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--tokenizer", &o.tokenizer, "gpt2, or a tokenizer.json, tokenizer.model or GGUF file; none: the "
          "checkpoint's, else gpt2"},
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
-        {"--model", &o.model, config_names() + ", or a directory whose config.json to take; none: that of --from, "
-         "else gpt2"},
-        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint or a Hugging Face directory"},
-        {"--init", &o.init, "with --model DIRECTORY: new weights are meant, in its shape and with its tokenizer"},
+        {"--model", &o.model, config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
+         "--from, else gpt2"},
+        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or a "
+         "GGUF file"},
+        {"--init", &o.init, "with --model DIRECTORY or FILE.gguf: new weights are meant, in its shape and with its "
+         "tokenizer"},
         {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; "
          "rows are cut, or added as the mean of the others"},
         {"--resume", &o.resume, "auto: go on from the newest whole checkpoint in --out, if there is one; no: start "

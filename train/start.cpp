@@ -80,10 +80,10 @@ Result<Config> Trainer::named_model(bool there, ModelSource& base) {
 Status Trainer::choose_model() {
     std::error_code error;
     const bool given = !o.model.empty();
-    const bool there = std::filesystem::is_directory(o.model, error) || gguf_begins(o.model);
+    const bool there = std::filesystem::exists(o.model, error) || o.model.ends_with(".gguf");
     if (!given && o.from.empty() && !resuming) resolve("model", "\"\"", "\"" + (o.model = "gpt2") + "\"");
     if (o.init && (!there || !o.from.empty()))
-        return fail(Exit::usage, "--init: expected --model with a directory, and no --from");
+        return fail(Exit::usage, "--init: expected --model with a directory or a GGUF file, and no --from");
     if (o.resize_vocab && o.from.empty()) return fail(Exit::usage, "--resize-vocab: expected --from");
     ModelSource base = start;
     const Result<Config> named = named_model(there, base);
@@ -140,7 +140,7 @@ Status Trainer::choose_model() {
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
 // --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
 Status Trainer::choose_tokenizer(const ModelSource& base) {
-    if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base)), generation = TRY(checkpoint_generation(base));
+    if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base)), generation = TRY(checkpoint_generation(base.path));
     const bool known = tokenizer.vocab_size() > 0;
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
