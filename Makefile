@@ -159,7 +159,7 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks
 TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
 EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
-test: flatgpt $(EMULATED) $(RANKS) $(TESTS)
+test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(patsubst dev/%.cpp,$(BUILD)/dev/%,$(wildcard dev/*.cpp))
 	dev/test.sh $(TESTS) -- $(ARGS)
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)

@@ -8,14 +8,15 @@
 
 // Each field is a key of that name after "tokenizer.ggml."; chat_template is tokenizer.chat_template. -1: no such key.
 struct GgufTokenizer {
-    std::string model, pre;            // "gpt2" with the name of a pre-tokenizer, "llama" (SentencePiece), "gemma4"
-    std::vector<std::string> tokens, merges;
-    std::vector<float> scores;         // llama
-    std::vector<int> token_type;       // ScoredPiece::Type
+    // "gpt2" with the name of a pre-tokenizer, "llama" (SentencePiece), "gemma4"
+    std::string model = {}, pre = {};
+    std::vector<std::string> tokens = {}, merges = {};
+    std::vector<float> scores = {};       // llama
+    std::vector<int> token_type = {};     // ScoredPiece::Type
     int bos_token_id = -1, eos_token_id = -1, unknown_token_id = -1, padding_token_id = -1;
     int eot_token_id = -1, eom_token_id = -1;    // ends of a turn and of a message
     int add_bos_token = -1, add_eos_token = -1, add_space_prefix = -1;    // 0, 1
-    std::string chat_template;
+    std::string chat_template = {};
 };
 // Exit 3 where the arrays do not fit together, or the model or pre is not one of ours; name: the file.
 Result<Tokenizer> tokenizer_from_gguf(const GgufTokenizer& g, const std::string& name);

@@ -46,6 +46,7 @@ seed safetensors test/golden/tiny.safetensors 1
 seed safetensors test/golden/hf_tiny/model.safetensors 2
 seed gguf test/golden/gguf/formats.gguf 1
 for t in gguf_config gguf_tokenizer; do seed $t test/golden/gguf/tiny_llama.gguf 1 && seed $t test/golden/gguf/tiny_olmo2.gguf 2; done
+LC_ALL=C sed 's/\x04\(\x00\{7\}\)gpt2/\x06\1gemma4/' test/golden/gguf/tiny_olmo2.gguf >$out/sample && seed gguf_tokenizer $out/sample 3
 seed config test/golden/hf_tiny/config.json 1
 seed config test/golden/checkpoint_1/config.json 2
 for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename "$dir")"; done
@@ -66,7 +67,7 @@ for t in "${targets[@]}"; do
     mkdir -p $out/"$t"
     if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
             -lpcre2-8 -lutf8proc -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
-        $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -max_len=4096 -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+        $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
             -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
         passed=$((passed + 1))
         echo "passed  $t: $(sed -n 's/stat::number_of_executed_units: *//p' $out/"$t".log) inputs"

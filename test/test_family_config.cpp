@@ -132,6 +132,10 @@ TEST_CASE("family config: rotation in the older spelling is the same; rope_scali
                                                 {"sliding_attention", {{"rope_theta", 1e4}}}}},
                            {"layer_types", {"sliding_attention", "full_attention", "sliding_attention",
                                             "full_attention"}}})));
+    const json of_full = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2.0},
+                                              {"original_max_position_embeddings", 12}}}};
+    CHECK(parsed(smallest("gemma3_text", {{"rope_parameters", of_full}, {"original_max_position_embeddings", 30}}))
+              .rope_original == 12);
     const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"mscale", 1.0}, {"mscale_all_dim", 0.5}};
     CHECK(parsed(smallest("qwen2", {{"rope_scaling", yarn}})).rope_magnitude ==
           doctest::Approx((0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1)));

@@ -422,7 +422,7 @@ TEST_CASE("tokenizers: hostile GGUF arrays are exit 3") {
         {[](auto& g) { g = {.model = "gpt2", .tokens = {"\u6F22", "a", "\u6F22a"}, .merges = {"\u6F22 a"}}; },
          "merges[0]"},
         {[](auto& g) {
-             g = {.model = "gemma4", .tokens = {"a", "b", "ab"}, .token_type = {1, 1, 5}, .merges = {"a b"}};
+             g = {.model = "gemma4", .tokens = {"a", "b", "ab"}, .merges = {"a b"}, .token_type = {1, 1, 5}};
          }, "merges[0]"}};
     for (auto& [change, message] : wrong) {
         GgufTokenizer g = good;
