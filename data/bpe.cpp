@@ -111,7 +111,6 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
             for (size_t at = 0; (at = s.find(SPACE_MARK, at)) != std::string::npos; at++) s.replace(at, 3, " ");
         for (int b = 0; b < 256; b++)
             if (int id = merger.byte_ids()[size_t(b)]; id >= 0) text[size_t(id)] = std::string(1, char(b));
-        for (const AddedToken& a : v.added) text[size_t(a.id)] = v.tokens[size_t(a.id)];
     }
     fingerprint = hash_vocabulary(v);
 }

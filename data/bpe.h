@@ -34,7 +34,7 @@ class Tokenizer {
     const Vocabulary& vocabulary() const;
     int vocab_size() const;                       // the largest id + 1
     int end_of_text() const;                      // parts documents: <|endoftext|>, else EOS; -1: none
-    std::string_view token(int id) const;         // its bytes in a text; an added token's name
+    std::string_view token(int id) const;         // its bytes in a text
     bool is_special(int id) const;
     // Hash of all that decides the ids: equal for equal tokenizers, whatever file they come from; never 0 but if empty.
     uint64_t fingerprint() const;

@@ -17,8 +17,8 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--out", &o.out, "the run's directory: checkpoints, metrics.jsonl, run.toml", 0, 0, {}, false, 'o'},
         {"--model", &o.model, config_names() + ", or a directory or a GGUF file whose shape to take; none: that of "
          "--from, else gpt2"},
-        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or a "
-         "GGUF file"},
+        {"--from", &o.from, "fine-tune: start from these weights, of a run, a checkpoint, a Hugging Face directory or "
+         "a GGUF file"},
         {"--init", &o.init, "with --model DIRECTORY or FILE.gguf: new weights are meant, in its shape and with its "
          "tokenizer"},
         {"--resize-vocab", &o.resize_vocab, "with --from: a vocabulary of --vocab's size, else the tokenizer's; "

@@ -140,7 +140,8 @@ Status Trainer::choose_model() {
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
 // --tokenizer, else what lies beside the weights, else GPT-2's, where that is what the vocabulary can mean.
 Status Trainer::choose_tokenizer(const ModelSource& base) {
-    if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base)), generation = TRY(checkpoint_generation(base.path));
+    if (!base.path.empty()) tokenizer = TRY(checkpoint_tokenizer(base));
+    if (!base.path.empty()) generation = TRY(checkpoint_generation(base.path));
     const bool known = tokenizer.vocab_size() > 0;
     bool gone = false;
     if (resuming && o.tokenizer != "gpt2" && access(o.tokenizer.c_str(), F_OK) != 0) {
