@@ -71,7 +71,7 @@ struct Config {
     bool turns(int l) const;
     Heads heads(int l) const;
     Turn turn(int l) const;
-    int table_of(int l) const;         // which of two tables of angles layer l reads: 1 where its window gives it others
+    int table_of(int l) const;         // which table of angles layer l reads: 1 where its window gives it others
     int reader_of(int table) const;    // a layer that reads this table; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
     Logits logits_of() const { return {logit_scale, logit_cap}; }
