@@ -106,9 +106,7 @@ Tokenizer::Tables::Tables(Vocabulary vocabulary)
     cut_at_marks = v.symbols == Symbols::characters && !v.ignore_merges &&
                    (v.pattern == Pattern::none || v.pattern == Pattern::lines);
     if (v.symbols == Symbols::characters) {
-        text = v.tokens;
-        for (std::string& s : text)
-            for (size_t at = 0; (at = s.find(SPACE_MARK, at)) != std::string::npos; at++) s.replace(at, 3, " ");
+        for (const std::string& token : v.tokens) text.push_back(with_spaces(token));
         for (int b = 0; b < 256; b++)
             if (int id = merger.byte_ids()[size_t(b)]; id >= 0) text[size_t(id)] = std::string(1, char(b));
     }

@@ -132,9 +132,7 @@ Result<Vocabulary> vocabulary_of_pieces(const std::vector<ScoredPiece>& pieces, 
         if (!p.text.empty() && (special || p.type == ScoredPiece::user_defined))
             v.added.push_back({.id = int(id), .special = special});
         // They are found in the text as it is: with spaces.
-        std::string& token = v.tokens.back();
-        for (size_t at = 0; p.type == ScoredPiece::user_defined && (at = token.find(SPACE_MARK, at)) != token.npos;)
-            token.replace(at, 3, " ");
+        if (p.type == ScoredPiece::user_defined) v.tokens.back() = with_spaces(p.text);
         if (!p.text.empty() && !id_of.emplace(p.text, int(id)).second)
             return fail(Exit::input, "%s: two tokens are %.40s", name.c_str(), p.text.c_str());
     }

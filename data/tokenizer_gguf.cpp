@@ -144,14 +144,6 @@ const char* const TORTURE =
     "e\u0301 \u00A0\u3000\u2581a \uFB01 \u212B \u6F22\u5B57\u304B\u3099 \uAC00\u1100\u1161 \u0438\u0306 \u0915\u093F "
     "\u0627\u0644 \u00BD\u00B2 \U0001F600\U0001F468\u200D\U0001F469 <|x|> \x01\xFF http://a.b/c?d=e 's 'S ...!!! --- ";
 
-// SentencePiece's user-defined tokens are found in the text as it is: their marks are spaces there.
-std::string with_spaces(const Vocabulary& v, size_t id) {
-    std::string text = v.tokens[id];
-    if (v.symbols == Symbols::bytes) return text;
-    for (size_t at; (at = text.find(SPACE_MARK)) != text.npos;) text.replace(at, 3, " ");
-    return text;
-}
-
 // What differs between a tokenizer and the one that its GGUF makes, in ordinary text; null: nothing.
 const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     const Vocabulary &a = ours.vocabulary(), &b = theirs.vocabulary();
@@ -167,8 +159,8 @@ const char* difference(const Tokenizer& ours, const Tokenizer& theirs) {
     std::string text = TORTURE;
     for (size_t id = 0; tokens && id < a.tokens.size(); id++) {
         const auto as_added = added.find(int(id));
-        const bool found = as_added != added.end() && !as_added->second;
-        tokens = a.tokens[id].empty() || (found ? with_spaces(a, id) : a.tokens[id]) == b.tokens[id];
+        const bool found = !bytes && as_added != added.end() && !as_added->second;
+        tokens = a.tokens[id].empty() || (found ? with_spaces(a.tokens[id]) : a.tokens[id]) == b.tokens[id];
         if (as_added == added.end()) text += std::string(ours.token(int(id))) + "\n";
     }
     const std::pair<const char*, bool> rows[] = {
@@ -207,7 +199,9 @@ Result<GgufTokenizer> tokenizer_to_gguf(const Tokenizer& t) {
         g.token_type[id] = Type::unused;
     }
     for (const AddedToken& a : v.added) {
-        g.tokens[size_t(a.id)] = a.special ? v.tokens[size_t(a.id)] : with_spaces(v, size_t(a.id));
+        // In GGUF, too, user-defined tokens are found in the text as it is: with spaces.
+        const std::string& token = v.tokens[size_t(a.id)];
+        g.tokens[size_t(a.id)] = bytes || a.special ? token : with_spaces(token);
         g.token_type[size_t(a.id)] = a.special ? Type::control : Type::user_defined;
     }
     if (!bytes && v.unknown >= 0) g.token_type[size_t(v.unknown)] = Type::unknown;

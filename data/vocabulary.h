@@ -32,6 +32,10 @@ struct Normalization {
 // add_prefix_space).
 enum class Spaces { kept, prefixed, marked, marked_first, marked_always };
 constexpr const char* SPACE_MARK = "\xE2\x96\x81";
+inline std::string with_spaces(std::string marked) {
+    for (size_t at = 0; (at = marked.find(SPACE_MARK, at)) != marked.npos;) marked.replace(at, 3, " ");
+    return marked;
+}
 
 // A symbol is what merging starts from: a byte (GPT-2), or a character, whose bytes stand in for it where the
 // vocabulary lacks it (SentencePiece).

@@ -230,7 +230,7 @@ data/tokenizer_gguf.cpp ;; s/p.nfc == nfc \&\& p.ignore_merges == v.ignore_merge
 data/tokenizer_gguf.cpp ;; s/if (ids != theirs.encode(text))/if (false)/ ;; tokenizers: what a GGUF*
 data/tokenizer_gguf.cpp ;; s/g.scores\[size_t(v.merges\[i\].id)\] = -float(i);/g.scores[size_t(v.merges[i].id)] = float(i);/ ;; tokenizers: GGUF*
 data/tokenizer_gguf.cpp ;; s/bytes(both) != bytes(l) + bytes(r)/false/ ;; tokenizers: hostile GGUF*
-data/tokenizer_gguf.cpp ;; s/text.replace(at, 3, " ");/return text;/ ;; tokenizers: what a GGUF*
+data/tokenizer_gguf.cpp ;; s/bytes || a.special ? token/true ? token/ ;; tokenizers: what a GGUF*
 data/tokenizer_config.cpp ;; s/v.ends.empty() ? end_of_text() : -1/end_of_text()/ ;; generation_config.json and*
 data/loader.cpp ;; s/__int128(place.index) \* before.back() \/ epoch/place.index/ ;; loader: some*
 infer/generate.cpp ;; s/int(std::min<int64_t>(B, windows - done));/B;/ ;; evaluate: *
