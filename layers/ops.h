@@ -11,16 +11,38 @@ template <class P> struct GradOf { typedef P type; };
 template <> struct GradOf<bf16> { typedef float type; };
 template <class P> using Grad = typename GradOf<P>::type;
 
-// Attention's heads, and which of the keys at or before its position a query sees: all of them; the last `window`, its
-// own included; or those of its own document.
+// Positions from..to-1.
+struct Span { int from, to; };
+
+// Dropout (Srivastava et al. 2014): a number is 0 with probability `rate`, else times 1 / (1 - rate). What is dropped
+// depends on the seed and on where the number lies in the whole step's batch alone: a backward pass, other ranks and a
+// resumed run draw the same.
+struct Dropout {
+    float rate = 0;
+    uint64_t seed = 0;
+    int64_t first = 0;    // the number of the first element; in attention: of the first sequence
+};
+
+// Attention's heads, and which keys a query sees: those at or before its position; of these the last `window`, its own
+// included; or those of its span, where there are spans.
 struct Heads {
     int NH, NKV, HS;    // query heads h share key/value head h / (NH / NKV)
     int window = 0;     // 0: no limit
-    // (B,S) or both null: each position's document is [start, end); neither decreases along a sequence.
-    const int *doc_start = nullptr, *doc_end = nullptr;
+    // (B,S) or both null: the keys that each query sees, and the queries that see each key. Each position sees itself,
+    // and neither end decreases along a sequence. Documents, prefixes and bidirectional attention are spans. A window
+    // cuts them, where they are causal.
+    const Span *keys = nullptr, *queries = nullptr;
+    // Beyond its window (which there must be, without spans) a query sees the first `globals` keys, and those whose
+    // position is a multiple of `stride`. Child et al. 2019, Beltagy et al. 2020.
+    int stride = 0, globals = 0;
     float scale = 0;       // the factor of the scores; 0: 1/sqrt(HS)
     float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: they stay
     bool alibi = false;    // score - slope * (query's position - key's), with alibi_slope() of the head
+    // (NH, 2*reach+1) or null: score += bias[head][reach + key's position - query's]; beyond reach, that at reach.
+    const float* bias = nullptr;
+    int reach = 0;
+    Dropout dropout = {};    // of the probabilities
+    const int *doc_start = nullptr, *doc_end = nullptr;    // TODO: become spans
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output
