@@ -155,7 +155,7 @@ layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head -
 layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
 layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
-layers/attention/plain.cuh ;; s/: j < keys\[r\].from;/: true;/ ;; attention: strides*
+layers/attention/plain.cuh ;; s/return t < stream.keys \&\& /return / ;; attention: strides*
 layers/attention/plain.cuh ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
@@ -286,7 +286,7 @@ train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
 model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
-model/config.cpp ;; s/.window = windowed(l) ? window : 0/.window = 0/ ;; gpt: a window*
+model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*

@@ -14,8 +14,9 @@ bool Config::turns(int l) const {
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 Heads Config::heads(int l) const {
-    return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
-            .softcap = score_cap, .alibi = position == Position::alibi};
+    const bool near = windowed(l);
+    return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
+            .globals = near ? global_tokens : 0, .scale = score_scale, .softcap = score_cap, .alibi = position == Position::alibi};
 }
 Turn Config::turn(int l) const {
     return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
@@ -63,6 +64,12 @@ const std::vector<ConfigRow>& config_rows() {
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
         {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
          "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
+        {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
+         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
+        {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
+         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
+        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20, rare,
+         "with --window: attention also sees so many positions at the beginning; 0: the model's, none in a new one"},
         // Kinds.
         KIND(&C::gated, "gated", 0, 1),
         KIND(&C::norm, "norm", 0, 1, {{"layer"}, {"rms"}}),
@@ -73,7 +80,6 @@ const std::vector<ConfigRow>& config_rows() {
         KIND(&C::norm_plus, "norm_plus_one", 0, 1),
         KIND(&C::embed_norm, "embedding_norm", 0, 1),
         KIND(&C::qk_norm, "qk_norm", 0, 2, {{"none"}, {"head"}, {"all"}}),
-        KIND(&C::global_every, "global_every", 0, 1024),
         KIND(&C::global_first, "global_first", 0, 1),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
         KIND(&C::score_cap, "attention_softcap", 0, 1000000.0),
@@ -148,6 +154,8 @@ Status config_check(const Config& c) {
     TRY(either(c.post_norm() && c.parallel != Parallel::none, "norms of the branches' outputs, parallel branches"));
     TRY(either(c.post_norm() && c.branch_scale != 1, "norms of the branches' outputs, a residual scale"));
     TRY(either(c.embed_scale != 1 && c.position == Position::learned, "an embedding scale, learned positions"));
+    for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
+        if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))

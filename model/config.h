@@ -44,6 +44,7 @@ struct Config {
     int window = 0;             // positions that a query sees, itself included; 0: no limit
     int global_every = 0;       // each so many-th layer has no window; 0: all have it
     bool global_first = false;  // the first of so many, not the last
+    int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;

@@ -17,9 +17,9 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
         float now = top[r];
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            const int j = stream.key(t0 + tile_column(c));
-            const float x = score<SHAPED>(scores, s[r][c], slope, sight.row0 + tile_row(r) - j);
-            s[r][c] = sight.sees(r, j, stream.all) ? x : -INFINITY;
+            const int t = t0 + tile_column(c), behind = sight.row0 + tile_row(r) - stream.key(t);
+            const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+            s[r][c] = sight.sees(r, stream, t) ? x : -INFINITY;
             now = fmaxf(now, s[r][c]);
         }
         now = warp_max<16>(now);

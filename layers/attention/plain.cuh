@@ -172,9 +172,10 @@ struct Sight {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) keys[r] = keys_of(h, S, b, p0 + min(row + tile_row(r), S - 1));
     }
-    // Row r sees key j of the stream.
-    __device__ bool sees(int r, int j, bool all) const {
-        return all ? keys[r].from <= j && j < keys[r].to : j < keys[r].from;
+    // Row r sees key t of the stream.
+    __device__ bool sees(int r, const Stream& stream, int t) const {
+        if (stream.all) return keys[r].from <= t && t < keys[r].to;
+        return t < stream.keys && stream.key(t) < keys[r].from;
     }
 };
 

@@ -72,9 +72,9 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
-                    const int j = stream.key(t0 + tile_column(c));
-                    const float x = score<SHAPED>(scores, s[r][c], slope, w.row + tile_row(r) - j);
-                    ds = sight.sees(r, j, stream.all) ? ds * exp2f(x - lse2) : 0;
+                    const int t = t0 + tile_column(c), behind = w.row + tile_row(r) - stream.key(t);
+                    const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+                    ds = sight.sees(r, stream, t) ? ds * exp2f(x - lse2) : 0;
                     if (SHAPED) ds *= scores.steepness(scores.inside(s[r][c]));
                 }
             }
