@@ -55,8 +55,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
-    return {{c.norm_weight, &P::lnfw, "lnfw", {c.C}, 0, norm_init(c)},
-            {c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
+    return {{!c.sum_norm() && c.norm_weight, &P::lnfw, "lnfw", {c.C}, 0, norm_init(c)},
+            {!c.sum_norm() && c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
 // The tensor of a row, as the family calls it. block: -1 outside of blocks.
