@@ -31,11 +31,18 @@ void Model::forward() {
 void Model::blocks(Cache* cache) {
     if (!cache) shards.await_parameters(0);
     embed();
+    if (bias) op.bias_rows_forward(bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
     if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
+}
+
+Heads Model::heads(int l) const {
+    Heads h = c.heads(l);
+    h.bias = reinterpret_cast<const float*>(bias);
+    return h;
 }
 
 void Model::embed() {
@@ -50,7 +57,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads(l);
+    const Heads h = heads(l);
     const int C = c.C, N = B * S;
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
@@ -143,6 +150,7 @@ double Model::mean_loss(float* to) {
 void Model::backward(bool last) {
     const int N = B * S;
     shards.gradients_begin(c.L);
+    if (dbias) op.zero(dbias, op.bytes(dbias, c.NH * (2 * RELATIVE_REACH + 1)));
     if (c.sum_norm()) {
         op.copy(dx, dt, op.bytes(dx, int64_t(N) * c.C));
     } else {
@@ -170,6 +178,7 @@ void Model::embed_backward() {
     if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n);
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * c.C) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, tok(), B, S, c.C, c.V);
+    if (dbias) op.bias_rows_backward(dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
 }
 
 void Model::block_again(int l) {
@@ -230,11 +239,12 @@ void Model::attention_backward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads(l);
+    const Heads h = heads(l);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
     op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
+    if (dbias) op.attention_bias_backward(dbias, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);

@@ -116,6 +116,9 @@ struct Model {
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
+    // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
+    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
+    int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
@@ -137,11 +140,12 @@ struct Model {
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
+    Heads heads(int l) const;
     void embed();
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
     void place_angles(float* (&tables)[2], float* at, int positions);
-    void place_sinusoids();
+    void place_positions();
     // The end of a branch: its product's weights, the product before its norm, and the norm.
     struct Branch {
         const Parameter *w, *b;

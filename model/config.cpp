@@ -16,7 +16,8 @@ bool Config::turns(int l) const {
 }
 Heads Config::heads(int l) const {
     return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
-            .softcap = score_cap, .alibi = position == Position::alibi};
+            .softcap = score_cap, .alibi = position == Position::alibi,
+            .reach = position == Position::t5 ? RELATIVE_REACH : 0};
 }
 Turn Config::turn(int l) const {
     return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
@@ -44,8 +45,8 @@ static std::vector<ConfigRow> position_rows() {
     using C = Config;
     // clang-format off
     return {
-        ASKED(&C::position, "position", "--position", "how positions are told apart; none given: the model's", 0, 4,
-              {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}}),
+        ASKED(&C::position, "position", "--position", "how positions are told apart; none given: the model's", 0, 5,
+              {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
         KIND(&C::position_offset, "position_offset", 0, 1024),
         KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
         KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
@@ -191,6 +192,7 @@ Status config_check(const Config& c) {
     TRY(either(c.post_norm() && c.branch_scale != 1, place + ", a residual scale"));
     TRY(either(c.embed_scale != 1 && c.position == Position::learned, scale + ", " + position));
     TRY(either(c.embed_scale == 0 && c.position == Position::sinusoidal, scale + ", " + position));
+    TRY(either(c.score_cap != 0 && c.position == Position::t5, asked_as(c, &Config::score_cap) + ", " + position));
     if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)

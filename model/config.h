@@ -14,7 +14,9 @@ extern const Family GPT2;
 enum class NormKind { layer, rms };
 enum class NormPlace { pre, branch, sandwich, post };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
-enum class Position { none, learned, rope, alibi, sinusoidal };
+enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
+// T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
+constexpr int RELATIVE_BUCKETS = 32, RELATIVE_REACH = 128;
 // How RoPE's angles are scaled; model/rope.h names the sources.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 

@@ -124,6 +124,10 @@ void place_activations(Layout& at, Model& g, int64_t N) {
     }
     at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
     if (c.position == Position::sinusoidal) at.take(g.sinusoids, int64_t(c.T) * c.C);
+    if (c.position == Position::t5) {
+        at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
+        at.take(g.bucket, 2 * RELATIVE_REACH + 1);
+    }
     for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
 }
 
@@ -143,6 +147,7 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
         at.take(g.dt, N * std::max(c.C, c.attention_width()));
         at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
         if (c.gated) at.take(g.dgated, N * c.F);
+        if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         if (c.post_norm() || c.branch_scale != 1) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
@@ -184,7 +189,7 @@ Status Model::allocate(const Config& config, const Plan& what) {
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, *this, config, what);
     place_angles(angles, angles[0], plan.S);
-    place_sinusoids();
+    place_positions();
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
@@ -206,7 +211,11 @@ void Model::place_angles(float* (&tables)[2], float* at, int positions) {
         }
 }
 
-void Model::place_sinusoids() {
+void Model::place_positions() {
+    if (bucket) {
+        const std::vector<int> buckets = relative_buckets(false);
+        op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
+    }
     if (!sinusoids) return;
     const std::vector<float> exact = ::sinusoids(c, c.T);
     std::vector<char> host(size_t(op.bytes(sinusoids, int64_t(exact.size()))));
