@@ -246,6 +246,16 @@ static std::optional<double> asked_value(const Asked& asked, size_t i) {
     return value != 0 ? std::optional(value) : std::nullopt;
 }
 
+Status config_asked_check(const Asked& asked, const Config& c) {
+    using enum RopeScaling;
+    const std::vector<ConfigRow>& rows = config_rows();
+    for (size_t i = 0; i < rows.size(); i++)
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && !asked.words[i].empty() &&
+            c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
+            return fail(Exit::usage, "%s needs --rope-factor", asked_as(c, &Config::rope_scaling).c_str());
+    return config_check(c);
+}
+
 // Where heads have another size, the same part of them turns.
 static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
@@ -262,6 +272,38 @@ Config config_with(const Config& base, const Asked& asked) {
     if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     return c;
+}
+
+// ---- another context ------------------------------------------------------------------------------------------------
+
+Status config_stretch(Config* c, const Stretch& to) {
+    if (!to.context && (!to.scaling.empty() || to.factor != 0))
+        return fail(Exit::usage, "%s needs --context", to.scaling.empty() ? "--rope-factor" : "--rope-scaling");
+    if (!to.context) return {};
+    const std::string position = asked_as(*c, &Config::position);
+    if (c->position == Position::learned && to.context > c->T)
+        return fail(Exit::usage, "--context %d: the model has %s, a table of %d", to.context, position.c_str(), c->T);
+    if (!to.scaling.empty() && c->position != Position::rope)
+        return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
+    if (!c->rope_original) c->rope_original = c->T;
+    Asked asked = config_nothing();
+    const std::vector<ConfigRow>& rows = config_rows();
+    for (size_t i = 0; i < rows.size() && !to.scaling.empty(); i++)
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) asked.words[i] = to.scaling;
+    Config now = config_with(*c, asked);
+    if (!to.scaling.empty())
+        now.rope_factor = std::max(1.0f, float(to.context) / float(c->rope_original)), now.rope_magnitude = 0;
+    if (to.factor != 0) now.rope_factor = float(to.factor);
+    if (c->position != Position::learned) now.T = to.context;
+    *c = now;
+    return config_check(*c);
+}
+std::vector<Flag> stretch_flags(Stretch& to) {
+    return {{"--context", &to.context, "most positions of a sequence, also more than the model was trained with, "
+             "unless its positions are learned; 0: the model's", 0, 1 << 20},
+            {"--rope-scaling", &to.scaling, "with --context, where positions turn: how they are slowed", 0, 0,
+             flag_words(config_row(&Config::rope_scaling))},
+            {"--rope-factor", &to.factor, "with --context: by how much; 0: the new context over the old one", 0, 1e6}};
 }
 
 // ---- listings -------------------------------------------------------------------------------------------------------

@@ -124,8 +124,19 @@ struct Asked : Config {
 };
 Asked config_nothing();
 std::vector<Flag> config_flags(Asked& asked);
+// Exit 2: an option that is asked for has no effect in c without another one.
+Status config_asked_check(const Asked& asked, const Config& c);
 // base with what is asked for. Fields that follow from others are computed again if those have changed.
 Config config_with(const Config& base, const Asked& asked);
+
+// A model run with another context than it was trained with.
+struct Stretch {
+    int context = 0;        // 0: its own
+    std::string scaling;    // of rotation, as --rope-scaling names it; "": the model's own
+    double factor = 0;      // 0: the new context over the old one
+};
+Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn
+std::vector<Flag> stretch_flags(Stretch& to);
 
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);

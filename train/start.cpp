@@ -134,7 +134,7 @@ Status Trainer::choose_model() {
     if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
-    return config_check(config);
+    return config_asked_check(o.shape, config);
 }
 
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
