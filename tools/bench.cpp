@@ -98,7 +98,7 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
 Status run(const BenchOptions& o) {
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
-    TRY(config_check(c));
+    TRY(config_asked_check(o.shape, c));
     Bench bench{o, TRY(open_device(o.device, true)), {}};
     const bool gpu = bench.device.gpu;
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;

@@ -134,7 +134,7 @@ Status Trainer::choose_model() {
     if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
-    return config_check(config);
+    return config_asked_check(o.shape, config);
 }
 
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
@@ -252,7 +252,8 @@ Status Trainer::resume() {
     std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     for (const Flag& flag : config_flags(o.shape))
-        if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
+        if (const std::string key = flag.name.substr(2); before.contains(key))
+            resolve(key, !flag.choices.empty() ? "\"\"" : holds<double>(flag) ? "0.0" : "0", before[key]);
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);

@@ -181,7 +181,7 @@ struct Sight {
 
 // The score of a product.
 template <bool SHAPED>
-__device__ inline float score(const Scores& scores, float product, float slope, int distance) {
+__device__ inline float score(const Scores& scores, float product, const Tilt& slope, int distance) {
     return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
 }
 

@@ -156,7 +156,7 @@ struct View {
 };
 
 // Scores of a tile's products, in units of log 2.
-__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, float slope, int row, int key) {
+__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, const Tilt& slope, int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
     bend(S, scores);
 #pragma unroll
@@ -188,7 +188,8 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
-    const float slope = SHAPED ? a.scores.slope(p.head) : 0, unit = SHAPED ? 1 : a.scores.log2;
+    const Tilt slope = SHAPED ? a.scores.slope(p.head) : Tilt{};
+    const float unit = SHAPED ? 1 : a.scores.log2;
     auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
     // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
     auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };

@@ -27,10 +27,12 @@ struct TableSpans {
     }
 };
 
-// h: with spans of the host, if any.    scale: of q, k, v
+// h: with spans of the host, if any; where it has a reach, biases are drawn.    scale: of q, k, v
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1);
+template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h);
+template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n);
