@@ -191,10 +191,12 @@ T dot(const T* a, const T* b, int n) {
     return sum;
 }
 
-// The first key that the query at (b,s) sees.
-int first_key(Heads h, int S, int b, int s) {
+// The keys that the query at (b,s) sees.
+Span keys_of(Heads h, int S, int b, int s) {
     const int window = h.window ? std::max(0, s - h.window + 1) : 0;
-    return h.doc_start ? std::max(window, h.doc_start[b * S + s]) : window;
+    if (!h.keys) return {h.doc_start ? std::max(window, h.doc_start[b * S + s]) : window, s + 1};
+    const Span span = h.keys[b * S + s];
+    return {std::max(window, span.from), span.to};
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
@@ -205,13 +207,14 @@ T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     return h.alibi ? capped - alibi_slope(i, h.NH) * back : capped;
 }
 
-// y = sum_j softmax(score)[j] * v_j over keys from..to-1, the query's own last; returns the log-sum-exp of the scores.
-template <class Key, class Value> T attend(T* y, const T* q, int from, int to, Heads h, int i, Key key, Value value) {
+// y = sum_j softmax(score)[j] * v_j over the keys of the query at position s; returns the log-sum-exp of the scores.
+template <class Key, class Value> T attend(T* y, const T* q, int s, Span keys, Heads h, int i, Key key, Value value) {
     const int HS = h.HS;
+    const auto [from, to] = keys;
     std::vector<T> p(static_cast<size_t>(to));
     T top = -INFINITY, sum = 0;
     for (int j = from; j < to; j++)
-        top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, to - 1 - j));
+        top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, s - j));
     for (int j = from; j < to; j++) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
     for (int d = 0; d < HS; d++) {
         y[d] = 0;
@@ -226,7 +229,7 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
-                T l = attend(out, qkv + at.q(b, s, i), first_key(h, S, b, s), s + 1, h, i,
+                T l = attend(out, qkv + at.q(b, s, i), s, keys_of(h, S, b, s), h, i,
                              [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); });
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
@@ -239,7 +242,8 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
             for (int s = 0; s < S; s++) {
                 int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
-                for (int j = first_key(h, S, b, s); j <= s; j++) {
+                const Span keys = keys_of(h, S, b, s);
+                for (int j = keys.from; j < keys.to; j++) {
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
                     T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
@@ -267,8 +271,8 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int i = 0; i < h.NH; i++)
-                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i),
-                       h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1, h, i,
+                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), pos + s,
+                       {h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1}, h, i,
                        [&](int j) { return k_cache + cache(b, i / group, j); },
                        [&](int j) { return v_cache + cache(b, i / group, j); });
 }
@@ -319,6 +323,11 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
                    int Vp) {
     std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
+        if (target[n] < 0) {
+            loss[n] = 0;
+            if (dlogits) zero(dlogits + int64_t(n) * Vp, int64_t(sizeof(T)) * Vp);
+            continue;
+        }
         T top = -INFINITY, sum = 0;
         for (int v = 0; v < V; v++) {
             const T x = T(z.scale) * logits[int64_t(n) * Vp + v];

@@ -75,6 +75,8 @@ const std::vector<ConfigRow>& config_rows() {
         KIND(&C::qk_norm, "qk_norm", 0, 2, {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_every, "global_every", 0, 1024),
         KIND(&C::global_first, "global_first", 0, 1),
+        KIND(&C::sees, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
+        KIND(&C::mask, "mask_token", -1, 1 << 24),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
         KIND(&C::score_cap, "attention_softcap", 0, 1000000.0),
         KIND(&C::qkv_bias, "qkv_bias", 0, 1),
@@ -148,6 +150,10 @@ Status config_check(const Config& c) {
     TRY(either(c.post_norm() && c.parallel != Parallel::none, "norms of the branches' outputs, parallel branches"));
     TRY(either(c.post_norm() && c.branch_scale != 1, "norms of the branches' outputs, a residual scale"));
     TRY(either(c.embed_scale != 1 && c.position == Position::learned, "an embedding scale, learned positions"));
+    if (c.window && c.sees != Sees::causal)
+        return fail(Exit::usage, "--window %d, --objective %s: a window is for models that see what lies before alone",
+                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    if (c.mask >= c.V) return fail(Exit::usage, "mask token %d: the vocabulary has %d tokens", c.mask, c.V);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))

@@ -120,7 +120,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
     at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
-    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
+    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + g.input_ints());
 }
 
 void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
