@@ -136,7 +136,7 @@ struct Model {
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most()); }
     Span* queries() const { return keys() + most(); }
     bool may_span() const { return plan.spans || c.sees != Sees::causal; }
-    int64_t input_ints() const { return (may_span() ? 6 : 2) * most(); }    // of a batch
+    int64_t input_ints() const { return (may_span() ? 6 : 2) * most(); }    // a batch's
     int64_t input_bytes(int64_t n) const { return int64_t(sizeof(int)) * (INPUT_HEAD + n); }
 
     // The step.

@@ -134,8 +134,8 @@ Status has_tokenizer(const Opened& m) {
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};
-    return fail(Exit::usage, "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from its "
-                "beginning to its end; eval measures it", m.path.c_str());
+    return fail(Exit::usage, "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
+                "its beginning to its end; eval measures it", m.path.c_str());
 }
 // The defaults of the model's own generation_config.json, said once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
@@ -428,8 +428,8 @@ Command eval_command() {
            "each is measured by itself, with --json also reported"},
           {"--field", &o->field, "the JSON lines' field that holds the text; none: text"},
           {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
-          {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be guessed",
-           0.001, 1},
+          {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
+           "guessed", 0.001, 1},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,

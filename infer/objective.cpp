@@ -28,8 +28,8 @@ Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool
         return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
                     "that has <|endoftext|>, EOS or BOS");
     if (documents && o.sees == Sees::prefix)
-        return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie in "
-                    "it; expected one of them");
+        return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
+                    "in it; expected one of them");
     return o;
 }
 

@@ -16,7 +16,7 @@
 // where shards have it after a document instead (nanoGPT's), it is the document's last target and begins the next one.
 // -1: there is none.
 int document_begin(const Tokenizer& tokenizer);
-int mask_token(const Tokenizer& tokenizer);    // of its special tokens that with a usual name for it; -1: there is none
+int mask_token(const Tokenizer& tokenizer);    // the special token with a usual name for it; -1: there is none
 
 struct Objective {
     Sees sees = Sees::causal;

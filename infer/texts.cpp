@@ -23,7 +23,7 @@ Result<std::vector<std::vector<int>>> read_texts(const std::string& path, const 
 namespace {
 struct Row {    // a text, or a piece of one
     size_t text;
-    int from, length;    // of its tokens
+    int from, length;    // in its tokens
 };
 std::vector<Row> pieces_of(const std::vector<std::vector<int>>& texts, int S, bool shifted) {
     std::vector<Row> pieces;

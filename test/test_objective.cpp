@@ -139,7 +139,7 @@ TEST_CASE("objective: documents in one sequence have the losses that each has al
             Model g(reference_ops());
             toy_model(g, c, {.B = 1, .S = S, .spans = true});
             auto in = toy_tokens(S, 13, 1), out = toy_tokens(S, 13, 2);
-            in[0] = 2;
+            for (size_t s : {0, 5, 6, 17}) in[s] = 2;
             Spans spans;
             Objective o = documents();
             o.apply(0, in.data(), out.data(), S, S, &spans);

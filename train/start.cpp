@@ -156,8 +156,8 @@ Status Trainer::choose_objective() {
     if (mlm && config.mask < 0) {
         config.mask = tokenizer.vocab_size() ? tokenizer.vocab_size() : config.V;
         if (config.mask == config.V && !start.empty() && !o.resize_vocab)
-            return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab adds "
-                        "one, --mask-token names one", start.c_str());
+            return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
+                        "adds one, --mask-token names one", start.c_str());
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
