@@ -29,10 +29,9 @@ __global__ void score_kernel(float* p, float* ds, const bf16* dy, const bf16* y,
     if (at >= n) return;
     const int i = int(row % S), j = int(at % S), head = int(row / S % h.NH), b = int(row / S / h.NH);
     const int kv = h.NH + head / (h.NH / h.NKV);
-    int first = h.window ? max(0, i - h.window + 1) : 0;
-    if (h.doc_start) first = max(first, h.doc_start[int64_t(b) * S + i]);
+    const Span keys = keys_of(h, S, b, i);
     p[at] = ds[at] = 0;
-    if (j < first || j > i) return;
+    if (j < keys.from || j >= keys.to) return;
     const float scale = 1 / sqrtf(float(h.HS));
     const bf16* g = output(dy, b, i, head, S, h);
     p[at] = expf(dot(packed(qkv, b, i, head, S, h), packed(qkv, b, j, kv, S, h), h.HS) * scale - lse[row]);
@@ -88,8 +87,9 @@ void climb(int B, int S, Heads h) {
     Sets<bf16> qkv(op, ladder.sets, in), dy(op, ladder.sets, out), y(op, ladder.sets, out), dqkv(op, ladder.sets, in);
     Sets<float> lse(op, ladder.sets, statistics);
     for (int set = 0; set < ladder.sets; set++) op.attention_forward(y[set], lse[set], qkv[set], B, S, h);
+    const Spans documents(1, 200, 70);
     auto rung = [&](const char* name, auto f) {
-        const Check check = check_attention_backward(with(op, &Ops<bf16>::attention_backward, f), 1, 200, h, 70);
+        const Check check = check_attention_backward(with(op, &Ops<bf16>::attention_backward, f), 1, 200, documents.in(h));
         ladder.rung(name, check, [&](int set) { f(dqkv[set], dy[set], y[set], qkv[set], lse[set], B, S, h); });
     };
     rung("probabilities in memory, one thread each", three_kernels);

@@ -25,11 +25,10 @@ __global__ void score_kernel(float* scores, const bf16* qkv, int64_t n, int S, H
     const Place x = place(at, S, h);
     const bf16* q = in_qkv(qkv, x.b, x.i, x.head, S, h);
     const bf16* k = in_qkv(qkv, x.b, x.j, h.NH + x.head / (h.NH / h.NKV), S, h);
-    int first = h.window ? max(0, x.i - h.window + 1) : 0;
-    if (h.doc_start) first = max(first, h.doc_start[int64_t(x.b) * S + x.i]);
+    const Span keys = keys_of(h, S, x.b, x.i);
     float sum = 0;
     for (int d = 0; d < h.HS; d++) sum += to_float(q[d]) * to_float(k[d]);
-    scores[at] = first <= x.j && x.j <= x.i ? sum / sqrtf(float(h.HS)) : -INFINITY;
+    scores[at] = keys.from <= x.j && x.j < keys.to ? sum / sqrtf(float(h.HS)) : -INFINITY;
 }
 // One block per row: scores become probabilities.
 __global__ void softmax_kernel(float* lse, float* scores, int S) {
@@ -71,8 +70,9 @@ void climb(int B, int S, Heads h) {
                   2.0 * double(in + out) + 4.0 * double(statistics), flops);
     Sets<bf16> qkv(op, ladder.sets, in), y(op, ladder.sets, out);
     Sets<float> lse(op, ladder.sets, statistics);
+    const Spans documents(1, 200, 70);
     auto rung = [&](const char* name, auto f) {
-        const Check check = check_attention_forward(with(op, &Ops<bf16>::attention_forward, f), 1, 200, h, 70);
+        const Check check = check_attention_forward(with(op, &Ops<bf16>::attention_forward, f), 1, 200, documents.in(h));
         ladder.rung(name, check, [&](int set) { f(y[set], lse[set], qkv[set], B, S, h); });
     };
     rung("scores in memory, one thread each", three_kernels);

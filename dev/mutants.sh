@@ -70,8 +70,14 @@ layers/reference.cpp ;; s/1 + 3 \* 0.044715/1 + 2 * 0.044715/ ;; gpt: gradients 
 layers/reference.cpp ;; s/(v == target\[n\] ? 1 : 0)/(v == target[0] ? 1 : 0)/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/dwpe\[int64_t(s) \* C + c\] += d;/dwpe[int64_t(s) * C + c] = d;/ ;; gpt: gradients of all*
 layers/attention/backward.cpp ;; s/ + at) - delta\[i\];/ + at);/ ;; attention: lengths*
-layers/attention/backward.cpp ;; s/c.ahead + r + i + 1) : 0;/c.ahead + r + i + 2) : 0;/ ;; attention: lengths*
-layers/attention/tiles.h ;; s/pos + s - h.window + 1) : 0;/pos + s - h.window) : 0;/ ;; attention: windows*
+layers/attention/backward.cpp ;; s/c.ahead + r + i + 1);/c.ahead + r + i + 2);/ ;; attention: lengths*
+layers/attention/tiles.h ;; s/p - h.window + 1) : 0;/p - h.window) : 0;/ ;; attention: windows*
+layers/attention/tiles.h ;; s/tiles(h.globals, h.stride) \* h.stride/h.stride/ ;; attention: strides*
+layers/attention/forward.cpp ;; s/streams.s\[n\].of(window).to)/streams.s[n].of(window).to - PANEL)/ ;; attention: strides*
+layers/attention/backward.cpp ;; s/if (stream.all \&\& in_pattern(c.h, j0 + j)) continue;// ;; attention: strides*
+layers/attention/backward.cpp ;; s/if (masked \&\& !half \&\& !c.stream.all)/if (false)/ ;; attention: strides*
+layers/attention/backward.cpp ;; s/while (masked \&\& begin < m \&\& limit(begin) <= j) begin++;// ;; attention: prefixes*
+layers/attention/backward.cpp ;; s/most(seen, strip) + MR/seen + MR/ ;; attention: documents at*
 layers/attention/backward.cpp ;; s/first(end) < j + MR) end++/first(end) < j) end++/ ;; attention: windows*
 layers/attention/forward.cpp ;; s/total\[r\] \*= factor;// ;; attention: lengths*
 layers/attention/forward.cpp ;; s/total\[r\] += seen;/total[r] += rounded_bf16(seen);/ ;; cpu: what the products*
@@ -142,16 +148,22 @@ layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: 
 layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
-layers/attention/plain.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
-layers/attention/plain.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
-layers/attention/plain.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
+layers/attention/plain_backward.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
 layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
 layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
-layers/attention/plain.cu ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
+layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
+layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
+layers/attention/plain.cuh ;; s/: j < keys\[r\].from;/: true;/ ;; attention: strides*
+layers/attention/plain.cuh ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
 layers/attention/sm80.cu ;; s/sum\[m\]\[r\] \*= shrink;// ;; attention sm80: large*
-layers/attention/sm80.cuh ;; s/min(doc, key + h.window)/min(doc, key + h.window + 1)/ ;; attention sm80: windows*
+layers/attention/attention.cuh ;; s/min(span.to, j + h.window)/min(span.to, j + h.window + 1)/ ;; attention sm80: windows*
+layers/attention/sm80.cuh ;; s/(c.streams.s\[i\].below(end.from) + KEYS - 1)/c.streams.s[i].below(end.from)/ ;; attention sm80: strides*
+layers/attention/sm80.cuh ;; s/row + r - column - step \* c/row + r - column - c/ ;; attention sm80: strides*
+layers/attention/sm80_backward.cu ;; s/ \&\& !(SPARSE \&\& stream.all \&\& in_pattern(c.h, t))// ;; attention sm80: strides*
 layers/attention/sm80_backward.cu ;; s/head = head0 + i \/ per_head/head = head0/ ;; attention sm80: windows*
 layers/attention/sm80_backward.cu ;; s/if (SHAPED) value \*= c.scores.steepness(x);// ;; attention sm80: soft caps*
 layers/attention/sm80_backward.cu ;; s/if (SHAPED) lse += slope \* distance.at(m, n, e);// ;; attention sm80: soft caps*
@@ -165,7 +177,10 @@ layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
-layers/attention/sm90.cu ;; s/key >= most;/true;/ ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/key >= all.from \&\& // ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/ \&\& key + BN <= all.to;/;/ ;; attention sm90: prefixes*
+layers/attention/sm90.cu ;; s/{-1e30f, -1e30f}/{-INFINITY, -INFINITY}/ ;; attention sm90: prefixes*
+layers/attention/sm90_backward.cu ;; s/at < keys\[r\].from || // ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
 layers/attention/sm90_backward.cu ;; s/S\[i\] \* steepness \*/S[i] */ ;; attention sm90: soft caps*
 layers/attention/sm90_backward.cu ;; s/p.head(int(step) \/ p.tiles)/p.head(0)/ ;; attention sm90: soft caps*

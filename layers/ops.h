@@ -42,7 +42,6 @@ struct Heads {
     const float* bias = nullptr;
     int reach = 0;
     Dropout dropout = {};    // of the probabilities
-    const int *doc_start = nullptr, *doc_end = nullptr;    // TODO: become spans
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output

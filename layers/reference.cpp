@@ -191,12 +191,11 @@ T dot(const T* a, const T* b, int n) {
     return sum;
 }
 
-// The keys that the query at (b,s) sees.
-Span keys_of(Heads h, int S, int b, int s) {
-    const int window = h.window ? std::max(0, s - h.window + 1) : 0;
-    if (!h.keys) return {h.doc_start ? std::max(window, h.doc_start[b * S + s]) : window, s + 1};
-    const Span span = h.keys[b * S + s];
-    return {std::max(window, span.from), span.to};
+// Whether the query at position i of sequence b sees the key at position j. S: positions of the spans.
+bool sees(Heads h, int S, int b, int i, int j) {
+    const Span span = h.keys ? h.keys[b * S + i] : Span{0, i + 1};
+    const bool pattern = j < h.globals || (h.stride && j % h.stride == 0);
+    return j >= span.from && j < span.to && (!h.window || j > i - h.window || pattern);
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
@@ -207,18 +206,21 @@ T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     return h.alibi ? capped - alibi_slope(i, h.NH) * back : capped;
 }
 
-// y = sum_j softmax(score)[j] * v_j over the keys of the query at position s; returns the log-sum-exp of the scores.
-template <class Key, class Value> T attend(T* y, const T* q, int s, Span keys, Heads h, int i, Key key, Value value) {
+// y = sum_j softmax(score)[j] * v_j over the keys below n that sees(j); returns the log-sum-exp of the scores.
+// s: the query's position
+template <class Sees, class Key, class Value>
+T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Value value) {
     const int HS = h.HS;
-    const auto [from, to] = keys;
-    std::vector<T> p(static_cast<size_t>(to));
+    std::vector<T> p(static_cast<size_t>(n), -INFINITY);
     T top = -INFINITY, sum = 0;
-    for (int j = from; j < to; j++)
-        top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, s - j));
-    for (int j = from; j < to; j++) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
+    for (int j = 0; j < n; j++)
+        if (sees(j)) top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, s - j));
+    for (int j = 0; j < n; j++)
+        if (sees(j)) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
     for (int d = 0; d < HS; d++) {
         y[d] = 0;
-        for (int j = from; j < to; j++) y[d] += p[size_t(j)] / sum * value(j)[d];
+        for (int j = 0; j < n; j++)
+            if (sees(j)) y[d] += p[size_t(j)] / sum * value(j)[d];
     }
     return top + std::log(sum);
 }
@@ -229,7 +231,7 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
         for (int i = 0; i < h.NH; i++)
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
-                T l = attend(out, qkv + at.q(b, s, i), s, keys_of(h, S, b, s), h, i,
+                T l = attend(out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return sees(h, S, b, s, j); },
                              [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); });
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
@@ -242,8 +244,8 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
             for (int s = 0; s < S; s++) {
                 int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
-                const Span keys = keys_of(h, S, b, s);
-                for (int j = keys.from; j < keys.to; j++) {
+                for (int j = 0; j < S; j++) {
+                    if (!sees(h, S, b, s, j)) continue;
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
                     T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
@@ -271,8 +273,8 @@ void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, 
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int i = 0; i < h.NH; i++)
-                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), pos + s,
-                       {h.window ? std::max(0, pos + s - h.window + 1) : 0, pos + s + 1}, h, i,
+                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), pos + s, pos + s + 1, h, i,
+                       [&](int j) { return sees(h, S, b, pos + s, j); },
                        [&](int j) { return k_cache + cache(b, i / group, j); },
                        [&](int j) { return v_cache + cache(b, i / group, j); });
 }

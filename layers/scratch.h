@@ -45,7 +45,7 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 // attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
 // for query tiles, and whose turn it is to add to dq.
 struct Sm90Scratch {
-    static bool takes(Heads h) { return h.HS == 64 || h.HS == 128; }
+    static bool takes(Heads h) { return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals; }
     static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
@@ -70,7 +70,7 @@ inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     CHECK(name == "plain" || name == "sm80" || name == "sm90", "FLATGPT_ATTENTION=%s: expected plain, sm80 or sm90",
           asked);
     CHECK((name != "sm80" || fits_80) && (name != "sm90" || fits_90),
-          "FLATGPT_ATTENTION=%s: not for head size %d on this GPU", asked, h.HS);
+          "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::plain;
 }
 constexpr int SM80_STATS_ROWS = 128;

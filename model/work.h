@@ -49,6 +49,16 @@ class WorkOf {
         return growing > 0 ? triangle(window) - triangle(p) + (S - growing) * window : double(S) * window;
     }
 
+    // The same for keys of the pattern, before the window.
+    static double pattern(int p, int S, const Heads& h) {
+        double n = 0;
+        for (int i = p; i < p + S && (h.stride || h.globals); i++) {
+            const int end = std::max(0, i - h.window + 1), globals = std::min(h.globals, end);
+            n += globals + (h.stride ? (end + h.stride - 1) / h.stride - (globals + h.stride - 1) / h.stride : 0);
+        }
+        return n;
+    }
+
   private:
     double e, p, g;    // bytes of an element: of activations, parameters, gradients
     bool halves;       // products multiply bf16
@@ -87,19 +97,22 @@ class WorkOf {
     Work cached(int B, int S, const int* pos, int maxT, const Heads& h) const {
         int first = maxT - S;    // the last that can be, where nobody knows
         (void)look(&first, pos, sizeof first);
-        const double keys = h.window ? std::min(first + S, h.window + S - 1) : first + S;
+        const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
         call.p = first, call.maxT = maxT;
-        return {call, 0, 4.0 * B * h.NH * pairs(first, S, h.window) * h.HS,
+        return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
                 2 * e * B * h.NKV * h.HS * keys + e * B * S * row(h)};
     }
-    // Pairs in all sequences. If documents are not known, a sequence counts as one document.
+    // Pairs in all sequences. Spans that are not known count as causal ones.
     double seen(int B, int S, const Heads& h) const {
-        std::vector<int> start(h.doc_start ? size_t(B) * size_t(S) : 0);
-        if (start.empty() || !look(start.data(), h.doc_start, 4 * int64_t(start.size())))
-            return B * pairs(0, S, h.window);
+        std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);
+        if (keys.empty() || !look(keys.data(), h.keys, int64_t(keys.size() * sizeof(Span))))
+            return B * (pairs(0, S, h.window) + pattern(0, S, h));
         double n = 0;
-        for (size_t i = 0; i < start.size(); i++) n += pairs(int(i) % S - start[i], 1, h.window);
+        for (size_t i = 0; i < keys.size(); i++) {
+            const int at = int(i) % S, window = h.window ? std::max(0, at - h.window + 1) : 0;
+            n += keys[i].to - std::max(window, keys[i].from);
+        }
         return n;
     }
 };

@@ -61,14 +61,15 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(work.attention_backward(x, x, x, x, numbers, 3, 5, h).products == 8 * 3 * 2 * 9 * 4);
     h.window = 0;
     // documents of 1 and 4, of 2 and 3, of 5: 1 + 10, 3 + 6 and 15 pairs
-    const int start[15] = {0, 1, 1, 1, 1, 0, 0, 2, 2, 2, 0, 0, 0, 0, 0};
+    const Span keys[15] = {{0, 1}, {1, 2}, {1, 3}, {1, 4}, {1, 5}, {0, 1}, {0, 2}, {2, 3},
+                           {2, 4}, {2, 5}, {0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}};
     const auto memory = [](void* to, const void* from, int64_t bytes) {
         memcpy(to, from, size_t(bytes));
         return true;
     };
-    h.doc_start = h.doc_end = start;
+    h.keys = keys;
     CHECK(WorkOf(op, memory).attention_forward(x, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
-    h.doc_start = h.doc_end = nullptr;
+    h.keys = nullptr;
     const int pos = 6;
     const Work cached = WorkOf(op, memory).attention_cached(x, x, x, x, 3, 1, &pos, 8, h);
     CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
@@ -92,6 +93,13 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                     for (int k = 0; k <= s; k++) n += !window || k > s - window;
                 CAPTURE(p); CAPTURE(S); CAPTURE(window);
                 CHECK(WorkOf::pairs(p, S, window) == n);
+                for (int stride : {0, 1, 3, 10})
+                    for (int globals : {0, 1, 4, 50}) {
+                        double more = 0;
+                        for (int s = p; s < p + S; s++)
+                            for (int k = 0; k <= s - window; k++) more += k < globals || (stride && k % stride == 0);
+                        if (window) CHECK(WorkOf::pattern(p, S, {1, 1, 1, window, nullptr, nullptr, stride, globals}) == more);
+                    }
             }
 }
 

@@ -1,13 +1,45 @@
 // attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
-// layers/ops.h. All read packed qkv in place, are causal, take windows, documents and grouped heads, and save only lse.
+// layers/ops.h. All read packed qkv in place, take windows, spans and grouped heads, and save only lse.
 #pragma once
 #include "layers/softcap.cuh"
 
-// The first key that the query at position i sees; it sees all from there to i. Positions beyond the last have the
-// last's document. Never decreases with i.
-__device__ inline int first_key(Heads h, int S, int b, int i) {
+// The keys that the query at position i sees; with a pattern, those within its window. Positions beyond the last see
+// what the last one does. Neither end decreases with i.
+__device__ inline Span keys_of(const Heads& h, int S, int b, int i) {
     const int window = h.window ? max(0, i - h.window + 1) : 0;
-    return h.doc_start ? max(window, h.doc_start[int64_t(b) * S + min(i, S - 1)]) : window;
+    if (!h.keys) return {window, i + 1};
+    const Span span = h.keys[int64_t(b) * S + min(i, S - 1)];
+    return {max(window, span.from), span.to};
+}
+// The queries that see the key at position j, if it is not one of the pattern's.
+__device__ inline Span queries_of(const Heads& h, int S, int b, int j) {
+    const Span span = h.queries ? h.queries[int64_t(b) * S + min(j, S - 1)] : Span{j, S};
+    return {span.from, h.window ? min(span.to, j + h.window) : span.to};
+}
+
+// Keys are read in streams, each dense in an index t of its own: all of them, of which a query sees its window; and the
+// pattern's, first + t * step, of which it sees those before its window.
+struct Stream {
+    int first, step, keys;
+    bool all;
+    HOST_DEVICE int key(int t) const { return first + t * step; }
+    // How many of its keys lie below `end`.
+    HOST_DEVICE int below(int end) const { return end <= first ? 0 : min(keys, (end - first + step - 1) / step); }
+    HOST_DEVICE Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
+    static HOST_DEVICE int min(int a, int b) { return a < b ? a : b; }
+};
+struct Streams {
+    Stream s[3];
+    int count;
+    HOST_DEVICE Streams(const Heads& h, int S) : s{{0, 1, S, true}}, count(1) {
+        if (h.globals) s[count++] = {0, 1, h.globals < S ? h.globals : S, false};
+        if (!h.stride) return;
+        const int first = (h.globals + h.stride - 1) / h.stride * h.stride;
+        if (first < S) s[count++] = {first, h.stride, (S - first + h.stride - 1) / h.stride, false};
+    }
+};
+__device__ inline bool in_pattern(const Heads& h, int key) {
+    return key < h.globals || (h.stride && key % h.stride == 0);
 }
 
 // How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
@@ -32,23 +64,29 @@ struct Scores {
     // d score / d product, as a part of scale; 0 where t is -infinity.
     __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
 };
+// Calls f(SHAPED, SPARSE): with soft caps and slopes; with a pattern, which goes with SHAPED.
+template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
+    if (h.stride || h.globals) f(std::true_type(), std::true_type());
+    else if (s.shaped()) f(std::true_type(), std::false_type());
+    else f(std::false_type(), std::false_type());
+}
 // Calls f(SHAPED).
 template <class F> void for_shape(const Scores& s, F f) {
     if (s.shaped()) f(std::true_type());
     else f(std::false_type());
 }
 
-// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
+// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256; patterns.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128.
+// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128; no patterns.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/plain.cu: FMAs, for every type and head size.
+// layers/attention/plain.cu, plain_backward.cu: FMAs, for every type and head size.
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);

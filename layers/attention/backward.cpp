@@ -1,4 +1,4 @@
-// backward.cpp - gradients of causal attention, the probabilities computed again from the log-sum-exp.
+// backward.cpp - gradients of attention, the probabilities computed again from the log-sum-exp.
 //
 // A tile is QB queries by KB keys: s = q k^T and dp = dy v^T along vectors of keys, p = exp(s - lse) and
 // ds = p (dp - delta), then dv += p^T dy, dk += ds^T q and dq += ds k. Queries are packed once for all tiles of keys;
@@ -8,7 +8,9 @@
 // and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
 // threads, one range of it: the bits are the same.
 //
-// Windows, documents, padding and half are as in forward.cpp. half rounds q, k, v, dy, p and ds; delta is summed from
+// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from their own stream,
+// with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream that
+// the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from
 // floats. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread,
 // or n dq's.
 #include "tiles.h"
@@ -82,28 +84,34 @@ struct Work {
 
 // ---- one tile of queries and keys -----------------------------------------------------------------------------------
 
-// Row r of m queries sees keys first(r)..ahead + r of n.
+// m queries and n keys of a stream. Row r sees keys first(r)..limit(r).
 struct Pair {
-    int m, n, ahead;                          // ahead = i0 - j0 >= 0
+    int m, n, ahead;                          // near: limit(r) = ahead + r + 1, where ahead = i0 - j0 >= 0
     const float *q, *dy, *q_sum, *dy_sum;     // at the first of the queries
     const float *lse, *delta;
     float* dq;
     Shape shape;
-    int first[QB];                            // ascending; not below 0
+    Stream stream;
+    int to_key;                               // the position of the first key less that of the first query
+    int first[QB], limit[QB];                 // ascending, 0 to n
+    int before[QB];                           // a pattern's stream: dq takes keys below this one
 };
-// A tile's kind. far: some queries see none of its first keys. shaped: scores have a soft cap or ALiBi; only with far.
-enum class Kind { near, far, shaped };
+// A tile's kind. near: plain causal. masked: as Pair's arrays say. shaped: so, and products become scores by Shape.
+enum class Kind { near, masked, shaped };
 
-// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read.
-template <bool half, Kind kind> INLINE void probabilities(const Tiles& t, const Pair& c, int r, float scale) {
-    constexpr bool far = kind != Kind::near;
+// Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read: at
+// least to `strip`, where the strip's last row ends.
+template <bool half, Kind kind>
+INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float scale) {
+    constexpr bool masked = kind != Kind::near;
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
     float base[ROWS], delta[ROWS];
 #pragma GCC unroll 2
     for (int i = 0; i < ROWS; i++) {
         const bool is = r + i < c.m;
-        first[i] = far && is ? c.first[r + i] : 0, limit[i] = is ? least(c.n, c.ahead + r + i + 1) : 0;
+        first[i] = masked && is ? c.first[r + i] : 0;
+        limit[i] = !is ? 0 : masked ? c.limit[r + i] : least(c.n, c.ahead + r + i + 1);
         base[i] = is ? c.lse[r + i] * LOG2E : 0, delta[i] = is ? c.delta[r + i] : 0;
     }
     float *p = t.p + r * LDS, *ds = t.ds + r * LDS, *p_to = half ? t.p + r / 2 * LDS : p,
@@ -117,7 +125,7 @@ template <bool half, Kind kind> INLINE void probabilities(const Tiles& t, const 
                 const int at = u + w * VW;
                 const vf product = load(p + i * LDS + at), d = load(ds + i * LDS + at) - delta[i];
                 if constexpr (kind == Kind::shaped) {
-                    const Score score = c.shape(product, lanes() + (at - c.ahead - r - i));
+                    const Score score = c.shape(product, lanes() * c.stream.step + (c.stream.step * at + c.to_key - r - i));
                     e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
                 } else {
                     e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
@@ -132,10 +140,15 @@ template <bool half, Kind kind> INLINE void probabilities(const Tiles& t, const 
         }
         if constexpr (half)
 #pragma GCC unroll 2
-            for (int i = 0; i < ROWS; i++) store(t.ds_rows + ((r + i) * LDS + u) / 2, to_pairs(g[0][i], g[1][i]));
+            for (int i = 0; i < ROWS; i++) {
+                if (masked && !c.stream.all)
+                    for (int w = 0; w < 2; w++)
+                        g[w][i] = between(u + w * VW, 0, r + i < c.m ? c.before[r + i] : 0, g[w][i], 0);
+                store(t.ds_rows + ((r + i) * LDS + u) / 2, to_pairs(g[0][i], g[1][i]));
+            }
     };
     const int inner = tiles(first[ROWS - 1], UNIT) * UNIT, outer = least(limit[0], limit[ROWS - 1]) / UNIT * UNIT;
-    const int seen = most(limit[0], limit[ROWS - 1]), end = least(LDS, tiles(seen + MR, UNIT) * UNIT);
+    const int seen = most(limit[0], limit[ROWS - 1]), end = least(LDS, tiles(most(seen, strip) + MR, UNIT) * UNIT);
     int u = 0;
     for (; u < inner && u < end; u += UNIT) put(u, Flag<false>());
     for (; u < outer; u += UNIT) put(u, Flag<true>());
@@ -150,10 +163,10 @@ template <bool half, Kind kind> INLINE void probabilities(const Tiles& t, const 
 
 // Adds to dk, dv and dq.
 template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
-    constexpr bool far = kind != Kind::near;
+    constexpr bool masked = kind != Kind::near;
     const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m, rows = tiles(m, MR) * MR;
-    auto limit = [&](int r) { return least(c.n, c.ahead + r + 1); };
-    auto first = [&](int r) { return far ? c.first[least(r, m - 1)] : 0; };
+    auto limit = [&](int r) { return masked ? c.limit[least(r, m - 1)] : least(c.n, c.ahead + r + 1); };
+    auto first = [&](int r) { return masked ? c.first[least(r, m - 1)] : 0; };
     for (int p = first(0) / PANEL * PANEL; p < limit(rows - 1); p += PANEL)
         for (int r = 0; r < rows; r += MR) {
             const int keys = least(limit(r + MR - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
@@ -163,17 +176,23 @@ template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c
             strip<false, half>(w, D, c.q + r * Q, Q, 1, t.kt + from, PANEL, t.p + to, LDS);
             strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
         }
-    for (int r = 0; r < m; r += half ? 2 : 1) probabilities<half, kind>(t, c, r, scale_of(h) * LOG2E);
-    int end = far ? 0 : m;    // the first query that sees none of the MR keys at j
+    for (int r = 0; r < m; r += half ? 2 : 1)
+        probabilities<half, kind>(t, c, r, masked ? limit(r / MR * MR + MR - 1) : 0, scale_of(h) * LOG2E);
+    int begin = 0, end = masked ? 0 : m;    // the first query that sees key j, and the first that sees none of MR keys
     for (int j = 0; j < c.n; j += MR) {
-        const int r = most(0, j - c.ahead);    // the first query that sees key j
-        while (far && end < m && first(end) < j + MR) end++;
+        while (masked && begin < m && limit(begin) <= j) begin++;
+        while (masked && end < m && first(end) < j + MR) end++;
+        const int r = masked ? begin : most(0, j - c.ahead);
         if (r >= end) continue;
         const int row = half ? r / 2 : r, steps = half ? (end + 1) / 2 - row : end - r;
         const float *dy = half ? c.dy_sum : c.dy, *q = half ? c.q_sum : c.q;
         strip<true, half>(P, steps, t.p + row * LDS + j, 1, LDS, dy + row * P, P, t.dv + j * P, P);
         strip<true, half>(P, steps, t.ds + row * LDS + j, 1, LDS, q + row * P, P, t.dk + j * P, P);
     }
+    if (masked && !half && !c.stream.all)
+        for (int r = 0; r < m; r++)
+            for (int u = c.before[r] / VW * VW; u < limit(r / MR * MR + MR - 1); u += VW)
+                store(t.ds + r * LDS + u, between(u, 0, c.before[r], load(t.ds + r * LDS + u), 0));
     for (int r = 0; r < rows; r += MR) {
         const int keys = limit(r + MR - 1), from = first(r) / 2 * 2, word = words<half>(from);
         const float* ds = half ? t.ds_rows + r * LDS / 2 : t.ds + r * LDS;
@@ -184,6 +203,9 @@ template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c
 }
 
 // ---- one head -------------------------------------------------------------------------------------------------------
+
+// The first query that sees a key; even, as pairs of queries are words.
+int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
 // Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum over keys of p dp.
 template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int to) {
@@ -208,42 +230,62 @@ template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahe
     ahead.used(n);
 }
 
-// dk and dv of the tile of keys at j0 of (b, kv), and the tile's share of dq.
-template <bool half> void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int j0) {
-    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV;
-    const int n = least(KB, c.S - j0), held = rows_held(c.S);
-    const Keys keys = packed_keys(c.qkv, c.S, c.h);
-    const int64_t at = b * keys.sequence + j0 * keys.row + kv * keys.head;
-    for (int p = 0; p < n; p += PANEL) {
-        const int64_t row = at + p * keys.row;
-        pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + row, keys.row, least(PANEL, n - p), PANEL, HS);
-        pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, keys.row, least(PANEL, n - p), PANEL, HS);
+// The stream's tile of keys at j0, of which a query of the pair sees some.
+template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
+    auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
+    for (int r = 0; r < pair.m; r++) {
+        const Span window = keys_of(c.h, c.S, 0, b, i0 + r), see = pair.stream.of(window);
+        pair.first[r] = in_tile(see.from), pair.before[r] = in_tile(see.to);
+        pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
     }
-    pack_sum<half>(t.k, keys.k + at, keys.row, n, n, HS);
+}
+
+// Adds the pairs of query head i of the group, and of the tile of n keys at j0. span: the queries that see some of them.
+template <bool half>
+void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream, int j0, int n,
+                 Span span) {
+    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
+    const bool shaped = has_shape(c.h), plain = stream.all && !c.h.keys && !shaped;
+    for (int i0 = span.from; i0 < span.to; i0 += QB) {
+        const int m = least(QB, c.S - i0);
+        if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
+        const int64_t row = int64_t(g) * rows_held(c.S) + i0;
+        Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
+                     c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
+                     Shape(c.h, i), stream, stream.key(j0) - i0, {}, {}, {}};
+        const bool near = plain && keys_of(c.h, c.S, 0, b, i0 + m - 1).from <= j0;
+        if (!near) see_keys<half>(c, pair, b, i0, j0);
+        const auto add = shaped ? backward_pair<half, Kind::shaped> : near ? backward_pair<half, Kind::near>
+                                                                           : backward_pair<half, Kind::masked>;
+        add(t, pair, c.h, ahead);
+    }
+}
+
+// dk and dv of the stream's tile of keys at j0 of (b, kv), and the tile's share of dq.
+template <bool half>
+void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, const Stream& stream, int j0) {
+    const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);
+    const Keys keys = packed_keys(c.qkv, c.S, c.h);
+    const int64_t step = stream.step * keys.row;
+    const int64_t at = b * keys.sequence + stream.key(j0) * keys.row + kv * keys.head;
+    for (int p = 0; p < n; p += PANEL) {
+        const int64_t row = at + p * step;
+        pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + row, step, least(PANEL, n - p), PANEL, HS);
+        pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, step, least(PANEL, n - p), PANEL, HS);
+    }
+    pack_sum<half>(t.k, keys.k + at, step, n, n, HS);
     clear(t.dk, 2 * KEY_ROWS * P);    // dv follows
-    for (int g = 0; g < group; g++)
-        for (int i0 = j0; i0 < c.S; i0 += QB) {
-            const int i = kv * group + g, m = least(QB, c.S - i0);
-            auto first = [&](int r) { return most(0, first_key(c.h, c.S, 0, b, i0 + r) - j0); };
-            if (first(0) >= n) break;    // later queries see nothing of this tile either
-            if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
-            const int64_t row = int64_t(g) * held + i0;
-            Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
-                         c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
-                         Shape(c.h, i), {}};
-            const bool shaped = has_shape(c.h), far = shaped || first(m - 1) > 0;
-            for (int r = 0; far && r < m; r++) pair.first[r] = first(r);
-            const auto add = shaped ? backward_pair<half, Kind::shaped> : far ? backward_pair<half, Kind::far>
-                                                                              : backward_pair<half, Kind::near>;
-            add(t, pair, c.h, ahead);
-        }
+    const int last = queries_of(c.h, c.S, b, stream.key(j0 + n - 1)).to;
+    const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
+    for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, ahead, b, kv, g, stream, j0, n, span);
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
     const float scale = scale_of(c.h);
     for (int j = 0; j < n; j++) {
-        if (j + NEXT < n) fetch(dk + (j + NEXT) * keys.row, HS), fetch(dv + (j + NEXT) * keys.row, HS);
+        if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HS);
+        if (stream.all && in_pattern(c.h, j0 + j)) continue;
         each_vector(HS, [&](int64_t d, auto place) {
-            place.put(dk + j * keys.row + d, load(t.dk + j * P + d) * scale);
-            place.put(dv + j * keys.row + d, load(t.dv + j * P + d));
+            place.put(dk + j * step + d, load(t.dk + j * P + d) * scale);
+            place.put(dv + j * step + d, load(t.dv + j * P + d));
         });
     }
 }
@@ -269,11 +311,15 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
 template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, float* dq, Item item) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
-    t.packed = item.from * KB;
+    const Streams streams(c.h, c.S);
+    t.packed = streams.count > 1 ? 0 : first_query(c, item.b, item.from * KB);
     for (int range = item.from; range < item.to; range++) {
         t.dq = range == item.from ? dq : dq + size;
         clear(t.dq, size);
-        for (int j0 = range * KB; j0 < c.S; j0 += work.ranges * KB) key_tile<half>(c, t, ahead, item.b, item.kv, j0);
+        int tile = range;    // of the tiles of all streams, one after the other
+        for (int n = 0; n < streams.count; tile -= tiles(streams.s[n++].keys, KB))
+            for (; tile * KB < streams.s[n].keys; tile += work.ranges)
+                key_tile<half>(c, t, ahead, item.b, item.kv, streams.s[n], tile * KB);
         if (t.dq != dq)
             each_vector(size, [&](int64_t i, auto at) { at.put(dq + i, at.get(dq + i) + at.get(t.dq + i)); });
     }

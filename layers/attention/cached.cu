@@ -288,7 +288,7 @@ void append(T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, 
 
 template <class T>
 void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
-    CHECK(!h.doc_start && !h.doc_end, "documents in generation");
+    CHECK(!h.keys, "spans in generation");
     if (S > 1 || !CachedPlan::takes(h)) {
         (rows_align<T>(h.HS) ? append<T, VEC<T>> : append<T, 1>)(k_cache, v_cache, qkv, B, S, pos, maxT, h);
         return attention_prompt_plain<T>(y, k_cache, v_cache, qkv, B, S, pos, maxT, h);

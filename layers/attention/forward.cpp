@@ -1,11 +1,12 @@
-// forward.cpp - causal attention in tiles with an online softmax (Dao et al. 2022); only the log-sum-exp is saved.
+// forward.cpp - attention in tiles with an online softmax (Dao et al. 2022); only the log-sum-exp is saved.
 //
 // A tile is QB queries by KB keys. The keys of a head are transposed once, so that a strip of MR queries times a panel
 // of keys runs along vectors of keys; strips stop at the diagonal. An item of work is (sequence, kv head, range of
 // query tiles), and the split into items changes no result. Head sizes are padded to whole vectors within the tiles.
 //
-// With a window or documents, the first key that a query sees grows with the query. Tiles before it are skipped. Tiles
-// that hold it have code of their own (far: true), so that the others cost no more than without windows.
+// With a window, spans or a pattern, tiles that no query sees are skipped, and tiles that some see in part have code of
+// their own (masked: true), so that the others cost no more than without. A pattern's keys are packed as streams of
+// their own, one after the other (tiles.h).
 //
 // half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
 // scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16.
@@ -23,7 +24,7 @@ struct Call {
     float *y, *lse;      // lse may be null
     const float* qkv;
     Keys keys;
-    int B, S, pos;       // query s sees keys first_key..pos+s
+    int B, S, pos;       // of the first query
     Heads h;
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
 };
@@ -112,19 +113,31 @@ INLINE void online_softmax(float* s, const Sight& see, float c, float* top, floa
     for (int r = 0; r < GROUP; r++) store(sums + r * VW, total[r]);
 }
 
-// Products with keys from..end of a tile become scores. at: the first key's position less the query's.
-INLINE void shape_scores(float* s, const Sight& see, Shape shape, int at) {
-    for (int u = see.from; u < see.end; u += VW) store(s + u, shape(load(s + u), lanes() + (at + u)).z);
+// Products with keys from..end of the stream's tile at j0 become scores of the query at this position.
+INLINE void shape_scores(float* s, const Sight& see, Shape shape, const Stream& stream, int j0, int query) {
+    for (int u = see.from; u < see.end; u += VW)
+        store(s + u, shape(load(s + u), lanes() * stream.step + (stream.key(j0 + u) - query)).z);
 }
 
-struct ForwardTiles { float *kt, *v, *q, *s, *o, *sums, *top; };
-static int64_t forward_floats(int keys, int HS) {    // enough for either kind of words
-    return int64_t(tiles(keys, PANEL)) * PANEL * padded(HS) * 2 + QB * (2 * padded(HS) + LDS + VW + 1);
+struct ForwardTiles {
+    float *kt, *v, *q, *s, *o, *sums, *top;
+    Span see[QB];    // what each query sees of the stream at hand, in its indices
+};
+// Panels of keys, each stream's from a new one on.
+INLINE int panels(const Streams& streams) {
+    int n = 0;
+    for (int i = 0; i < streams.count; i++) n += tiles(streams.s[i].keys, PANEL);
+    return n;
 }
-static ForwardTiles forward_tiles(float* p, int keys, int HS) {
-    const int64_t all = int64_t(tiles(keys, PANEL)) * PANEL * padded(HS);
-    float *q = p + 2 * all, *s = q + QB * padded(HS), *o = s + QB * LDS, *sums = o + QB * padded(HS);
-    return {p, p + all, q, s, o, sums, sums + QB * VW};
+static int64_t forward_floats(const Heads& h, int keys) {    // enough for either kind of words
+    const int P = padded(h.HS);
+    return int64_t(panels(Streams(h, keys))) * PANEL * P * 2 + QB * (2 * P + LDS + VW + 1);
+}
+static ForwardTiles forward_tiles(float* p, const Heads& h, int keys) {
+    const int P = padded(h.HS);
+    const int64_t all = int64_t(panels(Streams(h, keys))) * PANEL * P;
+    float *q = p + 2 * all, *s = q + QB * P, *o = s + QB * LDS, *sums = o + QB * P;
+    return {p, p + all, q, s, o, sums, sums + QB * VW, {}};
 }
 // Where panel j of kt starts, and key j of v.
 template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS) {
@@ -133,18 +146,24 @@ template <bool half> INLINE float* packed_k(const ForwardTiles& t, int j, int HS
 template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS) {
     return t.v + int64_t(words<half>(j)) * padded(HS);
 }
+// m queries of a head at i0, and the stream of keys that is packed from `panel` on.
+struct Queries { int b, head, i0, m; };
+struct PackedStream { Stream stream; int panel; };
 
-// Adds the packed keys of tile j0 to the softmax of m queries at i0. far: some queries see none of its first keys.
-template <bool half, bool far>
-static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0, int m,
-                            int j0) {
+// Adds tile j0 of the stream's packed keys to the softmax of the queries.
+template <bool half, bool masked>
+static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, const Queries& at,
+                            const PackedStream& from_stream, int j0) {
     constexpr int UNIT = half ? 2 * VW : VW;
-    const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), rows = tiles(m, MR) * MR;
-    const Shape shape(c.h, i);
+    const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), i0 = at.i0, m = at.m;
+    const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
+    const Shape shape(c.h, at.head);
     const float scale = (has_shape(c.h) ? 1 : shape.scale) * LOG2E;
     // Row r sees keys first(r)..limit(r) of the tile; its strip is computed for from(r)..limit(strip's last row).
-    auto limit = [&](int r) { return least(KB, c.pos + i0 + least(r + 1, m) - j0); };
-    auto first = [&](int r) { return far ? most(0, first_key(c.h, c.S, c.pos, b, i0 + least(r, m - 1)) - j0) : 0; };
+    auto limit = [&](int r) {
+        return least(KB, (masked ? t.see[least(r, m - 1)].to : c.pos + i0 + least(r + 1, m)) - j0);
+    };
+    auto first = [&](int r) { return masked ? most(0, t.see[least(r, m - 1)].from - j0) : 0; };
     auto from = [&](int r) { return first(r) / UNIT * UNIT; };
     const int all = limit(rows - 1);
     for (int p = from(0) / PANEL * PANEL; p < all; p += PANEL)
@@ -152,8 +171,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
             const int n = least(limit(r + MR - 1) - p, PANEL), skip = most(0, from(r) - p);
             ahead.some();
             if (n > skip)
-                strip<false, half>(padded(n) - skip, D, t.q + r * Q, Q, 1, packed_k<half>(t, j0 + p, HS) + skip, PANEL,
-                                   t.s + r * LDS + p + skip, LDS);
+                strip<false, half>(padded(n) - skip, D, t.q + r * Q, Q, 1, packed_k<half>(t, packed + p, HS) + skip,
+                                   PANEL, t.s + r * LDS + p + skip, LDS);
         }
     for (int r = 0; r < rows; r += GROUP) {
         const int strip_row = r / MR * MR, last = r + GROUP - 1;
@@ -163,8 +182,9 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
             see.first[g] = first(r + g), see.limit[g] = limit(r + g);
-            if (has_shape(c.h)) shape_scores(t.s + (r + g) * LDS, see, shape, j0 - (c.pos + i0 + r + g));
-            if (r + g < m) fetch(c.y + ((int64_t(b) * c.S + i0 + r + g) * c.h.NH + i) * HS, HS);
+            if (has_shape(c.h))
+                shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
+            if (r + g < m) fetch(c.y + ((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, HS);
         }
         online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
@@ -173,27 +193,36 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
             const int end = least(limit(r + MR - 1), p + DEPTH), start = most(from(r), p);
             if (end > start)
                 strip<true, half>(P, words<half>(end - start), t.s + r * LDS + words<half>(start), LDS, 1,
-                                  packed_v<half>(t, j0 + start, HS), P, t.o + r * P, P);
+                                  packed_v<half>(t, packed + start, HS), P, t.o + r * P, P);
         }
 }
 
-// y and lse of m queries from i0 on of head i, over packed keys.
+// Adds all tiles of a stream that the queries see.
 template <bool half>
-static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, int b, int i, int i0) {
-    const int HS = c.h.HS, P = padded(HS), m = least(QB, c.S - i0), rows = tiles(m, MR) * MR;
-    const float* q = c.qkv + (int64_t(b) * c.S + i0) * c.qkv_row() + int64_t(i) * HS;
-    pack_rows<half>(t.q, q, c.qkv_row(), m, rows, HS);
+static void add_stream(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const Queries& at, const PackedStream& s) {
+    for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, c.pos, at.b, at.i0 + r));
+    const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
+    const bool causal = s.stream.all && !c.h.keys;
+    for (int j0 = from / KB * KB; j0 < to; j0 += KB)
+        causal && j0 >= last ? query_tile_step<half, false>(c, t, ahead, at, s, j0)
+                             : query_tile_step<half, true>(c, t, ahead, at, s, j0);
+}
+
+// y and lse of a tile of queries, over packed keys.
+template <bool half>
+static void query_tile(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const Streams& streams, const Queries& at) {
+    const int HS = c.h.HS, P = padded(HS), m = at.m, rows = tiles(m, MR) * MR;
+    const int64_t row = int64_t(at.b) * c.S + at.i0;
+    pack_rows<half>(t.q, c.qkv + row * c.qkv_row() + int64_t(at.head) * HS, c.qkv_row(), m, rows, HS);
     clear(t.o, int64_t(rows) * P);
     clear(t.sums, rows * VW);
     for (int r = 0; r < rows; r++) t.top[r] = -INF;
-    const int first = first_key(c.h, c.S, c.pos, b, i0), last = first_key(c.h, c.S, c.pos, b, i0 + m - 1);
-    for (int j0 = first / KB * KB; j0 < c.pos + i0 + m; j0 += KB)
-        j0 < last ? query_tile_step<half, true>(c, t, ahead, b, i, i0, m, j0)
-                  : query_tile_step<half, false>(c, t, ahead, b, i, i0, m, j0);
-    float* lse = c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0;
+    for (int i = 0, panel = 0; i < streams.count; panel += tiles(streams.s[i++].keys, PANEL) * PANEL)
+        add_stream<half>(c, t, ahead, at, {streams.s[i], panel});
+    float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = 1 / total;
-        float* y = c.y + ((int64_t(b) * c.S + i0 + r) * c.h.NH + i) * HS;    // y[b,s,i,:]
+        float* y = c.y + ((row + r) * c.h.NH + at.head) * HS;    // y[b,s,head,:]
         each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
@@ -204,31 +233,44 @@ static void query_tile(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead,
         });
 }
 
+// Packs keys and values of a stream from `from` on until those before `to` are there.
+template <bool half>
+static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int64_t head, int from, int to) {
+    const int HS = c.h.HS;
+    const int64_t step = s.stream.step * c.keys.row;
+    for (; from < to; from += PANEL) {
+        const int n = least(PANEL, s.stream.keys - from);
+        const int64_t row = head + s.stream.key(from) * c.keys.row;
+        pack_transposed<half>(packed_k<half>(t, s.panel + from, HS), PANEL, c.keys.k + row, step, n, PANEL, HS);
+        pack_sum<half>(packed_v<half>(t, s.panel + from, HS), c.keys.v + row, step, n, n, HS);
+    }
+    return from;
+}
+
 template <bool half> static void forward(const Call& c) {
-    const int HS = c.h.HS, group = c.h.NH / c.h.NKV, threads = omp_get_max_threads();
+    const int group = c.h.NH / c.h.NKV, threads = omp_get_max_threads();
     const Work work(c, threads);
-    const int64_t floats = forward_floats(c.pos + c.S, HS);
+    const Streams streams(c.h, c.pos + c.S);
+    const int64_t floats = forward_floats(c.h, c.pos + c.S);
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * floats * threads));
 #pragma omp parallel
     {
-        ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.pos + c.S, HS);
+        ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
         Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // all rows of an item within its products
 #pragma omp for schedule(dynamic)
         for (int item = 0; item < work.items; item++) {
             const auto [b, kv, from, to] = work.item(item);
-            const int64_t at = b * c.keys.sequence + kv * c.keys.head;
-            int packed = first_key(c.h, c.S, c.pos, b, from) / KB * KB;
+            const int64_t head = b * c.keys.sequence + kv * c.keys.head;
+            int packed[3] = {keys_of(c.h, c.S, c.pos, b, from).from / KB * KB, 0, 0};
             ahead.begin(item);
             for (int i = kv * group; i < (kv + 1) * group; i++)
                 for (int i0 = from; i0 < to; i0 += QB) {
-                    for (; packed < c.pos + least(i0 + QB, to); packed += PANEL) {
-                        const int n = least(PANEL, c.pos + to - packed);
-                        const int64_t row = at + packed * c.keys.row;
-                        pack_transposed<half>(packed_k<half>(t, packed, HS), PANEL, c.keys.k + row, c.keys.row, n,
-                                              PANEL, HS);
-                        pack_sum<half>(packed_v<half>(t, packed, HS), c.keys.v + row, c.keys.row, n, n, HS);
-                    }
-                    query_tile<half>(c, t, ahead, b, i, i0);
+                    const int m = least(QB, c.S - i0);
+                    const Span window = keys_of(c.h, c.S, c.pos, b, i0 + m - 1);
+                    for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
+                        packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n],
+                                                    streams.s[n].of(window).to);
+                    query_tile<half>(c, t, ahead, streams, {b, i, i0, m});
                     if (i == kv * group) ahead.used(least(QB, to - i0));
                 }
         }
@@ -383,7 +425,7 @@ static void attention_cached(float* y, float* k_cache, float* v_cache, const flo
 }
 
 static int64_t tiles_scratch(const CallSizes& call) {
-    return int64_t(sizeof(float)) * forward_floats(call.p + call.S, call.heads.HS) * omp_get_max_threads();
+    return int64_t(sizeof(float)) * forward_floats(call.heads, call.p + call.S) * omp_get_max_threads();
 }
 static int64_t cached_scratch(const CallSizes& call) {
     return call.S == 1 ? decode_scratch(call.B, call.p, call.heads) : tiles_scratch(call);

@@ -76,10 +76,10 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
 #pragma unroll
             for (int n = 0; n < N; n++) o[m][n][r * 2] *= inverse, o[m][n][r * 2 + 1] *= inverse;
         }
-    store_rows(y, tile, o, row, 0, first, c);
+    store_rows(y, tile, o, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-template <int D, bool SHAPED>
+template <int D, bool SHAPED, bool SPARSE>
 __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
 forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     typedef ForwardTiles<D> Tiles;
@@ -91,13 +91,16 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     const bf16* sequence = qkv + b * (c.S * c.row);
     const Rows<const bf16> q = {sequence + head * c.h.HS, c.row};
     const bf16* k = sequence + (c.h.NH + kv) * c.h.HS;
-    const int from = c.keys_of(b, first).from / KEYS;
-    const int blocks = (min(first + Tiles::QUERIES, c.S) + KEYS - 1) / KEYS - from;
+    const Visits<KEYS, SPARSE> visits(c, b, first, min(first + Tiles::QUERIES, c.S) - 1);
 
     auto fill = [&](int i) {    // the i-th tile that goes through the ring
-        if (i < blocks * 2)
-            load_tile<Tiles::THREADS>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.row},
-                                      (from + i / 2) * KEYS, c);
+        if (i < visits.all * 2) {
+            const KeyTile tile = visits(i / 2);
+            const Stream& stream = c.streams.s[tile.stream];
+            const Rows<const bf16> rows = {k + i % 2 * c.h.NKV * c.h.HS, c.row};
+            load_tile<Tiles::THREADS>(tiles.ring[i % STAGES], SPARSE ? in_stream(rows, stream) : rows, tile.first,
+                                      SPARSE ? stream.keys : c.S, c);
+        }
         cp_async_commit();
     };
     // Waits until the i-th tile is there and all warps are done with the one before it, which is then filled anew.
@@ -107,25 +110,32 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
         fill(i + STAGES - 1);
         return tiles.ring[i % STAGES];
     };
-    load_tile<Tiles::THREADS>(tiles.q, q, first, c);
+    load_tile<Tiles::THREADS>(tiles.q, q, first, c.S, c);
     for (int i = 0; i < STAGES - 1; i++) fill(i);
 
     cp_async_wait<STAGES - 2>();    // q came with the first tile
     __syncthreads();
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
-    const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    int stream = 0;    // that `sight` is of
     const float slope = SHAPED ? c.scores.slope(head) : 0, scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
-    for (int n = 0; n < blocks; n++) {
-        const int key = (from + n) * KEYS;
-        const bool sees = sight.some.meets(key, KEYS);    // the same for the whole warp
+    for (int n = 0; n < visits.all; n++) {
+        const KeyTile tile = visits(n);
+        const int key = tile.first;
+        if (SPARSE && tile.stream != stream) {
+            stream = tile.stream;
+            sight = Sight<M>(first + row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); });
+        }
+        const bool sees = meets(sight.some, key, KEYS);    // the same for the whole warp
         float p[M][KEYS / 8][4];
         const Tile<KEYS, D>& k_tile = next(n * 2);
         if (sees) {
             multiply_transposed(p, q_rows, k_tile, 0);
             if constexpr (SHAPED) {
-                const Distance<false> distance(first + row, key);
+                const Stream& keys = c.streams.s[stream];
+                const Distance<false> distance(first + row, SPARSE ? keys.key(key) : key, SPARSE ? keys.step : 1);
                 bend(p, c.scores);
                 each(p, [&](float& x, int m, int n, int e) { x = c.scores.score(x, slope, distance.at(m, n, e)); });
             }
@@ -143,8 +153,8 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
     typedef ForwardTiles<D> Tiles;
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
-    for_shape(c.scores, [&](auto SHAPED) {
-        launch(forward_kernel<D, SHAPED>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+    for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE) {
+        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
     });
 }
 }   // namespace

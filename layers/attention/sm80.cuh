@@ -11,34 +11,30 @@ namespace sm80 {
 
 // ---- one call, as its kernels see it --------------------------------------------------------------------------------
 
-struct Span {
-    int from, to;
-    __device__ bool meets(int first, int n) const { return first < to && first + n > from; }
-    __device__ bool holds(int first, int n) const { return first >= from && first + n <= to; }
-};
+__device__ inline bool meets(Span span, int first, int n) { return first < span.to && first + n > span.from; }
+__device__ inline bool holds(Span span, int first, int n) { return first >= span.from && first + n <= span.to; }
 
 struct Call {
     Heads h;    // window: S where there is no limit
     int S, heads, tiles, section;    // heads: of all sequences
     int64_t row;                     // elements in a row of packed qkv
     Scores scores;
+    Streams streams;
 
     // per_sequence heads, each cut into tiles of `rows` positions; `bytes` of a head stream past each tile.
     Call(int B, int S, Heads asked, int per_sequence, int rows, int64_t bytes)
         : h(asked), S(S), heads(B * per_sequence), tiles(int(ceil_div(S, rows))), section(int(SECTION / bytes)),
-          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked) {
+          row(int64_t(h.NH + 2 * h.NKV) * h.HS), scores(asked), streams(asked, S) {
         if (h.window <= 0 || h.window > S) h.window = S;
         section = section < 1 ? 1 : section > heads ? heads : section;
     }
     unsigned blocks() const { return unsigned(heads) * unsigned(tiles); }
 
-    // Neither end of a span decreases with the position. Callers also ask for positions beyond the last.
-    __device__ Span keys_of(int b, int query) const {
-        return {first_key(h, S, b, query), query + 1};
-    }
-    __device__ Span queries_of(int b, int key) const {
-        const int doc = h.doc_end ? h.doc_end[int64_t(b) * S + min(key, S - 1)] : S;
-        return {key, min(doc, key + h.window)};
+    __device__ Span keys_of(int b, int query) const { return ::keys_of(h, S, b, query); }
+    // Those that see key t of a stream.
+    __device__ Span queries_of(int b, const Stream& stream, int t) const {
+        const int key = stream.key(t);
+        return stream.all ? ::queries_of(h, S, b, key) : Span{key, S};
     }
 
 private:
@@ -74,23 +70,28 @@ template <int ROWS, int D> struct alignas(128) Tile {
 // Position s of one head lies at `at` + s * stride.
 template <class T> struct Rows { T* at; int64_t stride; };
 
-// Starts copying positions first.. into a tile: zeros beyond S and beyond HS columns.
+// Position t of a stream lies at `at` + t * stride.
+template <class T> __device__ inline Rows<T> in_stream(Rows<T> rows, const Stream& stream) {
+    return {rows.at + stream.first * rows.stride, rows.stride * stream.step};
+}
+
+// Starts copying positions first.. below n into a tile: zeros beyond, and beyond HS columns.
 template <int THREADS, int ROWS, int D>
-__device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first, const Call& c) {
+__device__ void load_tile(Tile<ROWS, D>& tile, Rows<const bf16> from, int first, int n, const Call& c) {
     constexpr int CHUNKS = D / 8, STEP = THREADS / CHUNKS;    // D = 96: a few threads have none
     const int column = threadIdx.x % CHUNKS, row = threadIdx.x < STEP * CHUNKS ? threadIdx.x / CHUNKS : ROWS;
-    const int valid = column * 8 < c.h.HS ? c.S - first : 0;
+    const int valid = column * 8 < c.h.HS ? n - first : 0;
     const bf16* source = from.at + (first + row) * from.stride + column * 8;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP, source += STEP * from.stride)
         if (i + row < ROWS) cp_async_16(tile.chunk(i + row, column), source, i + row < valid);
 }
 
-// Stores a warp's results, columns from first_column on, at positions from first + row on, in whole chunks. They go
-// through the rows from `row` on of the tile, which no other warp may still read.
-template <int M, int N, int ROWS, int D>
+// Stores a warp's results, columns from first_column on, at positions s from first + row on that keep(s), in whole
+// chunks. They go through the rows from `row` on of the tile, which no other warp may still read.
+template <int M, int N, int ROWS, int D, class Keep>
 __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int first_column,
-                           int first, const Call& c) {
+                           int first, const Call& c, Keep keep) {
     const int lane = threadIdx.x % 32;
     __syncwarp();    // this warp's lanes have read it, too
 #pragma unroll
@@ -105,7 +106,7 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
     __syncwarp();
     for (int i = lane; i < M * 16 * N; i += 32) {
         const int r = row + i / N, n = first_column / 8 + i % N, s = first + r;
-        if (s < c.S && n * 8 < c.h.HS) store<8>(to.at + s * to.stride + n * 8, load<8>(tile.chunk(r, n)));
+        if (keep(s) && n * 8 < c.h.HS) store<8>(to.at + s * to.stride + n * 8, load<8>(tile.chunk(r, n)));
     }
 }
 
@@ -196,6 +197,30 @@ __device__ void multiply_add(float (&sum)[M][N][4], const float (&p)[M][K][4], c
 
 // ---- masks ----------------------------------------------------------------------------------------------------------
 
+// A tile of keys: that of a stream which begins at its key `first`.
+struct KeyTile { int stream, first; };
+// The tiles of KEYS keys that queries first..last visit: of all keys, then of each stream of the pattern.
+template <int KEYS, bool SPARSE> struct Visits {
+    int from, count[SPARSE ? 3 : 1] = {}, all;
+    __device__ Visits(const Call& c, int b, int first, int last) {
+        const Span end = c.keys_of(b, last);
+        from = c.keys_of(b, first).from / KEYS;
+        count[0] = all = (min(end.to, c.S) + KEYS - 1) / KEYS - from;
+        if constexpr (SPARSE)
+            for (int i = 1; i < c.streams.count; i++) {
+                count[i] = (c.streams.s[i].below(end.from) + KEYS - 1) / KEYS;
+                all += count[i];
+            }
+    }
+    __device__ KeyTile operator()(int n) const {
+        if (!SPARSE || n < count[0]) return {0, (from + n) * KEYS};
+        n -= count[0];
+        if constexpr (SPARSE)
+            if (n >= count[1]) return {2, (n - count[1]) * KEYS};
+        return {1, n * KEYS};
+    }
+};
+
 // Which columns the thread's rows see. some: the columns that any row of the warp sees; all: those that every row sees.
 template <int M> struct Sight {
     Span rows[M][2], some, all;
@@ -209,9 +234,9 @@ template <int M> struct Sight {
     }
     // x = -infinity where a row does not see the column. x begins at `column`.
     template <int N> __device__ void mask(float (&x)[M][N][4], int column) const {
-        if (all.holds(column, N * 8)) return;
+        if (holds(all, column, N * 8)) return;
         each(x, [&](float& value, int m, int n, int e) {
-            if (!rows[m][e / 2].meets(column + n * 8 + threadIdx.x % 4 * 2 + e % 2, 1)) value = -INFINITY;
+            if (!meets(rows[m][e / 2], column + n * 8 + threadIdx.x % 4 * 2 + e % 2, 1)) value = -INFINITY;
         });
     }
 };
@@ -222,16 +247,17 @@ template <int M> struct Sight {
 template <int M, int N> __device__ inline void bend(float (&x)[M][N][4], const Scores& s) {
     if (s.inner != 0) each(x, [&](float& value, int, int, int) { value = tanh_of(value * s.inner); });
 }
-// How far the query of an element lies behind its key. KEYS: the rows are keys. `row`, `column` is the first element's.
+// How far the query of an element lies behind its key. KEYS: the rows are keys. `row`, `column`: the positions of the
+// first element; those of keys are `step` apart.
 template <bool KEYS> struct Distance {
-    float first;
-    __device__ Distance(int row, int column) {
-        const int d = row + int(threadIdx.x) % 32 / 4 - column - int(threadIdx.x) % 4 * 2;
-        first = float(KEYS ? -d : d);
+    float first, step;
+    __device__ Distance(int row, int column, int step) : step(float(step)) {
+        const int r = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4 * 2;
+        first = float(KEYS ? column + c - row - step * r : row + r - column - step * c);
     }
     __device__ float at(int m, int n, int e) const {
-        const int d = 16 * m + e / 2 * 8 - 8 * n - e % 2;
-        return first + float(KEYS ? -d : d);
+        const float r = float(16 * m + e / 2 * 8), c = float(8 * n + e % 2);
+        return first + (KEYS ? c - step * r : r - step * c);
     }
 };
 

@@ -4,8 +4,8 @@
 // P = exp(S - lse) is recomputed; dS = P (dP - delta), delta = dy . y.
 //   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also writes lse and
 //     delta of its rows for the other kernel.
-//   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head; queries and dy of all the heads that
-//     share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
+//   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head (those of a pattern have tiles of their
+//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
 // In both, a result in registers already lies as the left factor of the next product, and no warp needs another's.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel that adds to dQ in
@@ -59,7 +59,7 @@ __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, co
     }
 }
 
-template <int D, bool SHAPED>
+template <int D, bool SHAPED, bool SPARSE>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
 query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
@@ -70,19 +70,25 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
     const int first = (c.tiles - 1 - at.tile) * ROWS, row = threadIdx.x / 32 * M * 16;
     const int64_t q = b * (c.S * c.row) + head * c.h.HS, o = (int64_t(b) * c.S * c.h.NH + head) * c.h.HS;
     const bf16* k = qkv + b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS;
-    const int from = c.keys_of(b, first).from / KEYS, to = (min(first + ROWS, c.S) + KEYS - 1) / KEYS;
+    const Visits<KEYS, SPARSE> visits(c, b, first, min(first + ROWS, c.S) - 1);
 
     auto fill = [&](int n) {
-        if (n < to) {
-            load_tile<Tiles::THREADS>(tiles.stage[n % 2].k, {k, c.row}, n * KEYS, c);
-            load_tile<Tiles::THREADS>(tiles.stage[n % 2].v, {k + c.h.NKV * c.h.HS, c.row}, n * KEYS, c);
+        if (n < visits.all) {
+            const KeyTile tile = visits(n);
+            const Stream& stream = c.streams.s[tile.stream];
+            for (int v = 0; v < 2; v++) {
+                const Rows<const bf16> rows = {k + v * c.h.NKV * c.h.HS, c.row};
+                load_tile<Tiles::THREADS>(v ? tiles.stage[n % 2].v : tiles.stage[n % 2].k,
+                                          SPARSE ? in_stream(rows, stream) : rows, tile.first,
+                                          SPARSE ? stream.keys : c.S, c);
+            }
         }
         cp_async_commit();
     };
     const int64_t stride = int64_t(c.h.NH) * c.h.HS;
-    load_tile<Tiles::THREADS>(tiles.q, {qkv + q, c.row}, first, c);
-    load_tile<Tiles::THREADS>(tiles.dy, {dy + o, stride}, first, c);
-    fill(from);
+    load_tile<Tiles::THREADS>(tiles.q, {qkv + q, c.row}, first, c.S, c);
+    load_tile<Tiles::THREADS>(tiles.dy, {dy + o, stride}, first, c.S, c);
+    fill(0);
     row_stats(tiles, stats + at.head * 2 * padded(c.S), dy + o, y + o, stride, lse + int64_t(at.head) * c.S, first, c);
     __syncthreads();
     float row_lse[M][2], row_delta[M][2];
@@ -94,21 +100,29 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
             row_lse[m][r] = tiles.lse[i], row_delta[m][r] = tiles.delta[i];
         }
 
-    const Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
+    int stream = 0;    // that `sight` is of
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
     const float slope = SHAPED ? c.scores.slope(head) : 0;
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
-    for (int n = from; n < to; n++) {
+    for (int n = 0; n < visits.all; n++) {
         cp_async_wait<0>();
         __syncthreads();    // this tile is there, and all warps have done with the one before it
         fill(n + 1);
-        if (!sight.some.meets(n * KEYS, KEYS)) continue;
+        const KeyTile tile = visits(n);
+        if (SPARSE && tile.stream != stream) {
+            stream = tile.stream;
+            sight = Sight<M>(first + row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); });
+        }
+        if (!meets(sight.some, tile.first, KEYS)) continue;
         const auto& stage = tiles.stage[n % 2];
         multiply_transposed(p, q_rows, stage.k, 0);
         if (SHAPED) bend(p, c.scores);
-        sight.mask(p, n * KEYS);
+        sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
-        const Distance<false> distance(first + row, n * KEYS);
+        const Stream& keys = c.streams.s[stream];
+        const Distance<false> distance(first + row, SPARSE ? keys.key(tile.first) : tile.first,
+                                       SPARSE ? keys.step : 1);
         each(ds, [&](float& value, int m, int j, int e) {
             const float x = p[m][j][e], lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e)
                                                      : row_lse[m][e / 2];
@@ -118,7 +132,7 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         multiply_add(dq, ds, stage.k, 0);
     }
     each(dq, [&](float& value, int, int, int) { value *= c.scores.scale; });
-    store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c);
+    store_rows({dqkv + q, c.row}, tiles.q, dq, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
 // ---- dK, dV ---------------------------------------------------------------------------------------------------------
@@ -132,7 +146,18 @@ template <int D> struct KeyTiles {
     } stage[2];
 };
 
-template <int D, bool SHAPED>
+// The tile of keys that a block owns: those of the pattern, which most queries see, go first.
+template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
+    if constexpr (SPARSE)
+        for (int stream = c.streams.count - 1; stream > 0; stream--) {
+            const int tiles = (c.streams.s[stream].keys + ROWS - 1) / ROWS;
+            if (i < tiles) return {stream, i * ROWS};
+            i -= tiles;
+        }
+    return {0, i * ROWS};
+}
+
+template <int D, bool SHAPED, bool SPARSE>
 __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
 key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
     typedef KeyTiles<D> Tiles;
@@ -140,10 +165,13 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
     Tiles& tiles = dynamic_shared<Tiles>();
     const Place at = place(c, blockIdx.x);
     const int b = at.head / c.h.NKV, kv = at.head % c.h.NKV, group = c.h.NH / c.h.NKV, head0 = kv * group;
-    const int first = at.tile * ROWS, warp = threadIdx.x / 32, row = warp / HALVES * M * 16;
+    const KeyTile own = own_tile<ROWS, SPARSE>(c, at.tile);
+    const Stream stream = SPARSE ? c.streams.s[own.stream] : Stream{0, 1, c.S, true};
+    const int first = own.first, warp = threadIdx.x / 32, row = warp / HALVES * M * 16;
     const int column = warp % HALVES * (D / HALVES);
     const int64_t k = b * (c.S * c.row) + (c.h.NH + kv) * c.h.HS, v = k + c.h.NKV * c.h.HS;
-    const int from = first / QUERIES, end = c.queries_of(b, min(first + ROWS, c.S) - 1).to;
+    const int from = c.queries_of(b, stream, first).from / QUERIES;
+    const int end = c.queries_of(b, stream, min(first + ROWS, stream.keys) - 1).to;
     const int per_head = (end + QUERIES - 1) / QUERIES - from;
 
     auto query_of = [&](int i) { return (from + i % per_head) * QUERIES; };
@@ -152,8 +180,8 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
             auto& stage = tiles.stage[i % 2];
             const int head = head0 + i / per_head, query = query_of(i);
             const int64_t o = int64_t(b) * c.S * c.h.NH + head;
-            load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c);
-            load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c);
+            load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c.S, c);
+            load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c.S, c);
             const float* from = stats + (int64_t(b) * c.h.NH + head) * 2 * padded(c.S) + query;
             const int j = threadIdx.x * 4;
             if (j < QUERIES) cp_async_16(stage.lse + j, from + j);
@@ -161,18 +189,18 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         }
         cp_async_commit();
     };
-    load_tile<Tiles::THREADS>(tiles.k, {qkv + k, c.row}, first, c);
-    load_tile<Tiles::THREADS>(tiles.v, {qkv + v, c.row}, first, c);
+    load_tile<Tiles::THREADS>(tiles.k, in_stream(Rows<const bf16>{qkv + k, c.row}, stream), first, stream.keys, c);
+    load_tile<Tiles::THREADS>(tiles.v, in_stream(Rows<const bf16>{qkv + v, c.row}, stream), first, stream.keys, c);
     fill(0);
 
-    const Sight<M> sight(first + row, [&](int key) { return c.queries_of(b, key); });
+    const Sight<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
     const FromShared<M, ROWS, D> k_rows{tiles.k, row}, v_rows{tiles.v, row};
     float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
     for (int i = 0; i < group * per_head; i++) {
         cp_async_wait<0>();
         __syncthreads();    // this tile is there, and all warps have done with the one before it
         fill(i + 1);
-        if (!sight.some.meets(query_of(i), QUERIES)) continue;
+        if (!meets(sight.some, query_of(i), QUERIES)) continue;
         const auto& stage = tiles.stage[i % 2];
         const int j = threadIdx.x % 4 * 2;
         multiply_transposed(p, k_rows, stage.q, 0);
@@ -180,7 +208,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
         const float slope = SHAPED ? c.scores.slope(head0 + i / per_head) : 0;
-        const Distance<true> distance(first + row, query_of(i));
+        const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;
             float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
@@ -194,8 +222,10 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
     __syncthreads();    // k and v have been read by all warps
-    store_rows({dqkv + k, c.row}, tiles.k, dk, row, column, first, c);
-    store_rows({dqkv + v, c.row}, tiles.v, dv, row, column, first, c);
+    // A key of the pattern is another block's row.
+    auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
+    store_rows(in_stream(Rows<bf16>{dqkv + k, c.row}, stream), tiles.k, dk, row, column, first, c, mine);
+    store_rows(in_stream(Rows<bf16>{dqkv + v, c.row}, stream), tiles.v, dv, row, column, first, c, mine);
 }
 
 template <int D>
@@ -204,11 +234,12 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     float* stats = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::sm80, B, S, h)));
     const int64_t pair = int64_t(4) * S * h.HS, group = h.NH / h.NKV;
     const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
-    const Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
-    for_shape(keys.scores, [&](auto SHAPED) {
-        launch(query_kernel<D, SHAPED>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)},
+    Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
+    for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
+    for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE) {
+        launch(query_kernel<D, SHAPED, SPARSE>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)},
                dqkv, stats, dy, y, qkv, lse, queries);
-        launch(key_kernel<D, SHAPED>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv,
+        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv,
                stats, dy, qkv, keys);
     });
 }

@@ -1,8 +1,8 @@
 // sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as in Shah et
 // al. 2024.
 //
-// A block computes 128 query rows of one head from tiles of 128 keys: first the tile on the diagonal, so that each row
-// has a finite maximum from then on, then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v
+// A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
+// diagonal, without spans), then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v
 // tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output stay in
 // their registers. For tile i:
 //
@@ -56,10 +56,10 @@ enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
 struct Place {
     int b, head, row, last, tiles;
     __device__ explicit Place(const Forward& a) {
-        const int i = int(blockIdx.x);
-        last = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
-        head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = last * BM;
-        tiles = last + 1 - first_key(a.h, a.S, b, row) / BN;
+        const int i = int(blockIdx.x), tile = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
+        head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = tile * BM;
+        last = a.h.keys ? (keys_of(a.h, a.S, b, row + BM - 1).to - 1) / BN : tile;
+        tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
 
@@ -99,9 +99,10 @@ __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[B
     wgmma_commit();
 }
 
-// The softmax of a thread's two rows over the tiles so far.
+// The softmax of a thread's two rows over the tiles so far. A row may see no key of the first: with its top finite,
+// differences stay numbers.
 struct Softmax {
-    float top[2] = {-INFINITY, -INFINITY};
+    float top[2] = {-1e30f, -1e30f};
     float sum[2] = {0, 0};    // over this thread's columns
     float shrink[2];          // factor for the output so far
 };
@@ -136,20 +137,20 @@ __device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN 
 
 // What the rows of one consumer's thread see.
 struct View {
-    int row;               // the first row; the second is 8 further
-    int first[2], most;    // the first key that each row sees, and the warpgroup's last row
+    int row;         // the first row; the second is 8 further
+    Span rows[2];    // the keys that each row sees
+    Span all;        // and those that all rows of the warpgroup see
     __device__ View(const Forward& a, int b, int from, int row) : row(row) {
-        for (int r = 0; r < 2; r++) first[r] = first_key(a.h, a.S, b, row + 8 * r);
-        most = first_key(a.h, a.S, b, from + 63);
+        for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
+        all = {keys_of(a.h, a.S, b, from + 63).from, keys_of(a.h, a.S, b, from).to};
     }
-    // Whether all rows see all keys of a tile to the left of the diagonal.
-    __device__ bool sees_all(int key) const { return key >= most; }
+    __device__ bool sees_all(int key) const { return key >= all.from && key + BN <= all.to; }
     __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
         key += threadIdx.x % 4 * 2;
 #pragma unroll
         for (int i = 0; i < BN / 2; i++) {
             const int r = i / 2 % 2, k = key + i / 4 * 8 + i % 2;
-            if (k > row + 8 * r || k < first[r]) S[i] = -INFINITY;
+            if (k < rows[r].from || k >= rows[r].to) S[i] = -INFINITY;
         }
     }
 };

@@ -20,18 +20,17 @@
 //                         when the sum is visible to all: next block's turn
 //
 // dq of a query tile is summed over key tiles, that is over blocks. Turns keep the order the same every run: from the
-// key tile on the diagonal, which every query tile has, to the left. Key tile k visits one query tile per step, from
-// its diagonal on. If it starts with or after tile k + 1, it stays a step behind that one and hardly waits; blocks
-// start in the order of their index, which falls with k. Windows and documents only cut visits off at the end, and no
-// later for k than for k + 1. So the turn of tile k is always its distance from the diagonal. The first block stores,
-// the others add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
+// last key tile that the query tile sees (the one on the diagonal, without spans) to the left. Key tile k visits one
+// query tile per step. If it starts with or after tile k + 1, it stays a step behind that one and hardly waits; blocks
+// start in the order of their index, which falls with k. As no end of a span decreases, the key tiles of a query tile
+// are a run without gaps, and the turn of tile k is its distance from the last. The first block stores, the others
+// add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
 //
 // All query heads of a group pass the same block: dk and dv stay in registers, whatever the grouping.
 // FLOPs: 10 HS for each pair of a query and a key in the tiles that are visited. Bytes: q, k, v, dy, y read and dqkv
 // written once, 2 each; for dq in fp32 4 written, 8 (L2) for each further key tile, 4 read.
 #include "sm90.cuh"
 
-#include <climits>
 #include <cstdlib>
 #include <cstring>
 
@@ -59,10 +58,10 @@ struct Backward {
     __device__ int64_t query_tile(int b, int head, int tile) const {
         return (int64_t(b) * h.NH + head) * query_tiles + tile;
     }
-    // The first query after those that see this key; may lie beyond the last. Never decreases with the key.
-    __device__ int queries_end(int b, int key) const {
-        const int document = h.doc_end ? h.doc_end[int64_t(b) * S + min(key, S - 1)] : INT_MAX;
-        return h.window ? min(document, key + h.window) : document;
+    __device__ Span queries_of(int b, int key) const { return ::queries_of(h, S, b, key); }
+    // The last key tile that a query tile visits.
+    template <int HS> __device__ int last_key_tile(int b, int tile) const {
+        return h.keys ? (keys_of(h, S, b, tile * BM<HS> + BM<HS> - 1).to - 1) / BN : tile * BM<HS> / BN;
     }
 };
 
@@ -126,8 +125,8 @@ struct Place {
         p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
         if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
-        const int end = min(a.S, a.queries_end(p.b, min(p.tile * BN + BN, a.S) - 1));
-        p.first = p.tile * BN / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
+        const int end = a.queries_of(p.b, min(p.tile * BN + BN, a.S) - 1).to;
+        p.first = a.queries_of(p.b, p.tile * BN).from / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
         p.group = a.h.NH / a.h.NKV;
         return p;
     }
@@ -168,7 +167,7 @@ template <int HS> __device__ __forceinline__ void add_dq(BackwardShared<HS>& s, 
         int* turn = a.turn ? a.turn + tile : nullptr;
 #pragma unroll 1    // unrolled, it spills
         for (int t = 0; t < p.tiles; t++) {
-            const int mine = t * BM<HS> / BN;    // 0 where this key tile is on the diagonal
+            const int mine = a.last_key_tile<HS>(p.b, p.first + t) - p.tile;
             if (copies && turn) turn_wait(turn + t, mine);
             for (int c = 0; c < CONSUMERS; c++, to += HALF) {
                 __syncwarp();
@@ -222,20 +221,20 @@ __device__ __forceinline__ void start_dq(float (&dq)[32], const Tile<BN, BM<HS>>
 
 // Which queries see the keys of one consumer's thread.
 struct View {
-    int from, key;    // the warpgroup's first key; this thread's first key, its second is 8 further
-    int end[2];       // for each of the two keys, the first query that no longer sees it
-    int least;        // the same for the warpgroup's first key
-    __device__ View(const Backward& a, int b, int from, int key) : from(from), key(key) {
-        for (int r = 0; r < 2; r++) end[r] = a.queries_end(b, key + 8 * r);
-        least = a.queries_end(b, from);
+    int key;         // this thread's first key; its second is 8 further
+    Span keys[2];    // the queries that see each of the two
+    Span all;        // and those that see all of the warpgroup's
+    __device__ View(const Backward& a, int b, int from, int key) : key(key) {
+        for (int r = 0; r < 2; r++) keys[r] = a.queries_of(b, key + 8 * r);
+        all = {a.queries_of(b, from + 63).from, a.queries_of(b, from).to};
     }
-    __device__ bool seen_by_all(int query, int n) const { return query >= from + 63 && query + n <= least; }
+    __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
     template <int n> __device__ __forceinline__ void hide(float (&S)[n], int query) const {
         query += threadIdx.x % 4 * 2;
 #pragma unroll
         for (int i = 0; i < n; i++) {
             const int r = i / 2 % 2, at = query + i / 4 * 8 + i % 2;
-            if (at < key + 8 * r || at >= end[r]) S[i] = -INFINITY;
+            if (at < keys[r].from || at >= keys[r].to) S[i] = -INFINITY;
         }
     }
 };

@@ -16,10 +16,12 @@ Ops<bf16> sm80() {
     op.attention_backward = attention_backward_sm80;
     return op;
 }
-void both_ways(int B, int S, Heads h, int document = 0, double scale = 1) {
+void both_ways(int B, int S, Heads h, int document = 0, double scale = 1, Spans::Kind kind = Spans::causal) {
     REQUIRE(attention_fits_sm80(h));
-    EXPECT(check_attention_forward(sm80(), B, S, h, document, scale));
-    EXPECT(check_attention_backward(sm80(), B, S, h, document, scale));
+    const Spans spans(B, document ? S : 1, document ? document : 1, kind);
+    if (document) h = spans.in(h);
+    EXPECT(check_attention_forward(sm80(), B, S, h, scale));
+    EXPECT(check_attention_backward(sm80(), B, S, h, scale));
 }
 
 // All outputs of both directions, as bits.
@@ -65,6 +67,26 @@ TEST_CASE("attention sm80: windows, documents and groups") {
     both_ways(2, 64, {6, 2, 80, 7}, 1);
 }
 
+TEST_CASE("attention sm80: prefixes and bidirectional attention") {
+    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+        for (int HS : {32, 64, 80, 128, 256}) {
+            both_ways(2, 150, {2, 1, HS}, 60, 1, kind);
+            both_ways(1, 193, {1, 1, HS}, 100000, 1, kind);
+        }
+}
+
+TEST_CASE("attention sm80: strides and global keys beside a window") {
+    for (int HS : {32, 64, 96, 128, 256})
+        for (const auto& [window, stride, globals] : {std::tuple{20, 3, 0}, {40, 0, 70}, {1, 50, 1}, {33, 2, 40}}) {
+            Heads h = {2, 1, HS, window};
+            h.stride = stride, h.globals = globals;
+            both_ways(1, HS == 64 ? 290 : 150, h);
+        }
+    Heads shaped = {4, 2, 64, 30};
+    shaped.stride = 5, shaped.globals = 3, shaped.alibi = true, shaped.softcap = 2;
+    both_ways(1, 200, shaped);
+}
+
 TEST_CASE("attention sm80: soft caps, ALiBi, other scales") {
     auto shaped = [](Heads h, float scale, float softcap, bool alibi) {
         h.scale = scale, h.softcap = softcap, h.alibi = alibi;
@@ -81,7 +103,7 @@ TEST_CASE("attention sm80: soft caps, ALiBi, other scales") {
 TEST_CASE("attention sm80: large and small scores") {
     for (double scale : {0.01, 6.0}) both_ways(1, 193, {2, 1, 64}, 0, scale);
     both_ways(1, 129, {1, 1, 128}, 0, 6);
-    EXPECT(check_attention_forward(sm80(), 1, 193, {1, 1, 64}, 0, 30));    // probabilities of 0 and 1
+    EXPECT(check_attention_forward(sm80(), 1, 193, {1, 1, 64}, 30));    // probabilities of 0 and 1
 }
 
 TEST_CASE("attention sm80: the same bits whatever the schedule") {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "cuda_test.h"
+#include "tools/selftest/attention.h"
 
 bool attention_has_sm90();
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
@@ -35,18 +36,7 @@ struct Case {
     float softcap = 0;
     bool alibi = false;
     float score_scale = 0;
-};
-
-struct Documents {
-    Numbers start, end;
-    Documents(const Case& c) : start(size_t(c.B) * size_t(c.S)), end(start) {
-        const auto draws = random_tokens(int64_t(c.B) * c.S, c.documents ? c.documents : 1, 5);
-        for (int b = 0; b < c.B; b++)
-            for (int from = 0, to; from < c.S; from = to) {
-                for (to = from + 1; to < c.S && draws[size_t(b * c.S + to)]; to++) {}
-                for (int s = from; s < to; s++) start[size_t(b * c.S + s)] = from, end[size_t(b * c.S + s)] = to;
-            }
-    }
+    Spans::Kind kind = Spans::causal;
 };
 
 // A part of packed qkv: q (0), k (1) or v (2).
@@ -63,26 +53,24 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
 void check(const Case& c, bool in_turns = true) {
     CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
-    const Documents documents(c);
+    const Spans spans(c.B, c.documents ? c.S : 1, c.documents ? c.documents : 1, c.kind);
     const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
     const Numbers qkv = rounded<bf16>(random_normal(N * row, 1, c.scale));
     const Numbers dy = rounded<bf16>(random_normal(N * c.NH * c.HS, 2));
 
     Numbers y(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(N * c.NH));
-    std::vector<int> start(documents.start.begin(), documents.start.end());
-    std::vector<int> end(documents.end.begin(), documents.end.end());
     Heads h{.NH = c.NH, .NKV = c.NKV, .HS = c.HS, .window = c.window, .scale = c.score_scale, .softcap = c.softcap,
             .alibi = c.alibi};
-    if (c.documents) h.doc_start = start.data(), h.doc_end = end.data();
+    if (c.documents) h = spans.in(h);
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), c.B, c.S, h);
     const Numbers saved_y = rounded<bf16>(y), saved_lse(lse.begin(), lse.end());
     reference_ops().attention_backward(dqkv.data(), dy.data(), saved_y.data(), qkv.data(), lse.data(), c.B, c.S, h);
 
     Array<bf16> qkv_(memory, qkv), dy_(memory, dy), y_(memory, saved_y);
     Array<float> lse_(memory, saved_lse);
-    Array<int> start_(memory, documents.start), end_(memory, documents.end);
-    if (c.documents) h.doc_start = start_, h.doc_end = end_;
+    TableSpans spans_(memory, spans);
+    if (c.documents) h = spans_.in(h);
     REQUIRE(attention_has_sm90());
     std::vector<unsigned char> y_bits, lse_bits, dqkv_bits;
     for (int again = 0; again < (cuda_emulated() ? 1 : 4); again++)
@@ -123,6 +111,16 @@ TEST_CASE("attention sm90: windows and documents") {
         for (int documents : {1, 37, 200}) check({1, 300, 1, 1, HS, 0, documents});
         check({1, 385, 1, 1, HS, 100, 150});
     }
+}
+
+TEST_CASE("attention sm90: prefixes and bidirectional attention") {
+    NEED_SM90();
+    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+        for (int HS : {64, 128})
+            for (int documents : {37, 150, 100000})
+                check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
+    check({.B = 1, .S = 300, .NH = 1, .NKV = 1, .HS = 64, .documents = 150, .softcap = 2, .alibi = true,
+           .kind = Spans::all});
 }
 
 TEST_CASE("attention sm90: sequences and grouped heads") {

@@ -9,44 +9,6 @@ int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
 template <class F> void each_attention(F f) {
     each_table(TablePart::attention, [&](auto& op, const TestTable&) { f(op); });
 }
-// Documents of B sequences of S: each begins at its own places, in order, and after the last of them.
-struct Documents {
-    std::vector<int> start, end;
-    Documents(int S, const std::vector<std::vector<int>>& places) : start(places.size() * size_t(S)), end(start) {
-        for (size_t b = 0; b < places.size(); b++) {
-            const size_t row = b * size_t(S);
-            for (int s = 0; s < S; s++) start[row + size_t(s)] = 0, end[row + size_t(s)] = S;
-            for (int at : places[b])
-                for (int s = 0; s < S; s++)
-                    if (s >= at) start[row + size_t(s)] = at;
-                    else end[row + size_t(s)] = std::min(end[row + size_t(s)], at);
-        }
-    }
-    // Each position of B sequences ends its document with a chance of one in `length`.
-    Documents(int B, int S, int length) : Documents(S, places(B, S, length)) {}
-    Heads in(Heads h) const {
-        h.doc_start = start.data(), h.doc_end = end.data();
-        return h;
-    }
-    static std::vector<std::vector<int>> places(int B, int S, int length) {
-        std::vector<std::vector<int>> all(static_cast<size_t>(B));
-        const std::vector<int> draws = random_tokens(int64_t(B) * S, length, 5);
-        for (int i = 0; i < B * S; i++)
-            if (draws[size_t(i)] == 0) all[size_t(i / S)].push_back(i % S);
-        return all;
-    }
-};
-// In a table's memory.
-struct TableDocuments {
-    Array<int> start, end;
-    TableDocuments(Memory m, const Documents& d)
-        : start(m, Numbers(d.start.begin(), d.start.end())), end(m, Numbers(d.end.begin(), d.end.end())) {}
-    Heads in(Heads h) {
-        h.doc_start = start, h.doc_end = end;
-        return h;
-    }
-};
-
 // Error against the largest of a float table that rounds to bf16 what it multiplies (attention_rounds), of inputs that
 // are bf16 already: each probability p, and each ds, is off by 2^-8 of itself at most, by less than half of that in the
 // mean. y then is by 2^-9 max |v| or so, and max |y| is not much less than that: position 0 copies v. A gradient's
@@ -74,7 +36,7 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     Array<float> statistics(m, saved_lse), lse_out(m, int64_t(lse.size()));
     op.attention_forward(out, lse_out, in, B, S, h);
     op.attention_backward(gradient, dy_in, y_in, in, statistics, B, S, h);
-    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(h.doc_start);
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(h.stride);
     CHECK(of_largest(out.read(), y) < 0x1p-9 * 1.5);
     CHECK(of_largest(lse_out.read(), saved_lse) < 2e-6);    // float throughout
     CHECK(of_largest(gradient.read(), dqkv) < 0x1p-9 * 2);
@@ -86,15 +48,26 @@ Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
     return h;
 }
 
-// document: sequences are cut into some of about so many. only_rounded: for tables that round
-struct Shape { int B, S; Heads h; int document = 0; bool only_rounded = false; };
+Heads pattern(Heads h, int stride, int globals) {
+    h.stride = stride, h.globals = globals;
+    return h;
+}
+
+// document: sequences are cut into some of about so many, of this kind. only_rounded: for tables that round
+struct Shape {
+    int B, S;
+    Heads h;
+    int document = 0;
+    bool only_rounded = false;
+    Spans::Kind kind = Spans::causal;
+};
 void both_ways(const std::vector<Shape>& shapes) {
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         if (sizeof(T) > sizeof(P) && !op.attention_rounds) return;    // it has the attention of the fp32 table
         for (const Shape& s : shapes) {
             if (s.only_rounded && !op.attention_rounds) continue;
-            const Documents documents(s.B, s.S, std::max(s.document, 1));
-            const Heads h = s.document ? documents.in(s.h) : s.h;
+            const Spans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
+            const Heads h = s.document ? spans.in(s.h) : s.h;
             if (op.attention_rounds) {
                 expect_rounded(op, s.B, s.S, h);
                 continue;
@@ -156,13 +129,50 @@ TEST_CASE("attention: documents at the edges of tiles") {
     const std::vector<int> edges = {0, 1, 63, 64, 65, 95, 127, 129, 257}, halves = {S / 2}, none;
     std::vector<int> each(S);
     for (int s = 0; s < S; s++) each[size_t(s)] = s;
-    const Documents kinds[] = {{S, {edges, halves}}, {S, {halves, each}}, {S, {none, edges}}, {S, {each, edges}}};
+    const std::vector<std::vector<int>> places[] = {{edges, halves}, {halves, each}, {none, edges}, {each, edges}};
+    int k = 0;
+    for (const auto& begin : places)
+        for (Heads h : {Heads{2, 2, 8}, Heads{4, 2, 64, 31}, Heads{3, 1, 20, 64}})
+            for (Spans::Kind kind : {Spans::causal, Spans::prefix, Spans::all}) {
+                if (kind != Spans::causal && (h.window || k++ % EVERY)) continue;
+                const Spans spans(S, begin, kind);
+                both_ways({{2, S, spans.in(h)}});
+            }
+}
+
+TEST_CASE("attention: prefixes and bidirectional attention against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int lengths[] = {1, 2, 65, 96, 129, 200, 290}, sizes[] = {8, 20, 33, 64};
     std::vector<Shape> shapes;
     int k = 0;
-    for (const Documents& documents : kinds)
-        for (Heads h : {Heads{2, 2, 8}, Heads{4, 2, 64, 31}, Heads{3, 1, 20, 64}})
-            if (k++ % EVERY == 0)
-                shapes.push_back({2, S, documents.in(h)});
+    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+        for (int document : {3, 40, 200, 100000})
+            for (int i = 0; i < 3; i++) {
+                Heads h = kinds[k % 3];
+                h.HS = sizes[(k + k / 9) % 4];
+                shapes.push_back({2, lengths[k++ % 7], h, document, false, kind});
+            }
+    shapes.push_back({1, 600, {2, 1, 16}, 100000, false, Spans::all});    // several tiles of keys
+    shapes.push_back({1, 600, {1, 1, 33}, 300, false, Spans::prefix});
+    shapes.push_back({1, 200, shaped({4, 2, 40}, 0.3f, 2, true), 60, false, Spans::all});
+    both_ways(shapes);
+}
+
+TEST_CASE("attention: strides and global keys beside a window against the reference") {
+    const Heads kinds[] = {{2, 2, 0}, {4, 2, 0}, {3, 1, 0}};
+    const int lengths[] = {7, 64, 130, 290}, sizes[] = {8, 20, 33, 64};
+    std::vector<Shape> shapes;
+    int k = 0;
+    for (int window : {1, 5, 64, 100})
+        for (const auto& [stride, globals] : {std::pair{0, 3}, {1, 0}, {2, 0}, {7, 1}, {64, 70}, {3, 9}}) {
+            Heads h = kinds[k % 3];
+            h.HS = sizes[(k + k / 9) % 4], h.window = window;
+            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], pattern(h, stride, globals)});
+        }
+    shapes.push_back({1, 600, pattern({2, 1, 16, 40}, 2, 0)});        // several tiles of a stream
+    shapes.push_back({1, 600, pattern({2, 2, 64, 40}, 130, 300)});
+    shapes.push_back({1, 130, pattern(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3)});
+    shapes.push_back({8, 130, pattern({4, 4, 32, 20}, 3, 2)});        // many heads: the CPU does not split dQ
     both_ways(shapes);
 }
 
@@ -188,11 +198,11 @@ TEST_CASE("attention: large scores") {
     each_attention([]<class T, class P>(const Ops<T, P>& op) {
         // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
         for (auto [scale, limit] : {std::pair{6.0, sizeof(T) == 2 ? 1 : 10}, {30.0, sizeof(T) == 2 ? 1 : 100}}) {
-            const Check check = check_attention_forward(op, 1, 100, {2, 1, 32}, 0, scale);
+            const Check check = check_attention_forward(op, 1, 100, {2, 1, 32}, scale);
             CAPTURE(scale); CAPTURE(check.worst);
             CHECK(check.worst < limit);
         }
-        const Check backward = check_attention_backward(op, 1, 100, {2, 1, 64}, 0, 3);
+        const Check backward = check_attention_backward(op, 1, 100, {2, 1, 64}, 3);
         if (op.attention_rounds) CHECK(backward.ok());
         else EXPECT(backward);
     });
@@ -200,10 +210,11 @@ TEST_CASE("attention: large scores") {
 
 TEST_CASE("attention: the same bits in any order") {
     const int S = 130;
-    const Documents places(S, std::vector<std::vector<int>>(9, {50, 64, 100}));
+    const std::vector<std::vector<int>> places(9, {50, 64, 100});
+    const Spans causal(S, places), prefix(S, places, Spans::prefix);
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
-        TableDocuments documents(m, places);
+        TableSpans documents(m, causal), prefixes(m, prefix);
         auto same = [&](int B, Heads h) {
             Array<T> qkv(m, random_normal(packed(B, S, h), 1)), dy(m, random_normal(heads(B, S, h), 2));
             expect_same_bits([&] {
@@ -215,7 +226,8 @@ TEST_CASE("attention: the same bits in any order") {
             });
         };
         same(1, {4, 2, 20}), same(1, {4, 2, 20, 40});
-        same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70}));
+        same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70})), same(9, prefixes.in({4, 2, 20}));
+        same(1, pattern({4, 2, 20, 40}, 3, 5)), same(1, prefixes.in({2, 1, 64}));
         same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
         same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true));
     });
@@ -224,16 +236,16 @@ TEST_CASE("attention: the same bits in any order") {
 TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
     const int S = 140, at = 125, HS = 32;
     // The second document begins with a tile of keys, within a strip of queries.
-    const Documents places(S, {{at - 3, at + 3}});
+    const Spans places(S, {{at - 3, at + 3}});
     Numbers numbers = random_normal(S * 6 * HS, 1);
     numbers[size_t((at * 6 + 2) * HS + 5)] = NAN;    // k of head 0
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
-        TableDocuments documents(m, places);
+        TableSpans documents(m, places);
         Array<T> qkv(m, numbers), y(m, S * 2 * HS);
         Array<float> lse(m, 2 * S);
         for (Heads h : {Heads{2, 2, HS}, Heads{2, 2, HS, 10}, documents.in({2, 2, HS})}) {
-            const int last = h.window ? at + 10 : h.doc_start ? at + 3 : S;
+            const int last = h.window ? at + 10 : h.keys ? at + 3 : S;
             op.attention_forward(y, lse, qkv, 1, S, h);
             expect_nan(y.read(), [&](int64_t i) {
                 const int64_t s = i / (2 * HS);
@@ -370,7 +382,7 @@ TEST_CASE("attention: documents are as if each were alone; a window of 1 copies 
     const Numbers qkv = random_normal(packed(1, S, h), 1);
     Numbers y(heads(1, S, h)), alone(y), copied(y);
     std::vector<float> lse(2 * S);
-    const Documents d(S, {{2, 3}});
+    const Spans d(S, {{2, 3}});
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, d.in(h));
     for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}})
         reference_ops().attention_forward(&alone[size_t(from * width)], lse.data(), &qkv[size_t(from * row)], 1,
@@ -383,9 +395,9 @@ TEST_CASE("attention: documents are as if each were alone; a window of 1 copies 
 TEST_CASE("attention: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
-    const Documents documents(S, {{2}, {1, 4}});
-    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}),
-                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
+    const Spans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, Spans::prefix), all(S, {{2}, {}}, Spans::all);
+    for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
+                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1), shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {

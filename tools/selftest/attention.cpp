@@ -1,5 +1,8 @@
 #include "attention.h"
 
+#include <algorithm>
+#include <memory>
+
 #include "selftest.h"
 
 namespace {
@@ -39,40 +42,26 @@ double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, i
 Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more) {
     std::vector<Size> all = {{"B", B}, {"S", S}, {"NH", h.NH}, {"NKV", h.NKV}, {"HS", h.HS}, {"window", h.window}};
     all.insert(all.end(), more.begin(), more.end());
+    if (h.stride) all.push_back({"stride", h.stride});
+    if (h.globals) all.push_back({"globals", h.globals});
     std::string scores = h.alibi ? " alibi" : "";
+    if (h.keys) scores += " spans";
     if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
     if (h.softcap != 0) scores += " softcap=" + std::to_string(h.softcap);
     return Check(op, all, scores);
 }
 
-// The documents of h; if it has none, each position ends its document with a chance of one in `length`, and each
-// sequence has documents of its own.
-struct Documents {
-    std::vector<int> start, end;
-    Documents(int B, int S, Heads h, int length) : start(size_t(B) * size_t(S)), end(start) {
-        if (h.doc_start) {
-            start.assign(h.doc_start, h.doc_start + start.size()), end.assign(h.doc_end, h.doc_end + end.size());
-            return;
-        }
-        const std::vector<int> ends = random_tokens(int64_t(B) * S, length ? length : S, 5);
-        for (size_t i = 0; i < start.size(); i++)
-            start[i] = i % size_t(S) == 0 ? 0 : ends[i - 1] == 0 ? int(i % size_t(S)) : start[i - 1];
-        for (size_t i = start.size(); i-- > 0;)
-            end[i] = i % size_t(S) == size_t(S) - 1 || ends[i] == 0 ? int(i % size_t(S)) + 1 : end[i + 1];
-    }
-};
-
 // The same heads for the reference and for the device.
 struct BothHeads {
-    Documents documents;
-    Array<int> start, end;
+    TableSpans spans;
     Heads host, device;
-    BothHeads(Memory m, int B, int S, Heads h, int document)
-        : documents(B, S, h, document), start(m, Numbers(documents.start.begin(), documents.start.end())),
-          end(m, Numbers(documents.end.begin(), documents.end.end())), host(h), device(h) {
-        if (!document && !h.doc_start) return;
-        host.doc_start = documents.start.data(), host.doc_end = documents.end.data();
-        device.doc_start = start, device.doc_end = end;
+    BothHeads(Memory m, int B, int S, Heads h)
+        : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : Spans(1, {{}})), host(h),
+          device(h.keys ? spans.in(h) : h) {}
+    static Spans copied(Heads h, size_t N) {
+        Spans s(1, {{}});
+        s.keys.assign(h.keys, h.keys + N), s.queries.assign(h.queries, h.queries + N);
+        return s;
     }
 };
 
@@ -86,11 +75,49 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
 
 }   // namespace
 
+Spans::Spans(int S, const std::vector<std::vector<int>>& places, Kind kind)
+    : keys(places.size() * size_t(S), {S, 0}), queries(keys) {
+    for (size_t b = 0; b < places.size(); b++) {
+        std::vector<int> document(size_t(S), 0), begin(size_t(S) + 1, 0), end(size_t(S) + 1, 0);
+        for (int s = 0; s < S; s++)
+            for (int at : places[b]) document[size_t(s)] += at <= s;
+        for (int s = 0; s < S; s++) {
+            const size_t d = size_t(document[size_t(s)]);
+            if (s == 0 || d != size_t(document[size_t(s) - 1])) begin[d] = s;
+            end[d] = s + 1;
+        }
+        for (int i = 0; i < S; i++)
+            for (int j = 0; j < S; j++) {
+                const size_t d = size_t(document[size_t(i)]), row = b * size_t(S);
+                const bool early = kind == all || (kind == prefix && j < (begin[d] + end[d] + 1) / 2);
+                if (document[size_t(j)] != int(d) || (j > i && !early)) continue;
+                Span &sees = keys[row + size_t(i)], &seen = queries[row + size_t(j)];
+                sees = {std::min(sees.from, j), std::max(sees.to, j + 1)};
+                seen = {std::min(seen.from, i), std::max(seen.to, i + 1)};
+            }
+    }
+}
+static std::vector<std::vector<int>> random_places(int B, int S, int length) {
+    std::vector<std::vector<int>> all(static_cast<size_t>(B));
+    const std::vector<int> draws = random_tokens(int64_t(B) * S, length, 5);
+    for (int i = 0; i < B * S; i++)
+        if (draws[size_t(i)] == 0) all[size_t(i / S)].push_back(i % S);
+    return all;
+}
+Spans::Spans(int B, int S, int length, Kind kind) : Spans(S, random_places(B, S, length), kind) {}
+
+static Numbers flat(const std::vector<Span>& spans) {
+    Numbers all;
+    for (Span s : spans) all.push_back(s.from), all.push_back(s.to);
+    return all;
+}
+TableSpans::TableSpans(Memory m, const Spans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
+
 template <class T, class P>
-Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document, double scale) {
+Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
     const Memory m(op);
-    const BothHeads both(m, B, S, h, document);
-    Check check = named("attention_forward", B, S, h, {{"document", document}});
+    const BothHeads both(m, B, S, h);
+    Check check = named("attention_forward", B, S, h, {});
     const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     Numbers y(size_t(int64_t(B) * S * h.width()));
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
@@ -104,10 +131,10 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int do
 }
 
 template <class T, class P>
-Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int document, double scale) {
+Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
     const Memory m(op);
-    const BothHeads both(m, B, S, h, document);
-    Check check = named("attention_backward", B, S, h, {{"document", document}});
+    const BothHeads both(m, B, S, h);
+    Check check = named("attention_backward", B, S, h, {});
     const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     const Numbers dy = inputs(op, random_normal(int64_t(B) * S * h.width(), 2));
     Numbers y(dy.size()), dqkv(qkv.size());
@@ -153,28 +180,33 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     return check;
 }
 
-FOR_EACH_TABLE(check_attention_forward, int, int, Heads, int, double)
-FOR_EACH_TABLE(check_attention_backward, int, int, Heads, int, double)
+FOR_EACH_TABLE(check_attention_forward, int, int, Heads, double)
+FOR_EACH_TABLE(check_attention_backward, int, int, Heads, double)
 FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
-    auto add = [&](int B, int S, Heads h, int document) {
-        test.row("attention_forward", [&] { return check_attention_forward(op, B, S, h, document); });
-        test.row("attention_backward", [&] { return check_attention_backward(op, B, S, h, document); });
+    auto add = [&](int B, int S, Heads h, int document = 0, Spans::Kind kind = Spans::causal) {
+        auto spans = std::make_shared<Spans>(document ? Spans(B, S, document, kind) : Spans(1, {{}}));
+        if (document) h = spans->in(h);
+        test.row("attention_forward", [=, &op] { return (void)spans, check_attention_forward(op, B, S, h); });
+        test.row("attention_backward", [=, &op] { return (void)spans, check_attention_backward(op, B, S, h); });
     };
     auto cached = [&](int B, int S, int pos, Heads h) {
         test.row("attention_cached", [&] { return check_attention_cached(op, B, S, pos, 1024, h); });
     };
-    add(4, 256, {NH, NH, HS}, 0);
-    add(1, 1024, {2, 2, HS}, 0);
-    add(1, 1024, {4, 1, HS, 200}, 0);
+    add(4, 256, {NH, NH, HS});
+    add(1, 1024, {2, 2, HS});
+    add(1, 1024, {4, 1, HS, 200});
     add(2, 1024, {2, 1, HS}, 100);
-    add(1, 500, {2, 2, 128}, 0);
+    add(2, 700, {2, 1, HS}, 100, Spans::prefix);
+    add(1, 700, {2, 1, HS}, 300, Spans::all);
+    add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .globals = 4});
+    add(1, 500, {2, 2, 128});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
-    add(1, 300, capped, 0);
-    add(1, 300, alibi, 0);
+    add(1, 300, capped);
+    add(1, 300, alibi);
     cached(1, 1, 1000, capped);
     cached(1, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});

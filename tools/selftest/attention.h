@@ -2,11 +2,35 @@
 #pragma once
 #include "check.h"
 
-// h with documents of the host, or sequences are cut into some of about `document` positions (0: not).
-// scale: of q, k, v
+// Spans of B sequences of S, by the definition: positions of a document see each other where the kind says so.
+struct Spans {
+    // Within a document a position sees those before it and itself; and those of the document's first half; and all.
+    enum Kind { causal, prefix, all };
+    std::vector<Span> keys, queries;
+    // Documents begin at these places of each sequence.
+    Spans(int S, const std::vector<std::vector<int>>& places, Kind kind = causal);
+    // Each position ends its document with a chance of one in `length`.
+    Spans(int B, int S, int length, Kind kind = causal);
+    Heads in(Heads h) const {
+        h.keys = keys.data(), h.queries = queries.data();
+        return h;
+    }
+};
+// The same in a table's memory.
+struct TableSpans {
+    Array<int> keys, queries;
+    TableSpans(Memory m, const Spans& spans);
+    Heads in(Heads h) {
+        h.keys = reinterpret_cast<const Span*>(static_cast<int*>(keys));
+        h.queries = reinterpret_cast<const Span*>(static_cast<int*>(queries));
+        return h;
+    }
+};
+
+// h: with spans of the host, if any.    scale: of q, k, v
 template <class T, class P>
-Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, int document = 0, double scale = 1);
+Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
-Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, int document = 0, double scale = 1);
+Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1);
