@@ -72,7 +72,8 @@ void climb(int B, int S, Heads h) {
     Sets<float> lse(op, ladder.sets, statistics);
     const TrueSpans documents(1, 200, 70);
     auto rung = [&](const char* name, auto f) {
-        const Check check = check_attention_forward(with(op, &Ops<bf16>::attention_forward, f), 1, 200, documents.in(h));
+        const Ops<bf16> rung = with(op, &Ops<bf16>::attention_forward, f);
+        const Check check = check_attention_forward(rung, 1, 200, documents.in(h));
         ladder.rung(name, check, [&](int set) { f(y[set], lse[set], qkv[set], B, S, h); });
     };
     rung("scores in memory, one thread each", three_kernels);

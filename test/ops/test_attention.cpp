@@ -395,9 +395,11 @@ TEST_CASE("attention: documents are as if each were alone; a window of 1 copies 
 TEST_CASE("attention: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
-    const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix), all(S, {{2}, {}}, TrueSpans::all);
+    const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix);
+    const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
     for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
-                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1), shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
+                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1),
+                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {
