@@ -98,7 +98,7 @@ const std::vector<ConfigRow>& config_rows() {
         {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
          "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "with --window: attention also sees so many positions at the beginning; 0: the model's, none in a new one"},
+         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
         // Kinds.
         ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
         ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
