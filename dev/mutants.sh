@@ -215,7 +215,7 @@ model/shards.cpp ;; s/if (comm) comm->join(work_mark\[work_buffer(k)\]);// ;; gp
 gpt.cpp ;; s/if (!cache) shards.await_parameters(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/shards.gradients_done(1 + l, last);/shards.gradients_done(1 + l, true);/ ;; gpt ranks: gradients are sent*
 model/shards.cpp ;; s/    op.copy(op.at(gradients(k), rank .*// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/step_targets)) \* plan.ranks;/step_targets));/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
 model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
@@ -302,7 +302,7 @@ train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
-model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
+model/config.cpp ;; s/config_value(before, rows\[i\]) != config_value(now, rows\[i\]))/false)/ ;; config: fields follow*
 model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
