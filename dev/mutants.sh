@@ -194,8 +194,8 @@ layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
-layers/attention/sm90.cu ;; s/key >= all.from \&\& // ;; attention sm90: windows*
-layers/attention/sm90.cu ;; s/ \&\& key + BN <= all.to;/;/ ;; attention sm90: prefixes*
+layers/attention/sm90.cu ;; s/key >= rows\[1\].from \&\& // ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/ \&\& key + BN <= rows\[0\].to;/;/ ;; attention sm90: prefixes*
 layers/attention/sm90.cu ;; s/{-1e30f, -1e30f}/{-INFINITY, -INFINITY}/ ;; attention sm90: prefixes*
 layers/attention/sm90_backward.cu ;; s/at < keys\[r\].from || // ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*

@@ -19,7 +19,6 @@ enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_REACH = 128;
 // Which positions of its text one sees: those before it; also all of the text's prefix; all.
 enum class Sees { causal, prefix, all };
-enum class Position { none, learned, rope, alibi };
 // How RoPE's angles are scaled; model/rope.h names the sources.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
