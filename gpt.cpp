@@ -17,10 +17,10 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
     CHECK(!spans || (may_span() && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
     next_B = batch_B, next_S = batch_S, next = {N, spans != nullptr};
     const int64_t ints = spans ? input_ints() : from_target || !from_tok ? most() + N : N;
-    if (from_tok) {
+    if (from_tok || spans) {
         host_input.resize(size_t(INPUT_HEAD + input_ints()));
         const auto to = host_input.begin() + INPUT_HEAD;
-        std::copy_n(from_tok, N, to);
+        if (from_tok) std::copy_n(from_tok, N, to);
         if (from_target) std::copy_n(from_target, N, to + most());
         if (from_target) next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
         if (spans) {

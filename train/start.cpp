@@ -233,7 +233,7 @@ Status Trainer::load() {
 // Rows of tokens that the checkpoint has not are the mean of its rows: they begin as likely as an average token.
 Status Trainer::load_resized() {
     Config before = config;
-    before.V = start_vocabulary;
+    before.V = start_vocabulary, before.mask = -1;
     Model old(cpu_ops<float>());
     TRY(old.allocate(before, {Use::infer, 1, 1}));
     TRY(checkpoint_weights(start, old));
