@@ -42,22 +42,24 @@ void Model::forward() {
 Heads Model::heads(int l) const {
     Heads h = c.heads(l);
     if (now.spans) h.keys = keys(), h.queries = queries();
+    h.bias = reinterpret_cast<const float*>(bias);
     return h;
 }
 
 void Model::blocks(Cache* cache) {
     if (!cache) shards.await_parameters(0);
     embed();
+    if (bias) op.bias_rows_forward(bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
-    op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
+    if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
 }
 
 void Model::embed() {
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : nullptr;
+    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
     op.embedding_forward(x, tok(), w.wte, wpe, B, S, c.C, input);
     if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C);
     if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
@@ -118,14 +120,14 @@ Model::Branch Model::ffn_end(int l) const {
     const Activations& t = a[size_t(l)];
     return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b};
 }
-// out = x + branch_scale * norm(in w^T + b)
+// out = x + branch_scale * norm(in w^T + b); with sum_norm norm(x + in w^T + b)
 void Model::add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end) {
     const int C = c.C, N = B * S;
     if (!c.post_norm() && c.branch_scale == 1) return op.linear_forward(out, in, end.w, end.b, x, N, width, C);
-    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, nullptr, N, width, C);
+    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, c.sum_norm() ? x : nullptr, N, width, C);
     if (c.post_norm())
         op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
-    op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
+    if (!c.sum_norm()) op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
 }
 
 void Model::loss(bool train, float scale) {
@@ -160,8 +162,13 @@ double Model::mean_loss(float* to) {
 void Model::backward(bool last) {
     const int N = B * S;
     shards.gradients_begin(c.L);
-    op.zero(dx, op.bytes(dx, int64_t(N) * c.C));
-    op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), N, c.C);
+    if (dbias) op.zero(dbias, op.bytes(dbias, c.NH * (2 * RELATIVE_REACH + 1)));
+    if (c.sum_norm()) {
+        op.copy(dx, dt, op.bytes(dx, int64_t(N) * c.C));
+    } else {
+        op.zero(dx, op.bytes(dx, int64_t(N) * c.C));
+        op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), N, c.C);
+    }
     for (int l = c.L - 1; l >= 0; l--) {
         if (l + 1 < c.L) shards.gradients_begin(1 + l);
         block_again(l);
@@ -183,6 +190,7 @@ void Model::embed_backward() {
     if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n);
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * c.C) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, tok(), B, S, c.C, c.V);
+    if (dbias) op.bias_rows_backward(dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
 }
 
 void Model::block_again(int l) {
@@ -248,6 +256,7 @@ void Model::attention_backward(int l) {
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
     op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
+    if (dbias) op.attention_bias_backward(dbias, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
@@ -259,7 +268,9 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
     if (c.post_norm()) {
         op.zero(dbranch, op.bytes(dbranch, int64_t(N) * C));
         op.norm_backward(dbranch, dnorm_w, dnorm_b, dx, end.product, end.norm_w, end.mean, end.rstd, c.norm_of(), N, C);
-        return dbranch;
+        if (!c.sum_norm()) return dbranch;
+        std::swap(dx, dbranch);    // the sum's gradient is that of both its parts
+        return dx;
     }
     if (c.branch_scale == 1) return dx;
     op.add_scaled(dbranch, nullptr, dx, c.branch_scale, int64_t(N) * C);

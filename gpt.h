@@ -30,10 +30,10 @@ struct MemoryRow {
 struct Activations {
     Activation *x, *ln1;                     // (N,C): the block's input; normed
     Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
-    Activation* out1;                        // (N,C): attention's projection, before its norm
+    Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
     Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
     Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
-    Activation* out2;                        // (N,C): the ffn's second product, before its norm
+    Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
@@ -109,15 +109,21 @@ struct Model {
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
     float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
-    Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
+    Activation *x_last = nullptr, *lnf = nullptr;    // (N,C): the last block's output; normed (the same, where a norm
+                                                     // is its end)
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
     Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS))
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
-    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it
+    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it, or
+                                                // of its sum
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
+    Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
+    // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
+    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
+    int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
@@ -155,6 +161,7 @@ struct Model {
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
     void place_angles(float* (&tables)[2], float* at, int positions);
+    void place_positions();
     // The end of a branch: its product's weights, the product before its norm, and the norm.
     struct Branch {
         const Parameter *w, *b;
@@ -165,7 +172,8 @@ struct Model {
     Branch attention_end(int l) const;
     Branch ffn_end(int l) const;
     void add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end);
-    // The gradient of the branch's product, where dx is that of the branch's sum. Adds to dw and db of its norm.
+    // The gradient of the branch's product, where dx is that of what add_branch makes. dx becomes that of the residual.
+    // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
     void ffn_forward(int l);

@@ -64,6 +64,7 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
 
 struct Source {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+    Stretch stretch = {};
 };
 struct Room {
     int B, S;
@@ -81,7 +82,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     auto load = [&](const ModelSource& found) -> Status {
         TRY(checkpoint_verify_frame(found));
         const std::string& dir = m.path = found.path;
-        const Config config = TRY(checkpoint_config(found));
+        Config config = TRY(checkpoint_config(found));
+        TRY(config_stretch(&config, source.stretch));
         if (access((dir + "/state.json").c_str(), F_OK) == 0) {
             state = TRY(checkpoint_state(dir));
             m.documents = state.documents;
@@ -341,10 +343,12 @@ Status eval(const EvalOptions& o) {
     TRY(check_flags(o));
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        return Room{o.batch, o.seq_len ? o.seq_len : c.usual_length(), o.documents};
+        const int context = o.source.stretch.context;
+        return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length(), o.documents};
     }));
     if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
+                    m.g->c.position == Position::learned ? "" : "; --context asks for more");
     const Objective objective =
         TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
     const double start = now_seconds();
@@ -380,6 +384,7 @@ Command sample_command() {
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
+        {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });
     c.given = &o->given;
@@ -437,6 +442,7 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
+        {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
     c.run = [o] { return eval(*o); };

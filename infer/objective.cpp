@@ -27,6 +27,9 @@ Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool
     if (documents && o.begin < 0)
         return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
                     "that has <|endoftext|>, EOS or BOS");
+    if (documents && (c.stride || c.global_tokens))
+        return fail(Exit::usage, "--documents, %s: a pattern counts positions of the sequence, not of a document; "
+                    "expected one of them", c.stride ? "--stride" : "--global-tokens");
     if (documents && o.sees == Sees::prefix)
         return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
                     "in it; expected one of them");

@@ -86,6 +86,14 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("none", c, [](Config& k) {
         k.position = Position::none, k.place = NormPlace::sandwich, k.activation = Act::relu2, k.score_cap = 1;
     });
+    add("transformer of 2017", c, [](Config& k) {
+        k.position = Position::sinusoidal, k.place = NormPlace::post, k.embed_scale = 2.5f, k.activation = Act::relu;
+    });
+    add("ntk, norms of sums", llama, [](Config& k) {
+        k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
+    });
+    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0, k.score_scale = 1; });
+    add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }
 

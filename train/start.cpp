@@ -138,7 +138,7 @@ Status Trainer::choose_model() {
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
     TRY(choose_objective());
-    return config_check(config);
+    return config_asked_check(o.shape, config);
 }
 
 Status Trainer::choose_objective() {
@@ -279,7 +279,8 @@ Status Trainer::resume() {
     std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     for (const Flag& flag : config_flags(o.shape))
-        if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
+        if (const std::string key = flag.name.substr(2); before.contains(key))
+            resolve(key, !flag.choices.empty() ? "\"\"" : holds<double>(flag) ? "0.0" : "0", before[key]);
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);

@@ -11,7 +11,7 @@
 
 struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
-    Config shape = config_nothing();    // what the flags ask of the model
+    Asked shape = config_nothing();    // what the flags ask of the model
     int batch = 8, seq_len = 0, keep = 3, sample_tokens = 64;
     int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
             sample_every = 0, save_every = 0, seed = 1;

@@ -11,15 +11,15 @@ using namespace plain;
 template <bool SHAPED, int U>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
                                       const Sight& sight, const Stream& stream, int t0, const Scores& scores,
-                                      float slope) {
+                                      const Tilt& slope) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            const int j = stream.key(t0 + tile_column(c));
-            const float x = score<SHAPED>(scores, s[r][c], slope, sight.row0 + tile_row(r) - j);
-            s[r][c] = sight.sees(r, j, stream.all) ? x : -INFINITY;
+            const int t = t0 + tile_column(c), behind = sight.row0 + tile_row(r) - stream.key(t);
+            const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+            s[r][c] = sight.sees(r, stream, t) ? x : -INFINITY;
             now = fmaxf(now, s[r][c]);
         }
         now = warp_max<16>(now);
@@ -56,7 +56,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
     const int64_t keys_at = w.b * keys.sequence + w.head / (h.NH / h.NKV) * keys.head;
     const Rows<T> k = {keys.k + keys_at, keys.row, 0, at.vectors}, v = {keys.v + keys_at, keys.row, 0, at.vectors};
     const Sight sight(h, S, w.b, w.row, p0);
-    const float slope = SHAPED ? scores.slope(w.head) : 0;
+    const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
