@@ -63,7 +63,7 @@ infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is inte
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
 infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
-gpt.cpp ;; s/if (now.spans) h.keys = keys(), h.queries = queries();// ;; objective: documents in one*
+gpt.cpp ;; s/if (spans) h.keys = keys(), h.queries = queries();// ;; objective: documents in one*
 gpt.cpp ;; s/if (!cache || h.keys) op.attention_forward/if (!cache) op.attention_forward/ ;; objective: a prompt whose*
 gpt.cpp ;; s/all_targets ? double(all_targets) : // ;; objective: the mean is over*
 model/spans.cpp ;; s/std::max(s + 1, whole)/s + 1/ ;; objective: spans say*

@@ -160,6 +160,10 @@ Status Trainer::choose_objective() {
                         "adds one, --mask-token names one", start.c_str());
         config.V = std::max(config.V, config.mask + 1);
     }
+    for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
+        if (value && o.documents)
+            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them", name, value);
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
     return {};
 }
