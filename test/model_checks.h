@@ -7,6 +7,15 @@ inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 // Grouped heads whose size is their own (attention is wider than C, and its input wider than F), and a window.
 inline const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
+// Token 12 masks.
+inline Objective toy_objective(Sees sees) { return {.sees = sees, .mask = 12, .choices = 12, .fraction = 0.3}; }
+inline Config seeing(Config c, Sees sees) {
+    c.sees = sees;
+    if (sees != Sees::causal) c.window = 0;
+    if (sees == Sees::all) c.mask = 12;
+    return c;
+}
+
 // A batch of random tokens, as an objective makes it.
 struct Posed {
     int B, S;
@@ -100,4 +109,29 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
             CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(slack * tolerance));
         }
     });
+}
+
+// A prompt whose tokens see each other, then token by token: as the whole sequence.
+inline void check_prompt(Model& g, double tolerance) {
+    const int B = 2, S = 17, prompt = 9, V = g.c.V;
+    auto in = toy_tokens(B * S, V, 1);
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    std::vector<float> cached(size_t(B * V)), whole(cached);
+    for (int s = prompt; s <= S; s++) {
+        std::vector<int> part, all;
+        Spans spans;
+        for (int b = 0; b < B; b++) {
+            const auto row = in.begin() + b * S;
+            part.insert(part.end(), row + (s == prompt ? 0 : s - 1), row + s);
+            all.insert(all.end(), row, row + s);
+            spans.add({Text{0, prompt}}, s, Sees::prefix);
+        }
+        g.extend(cache, part.data(), s == prompt ? prompt : 1);
+        g.logits(cached.data());
+        g.batch(all.data(), nullptr, B, s, &spans);
+        g.forward();
+        g.logits(whole.data());
+        for (size_t i = 0; i < cached.size(); i++) CHECK(cached[i] == doctest::Approx(whole[i]).epsilon(tolerance));
+    }
 }
