@@ -17,21 +17,21 @@ inline Config seeing(Config c, Sees sees) {
 }
 
 // A batch of random tokens, as an objective makes it.
-struct Asked {
+struct Posed {
     int B, S;
     std::vector<int> in, out;
     Spans all = {};
     const Spans* spans;    // null: none
-    Asked(const Config& c, int B, int S, const Objective& objective = {})
+    Posed(const Config& c, int B, int S, const Objective& objective = {})
         : B(B), S(S), in(toy_tokens(B * S, c.V, 1)), out(toy_tokens(B * S, c.V, 2)),
           spans(objective.plain() ? nullptr : &all) {
         for (int b = 0; b < B; b++) objective.apply(b, &in[size_t(b * S)], &out[size_t(b * S)], S, S, &all);
     }
-    Asked(const Asked&) = delete;
+    Posed(const Posed&) = delete;
 };
 
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
-inline double loss_in_double(Model& g, const Asked& asked) {
+inline double loss_in_double(Model& g, const Posed& asked) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, nullptr, asked.spans);
     double sum = 0;
     const Logits how = g.c.logits_of();
@@ -59,7 +59,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}) {
     const int B = 2, S = 7;
     Model g(reference_ops());
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain()});
-    const Asked asked(c, B, S, objective);
+    const Posed asked(c, B, S, objective);
     train_pass(g, asked.in, asked.out, B, S, asked.spans);
     const double* gradients = typed<double>(g, g.shards.grads);
     const std::vector<double> grad(gradients, gradients + config_flat_size(c));
@@ -86,7 +86,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}) {
 // others' errors are measured: 1.31e-2 seen.
 inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}) {
     const int B = 3, S = 33;
-    const Asked asked(c, B, S, objective);
+    const Posed asked(c, B, S, objective);
     Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
     Model r(reference_ops());
     toy_model(r, c, plan);
