@@ -246,7 +246,7 @@ layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
 model/work.h ;; s/2.0 \* products \* N/2.0 * N/ ;; count: FLOPs of a step*
 model/count.cpp ;; s/scratch = std::max(scratch, /scratch = std::min(scratch, / ;; count: memory foretold*
-model/count.cpp ;; s/const bool upload = .*/const bool upload = false;/ ;; count: a generated token*
+model/count.cpp ;; s/(batch || operation == Operation::upload)/(batch)/ ;; count: a generated token*
 model/forecast.cpp ;; s/wire = std::max(wire, device) + seconds;/wire = device + seconds;/ ;; scale: what a step*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
