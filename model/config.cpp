@@ -82,7 +82,7 @@ const std::vector<ConfigRow>& config_rows() {
          "attention heads; 0: the model's"},
         {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
          "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        ASKED(&C::activation, "activation", "--activation", "what the feed-forward part applies to its first product", 0, 4,
+        ASKED(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
              {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
