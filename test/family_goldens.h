@@ -42,7 +42,8 @@ struct Golden {
     std::string dir;
     Config c;
     Arrays expected;
-    explicit Golden(const std::string& name) : dir("test/golden/families/" + name) {
+    explicit Golden(const std::string& name, const std::string& folder = "families")
+        : dir("test/golden/" + folder + "/" + name) {
         const Result<Config> read = checkpoint_config(dir);
         REQUIRE_MESSAGE(read.ok(), read.status.message);
         c = read.value, expected = arrays_of(dir + "/expected.safetensors");

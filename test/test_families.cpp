@@ -60,6 +60,22 @@ TEST_CASE("families: losses and gradients are those of transformers") {
     CHECK(with_gradients == 8);
 }
 
+TEST_CASE("families: models of kinds that no family has compute what PyTorch does") {    // dev/golden_kinds.py
+    cpu_set_threads(1);
+    for (const char* name : {"transformer", "t5", "pattern"}) {
+        CAPTURE(std::string(name));
+        const Golden golden(name, "kinds");
+        each_table([&](auto model, const Tolerance& tolerance) {
+            const auto g = model(), trained = model();
+            golden.load(*g, {Use::infer, Golden::B, Golden::S});
+            golden.check_logits(*g, tolerance.logits);
+            if (g->op.parameter != Element::bf16) golden.check_greedy(*g);
+            CHECK(golden.check_training(*trained, tolerance.loss, tolerance.gradients));
+        });
+    }
+    cpu_set_threads(0);
+}
+
 TEST_CASE("families: what is written has the family's names and shapes, and the same bits; config.json reads back") {
     each_golden([](const Golden& golden) {
         Model g(cpu_ops<float>());
