@@ -8,24 +8,42 @@
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-void Model::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
-    const int64_t N = int64_t(batch_B) * batch_S, most = int64_t(plan.B) * plan.S;
-    CHECK(N > 0 && N <= most && batch_S <= plan.S, "B=%d S=%d", batch_B, batch_S);
-    next_B = batch_B, next_S = batch_S;
+void Model::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S, const Spans* spans) {
+    const int64_t N = int64_t(batch_B) * batch_S;
+    CHECK(N > 0 && N <= most() && batch_S <= plan.S, "B=%d S=%d", batch_B, batch_S);
+    Spans whole;
+    for (int b = 0; b < batch_B && !spans && c.sees == Sees::all; b++) whole.add({Text{}}, batch_S, c.sees);
+    if (!spans && !whole.keys.empty()) spans = &whole;
+    CHECK(!spans || (may_span() && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
+    next_B = batch_B, next_S = batch_S, next = {N, spans != nullptr};
+    const int64_t ints = spans ? input_ints() : from_target || !from_tok ? most() + N : N;
     if (from_tok) {
-        host_input.resize(size_t(INPUT_HEAD + 2 * most));
-        std::copy_n(from_tok, N, host_input.begin() + INPUT_HEAD);
-        if (from_target) std::copy_n(from_target, N, host_input.begin() + INPUT_HEAD + most);
+        host_input.resize(size_t(INPUT_HEAD + input_ints()));
+        const auto to = host_input.begin() + INPUT_HEAD;
+        std::copy_n(from_tok, N, to);
+        if (from_target) std::copy_n(from_target, N, to + most());
+        if (from_target) next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
+        if (spans) {
+            std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most()]));
+            std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most()]));
+        }
         host_input[0] = 0;
     }
-    op.upload_ahead(staged, host_input.data(), input_bytes(from_target || !from_tok ? most + N : N));
+    op.upload_ahead(staged, host_input.data(), input_bytes(ints));
 }
 
 void Model::forward() {
     CHECK(next_B > 0, "no batch was handed over");
-    B = next_B, S = next_S, next_B = 0;
-    op.take(input, staged, input_bytes(2 * int64_t(plan.B) * plan.S));
+    B = next_B, S = next_S, next_B = 0, now = next;
+    op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     blocks(nullptr);
+}
+
+Heads Model::heads(int l) const {
+    Heads h = c.heads(l);
+    if (now.spans) h.keys = keys(), h.queries = queries();
+    h.bias = reinterpret_cast<const float*>(bias);
+    return h;
 }
 
 void Model::blocks(Cache* cache) {
@@ -37,12 +55,6 @@ void Model::blocks(Cache* cache) {
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
     if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
-}
-
-Heads Model::heads(int l) const {
-    Heads h = c.heads(l);
-    h.bias = reinterpret_cast<const float*>(bias);
-    return h;
 }
 
 void Model::embed() {
@@ -65,10 +77,10 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     if (cache) {
         const int64_t layer = int64_t(l) * cache->B * h.NKV * cache->maxT * h.HS;
         op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.turned, B, S, input, cache->maxT,
-                            h);
-    } else {
-        op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
+                            c.heads(l));
     }
+    // Positions of a prefix see each other: what attention_cached did for them is done again.
+    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
     add_branch(t.x2, t.x, t.atty, h.width(), attention_end(l));
     ffn_forward(l);
     if (out) add_branch(out, t.x2, t.fcg, c.F, ffn_end(l));
@@ -132,7 +144,7 @@ void Model::loss(bool train, float scale) {
     }
     if (!train) return;
     op.add_losses(totals.loss, losses, N);
-    step_tokens += N;
+    step_targets += now.targets;
 }
 
 double Model::mean_loss(float* to) {
@@ -142,7 +154,7 @@ double Model::mean_loss(float* to) {
     if (to) std::copy_n(host_losses.data(), N, to);
     double sum = 0;
     for (float loss : host_losses) sum += double(loss);
-    return sum / N;
+    return sum / double(std::max<int64_t>(1, now.targets));
 }
 
 // ---- backward: the forward read from the bottom up ------------------------------------------------------------------
@@ -267,10 +279,10 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 
-void Model::begin_step() {
+void Model::begin_step(int64_t targets) {
     shards.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
-    step_tokens = 0;
+    step_targets = 0, all_targets = targets;
 }
 
 double Model::grad_norm() {
@@ -283,8 +295,8 @@ double Model::grad_norm() {
 void Model::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = shards.sum(totals, signal);
-    op.gate(step, totals.loss, 1 / (double(std::max<int64_t>(1, step_tokens)) * plan.ranks), totals.squares, squares,
-            adam, limits);
+    const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, step_targets)) * plan.ranks;
+    op.gate(step, totals.loss, 1 / all, totals.squares, squares, adam, limits);
     for (const Share& s : shards.updates()) {
         float* master = shards.master ? shards.master + s.held : nullptr;
         // Each share has a seed of its own, as elements are counted from 0.
@@ -362,6 +374,13 @@ void Model::extend(Cache& cache, const int* from_tok, int more) {
     host_input[0] = cache.pos;
     std::copy_n(from_tok, B * S, host_input.begin() + INPUT_HEAD);
     op.upload(input, host_input.data(), input_bytes(B * S));
+    now.spans = c.sees == Sees::prefix && cache.pos == 0 && S > 1;    // the whole prompt is the prefix
+    if (now.spans) {
+        Spans prompt;
+        for (int b = 0; b < B; b++) prompt.add({Text{0, S}}, S, c.sees);
+        op.upload(keys(), prompt.keys.data(), int64_t(sizeof(Span)) * B * S);
+        op.upload(queries(), prompt.queries.data(), int64_t(sizeof(Span)) * B * S);
+    }
     shards.await();    // not within a recording
     cache.steps = S == 1 ? cache.steps + 1 : 0;
     if (cache.graph && S > 1) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move

@@ -2,6 +2,7 @@
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
 #include "model/shards.h"
+#include "model/spans.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
 // What the backward pass computes again instead of storing it: nothing; the outputs of norms and GELU; all of a block
@@ -16,6 +17,7 @@ struct Plan {
     bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
     int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
+    bool spans = false;    // batches come with spans; else only where Config::sees asks for them
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
@@ -70,8 +72,9 @@ struct Model {
     void init(uint64_t seed);                                   // new weights
 
     // Hands over the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for
-    // a table that only counts.     tok, target (B,S), host; target null: none
-    void batch(const int* tok, const int* target, int B, int S);
+    // a table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
+    // spans (B,S): who sees whom; null: as Config::sees says of whole sequences without a prefix
+    void batch(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     void forward();    // the batch handed over, up to the final norm
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
     // step). Chunk by chunk: the logits of all positions never exist at once.
@@ -79,13 +82,15 @@ struct Model {
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
     void backward(bool last = true);
-    double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
+    // Over the batch's targets that count, summed in double and in order.     losses (N), host
+    double mean_loss(float* losses = nullptr);
     double grad_norm();                           // global; one rank's alone
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: for
     // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
-    // finished, and what each rank reported in it; at most two may be pending.
-    void begin_step();
+    // finished, and what each rank reported in it; at most two may be pending. targets: those that count in the whole
+    // step, on all ranks; 0: as many on each rank as on this one.
+    void begin_step(int64_t targets = 0);
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
@@ -122,12 +127,22 @@ struct Model {
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
-    // The current batch, and the next one. input: the first position and 15 unused, tok (N), target (N)
+    // The current batch, and the next one. input: the first position and 15 unused, tok (N), target (N), and where
+    // there may be spans, keys (N) and queries (N)
     int *input = nullptr, *staged = nullptr;
+    struct Batch {
+        int64_t targets = 0;    // that count
+        bool spans = false;
+    } now, next;
     int B = 0, S = 0, next_B = 0, next_S = 0;
     static constexpr int INPUT_HEAD = 16;
+    int64_t most() const { return int64_t(plan.B) * plan.S; }
     int* tok() const { return input + INPUT_HEAD; }
-    int* target() const { return tok() + int64_t(plan.B) * plan.S; }
+    int* target() const { return tok() + most(); }
+    Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most()); }
+    Span* queries() const { return keys() + most(); }
+    bool may_span() const { return plan.spans || c.sees != Sees::causal; }
+    int64_t input_ints() const { return (may_span() ? 6 : 2) * most(); }    // a batch's
     int64_t input_bytes(int64_t n) const { return int64_t(sizeof(int)) * (INPUT_HEAD + n); }
 
     // The step.
@@ -135,12 +150,13 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t step_tokens = 0;       // since begin_step
+    int64_t step_targets = 0;      // since begin_step
+    int64_t all_targets = 0;       // what begin_step was told
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
-    Heads heads(int l) const;
+    Heads heads(int l) const;                                     // with the batch's spans
     void embed();
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation

@@ -17,6 +17,7 @@
 #include "infer/generate.h"
 #include "infer/model_files.h"
 #include "infer/talk.h"
+#include "infer/texts.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
@@ -65,7 +66,10 @@ struct Source {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
     Stretch stretch = {};
 };
-struct Room { int B, S; };
+struct Room {
+    int B, S;
+    bool spans = false;    // batches come with spans
+};
 
 // Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
 // Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
@@ -107,7 +111,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Room size = room(config, opened.gpu);
-        Status s = m.g->allocate(config, {Use::infer, size.B, std::min(size.S, config.T)});
+        Status s = m.g->allocate(config, {.B = size.B, .S = std::min(size.S, config.T), .spans = size.spans});
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
@@ -129,6 +133,11 @@ Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
     return {};
+}
+Status writes_text(const Opened& m) {
+    if (m.g->c.sees != Sees::all) return {};
+    return fail(Exit::usage, "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
+                "its beginning to its end; eval measures it", m.path.c_str());
 }
 // The defaults of the model's own generation_config.json, said once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
@@ -175,8 +184,10 @@ Status sample(SampleOptions o) {
         const int rows = gpu ? 8192 : 512;
         const int64_t fed = int64_t(prompt.size()) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
-        return Room{o.num, int(std::min<int64_t>(longest, std::max(1, rows / o.num)))};
+        const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
+        return Room{o.num, int(std::min<int64_t>(longest, pieces ? std::max(1, rows / o.num) : c.T))};
     }));
+    TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
@@ -235,8 +246,9 @@ struct ChatFlags {
 Status chat(ChatFlags o) {
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        return Room{1, std::min(c.T, gpu ? 8192 : 512)};
+        return Room{1, c.sees == Sees::causal ? std::min(c.T, gpu ? 8192 : 512) : c.T};
     }));
+    TRY(writes_text(m));
     TRY(has_tokenizer(m));
     const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
@@ -260,22 +272,52 @@ Status chat(ChatFlags o) {
 
 struct EvalOptions {
     Source source;
-    std::string data;
+    std::string data, text, field;
     int batch = 8, seq_len = 0;
     int64_t eval_tokens = 0;
-    bool raw_u16 = false, json = false;
+    double mask_fraction = Objective{}.fraction;
+    bool raw_u16 = false, documents = false, json = false;
     DeviceOptions device;
 };
 
-Status eval(const EvalOptions& o) {
-    Opened m;
-    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        const int context = o.source.stretch.context;
-        return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length()};
-    }));
-    if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
-                    m.g->c.position == Position::learned ? "" : "; --context asks for more");
+// Refuses options that mean nothing together.
+Status check_flags(const EvalOptions& o) {
+    if (o.data.empty() == o.text.empty())
+        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
+    const struct { const char* name; bool given; } of_shards[] = {
+        {"--documents", o.documents}, {"--eval-tokens", o.eval_tokens > 0}, {"--raw-u16", o.raw_u16}};
+    for (auto& row : of_shards)
+        if (row.given && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", row.name, row.name);
+    if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
+    return {};
+}
+Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation& e, double seconds) {
+    const bool known = e.bits_per_byte > 0;
+    if (o.json) {
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
+               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
+               (long long)e.tokens);
+    } else {
+        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
+               (long long)e.tokens);
+    }
+    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
+            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
+    return {};
+}
+Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
+    TRY(has_tokenizer(m));
+    const std::vector<std::vector<int>> texts =
+        TRY(read_texts(o.text, o.field, m.tokenizer, beginning_of_text(m.tokenizer, m.documents)));
+    const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
+    for (size_t i = 0; i < each.size() && o.json; i++)
+        printf("{\"text\":%zu,\"loss\":%s,\"tokens\":%lld}\n", i, json_number(each[i].loss).c_str(),
+               (long long)each[i].tokens);
+    return together(each);
+}
+
+Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective) {
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
@@ -291,22 +333,27 @@ Status eval(const EvalOptions& o) {
     auto show = [&](int64_t done, int64_t windows) {
         progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
     };
-    const Evaluation e = TRY(evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show));
+    Result<Evaluation> e =
+        evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show, nullptr, objective);
     progress.clear();
-    const double seconds = now_seconds() - start;
-    const bool known = e.bits_per_byte > 0;
-    if (o.json) {
-        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
-               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
-               (long long)e.tokens);
-    } else {
-        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
-        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
-               (long long)e.tokens);
-    }
-    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
-            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
-    return {};
+    return e;
+}
+
+Status eval(const EvalOptions& o) {
+    TRY(check_flags(o));
+    Opened m;
+    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
+        const int context = o.source.stretch.context;
+        return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length(), o.documents};
+    }));
+    if (o.seq_len > m.g->c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
+                    m.g->c.position == Position::learned ? "" : "; --context asks for more");
+    const Objective objective =
+        TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
+    const double start = now_seconds();
+    const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective) : eval_texts(o, m, objective));
+    return print_evaluation(o, m, e, now_seconds() - start);
 }
 
 const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
@@ -375,13 +422,19 @@ Command chat_command() {
 
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
-    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards.",
+    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards or texts.",
               "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json"};
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
+          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
+          {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines (.jsonl, .ndjson); "
+           "each is measured by itself, with --json also reported"},
+          {"--field", &o->field, "the JSON lines' field that holds the text; none: text"},
+          {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
+          {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
+           "guessed", 0.001, 1},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,

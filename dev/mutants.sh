@@ -194,8 +194,8 @@ layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
-layers/attention/sm90.cu ;; s/key >= all.from \&\& // ;; attention sm90: windows*
-layers/attention/sm90.cu ;; s/ \&\& key + BN <= all.to;/;/ ;; attention sm90: prefixes*
+layers/attention/sm90.cu ;; s/key >= rows\[1\].from \&\& // ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/ \&\& key + BN <= rows\[0\].to;/;/ ;; attention sm90: prefixes*
 layers/attention/sm90.cu ;; s/{-1e30f, -1e30f}/{-INFINITY, -INFINITY}/ ;; attention sm90: prefixes*
 layers/attention/sm90_backward.cu ;; s/at < keys\[r\].from || // ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
@@ -215,7 +215,7 @@ model/shards.cpp ;; s/if (comm) comm->join(work_mark\[work_buffer(k)\]);// ;; gp
 gpt.cpp ;; s/if (!cache) shards.await_parameters(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/shards.gradients_done(1 + l, last);/shards.gradients_done(1 + l, true);/ ;; gpt ranks: gradients are sent*
 model/shards.cpp ;; s/    op.copy(op.at(gradients(k), rank .*// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/step_targets)) \* plan.ranks;/step_targets));/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
 model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
@@ -302,7 +302,7 @@ train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
-model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
+model/config.cpp ;; s/config_value(before, rows\[i\]) != config_value(now, rows\[i\]))/false)/ ;; config: fields follow*
 model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*

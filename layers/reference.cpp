@@ -355,6 +355,11 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
                    int Vp) {
     std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
+        if (target[n] < 0) {
+            loss[n] = 0;
+            if (dlogits) zero(dlogits + int64_t(n) * Vp, int64_t(sizeof(T)) * Vp);
+            continue;
+        }
         T top = -INFINITY, sum = 0;
         for (int v = 0; v < V; v++) {
             const T x = T(z.scale) * logits[int64_t(n) * Vp + v];

@@ -97,8 +97,8 @@ const std::vector<ConfigRow>& config_rows() {
          "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
         {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
          "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
-        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20, rare,
-         "with --window: attention also sees so many positions at the beginning; 0: the model's, none in a new one"},
+        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
+         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
         // Kinds.
         ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
         ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
@@ -115,6 +115,8 @@ const std::vector<ConfigRow>& config_rows() {
         ASKED(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
               {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_first, "global_first", 0, 1),
+        KIND(&C::sees, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
+        KIND(&C::mask, "mask_token", -1, 1 << 24),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
         ASKED(&C::score_cap, "attention_softcap", "--score-cap",
               "attention scores s become X tanh(s / X); 0: the model's", 0, 1000000.0),
@@ -205,6 +207,10 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
+    if (c.window && c.sees != Sees::causal)
+        return fail(Exit::usage, "--window %d, --objective %s: a window is for models that see what lies before alone",
+                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    if (c.mask >= c.V) return fail(Exit::usage, "mask token %d: the vocabulary has %d tokens", c.mask, c.V);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))

@@ -17,6 +17,8 @@ enum class Parallel { none, one, two };    // attention and ffn both read the bl
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 // T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
 constexpr int RELATIVE_BUCKETS = 32, RELATIVE_REACH = 128;
+// Which positions of its text one sees: those before it; also all of the text's prefix; all.
+enum class Sees { causal, prefix, all };
 // How RoPE's angles are scaled; model/rope.h names the sources.
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
@@ -47,10 +49,12 @@ struct Config {
     int global_every = 0;       // each so many-th layer has no window; 0: all have it
     bool global_first = false;  // the first of so many, not the last
     int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
+    Sees sees = Sees::causal;
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;           // the head is wte
+    int mask = -1;              // the token that stands for one to be guessed; -1: none
     float embed_scale = 1, branch_scale = 1;    // factors of the embeddings, and of what is added to the residual
     float logit_scale = 1, logit_cap = 0;       // Logits
     // Positions.
@@ -94,7 +98,7 @@ struct ConfigRow {
     enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
-                         RopeScaling Config::*>
+                         RopeScaling Config::*, Sees Config::*>
         Member;
     Member member;
     const char* name;          // "kv_heads"; null: never listed

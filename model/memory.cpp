@@ -128,7 +128,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         at.take(g.bucket, 2 * RELATIVE_REACH + 1);
     }
-    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
+    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + g.input_ints());
 }
 
 void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
@@ -213,7 +213,7 @@ void Model::place_angles(float* (&tables)[2], float* at, int positions) {
 
 void Model::place_positions() {
     if (bucket) {
-        const std::vector<int> buckets = relative_buckets(false);
+        const std::vector<int> buckets = relative_buckets(c.sees != Sees::causal);
         op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
     }
     if (!sinusoids) return;

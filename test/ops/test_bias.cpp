@@ -8,7 +8,7 @@ struct Shape {
     int B, S;
     Heads h;
     int document = 0;
-    Spans::Kind kind = Spans::causal;
+    TrueSpans::Kind kind = TrueSpans::causal;
 };
 // Reaches below and beyond the sequence, tiles of every kernel, groups, windows, patterns, spans of each kind.
 const Shape SHAPES[] = {
@@ -21,13 +21,13 @@ const Shape SHAPES[] = {
     {1, 130, {.NH = 1, .NKV = 1, .HS = 256, .reach = 70}},
     {1, 150, {.NH = 2, .NKV = 2, .HS = 96, .window = 20, .stride = 16, .globals = 3, .reach = 30}},
     {2, 150, {.NH = 2, .NKV = 1, .HS = 64, .reach = 33}, 40},
-    {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .reach = 128}, 60, Spans::prefix},
-    {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .reach = 20}, 1000, Spans::all},
-    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .reach = 200}, 70, Spans::all},
+    {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .reach = 128}, 60, TrueSpans::prefix},
+    {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .reach = 20}, 1000, TrueSpans::all},
+    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .reach = 200}, 70, TrueSpans::all},
 };
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {
-        const Spans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
+        const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
         f(s.B, s.S, s.document ? spans.in(s.h) : s.h);
     }
 }

@@ -59,13 +59,13 @@ struct BothHeads {
     Array<float> device_biases;
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h)
-        : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : Spans(1, {{}})),
+        : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : TrueSpans(1, {{}})),
           biases(rounded<float>(random_normal(h.reach ? int64_t(h.NH) * (2 * h.reach + 1) : 0, 9))),
           device_biases(m, biases), host(h), device(h.keys ? spans.in(h) : h) {
         if (h.reach) host.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_biases;
     }
-    static Spans copied(Heads h, size_t N) {
-        Spans s(1, {{}});
+    static TrueSpans copied(Heads h, size_t N) {
+        TrueSpans s(1, {{}});
         s.keys.assign(h.keys, h.keys + N), s.queries.assign(h.queries, h.queries + N);
         return s;
     }
@@ -81,7 +81,7 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
 
 }   // namespace
 
-Spans::Spans(int S, const std::vector<std::vector<int>>& places, Kind kind)
+TrueSpans::TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind)
     : keys(places.size() * size_t(S), {S, 0}), queries(keys) {
     for (size_t b = 0; b < places.size(); b++) {
         std::vector<int> document(size_t(S), 0), begin(size_t(S) + 1, 0), end(size_t(S) + 1, 0);
@@ -110,14 +110,14 @@ static std::vector<std::vector<int>> random_places(int B, int S, int length) {
         if (draws[size_t(i)] == 0) all[size_t(i / S)].push_back(i % S);
     return all;
 }
-Spans::Spans(int B, int S, int length, Kind kind) : Spans(S, random_places(B, S, length), kind) {}
+TrueSpans::TrueSpans(int B, int S, int length, Kind kind) : TrueSpans(S, random_places(B, S, length), kind) {}
 
 static Numbers flat(const std::vector<Span>& spans) {
     Numbers all;
     for (Span s : spans) all.push_back(s.from), all.push_back(s.to);
     return all;
 }
-TableSpans::TableSpans(Memory m, const Spans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
+TableSpans::TableSpans(Memory m, const TrueSpans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
 
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
@@ -233,8 +233,8 @@ FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
-    auto add = [&](int B, int S, Heads h, int document = 0, Spans::Kind kind = Spans::causal) {
-        auto spans = std::make_shared<Spans>(document ? Spans(B, S, document, kind) : Spans(1, {{}}));
+    auto add = [&](int B, int S, Heads h, int document = 0, TrueSpans::Kind kind = TrueSpans::causal) {
+        auto spans = std::make_shared<TrueSpans>(document ? TrueSpans(B, S, document, kind) : TrueSpans(1, {{}}));
         if (document) h = spans->in(h);
         test.row("attention_forward", [=, &op] { return (void)spans, check_attention_forward(op, B, S, h); });
         test.row("attention_backward", [=, &op] { return (void)spans, check_attention_backward(op, B, S, h); });
@@ -246,8 +246,8 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 1024, {2, 2, HS});
     add(1, 1024, {4, 1, HS, 200});
     add(2, 1024, {2, 1, HS}, 100);
-    add(2, 700, {2, 1, HS}, 100, Spans::prefix);
-    add(1, 700, {2, 1, HS}, 300, Spans::all);
+    add(2, 700, {2, 1, HS}, 100, TrueSpans::prefix);
+    add(1, 700, {2, 1, HS}, 300, TrueSpans::all);
     add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .globals = 4});
     add(1, 500, {2, 2, 128});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};

@@ -2,15 +2,15 @@
 #pragma once
 #include "check.h"
 
-// Spans of B sequences of S, by the definition: positions of a document see each other where the kind says so.
-struct Spans {
+// TrueSpans of B sequences of S, by the definition: positions of a document see each other where the kind says so.
+struct TrueSpans {
     // Within a document a position sees those before it and itself; and those of the document's first half; and all.
     enum Kind { causal, prefix, all };
     std::vector<Span> keys, queries;
     // Documents begin at these places of each sequence.
-    Spans(int S, const std::vector<std::vector<int>>& places, Kind kind = causal);
+    TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind = causal);
     // Each position ends its document with a chance of one in `length`.
-    Spans(int B, int S, int length, Kind kind = causal);
+    TrueSpans(int B, int S, int length, Kind kind = causal);
     Heads in(Heads h) const {
         h.keys = keys.data(), h.queries = queries.data();
         return h;
@@ -19,7 +19,7 @@ struct Spans {
 // The same in a table's memory.
 struct TableSpans {
     Array<int> keys, queries;
-    TableSpans(Memory m, const Spans& spans);
+    TableSpans(Memory m, const TrueSpans& spans);
     Heads in(Heads h) {
         h.keys = reinterpret_cast<const Span*>(static_cast<int*>(keys));
         h.queries = reinterpret_cast<const Span*>(static_cast<int*>(queries));
