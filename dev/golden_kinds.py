@@ -8,6 +8,7 @@ kinds, under the names of the family whose files these are like.
     transformer    Vaswani et al. 2017: sinusoids, scaled embeddings, norms of sums, ReLU: nn.TransformerEncoderLayer
     t5             a decoder of T5 1.1 alone, its head tied as in T5 1.0: transformers' T5Stack
     t5_encoder     its encoder: every position sees all
+    t5_prefix      the same, but the first four see each other and others what lies before; the loss is of what follows
     pattern        a Llama with a mask (a window, every fifth position, the first two) and NTK-aware rotation
 """
 import json
@@ -20,7 +21,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers.models.t5.modeling_t5 import T5Stack
 
-V, C, T, L, F, B, S = 32, 12, 32, 2, 16, 2, 20
+V, C, T, L, F, B, S, PREFIX = 32, 12, 32, 2, 16, 2, 20, 4
 
 
 def causal(n):
@@ -73,14 +74,18 @@ def llama_config(NH, NKV, HS, **more):
                 rms_norm_eps=1e-6, tie_word_embeddings=True, **more)
 
 
-def t5(decoder=True):
+def t5(sees="causal"):
     config = transformers.T5Config(vocab_size=V, d_model=C, d_kv=5, num_heads=3, num_layers=L, d_ff=F, dropout_rate=0.0,
-                                   feed_forward_proj="gated-gelu", is_decoder=decoder, is_encoder_decoder=False,
-                                   use_cache=False, attn_implementation="eager")
+                                   feed_forward_proj="gated-gelu", is_decoder=sees == "causal", use_cache=False,
+                                   is_encoder_decoder=False, attn_implementation="eager")
     stack = T5Stack(config)
 
     def logits(tokens):
-        return C ** -0.5 * stack(input_ids=tokens).last_hidden_state @ stack.embed_tokens.weight.T
+        mask = causal(tokens.shape[1])
+        mask[:, :PREFIX] = True
+        mask = torch.zeros(mask.shape).double().masked_fill(~mask, -torch.inf).expand(tokens.shape[0], 1, -1, -1)
+        x = stack(input_ids=tokens, attention_mask=mask if sees == "prefix" else None).last_hidden_state
+        return C ** -0.5 * x @ stack.embed_tokens.weight.T
 
     layers = []
     for block in stack.block:
@@ -91,13 +96,17 @@ def t5(decoder=True):
     names["relw"] = stack.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     config = llama_config(3, 3, 5, hidden_act="gelu_new", flatgpt_position="t5", flatgpt_rope_dims=0,
                           flatgpt_attention_scale=1.0, flatgpt_logit_scale=C ** -0.5)
-    if not decoder:
-        config["flatgpt_sees"] = "all"
+    if sees != "causal":
+        config["flatgpt_sees"] = sees
     return stack, logits, names, config
 
 
 def t5_encoder():
-    return t5(False)
+    return t5("all")
+
+
+def t5_prefix():
+    return t5("prefix")
 
 
 def pattern():
@@ -143,20 +152,21 @@ def in_file(name, x):
 
 def main():
     out = Path(sys.argv[1] if len(sys.argv) > 1 else "test/golden/kinds")
-    for seed, make in enumerate((transformer, t5, t5_encoder, pattern)):
+    for seed, make in enumerate((transformer, t5, t5_encoder, t5_prefix, pattern)):
         torch.manual_seed(seed)
         g = torch.Generator().manual_seed(seed)
         modules, logits, names, config = make()
         modules.double().eval()
         noisy(names, g)
         tokens = torch.randint(0, V, (B, S), generator=g)
-        # Where all is seen, the losses are those of the first S-1 alone.
-        part = logits(tokens[:, :-1])
-        loss = torch.nn.functional.cross_entropy(part.reshape(-1, V), tokens[:, 1:].reshape(-1))
+        target = tokens[:, 1:].clone()
+        if make is t5_prefix:
+            target[:, :PREFIX - 1] = -100    # which cross_entropy ignores
+        loss = torch.nn.functional.cross_entropy(logits(tokens[:, :-1]).reshape(-1, V), target.reshape(-1))
         loss.backward()
         assert sum(p.grad is not None for p in modules.parameters()) == len(names)
         with torch.no_grad():
-            all_logits, greedy = logits(tokens), tokens[:1, :4]
+            all_logits, greedy = logits(tokens), tokens[:1, :PREFIX]
             while greedy.shape[1] < S:
                 greedy = torch.cat([greedy, logits(greedy)[:, -1:].argmax(-1)], 1)
         found = {"tokens": tokens, "logits": all_logits, "loss": loss.reshape(1), "greedy": greedy[0]}

@@ -15,21 +15,21 @@ struct Case {
     int B, S;
     Heads h;
     std::vector<std::vector<int>> documents = {};    // of each sequence, where they begin; {}: no spans
-    Spans::Kind kind = Spans::causal;
+    TrueSpans::Kind kind = TrueSpans::causal;
 };
 const Case CASES[] = {
     {"causal", 1, 20, {3, 1, 8}},
     {"grouped", 2, 10, {6, 2, 4}},
     {"documents", 2, 10, {3, 1, 8}, {{3, 4}, {6}}},
-    {"prefix", 2, 10, {6, 2, 4}, {{4}, {}}, Spans::prefix},
-    {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, Spans::all},    // padding is a document of its own
+    {"prefix", 2, 10, {6, 2, 4}, {{4}, {}}, TrueSpans::prefix},
+    {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, TrueSpans::all},    // padding is a document of its own
     {"window", 1, 20, {6, 2, 4, 4}},
     {"pattern", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .window = 3, .stride = 5, .globals = 2}},
     {"alibi of 3 heads", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .alibi = true}},
     {"alibi of 6 heads", 2, 10, {.NH = 6, .NKV = 2, .HS = 4, .alibi = true}},
     {"capped", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 0.4f, .softcap = 1.5f}},
     {"t5", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 1, .reach = RELATIVE_REACH}},
-    {"t5, both sides", 2, 10, {.NH = 3, .NKV = 1, .HS = 8, .reach = RELATIVE_REACH}, {{}, {7}}, Spans::all},
+    {"t5, both sides", 2, 10, {.NH = 3, .NKV = 1, .HS = 8, .reach = RELATIVE_REACH}, {{}, {7}}, TrueSpans::all},
 };
 
 const Numbers& golden(const std::string& name) {
@@ -52,13 +52,13 @@ const Numbers& golden(const std::string& name) {
 template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& c, double limit) {
     const Memory m(op);
     const int reach = c.h.reach, n = 2 * reach + 1;
-    const Spans spans = c.documents.empty() ? Spans(1, {{}}) : Spans(c.S, c.documents, c.kind);
+    const TrueSpans spans = c.documents.empty() ? TrueSpans(1, {{}}) : TrueSpans(c.S, c.documents, c.kind);
     TableSpans there(m, spans);
     Heads h = c.documents.empty() ? c.h : there.in(c.h);
     Array<T> qkv(m, golden("qkv")), dy(m, golden("dy")), y(m, dy.size()), dqkv(m, qkv.size());
     Array<float> lse(m, int64_t(c.B) * h.NH * c.S);
     Array<P> table(m, golden("table"));
-    const std::vector<int> one_bucket = reach ? relative_buckets(c.kind == Spans::all) : std::vector<int>(1);
+    const std::vector<int> one_bucket = reach ? relative_buckets(c.kind == TrueSpans::all) : std::vector<int>(1);
     Array<int> bucket(m, Numbers(one_bucket.begin(), one_bucket.end()));
     Array<Grad<P>> bias(m, h.NH * n), dbias(m, Numbers(size_t(h.NH * n))), dtable(m, Numbers(size_t(table.size())));
     if (reach) {
