@@ -17,10 +17,10 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
     CHECK(!spans || (may_span() && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
     next_B = batch_B, next_S = batch_S, next = {N, spans != nullptr};
     const int64_t ints = spans ? input_ints() : from_target || !from_tok ? most() + N : N;
-    if (from_tok) {
+    if (from_tok || spans) {
         host_input.resize(size_t(INPUT_HEAD + input_ints()));
         const auto to = host_input.begin() + INPUT_HEAD;
-        std::copy_n(from_tok, N, to);
+        if (from_tok) std::copy_n(from_tok, N, to);
         if (from_target) std::copy_n(from_target, N, to + most());
         if (from_target) next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
         if (spans) {
@@ -39,9 +39,9 @@ void Model::forward() {
     blocks(nullptr);
 }
 
-Heads Model::heads(int l) const {
+Heads Model::heads(int l, bool spans) const {
     Heads h = c.heads(l);
-    if (now.spans) h.keys = keys(), h.queries = queries();
+    if (spans) h.keys = keys(), h.queries = queries();
     h.bias = reinterpret_cast<const float*>(bias);
     return h;
 }
@@ -69,7 +69,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = heads(l);
+    const Heads h = heads(l, now.spans);
     const int C = c.C, N = B * S;
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
@@ -77,7 +77,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     if (cache) {
         const int64_t layer = int64_t(l) * cache->B * h.NKV * cache->maxT * h.HS;
         op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.turned, B, S, input, cache->maxT,
-                            c.heads(l));
+                            heads(l, false));
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
@@ -251,7 +251,7 @@ void Model::attention_backward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = heads(l);
+    const Heads h = heads(l, now.spans);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);

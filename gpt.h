@@ -156,7 +156,7 @@ struct Model {
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
-    Heads heads(int l) const;                                     // with the batch's spans
+    Heads heads(int l, bool spans) const;                         // with the batch's spans, or without
     void embed();
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation

@@ -63,6 +63,18 @@ infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is inte
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
 infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
+gpt.cpp ;; s/if (spans) h.keys = keys(), h.queries = queries();// ;; objective: documents in one*
+gpt.cpp ;; s/if (!cache || h.keys) op.attention_forward/if (!cache) op.attention_forward/ ;; objective: a prompt whose*
+gpt.cpp ;; s/all_targets ? double(all_targets) : // ;; objective: the mean is over*
+model/spans.cpp ;; s/std::max(s + 1, whole)/s + 1/ ;; objective: spans say*
+model/spans.cpp ;; s/s < whole ? from : s/s/ ;; objective: spans say*
+infer/objective.cpp ;; s/texts\[0\].prefix - 1, -1/texts[0].prefix, -1/ ;; objective: what is drawn*
+infer/objective.cpp ;; s/prefix(first + i, S) + 1/prefix(first + i, S)/ ;; objective: what is drawn*
+infer/texts.cpp ;; s/order\[first + n \/ size_t(S)\]/n \/ size_t(S)/ ;; objective: padded*
+train_gpt.cu ;; s/first += int64_t(o.batch) \* ranks.count()/first += o.batch/ ;; train objective: 1, 2*
+layers/reference.cpp ;; s/if (dlogits) zero(dlogits + int64_t(n) \* Vp.*// ;; objective: gradients*
+layers/lm_head.cpp ;; s/dlogits\[at + v\] = 0;/dlogits[at + v] += 0;/ ;; cross entropy: against*
+layers/lm_head.cu ;; s/dlogits\[n \* Vp + v\] = from_float<T>(0);/;/ ;; cross entropy: against*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*

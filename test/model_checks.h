@@ -7,22 +7,31 @@ inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 // Grouped heads whose size is their own (attention is wider than C, and its input wider than F), and a window.
 inline const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
+// Token 12 masks.
+inline Objective toy_objective(Sees sees) { return {.sees = sees, .mask = 12, .choices = 12, .fraction = 0.3}; }
+inline Config seeing(Config c, Sees sees) {
+    c.sees = sees;
+    if (sees != Sees::causal) c.window = 0;
+    if (sees == Sees::all) c.mask = 12;
+    return c;
+}
+
 // A batch of random tokens, as an objective makes it.
-struct Asked {
+struct Posed {
     int B, S;
     std::vector<int> in, out;
     Spans all = {};
     const Spans* spans;    // null: none
-    Asked(const Config& c, int B, int S, const Objective& objective = {})
+    Posed(const Config& c, int B, int S, const Objective& objective = {})
         : B(B), S(S), in(toy_tokens(B * S, c.V, 1)), out(toy_tokens(B * S, c.V, 2)),
           spans(objective.plain() ? nullptr : &all) {
         for (int b = 0; b < B; b++) objective.apply(b, &in[size_t(b * S)], &out[size_t(b * S)], S, S, &all);
     }
-    Asked(const Asked&) = delete;
+    Posed(const Posed&) = delete;
 };
 
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
-inline double loss_in_double(Model& g, const Asked& asked) {
+inline double loss_in_double(Model& g, const Posed& asked) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, nullptr, asked.spans);
     double sum = 0;
     const Logits how = g.c.logits_of();
@@ -50,7 +59,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}) {
     const int B = 2, S = 7;
     Model g(reference_ops());
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain()});
-    const Asked asked(c, B, S, objective);
+    const Posed asked(c, B, S, objective);
     train_pass(g, asked.in, asked.out, B, S, asked.spans);
     const double* gradients = typed<double>(g, g.shards.grads);
     const std::vector<double> grad(gradients, gradients + config_flat_size(c));
@@ -77,7 +86,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}) {
 // others' errors are measured: 1.31e-2 seen.
 inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}) {
     const int B = 3, S = 33;
-    const Asked asked(c, B, S, objective);
+    const Posed asked(c, B, S, objective);
     Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
     Model r(reference_ops());
     toy_model(r, c, plan);
@@ -100,4 +109,29 @@ inline void check_cpu_model(const Config& c, double slack = 1, const Objective& 
             CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(slack * tolerance));
         }
     });
+}
+
+// A prompt whose tokens see each other, then token by token: as the whole sequence.
+inline void check_prompt(Model& g, double tolerance) {
+    const int B = 2, S = 17, prompt = 9, V = g.c.V;
+    auto in = toy_tokens(B * S, V, 1);
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    std::vector<float> cached(size_t(B * V)), whole(cached);
+    for (int s = prompt; s <= S; s++) {
+        std::vector<int> part, all;
+        Spans spans;
+        for (int b = 0; b < B; b++) {
+            const auto row = in.begin() + b * S;
+            part.insert(part.end(), row + (s == prompt ? 0 : s - 1), row + s);
+            all.insert(all.end(), row, row + s);
+            spans.add({Text{0, prompt}}, s, Sees::prefix);
+        }
+        g.extend(cache, part.data(), s == prompt ? prompt : 1);
+        g.logits(cached.data());
+        g.batch(all.data(), nullptr, B, s, &spans);
+        g.forward();
+        g.logits(whole.data());
+        for (size_t i = 0; i < cached.size(); i++) CHECK(cached[i] == doctest::Approx(whole[i]).epsilon(tolerance));
+    }
 }

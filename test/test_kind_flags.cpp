@@ -35,6 +35,7 @@ TEST_CASE("kind flags: trained, resumed, saved and read back, every kind") {
         // From step 3 again, with the options and without: the same bits.
         for (bool again : {true, false}) {
             const std::string other = name + (again ? "_again" : "_resumed");
+            fs::create_directories(toy.dir + "/" + other);
             fs::copy(toy.dir + "/" + name + "/step_00000003", toy.dir + "/" + other + "/step_00000003",
                      fs::copy_options::recursive);
             std::vector<std::string> more = {"--steps", "6", "--resume", "auto", "--save-every", "3"};

@@ -4,17 +4,16 @@
 #include <set>
 
 #include "infer/texts.h"
+#include "model/count.h"
 #include "test.h"
 #include "model_checks.h"
 
 namespace {
-// Token 2 begins a document, token 12 masks.
-Objective documents(Sees sees = Sees::causal) { return {.sees = sees, .begin = 2, .mask = 12, .choices = 12}; }
-Objective of(Sees sees) { return {.sees = sees, .mask = 12, .choices = 12, .fraction = 0.3}; }
-Config seeing(Config c, Sees sees) {
-    c.sees = sees, c.window = 0;
-    if (sees == Sees::all) c.mask = 12;
-    return c;
+// Token 2 begins a document.
+Objective documents(Sees sees = Sees::causal) {
+    Objective o = toy_objective(sees);
+    o.begin = 2;
+    return o;
 }
 }    // namespace
 
@@ -59,7 +58,7 @@ TEST_CASE("objective: spans say what the definition says, of keys and of queries
 
 TEST_CASE("objective: what is drawn follows from the seed and the sequence's number; the targets are as many as said") {
     const int S = 40, n = 500;
-    for (Objective o : {of(Sees::prefix), of(Sees::all), documents(), documents(Sees::all)}) {
+    for (Objective o : {toy_objective(Sees::prefix), toy_objective(Sees::all), documents(), documents(Sees::all)}) {
         std::vector<int> lengths(S + 1);
         int64_t all = 0, masked = 0, same = 0;
         for (int number = 0; number < n; number++) {
@@ -87,7 +86,7 @@ TEST_CASE("objective: what is drawn follows from the seed and the sequence's num
         }
         CHECK(all == o.targets(0, n, S));
         if (o.sees == Sees::all) {
-            CHECK(all == n * (o.fraction > 0.2 ? 12 : 6));    // round(0.3 * 40), round(0.15 * 40)
+            CHECK(all == n * 12);    // round(0.3 * 40)
             CHECK(std::fabs(double(masked) / double(all) - 0.8) < 0.03);
             CHECK(std::fabs(double(same) / double(all) - (0.1 + 0.1 / 12)) < 0.03);
         }
@@ -109,15 +108,15 @@ TEST_CASE("objective: gradients with documents, prefixes and masked tokens equal
     check_gradients(windowed, documents());
     for (Config base : {TOY, windowed}) {
         check_gradients(seeing(base, Sees::causal), documents());
-        check_gradients(seeing(base, Sees::prefix), of(Sees::prefix));
-        check_gradients(seeing(base, Sees::all), of(Sees::all));
+        check_gradients(seeing(base, Sees::prefix), toy_objective(Sees::prefix));
+        check_gradients(seeing(base, Sees::all), toy_objective(Sees::all));
         check_gradients(seeing(base, Sees::all), documents(Sees::all));
     }
 }
 
 TEST_CASE("objective: the cpu tables agree with the reference") {
     const Config base = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 24};
-    for (Objective o : {documents(), of(Sees::prefix), of(Sees::all), documents(Sees::all)}) {
+    for (Objective o : {documents(), toy_objective(Sees::prefix), toy_objective(Sees::all), documents(Sees::all)}) {
         CAPTURE(o.name());
         CAPTURE(o.begin);
         check_cpu_model(seeing(base, o.sees), 2, o);
@@ -173,7 +172,7 @@ TEST_CASE("objective: padded texts have the losses that each has alone") {
             for (int B : {1, 4, 16}) {
                 auto g = model();
                 toy_model(*g, c, {.B = B, .S = 24});
-                const std::vector<Evaluation> all = evaluate_texts(*g, none, texts, of(sees));
+                const std::vector<Evaluation> all = evaluate_texts(*g, none, texts, toy_objective(sees));
                 REQUIRE(all.size() == texts.size());
                 if (alone.empty()) alone = all;
                 for (size_t i = 0; i < texts.size(); i++) {
@@ -210,39 +209,39 @@ TEST_CASE("objective: the mean is over the targets that count, on however many r
 }
 
 TEST_CASE("objective: a prompt whose tokens see each other, then one token after the other: as the whole sequence") {
-    auto check = [](Model& g, double tolerance) {
-        const int B = 2, S = 17, prompt = 9, V = g.c.V;
-        auto in = toy_tokens(B * S, V, 1);
-        Cache cache;
-        REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
-        std::vector<float> cached(size_t(B * V)), whole(cached);
-        for (int s = prompt; s <= S; s++) {
-            std::vector<int> part, all;
-            Spans spans;
-            for (int b = 0; b < B; b++) {
-                const auto row = in.begin() + b * S;
-                part.insert(part.end(), row + (s == prompt ? 0 : s - 1), row + s);
-                all.insert(all.end(), row, row + s);
-                spans.add({Text{0, prompt}}, s, Sees::prefix);
-            }
-            g.extend(cache, part.data(), s == prompt ? prompt : 1);
-            g.logits(cached.data());
-            g.batch(all.data(), nullptr, B, s, &spans);
-            g.forward();
-            g.logits(whole.data());
-            for (size_t i = 0; i < cached.size(); i++) CHECK(cached[i] == doctest::Approx(whole[i]).epsilon(tolerance));
-        }
-    };
     for (const Kind& kind : kind_configs({.V = 61, .T = 20, .L = 2, .NH = 2, .C = 32})) {
         if (kind.c.window) continue;
         CAPTURE(std::string(kind.name));
         Model g(reference_ops());
         toy_model(g, seeing(kind.c, Sees::prefix), {.B = 2, .S = 20});
-        check(g, 1e-5);
+        check_prompt(g, 1e-5);
     }
     each_cpu_model([&](auto model, double tolerance) {
         auto g = model();
         toy_model(*g, seeing({.V = 61, .T = 20, .L = 2, .NH = 2, .C = 32}, Sees::prefix), {.B = 2, .S = 20});
-        check(*g, 20 * tolerance);
+        check_prompt(*g, 20 * tolerance);
     });
+}
+
+TEST_CASE("objective: FLOPs of a bidirectional model are those of all pairs, of documents those of their own") {
+    Config c = {.V = 13, .T = 8, .L = 1, .NH = 2, .C = 12, .F = 24};
+    auto attention = [&](Sees sees, const Spans* spans, const std::vector<int>* tok) {
+        Count count(reference_ops());
+        Model g(count.table);
+        REQUIRE(g.allocate(seeing(c, sees), {.use = Use::train, .B = 2, .S = 8, .spans = spans != nullptr}).ok());
+        g.batch(tok ? tok->data() : nullptr, tok ? tok->data() : nullptr, 2, 8, spans);
+        g.forward();
+        g.loss(true, 1);
+        g.backward();
+        return count.of(Operation::attention_forward).work.flops() +
+               count.of(Operation::attention_backward).work.flops();
+    };
+    const double pair = 12.0 * c.NH * c.HS;
+    CHECK(attention(Sees::causal, nullptr, nullptr) == pair * 2 * 36);
+    CHECK(attention(Sees::all, nullptr, nullptr) == pair * 2 * 64);
+    Spans spans;
+    spans.add({Text{}, Text{3}}, 8, Sees::causal);
+    spans.add({Text{}}, 8, Sees::causal);
+    const std::vector<int> tok(16, 1);
+    CHECK(attention(Sees::causal, &spans, &tok) == pair * (6 + 15 + 36));
 }

@@ -132,6 +132,8 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
         {{"--objective", "prefix", "--mask-fraction", "0.2"}, "--mask-fraction needs --objective mlm"},
         {{"--objective", "mlm", "--sample-every", "4"}, "--sample-every, --objective mlm"},
         {{"--objective", "mlm", "--mask-token", "999"}, "mask token 999"},
+        {{"--documents", "--window", "8", "--stride", "4"}, "--stride 4, --documents"},
+        {{"--documents", "--window", "8", "--global-tokens", "2"}, "--global-tokens 2, --documents"},
         {{"--objective", "bert"}, "one of auto, causal, prefix, mlm"},
     };
     for (auto& row : rows) must(toy.command("bad", row.more), 2, row.says);

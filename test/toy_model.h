@@ -92,7 +92,7 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("ntk, norms of sums", llama, [](Config& k) {
         k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
     });
-    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0, k.score_scale = 1; });
+    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }

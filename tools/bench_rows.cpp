@@ -120,6 +120,7 @@ struct Rows {
 
     void memory_bound();
     void rope();
+    void biases();
     void head_and_update();
     std::vector<std::pair<std::string, Heads>> masks();
     void attention();
@@ -274,6 +275,25 @@ void Rows::attention() {
     }
 }
 
+// T5's, whose gradient is an operation of its own.
+void Rows::biases() {
+    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
+    Heads with = h;
+    with.alibi = false, with.softcap = 0, with.reach = RELATIVE_REACH;
+    const int64_t numbers = int64_t(h.NH) * (2 * with.reach + 1);
+    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
+    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto lse = arrays<float>(int64_t(N) * h.NH, 4), bias = arrays<float>(numbers);
+    auto dbias = arrays<Gradient>(numbers);
+    if (!dqkv[0] || !dbias[0]) return bench.short_of_memory("attention_bias_backward");
+    with.bias = bias[0];
+    for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, with);
+    ROW(attention_forward, ", biases", y[i], lse[i], qkv[i], B, S, with);
+    ROW(attention_backward, ", biases", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
+    ROW(attention_bias_backward, "", dbias[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
+    free_all();
+}
+
 // The entries of one table. ffn: also those with GELU in them.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
@@ -353,6 +373,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.rope();
     rows.head_and_update();
     rows.attention();
+    rows.biases();
     rows.linear();
     return {};
 }

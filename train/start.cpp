@@ -160,6 +160,10 @@ Status Trainer::choose_objective() {
                         "adds one, --mask-token names one", start.c_str());
         config.V = std::max(config.V, config.mask + 1);
     }
+    for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
+        if (value && o.documents)
+            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them", name, value);
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
     return {};
 }
@@ -233,7 +237,7 @@ Status Trainer::load() {
 // Rows of tokens that the checkpoint has not are the mean of its rows: they begin as likely as an average token.
 Status Trainer::load_resized() {
     Config before = config;
-    before.V = start_vocabulary;
+    before.V = start_vocabulary, before.mask = -1;
     Model old(cpu_ops<float>());
     TRY(old.allocate(before, {Use::infer, 1, 1}));
     TRY(checkpoint_weights(start, old));

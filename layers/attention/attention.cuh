@@ -94,12 +94,12 @@ template <class F> void for_shape(const Scores& s, F f) {
     else f(std::false_type());
 }
 
-// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256; patterns.
+// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128; no patterns.
+// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128; no patterns, no biases.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);

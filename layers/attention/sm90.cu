@@ -186,7 +186,7 @@ __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, 
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
-    const Tilt slope = SHAPED ? a.scores.slope(p.head) : Tilt{};
+    const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
     auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
     // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.

@@ -287,7 +287,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (SHAPED) bend(S, a.scores);
         if (!view.seen_by_all(t * M, M)) view.hide(S, t * M);
         const float* const lses = s.lse2[at.slot];
-        const Tilt slope = SHAPED ? a.scores.slope(p.head(int(step) / p.tiles)) : Tilt{};
+        const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(t * M + lane % 4 * 2 - view.key);
         if (!SHAPED)
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });

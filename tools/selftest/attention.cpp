@@ -220,7 +220,7 @@ template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int bucke
     op.bias_rows_backward(dtable_out, dbias_in, buckets_in, buckets, NH, n);
     reference_ops().bias_rows_forward(bias.data(), table.data(), bucket.data(), buckets, NH, n);
     reference_ops().bias_rows_backward(dtable.data(), dbias.data(), bucket.data(), buckets, NH, n);
-    check.expect("bias", rows, bias, 0);
+    check.expect("bias", rows, bias, ROUNDING<Grad<P>>);
     check.expect("dtable", dtable_out, dtable, LIMIT<float>);
     return check;
 }
