@@ -42,8 +42,7 @@ struct Golden {
     std::string dir;
     Config c;
     Arrays expected;
-    explicit Golden(const std::string& name, const std::string& folder = "families")
-        : dir("test/golden/" + folder + "/" + name) {
+    explicit Golden(const std::string& name) : dir("test/golden/" + name) {    // "families/llama", "kinds/t5"
         const Result<Config> read = checkpoint_config(dir);
         REQUIRE_MESSAGE(read.ok(), read.status.message);
         c = read.value, expected = arrays_of(dir + "/expected.safetensors");
@@ -118,5 +117,13 @@ struct Golden {
             }
         CHECK((compared == 0 || compared == gradients.size()));
         return compared > 0;
+    }
+    // What a kind of model (dev/golden_kinds.py) has of all these; text, training: empty. `every` as in check_logits.
+    void check_kind(Model& text, Model& training, double logits, double gradients, double loss, int every = 1) const {
+        load(text, {Use::infer, B, S});
+        if (c.sees == Sees::causal) check_logits(text, logits, every);
+        // bf16 decides near ties otherwise. The greedy text's first 4 tokens are the prefix.
+        if (c.sees != Sees::all && text.op.parameter != Element::bf16) check_greedy(text);
+        CHECK(check_training(training, loss, gradients, c.sees == Sees::prefix ? 4 : 0));
     }
 };

@@ -74,11 +74,11 @@ TEST_CASE("textbook: scaled dot-product attention of three tokens") {
     }
     expect_rows(weights, {{0.4223, 0.1554, 0.4223}, {0.0634, 0.4683, 0.4683}, {0.2119, 0.2119, 0.5761}}, 5e-5);
 
-    // The output: each row the mean of the values, so weighted. Three numbers come out even.
-    //     1.2670 1      1.4661 3      (e + 2e) / (1 + 2e)       (2e + 1) / (1 + 2e)    (4 + 2e) / (1 + 2e)
-    //     1      0.5951 2.8098 3      (1 + 2e^2) / (1 + 2e^2)   (2 + e^2) / (1 + 2e^2)   6 e^2 / (1 + 2e^2)
-    //     1.3642 0.6358 2      3      (1 + 2e) / (2 + e)        3 / (2 + e)              (4 + 2e) / (2 + e)
-    // What all values have in common stays: weights add up to 1.
+    // The output: each row is the mean of the values by these weights.
+    //     1.2670 1      1.4661 3      (e + 2 e) / (1 + 2 e)        (2 e + 1) / (1 + 2 e)      (4 + 2 e) / (1 + 2 e)
+    //     1      0.5951 2.8098 3      (1 + 2 e^2) / (1 + 2 e^2)    (2 + e^2) / (1 + 2 e^2)    6 e^2 / (1 + 2 e^2)
+    //     1.3642 0.6358 2      3      (1 + 2 e) / (2 + e)          3 / (2 + e)                (4 + 2 e) / (2 + e)
+    // What all values have in common stays, as the weights of a row add up to 1.
     Rows output(3, Numbers(4));
     for (size_t i = 0; i < 3; i++)
         for (size_t j = 0; j < 3; j++)
