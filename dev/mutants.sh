@@ -45,6 +45,10 @@ model/rope.cpp ;; s/d \/ (d - 2))/(d - 2) \/ d)/ ;; positions: dynamic*
 model/rope.cpp ;; s/ - (double(c.rope_factor) - 1)// ;; positions: dynamic*
 model/positions.cpp ;; s/i % 2 ? std::cos/i % 2 ? std::sin/ ;; positions: sinusoids*
 model/positions.cpp ;; s/(buckets - exact) + 1e-9/(buckets - exact) - 1e-9/ ;; positions: T5*
+model/config.cpp ;; s/.stride = near ? stride : 0/.stride = 0/ ;; families: models of kinds*
+model/config.cpp ;; s/.globals = near ? global_tokens : 0/.globals = 0/ ;; families: models of kinds*
+model/memory.cpp ;; s/relative_buckets(c.sees != Sees::causal)/relative_buckets(false)/ ;; families: models of kinds*
+layers/reference.cpp ;; s/1 \/ std::sqrt(T(h.HS))/1 \/ T(h.HS)/ ;; textbook: *
 model/tensors.cpp ;; s/if (c.NKV != c.NH \&\& t.layout == FileLayout::by_head)/if (t.layout == FileLayout::by_head)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/(3 \* h + part) \* int64_t(c.HS), (int64_t(part) \* c.NH + h)/(int64_t(part) * c.NH + h) * int64_t(c.HS), (3 * h + part)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/moved = offset + (r.memory - r.file) \* cols/moved = offset/ ;; families: what is written*
