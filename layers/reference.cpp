@@ -294,11 +294,12 @@ void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, co
             for (int s = 0; s < S; s++) {
                 const T* dy_row = dy + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
                 const T delta = dot(dy_row, y + (dy_row - dy), h.HS);
+                const auto kept = kept_keys(h, b, i, s);
                 for (int j = 0; j < S; j++) {
                     if (!sees(h, S, b, s, j)) continue;
                     const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
                     const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    dbias[bias_at(h, i, j - s)] += p * (dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
+                    dbias[bias_at(h, i, j - s)] += p * (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
                 }
             }
 }

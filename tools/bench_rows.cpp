@@ -240,6 +240,8 @@ std::vector<std::pair<std::string, Heads>> Rows::masks() {
     };
     spans(", 8 documents", 8, true);
     spans(", bidirectional", 1, false);
+    all.push_back({", dropout", h});
+    all.back().second.dropout = {0.1f, 1};
     Heads window = h;
     window.window = std::max(1, S / 16);
     all.push_back({formatted(", window %d", window.window), window});
