@@ -1,6 +1,7 @@
 // attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
 // layers/ops.h. All read packed qkv in place, take windows, spans and grouped heads, and save only lse.
 #pragma once
+#include "layers/dropout.h"
 #include "layers/softcap.cuh"
 
 // The keys that the query at position i sees; with a pattern, those within its window. Positions beyond the last see
