@@ -10,9 +10,9 @@
 //
 // Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from their own stream,
 // with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream that
-// the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from
-// floats. With dropout dv and dp are of the probabilities kept; delta is dy . y as ever. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread,
-// or n dq's.
+// the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout dv and dp are
+// of the probabilities kept; delta is dy . y as ever. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every
+// 10 HS of them. Extra memory: O(S) per thread, or n dq's.
 #include "kept.h"
 
 namespace ISA {

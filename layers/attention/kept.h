@@ -42,7 +42,8 @@ template <int QB, int KB> struct Kept {
                 int8_t run[2][RUN];
                 const int from = stream.key(j0 + j) / RUN * RUN;
                 kept_run(run[0], run[1], d, row, q, from);
-                for (int k; j < end && (k = stream.key(j0 + j) - from) < RUN; j++) low[j] = run[0][k], high[j] = run[1][k];
+                for (int k; j < end && (k = stream.key(j0 + j) - from) < RUN; j++)
+                    low[j] = run[0][k], high[j] = run[1][k];
             }
         }
     }

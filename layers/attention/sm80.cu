@@ -120,7 +120,6 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     int stream = 0;    // that `sight` is of
     const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
     const float scale = SHAPED ? 1 : c.scores.log2;
-    const bool drops = c.h.dropout.rate > 0;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
     for (int n = 0; n < visits.all; n++) {
@@ -143,7 +142,7 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
             }
             sight.mask(p, key);
             online_softmax(p, o, top, sum, scale);
-            if (SPARSE && drops)
+            if (SPARSE && c.scores.drops)
                 each_kept<false>(p, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row,
                                  c.streams.s[stream].key(key), c.streams.s[stream].step,
                                  [](float& x, int, int, int, bool kept) { x = kept ? x : 0; });

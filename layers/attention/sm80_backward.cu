@@ -122,7 +122,7 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
         const Stream& keys = c.streams.s[stream];
-        if (SPARSE && c.h.dropout.rate > 0)
+        if (SPARSE && c.scores.drops)
             each_kept<false>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row, keys.key(tile.first),
                              keys.step, [&](float& x, int, int, int, bool kept) { x = kept ? x * factor : 0; });
         const Distance<false> distance(first + row, SPARSE ? keys.key(tile.first) : tile.first,
@@ -198,7 +198,6 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
     fill(0);
 
     const Sight<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
-    const bool drops = c.h.dropout.rate > 0;
     const float factor = c.h.dropout.factor();
     const FromShared<M, ROWS, D> k_rows{tiles.k, row}, v_rows{tiles.v, row};
     float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
@@ -217,7 +216,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         uint32_t stays = 0;    // a bit for each element that dropout keeps
         static_assert(M * QUERIES / 2 <= 32);
         auto bit = [](int m, int n, int e) { return (m * (QUERIES / 8) + n) * 4 + e; };
-        if (SPARSE && drops)
+        if (SPARSE && c.scores.drops)
             each_kept<true>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), stream.key(first + row),
                             query_of(i), stream.step, [&](float& x, int m, int n, int e, bool kept) {
                 x = kept ? x * factor : 0;
@@ -232,7 +231,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
             if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
-            if (SPARSE && drops && !(stays >> bit(m, n, e) & 1)) value = 0;
+            if (SPARSE && c.scores.drops && !(stays >> bit(m, n, e) & 1)) value = 0;
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
