@@ -20,10 +20,18 @@ gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
 gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; kinds: what the backward*
 gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
 gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
-gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
-gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(scaled, nullptr, dx, c.branch_scale/op.add_scaled(scaled, nullptr, dx, 1/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n, {});// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/|| end.dropout.rate > 0) {/) {/ ;; dropout: gradients*
+gpt.cpp ;; s/drop.rate > 0) op.add_scaled(dx, nullptr, dx, 1, n, drop);/drop.rate > 1) op.add_scaled(dx, nullptr, dx, 1, n, drop);/ ;; dropout: gradients*
+gpt.cpp ;; s/uint64_t(step_number) \* PLACES/PLACES/ ;; dropout: what a model drops*
+gpt.cpp ;; s/philox(step_seed, STREAM/philox(0, STREAM/ ;; dropout: what a model drops*
+gpt.cpp ;; s/uint64_t(3 \* l + int(where))/uint64_t(int(where))/ ;; dropout: what a model drops*
+gpt.cpp ;; s/sequences + int64_t(plan.rank) \* B/sequences/ ;; gpt ranks: with dropout*
+gpt.cpp ;; s/sequences += int64_t(plan.ranks) \* B/sequences += 0/ ;; gpt ranks: with dropout*
+gpt.cpp ;; s/S = more, dropping = false;/S = more;/ ;; dropout: evaluation*
 gpt.cpp ;; s/std::swap(dx, dbranch);.*// ;; kinds: gradients of every kind*
-gpt.cpp ;; s/c.sum_norm() ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
+gpt.cpp ;; s/in_product ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
 gpt.cpp ;; s/if (dbias) op.attention_bias_backward(.*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/if (dbias) op.zero(dbias, .*// ;; kinds: *
 gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
@@ -135,6 +143,12 @@ layers/attention/backward.cpp ;; s/ \* d \* score.dz;/ * d;/ ;; attention: a sca
 layers/attention/tiles.h ;; s/return {t \* cap + bias, 1 - t \* t};/return {t * cap + bias, 1 - t};/ ;; attention: a scale*
 layers/attention/tiles.h ;; s/last <= reach \&\& last - first == VW - 1/last - first == VW - 1/ ;; bias: *
 layers/attention/bias.cpp ;; s/if (last <= -reach) return void(sums\[-reach\] += sum(x));/if (last <= -reach) return;/ ;; bias: the gradient*
+layers/norm.cpp ;; s/scale \* drop.factor()/scale/ ;; norm: x plus*
+layers/attention/forward.cpp ;; s/c.h.dropout.factor() \/ total/1 \/ total/ ;; attention: dropout*
+layers/attention/backward.cpp ;; s/if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, .*// ;; attention: dropout*
+layers/attention/backward.cpp ;; s/store(ds, kept_lanes(load(ds) \* factor, keep));/store(ds, load(ds) * factor);/ ;; attention: dropout*
+layers/attention/kept.h ;; s/low\[j\] = run\[0\]\[k\]/low[j] = run[1][k]/ ;; attention: dropout*
+layers/attention/bias.cpp ;; s/kept_lanes(dp \* factor, kept.lanes_of(r, u))/dp * factor/ ;; bias: the gradient*
 layers/attention/bias.cpp ;; s/ - t.delta\[i0 + r\]// ;; bias: the gradient*
 layers/attention/bias.cpp ;; s/most(0, see.from - j0), to, ds, 0/0, to, ds, 0/ ;; bias: the gradient*
 layers/attention/bias.cu ;; s/tiles(s.tiles), count(s.bands), lowest(h.keys ? 1 - s.tiles : 0)/tiles(s.tiles), count(s.bands), lowest(0)/ ;; bias: the gradient*
@@ -178,12 +192,19 @@ layers/activation.cuh ;; s/phi + x \* 0.3989422804f/phi + x * 0.3889422804f/ ;; 
 layers/activation.cuh ;; s/2 \* positive}/positive}/ ;; activation: as exact*
 layers/ffn.cu ;; s/u\[k\]\[j\] \* a.slope/a.slope/ ;; activation: gated*
 layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: gated*
-layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
+layers/ffn.cu ;; s/u\[k\]\[j\] + scaled(j, v\[k\]\[j\])/u[k][j] + v[k][j]/ ;; norm: x plus*
+layers/ffn.cu ;; s/return bits >> skip;/return bits;/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain_backward.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
 layers/attention/plain_backward.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
-layers/attention/plain_backward.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/p \* scores.steepness(scores.inside(s\[r\]\[c\]));/p;/ ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/p = keeps(h, w.b, head, i, j) ? p : 0;// ;; attention: dropout*
+layers/attention/plain_backward.cu ;; s/dp\[r\]\[c\] = keeps(h, w.b, head, i, j) ? dp\[r\]\[c\] \* factor : 0;/dp[r][c] = keeps(h, w.b, head, i, j) ? dp[r][c] * factor : dp[r][c];/ ;; attention: dropout*
+layers/attention/sm80.cuh ;; s/KEYS ? k \/ 2 : k % 2, e = odd/k % 2, e = odd/ ;; attention sm80: dropout
+layers/attention/sm80_backward.cu ;; s/if (SPARSE \&\& c.scores.drops \&\& !(stays.*// ;; attention sm80: dropout
+layers/attention/sm80_backward.cu ;; s/x = kept ? x \* factor : 0; });/x *= factor; });/ ;; attention sm80: dropout
+layers/attention/bias.cu ;; s/keeps(h, at.b, at.head, i, j) ? dp \* h.dropout.factor() : 0/dp/ ;; bias: the gradient*
 layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
 layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
