@@ -8,11 +8,13 @@
 // and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
 // threads, one range of it: the bits are the same.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from their own stream,
-// with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream that
-// the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout dv and dp are
-// of the probabilities kept; delta is dy . y as ever. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every
-// 10 HS of them. Extra memory: O(S) per thread, or n dq's.
+// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of their
+// own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream
+// that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout dv and
+// dp count the kept probabilities alone; delta is dy . y as ever.
+//
+// Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
+// dq's.
 #include "kept.h"
 
 namespace ISA {
@@ -127,7 +129,8 @@ INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float
                 const int at = u + w * VW;
                 const vf product = load(p + i * LDS + at), d = load(ds + i * LDS + at) - delta[i];
                 if constexpr (kind == Kind::shaped) {
-                    const Score score = c.shape(product, lanes() * c.stream.step + (c.stream.step * at + c.to_key - r - i));
+                    const int step = c.stream.step, to_key = step * at + c.to_key - r - i;
+                    const Score score = c.shape(product, lanes() * step + to_key);
                     e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
                 } else {
                     e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
@@ -266,7 +269,7 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
     }
 }
 
-// Adds the pairs of query head i of the group, and of the tile of n keys at j0. span: the queries that see some of them.
+// Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
 template <bool half>
 void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream, int j0, int n,
                  Span span) {

@@ -159,7 +159,8 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
     for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv,
+               c);
     });
 }
 }   // namespace

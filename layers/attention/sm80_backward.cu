@@ -5,7 +5,8 @@
 //   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also writes lse and
 //     delta of its rows for the other kernel.
 //   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head (those of a pattern have tiles of their
-//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
+//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and
+//     dP^T = V dy^T.
 // In both, a result in registers already lies as the left factor of the next product, and no warp needs another's.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel that adds to dQ in
@@ -254,10 +255,11 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
     for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
     for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(query_kernel<D, SHAPED, SPARSE>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)},
-               dqkv, stats, dy, y, qkv, lse, queries);
-        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv,
-               stats, dy, qkv, keys);
+        launch(query_kernel<D, SHAPED, SPARSE>,
+               {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats, dy, y, qkv,
+               lse, queries);
+        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)},
+               dqkv, stats, dy, qkv, keys);
     });
 }
 }   // namespace
