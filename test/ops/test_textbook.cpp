@@ -121,7 +121,8 @@ std::vector<float> random_scores(int n, int HS, float scale) {
 
 // What softmax makes of a query's scores of 16 keys, in the mean over so many heads.
 struct Softmax {
-    double entropy, gradient;    // of the weights; the 2-norm of the scores' gradient, where the weights' is random
+    double entropy;     // the weights'
+    double gradient;    // the 2-norm of the scores', where the weights' is random
 };
 Softmax softmax_of(int HS, float scale) {
     const int S = 16, HEADS = 256;
