@@ -14,7 +14,7 @@ struct Case {
     const char* name;
     int B, S;
     Heads h;
-    std::vector<std::vector<int>> documents = {};    // of each sequence, where they begin; {}: no spans
+    std::vector<std::vector<int>> documents = {};    // where they begin in each sequence; {}: no spans
     TrueSpans::Kind kind = TrueSpans::causal;
 };
 const Case CASES[] = {
