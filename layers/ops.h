@@ -56,6 +56,20 @@ inline double alibi_slope(int i, int NH) {
     return i < p ? std::exp2(-8.0 * (i + 1) / p) : std::exp2(-4.0 * (2 * (i - p) + 1) / p);
 }
 
+// A layer's keys and values in generation, in pages. Position j of sequence b is row j % SIZE of each key/value head of
+// page table[b][j / SIZE]. Nobody else may hold a page that is written.
+struct Pages {
+    static constexpr int SIZE = 16;    // positions of a page
+    Element type;                      // T's, bf16, fp8 or int8
+    void *k, *v;                       // (pages,NKV,SIZE,HS)
+    float *k_factor, *v_factor;        // (pages,NKV,SIZE): of each row; null where the type has none
+    const int* table;                  // (B,width)
+    int width;
+    HOST_DEVICE int64_t row(int b, int kv, int NKV, int j) const {
+        return (int64_t(table[int64_t(b) * width + j / SIZE]) * NKV + kv) * SIZE + j % SIZE;
+    }
+};
+
 // LayerNorm, or RMSNorm (Zhang & Sennrich 2019): no mean is taken off, rstd = 1/sqrt(mean(x^2) + eps).
 struct Norm {
     bool rms = false;
@@ -102,6 +116,7 @@ struct CallSizes {
     int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
     bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
     int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
+    Element cache = Element::f32;        // its type
     Heads heads = {};
     Turn turn = {};
 };

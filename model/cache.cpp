@@ -1,0 +1,255 @@
+// cache.cpp - generation's cache: pages, and the model's steps over them.
+#include "cache.h"
+
+#include <algorithm>
+
+#include "gpt.h"
+#include "rope.h"
+
+// ---- pages ----------------------------------------------------------------------------------------------------------
+
+void PageTable::resize(int sequences, int pages) {
+    all.assign(size_t(sequences), {});
+    held.assign(size_t(pages), 0);
+    unused.clear();
+    for (int p = pages; p-- > 0;) unused.push_back(p);
+}
+int PageTable::take() {
+    CHECK(!unused.empty(), "all of the cache's %zu pages are in use", held.size());
+    const int page = unused.back();
+    unused.pop_back();
+    held[size_t(page)] = 1;
+    return page;
+}
+void PageTable::leave(int page) {
+    if (--held[size_t(page)] == 0) unused.push_back(page);
+}
+void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
+    Sequence& s = all[size_t(b)];
+    const size_t last = size_t(s.held() / Pages::SIZE);
+    if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
+        int& page = s.pages[last];
+        const int own = take();
+        changed = true;
+        copies.push_back({own, page});
+        leave(page);
+        page = own;
+    }
+    s.pos += more;
+    for (; int(s.pages.size()) < pages_for(s.held()); changed = true) s.pages.push_back(take());
+}
+void PageTable::fork(int from, int to) {
+    changed = true;
+    rewind(to, 0);
+    Sequence& s = all[size_t(to)];
+    s = all[size_t(from)];
+    for (int page : s.pages) held[size_t(page)]++;
+    for (int page : s.first) held[size_t(page)]++;
+}
+void PageTable::rewind(int b, int pos) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    CHECK(pos == 0 || (pos <= s.pos && !s.dropped), "rewind from %d to %d", s.pos, pos);
+    for (size_t n = size_t(pages_for(pos)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
+    for (int page : s.first) leave(page);
+    s.first.clear();
+    s.pos = pos, s.dropped = 0;
+}
+void PageTable::drop(int b, int page) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    leave(s.pages[size_t(page)]);
+    s.pages.erase(s.pages.begin() + page);
+    s.dropped += Pages::SIZE;
+}
+void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    const bool before = !s.first.empty();
+    if (!before) s.first.assign(s.pages.begin(), s.pages.begin() + n);
+    for (int i = 0; i < n; i++) {
+        int& page = s.pages[size_t(i)];
+        if (!before) {
+            page = take();    // what it was is held as `first`
+        } else if (users(page) > 1) {
+            leave(page);
+            page = take();
+        }
+        copies.push_back({page, s.first[size_t(i)]});
+    }
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static bool has_factors(Element type) { return type == Element::fp8 || type == Element::int8; }
+// A layer's part of a page: keys, values, and their factors.
+static int64_t layer_bytes(const Config& c, Element type) {
+    const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
+    return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
+}
+int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, type); }
+
+Status Model::cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind) {
+    CHECK(!cache.memory && sequences > 0 && positions > 0, "the cache holds %d sequences", cache.table.sequences());
+    cache.op = &op, cache.kind = kind, cache.positions = positions;
+    cache.type = kind.type.value_or(op.activation);
+    cache.sink_pages = kind.rolls ? pages_for(kind.sinks) : 0;
+    CHECK(!kind.rolls || positions >= (cache.sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
+    const int width = pages_for(positions), turned = c.rope_dims ? sequences * cache.sink_pages : 0;
+    cache.pages = kind.pages ? kind.pages : sequences * width + turned;
+    cache.table.resize(sequences, cache.pages);
+    const int most = plan.B * plan.S;
+    const int64_t held = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
+    const int64_t angles = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
+    const int64_t turns = round_up(angle_bytes(c, turned), 64);
+    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * turned;
+    cache.bytes = held + angles + turns + int64_t(sizeof(int)) * ints;
+    cache.memory = static_cast<char*>(op.allocate(cache.bytes));
+    if (!cache.memory)
+        return fail(Exit::device,
+                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; a smaller --num "
+                    "or --cache, or --cache-dtype int8, needs less",
+                    sequences, positions, double(cache.bytes) / (1 << 30));
+    char* at = cache.memory + held;
+    if (!kind.rolls) place_angles(cache.angles, reinterpret_cast<float*>(at), positions);
+    else divide_angles(cache.angles, reinterpret_cast<float*>(at), most);
+    divide_angles(cache.turns, reinterpret_cast<float*>(at + angles), turned);
+    cache.ints = reinterpret_cast<int*>(at + angles + turns);
+    cache.page_numbers = cache.ints + 3 * most;
+    cache.turned = cache.page_numbers + int64_t(sequences) * width;
+    return {};
+}
+Cache::~Cache() {
+    if (graph) op->release_graph(graph);
+    if (memory) op->release(memory, bytes);
+}
+Pages Cache::layer(const Config& c, int l) const {
+    const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
+    char* k = memory + l * round_up(pages * layer_bytes(c, type), 64);
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, page_numbers, pages_for(positions)};
+    if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
+    return p;
+}
+
+// ---- growing --------------------------------------------------------------------------------------------------------
+
+// Gives up what finds no room beside the running sequences' next positions.
+void Model::cache_roll(Cache& cache, const std::vector<int>& lengths) {
+    std::vector<PageTable::Copy> turned;
+    std::vector<int> dropped;    // of each turned page's sequence
+    for (size_t i = 0; i < lengths.size(); i++) {
+        const int b = cache.running[i], before = cache.table[b].dropped, more = lengths[i];
+        while (cache.kind.rolls && cache.table[b].held() + more > cache.positions) {
+            CHECK(int(cache.table[b].pages.size()) > cache.sink_pages, "%d positions at once", more);
+            cache.table.drop(b, cache.sink_pages);
+        }
+        const PageTable::Sequence& s = cache.table[b];
+        CHECK(s.held() + more <= cache.positions, "pos=%d S=%d max=%d", s.pos, more, cache.positions);
+        if (s.dropped > before && c.rope_dims && cache.sink_pages) {
+            cache.table.turn_first(b, cache.sink_pages, turned);
+            dropped.resize(turned.size(), s.dropped);
+        }
+    }
+    if (!turned.empty()) turn_sinks(cache, turned, dropped);
+}
+
+// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours. They
+// are turned from what they were at first: errors do not add up.
+void Model::turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped) {
+    std::vector<int> numbers;
+    for (const PageTable::Copy& copy : copies) numbers.push_back(copy.to), numbers.push_back(copy.from);
+    op.upload(cache.turned, numbers.data(), int64_t(sizeof(int) * numbers.size()));
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0) upload_angles(cache.turns[table], l, dropped, 1, true);
+    for (int l = 0; l < c.L; l++) {
+        Turn turn = c.turn(l);
+        turn.norm = Turn::Normed::none;
+        op.cache_turn(cache.layer(c, l), cache.turned, int(copies.size()), cache.turns[c.table_of(l)], c.heads(l), turn);
+    }
+}
+
+// Layer l's angles at S positions from each of these on. turn: without the magnitude, for keys that have it.
+void Model::upload_angles(float* to, int l, const std::vector<int>& positions, int count, bool turn) {
+    std::vector<float> host, last;
+    for (size_t i = 0; i < positions.size(); i++) {
+        if (i == 0 || positions[i] != positions[i - 1]) last = rope_angles(c, l, count, positions[i], turn);
+        host.insert(host.end(), last.begin(), last.end());
+    }
+    op.upload(to, host.data(), int64_t(sizeof(float) * host.size()));
+}
+
+void Model::copy_pages(const Cache& cache, const std::vector<PageTable::Copy>& copies) {
+    const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
+    for (int l = 0; l < c.L && !copies.empty(); l++) {
+        const Pages p = cache.layer(c, l);
+        auto copy = [&](void* all, int64_t bytes, PageTable::Copy which) {
+            op.copy(static_cast<char*>(all) + which.to * bytes, static_cast<char*>(all) + which.from * bytes, bytes);
+        };
+        for (PageTable::Copy which : copies) {
+            for (void* all : {p.k, p.v}) copy(all, rows * c.HS * element_bytes(p.type), which);
+            for (float* all : {p.k_factor, p.v_factor})
+                if (all) copy(all, rows * int64_t(sizeof(float)), which);
+        }
+    }
+}
+
+// ---- a step ---------------------------------------------------------------------------------------------------------
+
+void Model::extend(Cache& cache, const int* from_tok, int more, const std::vector<int>& which,
+                   const std::vector<int>& lengths) {
+    std::vector<int> running = which;
+    for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
+    B = int(running.size()), S = more, ends = lengths;
+    ends.resize(size_t(B), S);
+    const int N = B * S;
+    CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
+    const bool rebuild = cache.table.changed || running != cache.running;
+    const bool as_before = S == 1 && B == int(cache.running.size());
+    cache.running = std::move(running);
+    cache_roll(cache, ends);
+    std::vector<int> host(size_t(3 * N)), first;
+    std::vector<PageTable::Copy> copies;
+    for (int i = 0; i < B; i++) {
+        const int b = cache.running[size_t(i)], length = ends[size_t(i)];
+        const PageTable::Sequence& s = cache.table[b];
+        first.push_back(s.pos);
+        for (int n = i * S, k = 0; k < S; n++, k++) {
+            host[size_t(n)] = k < length ? s.held() + k : -1;
+            host[size_t(N + n)] = cache.kind.rolls ? n : k < length ? s.pos + k : -1;
+            host[size_t(2 * N + n)] = from_tok[n];
+        }
+        cache.table.grow(b, length, copies);
+    }
+    copy_pages(cache, copies);
+    op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
+    cache.held = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
+    if (rebuild || cache.table.changed) upload_table(cache);
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0 && cache.kind.rolls)
+            upload_angles(cache.angles[table], l, first, S, false);
+    shards.await();    // not within a recording
+    run(cache, as_before);
+}
+
+void Model::upload_table(Cache& cache) {
+    const int width = pages_for(cache.positions);
+    std::vector<int> host(cache.running.size() * size_t(width));
+    for (size_t i = 0; i < cache.running.size(); i++)
+        std::copy_n(cache.table[cache.running[i]].pages.begin(), cache.table[cache.running[i]].pages.size(),
+                    host.begin() + ptrdiff_t(i) * width);
+    op.upload(cache.page_numbers, host.data(), int64_t(sizeof(int) * host.size()));
+    cache.table.changed = false;
+}
+
+// The blocks; from the third step of one token for as many sequences on as they were recorded.
+void Model::run(Cache& cache, bool as_before) {
+    cache.steps = as_before ? cache.steps + 1 : S == 1;
+    if (cache.graph && !as_before) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move
+    if (!op.record || cache.steps < 2) return blocks(&cache);    // the first one allocates what it needs
+    if (!cache.graph) {
+        op.record();
+        blocks(&cache);
+        cache.graph = op.recorded();
+    }
+    op.replay(cache.graph);
+}
