@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/console.h"
 #include "gpt.h"
 #include "rope.h"
 
@@ -88,6 +89,13 @@ static int64_t layer_bytes(const Config& c, Element type) {
     return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
 }
 int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, type); }
+
+std::string cache_text(const Config& c) {
+    std::string text;
+    for (auto [type, name] : {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
+        text += human_bytes(double(pages_for(c.T) * page_bytes(c, type))) + " as " + name;
+    return text;
+}
 
 Status Model::cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind) {
     CHECK(!cache.memory && sequences > 0 && positions > 0, "the cache holds %d sequences", cache.table.sequences());

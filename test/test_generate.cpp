@@ -301,7 +301,7 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     Talker talker(16);    // after position 15 it knows the last 8 tokens, and no others
     what.prompts = {tokenizer.encode("abc")}, what.tokens = 14 + 8, what.num = 1;
     const std::string whole = run(talker.g, tokenizer, what).texts[0];
-    what.prompts = tokenizer.encode(whole.substr(14 - 8, 8)), what.tokens = 8;
+    what.prompts = {tokenizer.encode(whole.substr(14 - 8, 8))}, what.tokens = 8;
     CHECK(run(talker.g, tokenizer, what).texts[0] == whole.substr(14));
 
     notes.clear();    // a prompt longer than the context: its end is read

@@ -125,6 +125,7 @@ TEST_CASE("attention cached: what is no number stays none") {
         const Heads h = {2, 2, 24};
         for (Element type : {element_of<T>, Element::fp8, Element::int8})
             for (double bad : {double(NAN), double(INFINITY)}) {
+                if (std::isinf(bad) && type == element_of<T>) continue;    // a weight of 0 or 1
                 Numbers qkv = random_normal(packed(1, 1, h), 1);
                 qkv[size_t(2 * h.HS + 7)] = bad;    // a key of head 0
                 CacheArrays<T> cache(m, type, 2, h.HS, 1, {5});
