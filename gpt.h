@@ -51,7 +51,7 @@ struct Cache {
     // the rows of this call; the sinks' turns.
     char* memory = nullptr;
     float *angles[2] = {}, *turns[2] = {};
-    int *ints = nullptr, *page_numbers = nullptr, *turned = nullptr;
+    int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
     int *held = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): place in the cache, in `angles` and wpe
 
     std::vector<int> running;        // the sequences of the last call
@@ -105,8 +105,8 @@ struct Model {
 
     // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
     Status cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind = {});
-    // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is padding;
-    // none: all S.     tok (B,S), host
+    // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
+    // padding; none: all S.     tok (B,S), host
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                 const std::vector<int>& lengths = {});
     void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
@@ -157,7 +157,8 @@ struct Model {
     void upload_angles(float* to, int l, const std::vector<int>& positions, int count, bool turn);
     void cache_roll(Cache& cache, const std::vector<int>& lengths);
     void turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped);
-    void copy_pages(const Cache& cache, const std::vector<PageTable::Copy>& copies);
+    void upload_copies(Cache& cache, const std::vector<PageTable::Copy>& copies);
+    void copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies);
     void upload_table(Cache& cache);
     void run(Cache& cache, bool as_before);
     // The end of a branch: its product's weights, the product before its norm, and the norm.

@@ -171,7 +171,8 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     std::vector<std::string> lines;
     std::istringstream text(TRY(read_input(o.prompts_file)));
     for (std::string line; std::getline(text, line);) lines.push_back(line);
-    if (lines.empty()) return fail(Exit::input, "%s: expected a prompt in each line, found none", o.prompts_file.c_str());
+    if (lines.empty())
+        return fail(Exit::input, "%s: expected a prompt in each line, found none", o.prompts_file.c_str());
     return lines;
 }
 
@@ -222,8 +223,9 @@ Status sample(SampleOptions o) {
     const double seconds = now_seconds() - start;
     for (size_t i = 0; !stream && i < out.texts.size(); i++) {
         const std::string& text = out.texts[i];
+        const std::string& prompt = prompts[i / size_t(o.num)];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
-                                        json_string(prompts[i / size_t(o.num)]) + ",\"text\":" + json_string(text) + "}"
+                                        json_string(prompt) + ",\"text\":" + json_string(text) + "}"
                                   : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");

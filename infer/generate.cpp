@@ -126,7 +126,7 @@ struct Sequence {
     StreamedText text = {};
     bool done = false;
     TextOut out = {};
-    int row = 0;    // of the logits
+    int row = 0;    // where its logits are
 };
 
 class Generator {
@@ -259,7 +259,7 @@ bool Generator::take(Sequence& s, int id, Generated& out) {
 
 // The next logits of all that run.
 void Generator::go_on() {
-    const int keep = std::max(1, cache.positions / 2);    // of a full context
+    const int keep = std::max(1, cache.positions / 2);    // where the context is full
     std::vector<int> on, full;
     std::vector<std::vector<int>> next, again;
     bool is_full = false;

@@ -75,10 +75,10 @@ struct Generated {
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
-// A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt and
-// its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are given
-// up, page by page, and generation goes on for ever; a model whose positions are learned, or whose attention has a stride,
-// is fed the last half of the context again. Either is said in a note.    exit 2: an impossible cache; 5
+// A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
+// and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are
+// given up, page by page, and generation goes on for ever; a model whose positions are learned, or whose attention has a
+// stride, is fed the last half of the context again. Either is said in a note.    exit 2: an impossible cache; 5
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
 
 struct Evaluation {

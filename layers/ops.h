@@ -57,16 +57,18 @@ inline double alibi_slope(int i, int NH) {
 }
 
 // A layer's keys and values in generation, in pages. Position j of sequence b is row j % SIZE of each key/value head of
-// page table[b][j / SIZE]. Nobody else may hold a page that is written.
+// page table[b][j / SIZE]. A head's pages lie side by side: neighbouring ones are read as one stream.
 struct Pages {
     static constexpr int SIZE = 16;    // positions of a page
     Element type;                      // T's, bf16, fp8 or int8
-    void *k, *v;                       // (pages,NKV,SIZE,HS)
-    float *k_factor, *v_factor;        // (pages,NKV,SIZE): of each row; null where the type has none
+    void *k, *v;                       // (NKV,pages,SIZE,HS)
+    float *k_factor, *v_factor;        // (NKV,pages,SIZE): each row's; null where the type has none
+    int pages;
     const int* table;                  // (B,width)
     int width;
-    HOST_DEVICE int64_t row(int b, int kv, int NKV, int j) const {
-        return (int64_t(table[int64_t(b) * width + j / SIZE]) * NKV + kv) * SIZE + j % SIZE;
+    HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(kv) * pages + page) * SIZE + i; }
+    HOST_DEVICE int64_t row(int b, int kv, int j) const {
+        return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);
     }
 };
 

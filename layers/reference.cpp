@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gate.h"
+#include "held.h"
 
 namespace {
 using T = double;
@@ -260,48 +261,6 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
             }
 }
 
-// Rows of keys or values, as the cache's type holds them.
-struct Held {
-    void* rows;
-    float* factors;
-    Element type;
-    int HS;
-    template <class F> void as_type(F f) const {
-        if (type == Element::f64) f(static_cast<T*>(rows));
-        else if (type == Element::bf16) f(static_cast<bf16*>(rows));
-        else if (type == Element::fp8) f(static_cast<fp8*>(rows));
-        else f(static_cast<int8*>(rows));
-    }
-    void put(int64_t row, const T* x) const {
-        as_type([&]<class X>(X* all) {
-            X* to = all + row * HS;
-            if constexpr (element_of<X> == Element::f64) {
-                std::copy_n(x, HS, to);
-            } else if constexpr (LARGEST<X> == 0) {
-                for (int d = 0; d < HS; d++) to[d] = from_float<X>(float(x[d]));
-            } else {
-                float most = 0, finite = 0;
-                for (int d = 0; d < HS; d++) most = std::max(std::abs(float(x[d])), most), finite += float(x[d]) * 0;
-                most += finite;    // NaN, if not all are
-                const float inverse = most < TINY ? 0 : LARGEST<X> / most;
-                for (int d = 0; d < HS; d++) to[d] = from_float<X>(float(x[d]) * inverse);
-                factors[row] = most < TINY ? 0 : most / LARGEST<X>;
-            }
-        });
-    }
-    std::vector<T> get(int64_t row) const {
-        std::vector<T> x(static_cast<size_t>(HS));
-        as_type([&]<class X>(const X* all) {
-            for (int d = 0; d < HS; d++)
-                if constexpr (element_of<X> == Element::f64) x[size_t(d)] = all[row * HS + d];
-                else x[size_t(d)] = T(to_float(all[row * HS + d])) * (LARGEST<X> != 0 ? T(factors[row]) : 1);
-        });
-        return x;
-    }
-};
-Held keys_of(const Pages& p, int HS) { return {p.k, p.k_factor, p.type, HS}; }
-Held values_of(const Pages& p, int HS) { return {p.v, p.v_factor, p.type, HS}; }
-
 void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     Packed at{S, h};
     const int group = h.NH / h.NKV;
@@ -309,7 +268,7 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int kv = 0; kv < h.NKV && pos[b * S + s] >= 0; kv++) {
-                const int64_t row = cache.row(b, kv, h.NKV, pos[b * S + s]);
+                const int64_t row = cache.row(b, kv, pos[b * S + s]);
                 keys.put(row, qkv + at.k(b, s, kv * group));
                 values.put(row, qkv + at.v(b, s, kv * group));
             }
@@ -320,7 +279,7 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
                 const int p = pos[b * S + s];
                 k.clear(), v.clear();
                 for (int j = 0; j <= p; j++) {
-                    const int64_t row = cache.row(b, i / group, h.NKV, j);
+                    const int64_t row = cache.row(b, i / group, j);
                     k.push_back(keys.get(row)), v.push_back(values.get(row));
                 }
                 attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), p, p + 1, h, i,
@@ -330,15 +289,15 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
 }
 void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
     const Held keys = keys_of(cache, h.HS), values = values_of(cache, h.HS);
-    const int64_t rows = int64_t(h.NKV) * cache.SIZE;    // of a page
     for (int i = 0; i < n; i++)
-        for (int64_t r = 0; r < rows; r++) {
-            const int64_t to = pages[2 * i] * rows + r, from = pages[2 * i + 1] * rows + r;
-            std::vector<T> k = keys.get(from);
-            for (int c = 0; c < t.dims / 2; c++) turn_pair(k.data(), c, turns + int64_t(i) * t.dims, t, false);
-            keys.put(to, k.data());
-            values.put(to, values.get(from).data());
-        }
+        for (int kv = 0; kv < h.NKV; kv++)
+            for (int r = 0; r < Pages::SIZE; r++) {
+                const int64_t to = cache.row_of(pages[2 * i], kv, r), from = cache.row_of(pages[2 * i + 1], kv, r);
+                std::vector<T> k = keys.get(from);
+                for (int c = 0; c < t.dims / 2; c++) turn_pair(k.data(), c, turns + int64_t(i) * t.dims, t, false);
+                keys.put(to, k.data());
+                values.put(to, values.get(from).data());
+            }
 }
 
 // ---- ffn ------------------------------------------------------------------------------------------------------------

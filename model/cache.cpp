@@ -12,32 +12,33 @@
 void PageTable::resize(int sequences, int pages) {
     all.assign(size_t(sequences), {});
     held.assign(size_t(pages), 0);
-    unused.clear();
-    for (int p = pages; p-- > 0;) unused.push_back(p);
+    unused = pages;
 }
-int PageTable::take() {
-    CHECK(!unused.empty(), "all of the cache's %zu pages are in use", held.size());
-    const int page = unused.back();
-    unused.pop_back();
-    held[size_t(page)] = 1;
-    return page;
+// The first that is free from `wish` on.
+int PageTable::take(int wish) {
+    CHECK(unused > 0, "all of the cache's %zu pages are in use", held.size());
+    size_t page = size_t(wish) % held.size();
+    while (held[page]) page = (page + 1) % held.size();
+    held[page] = 1, unused--;
+    return int(page);
 }
-void PageTable::leave(int page) {
-    if (--held[size_t(page)] == 0) unused.push_back(page);
-}
+void PageTable::leave(int page) { unused += --held[size_t(page)] == 0; }
 void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
     Sequence& s = all[size_t(b)];
     const size_t last = size_t(s.held() / Pages::SIZE);
     if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
         int& page = s.pages[last];
-        const int own = take();
+        const int own = take(page + 1);
         changed = true;
         copies.push_back({own, page});
         leave(page);
         page = own;
     }
     s.pos += more;
-    for (; int(s.pages.size()) < pages_for(s.held()); changed = true) s.pages.push_back(take());
+    // Each sequence has a range of its own to begin with.
+    const int begin = int(int64_t(held.size()) * b / sequences());
+    for (; int(s.pages.size()) < pages_for(s.held()); changed = true)
+        s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
 }
 void PageTable::fork(int from, int to) {
     changed = true;
@@ -71,10 +72,10 @@ void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
     for (int i = 0; i < n; i++) {
         int& page = s.pages[size_t(i)];
         if (!before) {
-            page = take();    // what it was is held as `first`
+            page = take(page);    // what it was is held as `first`
         } else if (users(page) > 1) {
             leave(page);
-            page = take();
+            page = take(page);
         }
         copies.push_back({page, s.first[size_t(i)]});
     }
@@ -92,7 +93,8 @@ int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, 
 
 std::string cache_text(const Config& c) {
     std::string text;
-    for (auto [type, name] : {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
+    for (auto [type, name] :
+         {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
         text += human_bytes(double(pages_for(c.T) * page_bytes(c, type))) + " as " + name;
     return text;
 }
@@ -106,11 +108,11 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     const int width = pages_for(positions), turned = c.rope_dims ? sequences * cache.sink_pages : 0;
     cache.pages = kind.pages ? kind.pages : sequences * width + turned;
     cache.table.resize(sequences, cache.pages);
-    const int most = plan.B * plan.S;
+    const int most = plan.B * plan.S, copied = std::max(sequences, turned);    // pages at once
     const int64_t held = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
     const int64_t angles = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
     const int64_t turns = round_up(angle_bytes(c, turned), 64);
-    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * turned;
+    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * copied;
     cache.bytes = held + angles + turns + int64_t(sizeof(int)) * ints;
     cache.memory = static_cast<char*>(op.allocate(cache.bytes));
     if (!cache.memory)
@@ -124,7 +126,7 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     divide_angles(cache.turns, reinterpret_cast<float*>(at + angles), turned);
     cache.ints = reinterpret_cast<int*>(at + angles + turns);
     cache.page_numbers = cache.ints + 3 * most;
-    cache.turned = cache.page_numbers + int64_t(sequences) * width;
+    cache.copies = cache.page_numbers + int64_t(sequences) * width;
     return {};
 }
 Cache::~Cache() {
@@ -134,7 +136,7 @@ Cache::~Cache() {
 Pages Cache::layer(const Config& c, int l) const {
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
     char* k = memory + l * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, page_numbers, pages_for(positions)};
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, pages_for(positions)};
     if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
     return p;
 }
@@ -144,7 +146,7 @@ Pages Cache::layer(const Config& c, int l) const {
 // Gives up what finds no room beside the running sequences' next positions.
 void Model::cache_roll(Cache& cache, const std::vector<int>& lengths) {
     std::vector<PageTable::Copy> turned;
-    std::vector<int> dropped;    // of each turned page's sequence
+    std::vector<int> dropped;    // by each turned page's sequence
     for (size_t i = 0; i < lengths.size(); i++) {
         const int b = cache.running[i], before = cache.table[b].dropped, more = lengths[i];
         while (cache.kind.rolls && cache.table[b].held() + more > cache.positions) {
@@ -161,18 +163,17 @@ void Model::cache_roll(Cache& cache, const std::vector<int>& lengths) {
     if (!turned.empty()) turn_sinks(cache, turned, dropped);
 }
 
-// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours. They
-// are turned from what they were at first: errors do not add up.
+// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours.
+// They are turned from what they were at first: errors do not add up.
 void Model::turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped) {
-    std::vector<int> numbers;
-    for (const PageTable::Copy& copy : copies) numbers.push_back(copy.to), numbers.push_back(copy.from);
-    op.upload(cache.turned, numbers.data(), int64_t(sizeof(int) * numbers.size()));
+    upload_copies(cache, copies);
     for (int table : {0, 1})
         if (const int l = c.reader_of(table); l >= 0) upload_angles(cache.turns[table], l, dropped, 1, true);
     for (int l = 0; l < c.L; l++) {
         Turn turn = c.turn(l);
         turn.norm = Turn::Normed::none;
-        op.cache_turn(cache.layer(c, l), cache.turned, int(copies.size()), cache.turns[c.table_of(l)], c.heads(l), turn);
+        op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), cache.turns[c.table_of(l)], c.heads(l),
+                      turn);
     }
 }
 
@@ -186,19 +187,16 @@ void Model::upload_angles(float* to, int l, const std::vector<int>& positions, i
     op.upload(to, host.data(), int64_t(sizeof(float) * host.size()));
 }
 
-void Model::copy_pages(const Cache& cache, const std::vector<PageTable::Copy>& copies) {
-    const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
-    for (int l = 0; l < c.L && !copies.empty(); l++) {
-        const Pages p = cache.layer(c, l);
-        auto copy = [&](void* all, int64_t bytes, PageTable::Copy which) {
-            op.copy(static_cast<char*>(all) + which.to * bytes, static_cast<char*>(all) + which.from * bytes, bytes);
-        };
-        for (PageTable::Copy which : copies) {
-            for (void* all : {p.k, p.v}) copy(all, rows * c.HS * element_bytes(p.type), which);
-            for (float* all : {p.k_factor, p.v_factor})
-                if (all) copy(all, rows * int64_t(sizeof(float)), which);
-        }
-    }
+void Model::upload_copies(Cache& cache, const std::vector<PageTable::Copy>& copies) {
+    std::vector<int> numbers;
+    for (const PageTable::Copy& copy : copies) numbers.push_back(copy.to), numbers.push_back(copy.from);
+    op.upload(cache.copies, numbers.data(), int64_t(sizeof(int) * numbers.size()));
+}
+void Model::copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies) {
+    if (copies.empty()) return;
+    upload_copies(cache, copies);
+    for (int l = 0; l < c.L; l++)
+        op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), nullptr, c.heads(l), {});
 }
 
 // ---- a step ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@
 #include "layers/ops.h"
 
 struct CacheKind {
-    std::optional<Element> type = {};    // of keys and values; none: as activations. Any but fp32 for bf16 activations
+    std::optional<Element> type = {};    // none: as activations. Not fp32 where these are bf16
     // What to do when a sequence is full: nothing more fits; or its oldest page goes, but for those that hold the first
     // `sinks` positions (attention sinks, Xiao et al. 2024). The positions that are left then count as neighbours.
     bool rolls = false;
@@ -32,7 +32,7 @@ class PageTable {
     void resize(int sequences, int pages);
     const Sequence& operator[](int b) const { return all[size_t(b)]; }
     int sequences() const { return int(all.size()); }
-    int free() const { return int(unused.size()); }
+    int free() const { return unused; }
     int users(int page) const { return held[size_t(page)]; }
 
     bool changed = true;    // since somebody last cleared this
@@ -47,10 +47,11 @@ class PageTable {
     void turn_first(int b, int n, std::vector<Copy>& copies);
 
   private:
-    int take();
+    int take(int wish);
     void leave(int page);
     std::vector<Sequence> all;
-    std::vector<int> held, unused;
+    std::vector<int> held;
+    int unused = 0;
 };
 
 constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }

@@ -239,7 +239,7 @@ void Rows::attention() {
         for (int* p : pos) op.upload(p, last.data(), 4 * rows);
         for (int* t : table) op.upload(t, numbers.data(), 4 * rows * width);
         ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys", o[i], q[i],
-            (Pages{op.activation, k[i], v[i], nullptr, nullptr, table[i], width}), rows, 1, pos[i], h);
+            (Pages{op.activation, k[i], v[i], nullptr, nullptr, rows * width, table[i], width}), rows, 1, pos[i], h);
         free_all();
     }
 }

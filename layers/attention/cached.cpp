@@ -1,7 +1,7 @@
 // cached.cpp - attention in generation: keys and values lie in pages of a cache, as floats or in narrower types.
 //
-// One new position: an item of work is up to SPLIT of the keys that a kv head's queries see, wherever they lie: first
-// the list of their rows, then scores, exponentials and the weighted sum of values. Parts of a head are joined in order.
+// One new position: an item of work is up to SPLIT of the keys that a kv head's queries see, wherever they lie: a list
+// of their rows, then scores, exponentials and the weighted sum of values. Parts of a head are joined in order.
 // Factors of rows (int8, fp8) multiply scores and probabilities, not elements.
 //
 // Bound by memory: each key and value is read once. A head has few rows in a page, so its values are prefetched while
@@ -74,12 +74,12 @@ struct Seen {
 // An item's keys: their positions, and their rows in the cache.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
-    void fill(const Pages& cache, const Seen& seen, int b, int kv, int NKV, int from) {
+    void fill(const Pages& cache, const Seen& seen, int b, int kv, int from) {
         n = most(0, least(SPLIT, seen.n - from));
         for (int i = 0; i < n;) {
             const int first = seen.key(from + i), left = Pages::SIZE - first % Pages::SIZE;
             const int end = from + i < seen.globals + seen.strided ? i + 1 : least(n, i + left);
-            const int at = int(cache.row(b, kv, NKV, first)) - i;
+            const int at = int(cache.row(b, kv, first)) - i;
             for (int j = i; j < end; j++) row[j] = at + j;
             for (int j = i; j < end; j++) key[j] = first - i + j;
             i = end;
@@ -193,7 +193,7 @@ static void decode(float* y, const float* qkv, Held<X> held, const Pages& cache,
         const int b = item / splits / h.NKV;
         run.n = 0;
         if (pos[b] >= 0)
-            run.fill(cache, Seen(h, pos[b]), b, item / splits % h.NKV, h.NKV, item % splits * SPLIT);
+            run.fill(cache, Seen(h, pos[b]), b, item / splits % h.NKV, item % splits * SPLIT);
     };
 #pragma omp parallel if (int64_t(B) * h.NKV * most_keys * HS > ONE_THREAD)
     {
@@ -249,7 +249,7 @@ static void prompt(float* y, const float* qkv, Held<X> held, const Pages& cache,
 #pragma omp parallel for schedule(static)
     for (int item = 0; item < h.NKV * keys; item++) {
         const int kv = item / keys, j = first + item % keys;
-        const int64_t row = cache.row(b, kv, h.NKV, j), to = kv * head + (j - first) * int64_t(HS);
+        const int64_t row = cache.row(b, kv, j), to = kv * head + (j - first) * int64_t(HS);
         if (j >= p) {
             const int64_t from = b * fresh.sequence + (j - p) * fresh.row + kv * fresh.head;
             put_row(held.k, row, fresh.k + from, HS);
@@ -280,13 +280,13 @@ static int64_t cached_scratch(const CallSizes& call) {
 
 // Turns keys of copied pages; rope.cpp's formula.
 static void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
-    const int rows = h.NKV * Pages::SIZE, half = t.dims / 2, HS = h.HS;
+    const int half = t.dims / 2, HS = h.HS;
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * 2 * HS));
     as_held(cache, [&](auto held) {
-        for (int i = 0; i < n * rows; i++) {
-            const int64_t to = int64_t(pages[i / rows * 2]) * rows + i % rows;
-            const int64_t from = int64_t(pages[i / rows * 2 + 1]) * rows + i % rows;
-            const float *cos = turns + int64_t(i / rows) * t.dims, *sin = cos + half;
+        for (int i = 0; i < n * h.NKV * Pages::SIZE; i++) {
+            const int copy = i / Pages::SIZE / h.NKV, kv = i / Pages::SIZE % h.NKV, row = i % Pages::SIZE;
+            const int64_t to = cache.row_of(pages[2 * copy], kv, row), from = cache.row_of(pages[2 * copy + 1], kv, row);
+            const float *cos = turns + int64_t(copy) * t.dims, *sin = cos + half;
             get_row(scratch, held.k, from, HS);
             for (int c = 0; c < half; c++) {
                 float &u = scratch[t.interleaved ? 2 * c : c], &v = scratch[t.interleaved ? 2 * c + 1 : c + half];

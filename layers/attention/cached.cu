@@ -176,10 +176,10 @@ __device__ inline void add_keys(State<E> (&s)[G], const Query<G, E>& query, cons
         rescale(s[g], top, finite(top));
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const float weight = exp2f(score[g][u] - finite(top)), of_value = LARGEST<X> != 0 ? weight * v.factor[u] : weight;
+            const float weight = exp2f(score[g][u] - finite(top)), factor = LARGEST<X> != 0 ? v.factor[u] : 1;
             s[g].sum += weight;
 #pragma unroll
-            for (int e = 0; e < E; e++) s[g].o[e] += of_value * v.x[u][e];
+            for (int e = 0; e < E; e++) s[g].o[e] += weight * factor * v.x[u][e];
         }
     }
 }
@@ -255,7 +255,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
 #pragma unroll
         for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
             const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
-            const int64_t place = cache.row(b, kv, h.NKV, at);
+            const int64_t place = cache.row(b, kv, at);
             const X *from_k = all_k + place * HS, *from_v = all_v + place * HS;
             if constexpr (APPENDS)
                 if (at == p) from_k = new_k, from_v = new_v;
@@ -268,7 +268,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     }
     if constexpr (APPENDS)
         if (split == 0 && cut == 0 && row == 0) {
-            const int64_t place = cache.row(b, kv, h.NKV, p);
+            const int64_t place = cache.row(b, kv, p);
             Piece<T, E, W> k, v;
             k.from(new_k, lane, HS);
             v.from(new_v, lane, HS);

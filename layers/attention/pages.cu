@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const T* qkv, Pages cac
     if (i >= n || pos[at] < 0) return;
     const int head = int(i % (2 * h.NKV)), kv = head % h.NKV;
     const bool value = head >= h.NKV;
-    const int64_t row = cache.row(int(at / S), kv, h.NKV, pos[at]);
+    const int64_t row = cache.row(int(at / S), kv, pos[at]);
     const T* from = qkv + (at * (h.NH + 2 * h.NKV) + h.NH + head) * h.HS;
     put_row(static_cast<X*>(value ? cache.v : cache.k), value ? cache.v_factor : cache.k_factor, row, h.HS,
             [&](int d) { return to_float(from[d]); });
@@ -37,11 +37,11 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const T* qkv, Pages cac
 template <class X>
 __global__ void __launch_bounds__(THREADS) turn_kernel(Pages cache, const int* pages, int64_t n, const float* turns,
                                                        Heads h, Turn t) {
-    const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, rows = int64_t(h.NKV) * Pages::SIZE;
+    const int64_t i = int64_t(blockIdx.x) * WARPS + threadIdx.x / 32, head = i / Pages::SIZE, copy = head / (2 * h.NKV);
     if (i >= n) return;
-    const int64_t copy = i / (2 * rows), r = i % rows;
-    const bool value = i / rows % 2;
-    const int64_t to = pages[2 * copy] * rows + r, from = pages[2 * copy + 1] * rows + r;
+    const int kv = int(head % h.NKV), row = int(i % Pages::SIZE);
+    const bool value = head / h.NKV % 2;
+    const int64_t to = cache.row_of(pages[2 * copy], kv, row), from = cache.row_of(pages[2 * copy + 1], kv, row);
     X* const all = static_cast<X*>(value ? cache.v : cache.k);
     float* const factors = value ? cache.v_factor : cache.k_factor;
     const X* x = all + from * h.HS;

@@ -1,8 +1,8 @@
 // plain.cu - attention forward by FMAs: for float, and for the head sizes that the tensor cores do not take.
 //
 // No score leaves its block: it keeps a running maximum and sum of each row and rescales y as they grow (Dao et al.
-// 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and bound: plain.cuh. Generation's prompts read keys
-// and values from the pages of a cache, widened in shared memory.
+// 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and bound: plain.cuh. Generation's prompts read
+// keys and values from the pages of a cache, widened in shared memory.
 #include "plain.cuh"
 
 namespace {
@@ -63,11 +63,11 @@ template <class X> struct PagedKeys {
         }
         return n;
     }
-    __device__ Some keys(const Heads& h, int, int b, int kv) const {
-        return {static_cast<const X*>(cache.k), cache.k_factor, cache, b, kv, h.NKV, 0, 1, 0};
+    __device__ Some keys(const Heads&, int, int b, int kv) const {
+        return {static_cast<const X*>(cache.k), cache.k_factor, cache, b, kv, 0, 1, 0};
     }
-    __device__ Some values(const Heads& h, int, int b, int kv) const {
-        return {static_cast<const X*>(cache.v), cache.v_factor, cache, b, kv, h.NKV, 0, 1, 0};
+    __device__ Some values(const Heads&, int, int b, int kv) const {
+        return {static_cast<const X*>(cache.v), cache.v_factor, cache, b, kv, 0, 1, 0};
     }
 };
 

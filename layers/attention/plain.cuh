@@ -41,7 +41,7 @@ template <class X> struct PagedRows {
     const X* rows;
     const float* factors;
     Pages cache;
-    int b, kv, NKV, first, step, count;
+    int b, kv, first, step, count;
     __device__ PagedRows from(int row) const {
         PagedRows r = *this;
         r.first += row * step, r.count -= row;
@@ -87,7 +87,7 @@ template <class X> __device__ inline void load_tile(Tile& tile, const PagedRows<
     for (int r = int(threadIdx.x) / PER_ROW; r < TILE; r += STEP) {
         Vec<float> x = {};
         if (r < rows.count) {
-            const int64_t row = rows.cache.row(rows.b, rows.kv, rows.NKV, rows.first + r * rows.step);
+            const int64_t row = rows.cache.row(rows.b, rows.kv, rows.first + r * rows.step);
             const float factor = LARGEST<X> != 0 ? rows.factors[row] : 1;
             const X* from = rows.rows + row * HS + c0 + c;
             if (HS % 4 == 0 && c0 + c < HS) {

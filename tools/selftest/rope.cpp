@@ -39,7 +39,8 @@ Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, Tu
     if (pos >= 0 && B * S > 1) places.back() = -1;
     Check check = named("rope_forward", B, S, h, t, " pos=" + std::to_string(pos) + (in_place ? " in place" : ""));
     const bool norm = t.norm != Turn::Normed::none;
-    const Numbers x = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, 3)), turns = angles(std::max(0, pos) + B + S, t.dims);
+    const Numbers x = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, 3));
+    const Numbers turns = angles(std::max(0, pos) + B + S, t.dims);
     const Numbers qw = weights<P>(query_weights(h, t), t.plus, 2), kw = weights<P>(key_weights(h, t), t.plus, 3);
     Numbers y(x.size());
     std::vector<float> rstds(size_t(B * S * t.sums(h.NH, h.NKV)));
