@@ -8,38 +8,58 @@
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-void Model::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S) {
-    const int64_t N = int64_t(batch_B) * batch_S, most = int64_t(plan.B) * plan.S;
-    CHECK(N > 0 && N <= most && batch_S <= plan.S, "B=%d S=%d", batch_B, batch_S);
-    next_B = batch_B, next_S = batch_S;
-    if (from_tok) {
-        host_input.resize(size_t(INPUT_HEAD + 2 * most));
-        std::copy_n(from_tok, N, host_input.begin() + INPUT_HEAD);
-        if (from_target) std::copy_n(from_target, N, host_input.begin() + INPUT_HEAD + most);
+void Model::batch(const int* from_tok, const int* from_target, int batch_B, int batch_S, const Spans* spans) {
+    const int64_t N = int64_t(batch_B) * batch_S;
+    CHECK(N > 0 && N <= most() && batch_S <= plan.S, "B=%d S=%d", batch_B, batch_S);
+    Spans whole;
+    for (int b = 0; b < batch_B && !spans && c.sees == Sees::all; b++) whole.add({Text{}}, batch_S, c.sees);
+    if (!spans && !whole.keys.empty()) spans = &whole;
+    CHECK(!spans || (may_span() && int64_t(spans->keys.size()) == N), "spans of %zu", spans->keys.size());
+    next_B = batch_B, next_S = batch_S, next = {N, spans != nullptr};
+    const int64_t ints = spans ? input_ints() : from_target || !from_tok ? most() + N : N;
+    if (from_tok || spans) {
+        host_input.resize(size_t(INPUT_HEAD + input_ints()));
+        const auto to = host_input.begin() + INPUT_HEAD;
+        if (from_tok) std::copy_n(from_tok, N, to);
+        if (from_target) std::copy_n(from_target, N, to + most());
+        if (from_target) next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
+        if (spans) {
+            std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most()]));
+            std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most()]));
+        }
     }
-    op.upload_ahead(staged, host_input.data(), input_bytes(from_target || !from_tok ? most + N : N));
+    op.upload_ahead(staged, host_input.data(), input_bytes(ints));
 }
 
 void Model::forward() {
     CHECK(next_B > 0, "no batch was handed over");
-    B = next_B, S = next_S, next_B = 0, ends.assign(size_t(B), S);
-    op.take(input, staged, input_bytes(2 * int64_t(plan.B) * plan.S));
+    B = next_B, S = next_S, next_B = 0, now = next;
+    ends.assign(size_t(B), S);
+    op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     blocks(nullptr);
+}
+
+Heads Model::heads(int l, bool spans) const {
+    Heads h = c.heads(l);
+    if (spans) h.keys = keys(), h.queries = queries();
+    h.bias = reinterpret_cast<const float*>(bias);
+    return h;
 }
 
 void Model::blocks(Cache* cache) {
     if (!cache) shards.await_parameters(0);
     embed(cache);
+    if (bias) op.bias_rows_forward(bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
-    op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
+    if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
 }
 
 void Model::embed(const Cache* cache) {
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : nullptr;
+    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
     op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, wpe, B, S, c.C, cache ? cache->place : nullptr);
     if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C);
     if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
@@ -49,16 +69,16 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads(l);
+    const Heads h = heads(l, now.spans);
     const int C = c.C, N = B * S;
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     turn(l, cache);
     if (cache) {
-        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->held, h);
-    } else {
-        op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
+        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->held, heads(l, false));
     }
+    // Positions of a prefix see each other: what attention_cached did for them is done again.
+    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
     add_branch(t.x2, t.x, t.atty, h.width(), attention_end(l));
     ffn_forward(l);
     if (out) add_branch(out, t.x2, t.fcg, c.F, ffn_end(l));
@@ -99,14 +119,14 @@ Model::Branch Model::ffn_end(int l) const {
     const Activations& t = a[size_t(l)];
     return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b};
 }
-// out = x + branch_scale * norm(in w^T + b)
+// out = x + branch_scale * norm(in w^T + b); with sum_norm norm(x + in w^T + b)
 void Model::add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end) {
     const int C = c.C, N = B * S;
     if (!c.post_norm() && c.branch_scale == 1) return op.linear_forward(out, in, end.w, end.b, x, N, width, C);
-    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, nullptr, N, width, C);
+    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, c.sum_norm() ? x : nullptr, N, width, C);
     if (c.post_norm())
         op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
-    op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
+    if (!c.sum_norm()) op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
 }
 
 void Model::loss(bool train, float scale) {
@@ -123,7 +143,7 @@ void Model::loss(bool train, float scale) {
     }
     if (!train) return;
     op.add_losses(totals.loss, losses, N);
-    step_tokens += N;
+    step_targets += now.targets;
 }
 
 double Model::mean_loss(float* to) {
@@ -133,7 +153,7 @@ double Model::mean_loss(float* to) {
     if (to) std::copy_n(host_losses.data(), N, to);
     double sum = 0;
     for (float loss : host_losses) sum += double(loss);
-    return sum / N;
+    return sum / double(std::max<int64_t>(1, now.targets));
 }
 
 // ---- backward: the forward read from the bottom up ------------------------------------------------------------------
@@ -141,8 +161,13 @@ double Model::mean_loss(float* to) {
 void Model::backward(bool last) {
     const int N = B * S;
     shards.gradients_begin(c.L);
-    op.zero(dx, op.bytes(dx, int64_t(N) * c.C));
-    op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), N, c.C);
+    if (dbias) op.zero(dbias, op.bytes(dbias, c.NH * (2 * RELATIVE_REACH + 1)));
+    if (c.sum_norm()) {
+        op.copy(dx, dt, op.bytes(dx, int64_t(N) * c.C));
+    } else {
+        op.zero(dx, op.bytes(dx, int64_t(N) * c.C));
+        op.norm_backward(dx, dw.lnfw, dw.lnfb, dt, x_last, w.lnfw, mean_f, rstd_f, c.norm_of(), N, c.C);
+    }
     for (int l = c.L - 1; l >= 0; l--) {
         if (l + 1 < c.L) shards.gradients_begin(1 + l);
         block_again(l);
@@ -164,6 +189,7 @@ void Model::embed_backward() {
     if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n);
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * c.C) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, tok(), B, S, c.C, c.V);
+    if (dbias) op.bias_rows_backward(dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
 }
 
 void Model::block_again(int l) {
@@ -224,11 +250,12 @@ void Model::attention_backward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = c.heads(l);
+    const Heads h = heads(l, now.spans);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
     op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
+    if (dbias) op.attention_bias_backward(dbias, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
@@ -240,7 +267,9 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
     if (c.post_norm()) {
         op.zero(dbranch, op.bytes(dbranch, int64_t(N) * C));
         op.norm_backward(dbranch, dnorm_w, dnorm_b, dx, end.product, end.norm_w, end.mean, end.rstd, c.norm_of(), N, C);
-        return dbranch;
+        if (!c.sum_norm()) return dbranch;
+        std::swap(dx, dbranch);    // the sum's gradient is that of both its parts
+        return dx;
     }
     if (c.branch_scale == 1) return dx;
     op.add_scaled(dbranch, nullptr, dx, c.branch_scale, int64_t(N) * C);
@@ -249,10 +278,10 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 
-void Model::begin_step() {
+void Model::begin_step(int64_t targets) {
     shards.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
-    step_tokens = 0;
+    step_targets = 0, all_targets = targets;
 }
 
 double Model::grad_norm() {
@@ -265,8 +294,8 @@ double Model::grad_norm() {
 void Model::update(const AdamW& adam, const Limits& limits, uint64_t seed, int signal) {
     CHECK(updates - finished < 2, "two updates are pending");
     const int squares = shards.sum(totals, signal);
-    op.gate(step, totals.loss, 1 / (double(std::max<int64_t>(1, step_tokens)) * plan.ranks), totals.squares, squares,
-            adam, limits);
+    const double all = all_targets ? double(all_targets) : double(std::max<int64_t>(1, step_targets)) * plan.ranks;
+    op.gate(step, totals.loss, 1 / all, totals.squares, squares, adam, limits);
     for (const Share& s : shards.updates()) {
         float* master = shards.master ? shards.master + s.held : nullptr;
         // Each share has a seed of its own, as elements are counted from 0.

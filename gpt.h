@@ -3,6 +3,7 @@
 #pragma once
 #include "model/cache.h"
 #include "model/shards.h"
+#include "model/spans.h"
 
 enum class Use { train, infer };    // infer: no gradients, no optimizer state, one block's activations
 // What the backward pass computes again instead of storing it: nothing; the outputs of norms and GELU; all of a block
@@ -17,6 +18,7 @@ struct Plan {
     bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
     int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
+    bool spans = false;    // batches come with spans; else only where Config::sees asks for them
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
 };
 struct MemoryRow {
@@ -29,10 +31,10 @@ struct MemoryRow {
 struct Activations {
     Activation *x, *ln1;                     // (N,C): the block's input; normed
     Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
-    Activation* out1;                        // (N,C): attention's projection, before its norm
+    Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
     Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
     Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
-    Activation* out2;                        // (N,C): the ffn's second product, before its norm
+    Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
@@ -83,8 +85,9 @@ struct Model {
     void init(uint64_t seed);                                   // new weights
 
     // Hands over the next batch, perhaps while the device still works on the one before. tok null: only the sizes, for
-    // a table that only counts.     tok, target (B,S), host; target null: none
-    void batch(const int* tok, const int* target, int B, int S);
+    // a table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
+    // spans (B,S): who sees whom; null: as Config::sees says of whole sequences without a prefix
+    void batch(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
     void forward();    // the batch handed over, up to the final norm
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
     // step). Chunk by chunk: the logits of all positions never exist at once.
@@ -92,13 +95,15 @@ struct Model {
     // Gradients of everything, after forward and loss(train). Adds. last: the step's last batch, so that a bucket goes
     // to the other ranks as soon as it is done.
     void backward(bool last = true);
-    double mean_loss(float* losses = nullptr);    // the batch's, summed in double and in order.   losses (N), host
+    // Over the batch's targets that count, summed in double and in order.     losses (N), host
+    double mean_loss(float* losses = nullptr);
     double grad_norm();                           // global; one rank's alone
 
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: for
     // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
-    // finished, and what each rank reported in it; at most two may be pending.
-    void begin_step();
+    // finished, and what each rank reported in it; at most two may be pending. targets: those that count in the whole
+    // step, on all ranks; 0: as many on each rank as on this one.
+    void begin_step(int64_t targets = 0);
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
@@ -119,24 +124,40 @@ struct Model {
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
     float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
-    Activation *x_last = nullptr, *lnf = nullptr;                     // (N,C): the last block's output; normed
+    Activation *x_last = nullptr, *lnf = nullptr;    // (N,C): the last block's output; normed (the same, where a norm
+                                                     // is its end)
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
     Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS))
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
-    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it
+    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it, or
+                                                // of its sum
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
+    Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
+    // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
+    Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
+    int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
-    // The current batch, and the next one. input: the first position and 15 unused, tok (N), target (N)
+    // The current batch, and the next one. input: the first position and 15 unused, tok (N), target (N), and where
+    // there may be spans, keys (N) and queries (N)
     int *input = nullptr, *staged = nullptr;
+    struct Batch {
+        int64_t targets = 0;    // that count
+        bool spans = false;
+    } now, next;
     int B = 0, S = 0, next_B = 0, next_S = 0;
     static constexpr int INPUT_HEAD = 16;
+    int64_t most() const { return int64_t(plan.B) * plan.S; }
     int* tok() const { return input + INPUT_HEAD; }
-    int* target() const { return tok() + int64_t(plan.B) * plan.S; }
+    int* target() const { return tok() + most(); }
+    Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most()); }
+    Span* queries() const { return keys() + most(); }
+    bool may_span() const { return plan.spans || c.sees != Sees::causal; }
+    int64_t input_ints() const { return (may_span() ? 6 : 2) * most(); }    // a batch's
     int64_t input_bytes(int64_t n) const { return int64_t(sizeof(int)) * (INPUT_HEAD + n); }
 
     // The step.
@@ -144,15 +165,18 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t step_tokens = 0;       // since begin_step
+    int64_t step_targets = 0;      // since begin_step
+    int64_t all_targets = 0;       // what begin_step was told
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
+    Heads heads(int l, bool spans) const;                         // with the batch's spans, or without
     void embed(const Cache* cache);
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
     void place_angles(float* (&tables)[2], float* at, int positions);
+    void place_positions();
     void divide_angles(float* (&tables)[2], float* at, int positions) const;
     void upload_angles(float* to, int l, const std::vector<int>& positions, int count, bool turn);
     void cache_roll(Cache& cache, const std::vector<int>& lengths);
@@ -171,7 +195,8 @@ struct Model {
     Branch attention_end(int l) const;
     Branch ffn_end(int l) const;
     void add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end);
-    // The gradient of the branch's product, where dx is that of the branch's sum. Adds to dw and db of its norm.
+    // The gradient of the branch's product, where dx is that of what add_branch makes. dx becomes that of the residual.
+    // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
     void ffn_forward(int l);

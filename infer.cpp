@@ -2,140 +2,20 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <iostream>
 #include <memory>
 #include <sstream>
-#include <thread>
 
-#include "checkpoint/checkpoint.h"
 #include "base/command.h"
 #include "base/console.h"
 #include "base/file.h"
 #include "files/json.h"
-#include "model/device.h"
-#include "infer/generate.h"
-#include "infer/model_files.h"
+#include "infer/open.h"
 #include "infer/talk.h"
-
-extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
+#include "infer/texts.h"
 
 namespace {
-struct Opened {
-    std::string path, device;
-    Tokenizer tokenizer;
-    bool own_tokenizer = false;    // the model's files hold it
-    GenerationConfig generation;
-    int64_t documents = -1;    // documents in the training data that begin with end-of-text; -1: unknown
-    std::unique_ptr<Model> g;
-};
-
-// Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
-Status choose_tokenizer(Opened& m, const ModelSource& source, const std::string& name, const Tokenizer& named) {
-    m.tokenizer = TRY(checkpoint_tokenizer(source));
-    m.own_tokenizer = m.tokenizer.vocab_size() > 0;
-    if (name.empty()) return {};
-    if (m.own_tokenizer && named.fingerprint() != m.tokenizer.fingerprint())
-        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
-                    name.c_str(), named.vocab_size(), m.path.c_str(), m.tokenizer.vocab_size());
-    if (!m.own_tokenizer) m.tokenizer = named;
-    return {};
-}
-
-// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
-// --checkpoint best)".
-std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
-    const std::vector<std::string> dirs = checkpoint_list(run);
-    // The newest checkpoint knows which one is the best, an older one only which was.
-    if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
-    const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
-    std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
-    const std::string best = state.best_step >= 0 ? formatted(", %.4g", state.best_loss) : "";
-    const bool kept = std::any_of(dirs.begin(), dirs.end(),
-                                  [&](auto& d) { return checkpoint_step(d) == state.best_step; });
-    if (which == "best") text += best;
-    else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
-    else if (!best.empty() && kept)
-        text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
-    if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
-    return dir + " (" + text + ")";
-}
-
-struct Source {
-    std::string model, checkpoint = "last", tokenizer;    // as the flags name them
-};
-struct Room { int B, S; };
-
-// Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
-// Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
-// means the run's own type, if this device has it.
-Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
-                  const std::function<Room(const Config& c, bool gpu)>& room) {
-    Device opened = TRY(open_device(device, false));
-    const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
-    TrainState state;
-    auto load = [&](const ModelSource& found) -> Status {
-        TRY(checkpoint_verify_frame(found));
-        const std::string& dir = m.path = found.path;
-        const Config config = TRY(checkpoint_config(found));
-        if (access((dir + "/state.json").c_str(), F_OK) == 0) {
-            state = TRY(checkpoint_state(dir));
-            m.documents = state.documents;
-        }
-        if (!opened.model) {    // an earlier attempt has used the model: open the device again
-            m.g.reset();
-            opened = TRY(open_device(device, false));
-        }
-        DeviceOptions wanted = device;
-        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
-        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.dtype))
-            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = other.take();
-        m.device = opened.text;
-        m.g = std::move(opened.model);
-        Status chosen;
-        auto choose = [&] {
-            chosen = choose_tokenizer(m, found, source.tokenizer, named);
-            if (malloc_trim) malloc_trim(0);
-        };
-        // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
-        std::error_code none;
-        const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
-        const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
-        std::thread beside;
-        if (none || parsed > config_parameters(config) * element / 20) choose();
-        else beside = std::thread(choose);
-        const Room size = room(config, opened.gpu);
-        Status s = m.g->allocate(config, {Use::infer, size.B, std::min(size.S, config.T)});
-        if (s.ok()) s = checkpoint_weights(found, *m.g, true);
-        if (beside.joinable()) beside.join();
-        return s.ok() ? chosen : s;
-    };
-    std::string path = source.model;
-    while (path.size() > 1 && path.back() == '/') path.pop_back();
-    std::vector<std::string> damaged;
-    const Status found = checkpoint_find(path, &damaged, source.checkpoint, load).status;
-    for (const std::string& why : damaged) Progress().note("passed over: " + why);
-    TRY(found);
-    if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
-    return {};
-}
-// The model's tokenizer is there and fits the model.
-Status has_tokenizer(const Opened& m) {
-    if (m.tokenizer.vocab_size() == 0)
-        return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
-                    m.path.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
-    if (m.tokenizer.vocab_size() > m.g->c.V)
-        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
-    return {};
-}
-// The defaults of the model's own generation_config.json, said once.
-Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
-    m.generation = TRY(checkpoint_generation(m.path));
-    const std::string taken = take_defaults(m.generation, given, sampling, tokens);
-    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
-    return {};
-}
 template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
 }
@@ -188,8 +68,10 @@ Status sample(SampleOptions o) {
         const int rows = gpu ? 8192 : 512;
         const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
-        return Room{int(all), int(std::min<int64_t>(longest, std::max<int64_t>(1, rows / all)))};
+        const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
+        return Room{int(all), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / all) : c.T))};
     }));
+    TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
@@ -251,8 +133,9 @@ struct ChatFlags {
 Status chat(ChatFlags o) {
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        return Room{1, std::min(c.T, gpu ? 8192 : 512)};
+        return Room{1, c.sees == Sees::causal ? std::min(c.T, gpu ? 8192 : 512) : c.T};
     }));
+    TRY(writes_text(m));
     TRY(has_tokenizer(m));
     const ChatFormat format = TRY(chat_format(m.path, o.look, m.tokenizer));
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
@@ -276,20 +159,52 @@ Status chat(ChatFlags o) {
 
 struct EvalOptions {
     Source source;
-    std::string data;
+    std::string data, text, field;
     int batch = 8, seq_len = 0;
     int64_t eval_tokens = 0;
-    bool raw_u16 = false, json = false;
+    double mask_fraction = Objective{}.fraction;
+    bool raw_u16 = false, documents = false, json = false;
     DeviceOptions device;
 };
 
-Status eval(const EvalOptions& o) {
-    Opened m;
-    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        return Room{o.batch, o.seq_len ? o.seq_len : c.usual_length()};
-    }));
-    if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
+// Refuses options that mean nothing together.
+Status check_flags(const EvalOptions& o) {
+    if (o.data.empty() == o.text.empty())
+        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
+    const struct { const char* name; bool given; } of_shards[] = {
+        {"--documents", o.documents}, {"--eval-tokens", o.eval_tokens > 0}, {"--raw-u16", o.raw_u16}};
+    for (auto& row : of_shards)
+        if (row.given && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", row.name, row.name);
+    if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
+    return {};
+}
+Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation& e, double seconds) {
+    const bool known = e.bits_per_byte > 0;
+    if (o.json) {
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
+               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
+               (long long)e.tokens);
+    } else {
+        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
+               (long long)e.tokens);
+    }
+    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
+            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
+    return {};
+}
+Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
+    TRY(has_tokenizer(m));
+    const std::vector<std::vector<int>> texts =
+        TRY(read_texts(o.text, o.field, m.tokenizer, beginning_of_text(m.tokenizer, m.documents)));
+    const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
+    for (size_t i = 0; i < each.size() && o.json; i++)
+        printf("{\"text\":%zu,\"loss\":%s,\"tokens\":%lld}\n", i, json_number(each[i].loss).c_str(),
+               (long long)each[i].tokens);
+    return together(each);
+}
+
+Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective) {
     LoaderConfig config;
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
@@ -305,22 +220,27 @@ Status eval(const EvalOptions& o) {
     auto show = [&](int64_t done, int64_t windows) {
         progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
     };
-    const Evaluation e = TRY(evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show));
+    Result<Evaluation> e =
+        evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show, nullptr, objective);
     progress.clear();
-    const double seconds = now_seconds() - start;
-    const bool known = e.bits_per_byte > 0;
-    if (o.json) {
-        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
-               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
-               (long long)e.tokens);
-    } else {
-        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
-        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
-               (long long)e.tokens);
-    }
-    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
-            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
-    return {};
+    return e;
+}
+
+Status eval(const EvalOptions& o) {
+    TRY(check_flags(o));
+    Opened m;
+    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
+        const int context = o.source.stretch.context;
+        return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length(), o.documents};
+    }));
+    if (o.seq_len > m.g->c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
+                    m.g->c.position == Position::learned ? "" : "; --context asks for more");
+    const Objective objective =
+        TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
+    const double start = now_seconds();
+    const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective) : eval_texts(o, m, objective));
+    return print_evaluation(o, m, e, now_seconds() - start);
 }
 
 const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
@@ -354,6 +274,7 @@ Command sample_command() {
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
         {"Cache of keys and values", cache_flags(o->cache)},
+        {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });
     c.given = &o->given;
@@ -393,13 +314,19 @@ Command chat_command() {
 
 Command eval_command() {
     auto o = std::make_shared<EvalOptions>();
-    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards.",
+    Command c{"eval", "Measure a model's loss, perplexity and bits per byte over token shards or texts.",
               "flatgpt eval runs/a --data 'tokens/austen_val_*.bin' --json"};
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas", 0, 0, {}, true},
+          {"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
+          {"--text", &o->text, "instead of shards: a file with a text on each line, or JSON lines (.jsonl, .ndjson); "
+           "each is measured by itself, with --json also reported"},
+          {"--field", &o->field, "the JSON lines' field that holds the text; none: text"},
+          {"--documents", &o->documents, "positions see only their own document, as in train --documents"},
+          {"--mask-fraction", &o->mask_fraction, "of a model with --objective mlm: the part of the tokens to be "
+           "guessed", 0.001, 1},
           {"--batch", &o->batch, "sequences per forward pass", 1, 65536},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--eval-tokens", &o->eval_tokens,
@@ -407,6 +334,7 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
+        {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
     c.run = [o] { return eval(*o); };

@@ -70,12 +70,20 @@ int Trainer::word_to_ranks() const {
 // reaches the weights: the device itself sees to that.
 Status Trainer::issue() {
     Model& g = *device.model;
-    g.begin_step();
-    for (int i = 0; i < accumulate; i++) {
+    const int S = o.seq_len;
+    // The step's first sequence, of all that the run has had.
+    int64_t first = data.position().epoch * data.samples() + data.position().index;
+    const int64_t all = objective.targets(first, o.total_batch / S, S);
+    g.begin_step(all);
+    for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data()));
-        g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+        Spans spans;
+        for (int b = 0; b < o.batch; b++)
+            objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
+                            &targets[size_t(b) * size_t(S)], S, S, &spans);
+        g.batch(tokens.data(), targets.data(), o.batch, S, objective.plain() ? nullptr : &spans);
         g.forward();
-        g.loss(true, float(1.0 / double(o.total_batch)));
+        g.loss(true, float(1.0 / double(all)));
         g.backward(i + 1 == accumulate);
     }
     Limits limits;
@@ -203,8 +211,10 @@ Status Trainer::validate() {
         const double seconds = now_seconds() - began;
         if (seconds > 2) progress.line(evaluation_progress("validation", done, windows, seconds));
     };
+    Objective fixed = objective;    // the same draws each time, those of eval
+    fixed.seed = Objective{}.seed;
     const double loss =
-        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.watch.get())).loss;
+        TRY(evaluate(*device.model, val, tokenizer, o.batch, o.seq_len, show, ranks.watch.get(), fixed)).loss;
     const bool better = loss < state.best_loss;    // never where it is not finite
     best_before = {state.best_step, state.best_loss};
     state.bad_validations = better ? 0 : state.bad_validations + 1;

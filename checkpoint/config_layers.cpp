@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "config_json.h"
+#include "model/rope.h"
 
 namespace {
 using nlohmann::json;
@@ -136,6 +137,8 @@ void layers_json(const Config& c, ordered_json* j) {
 namespace {
 // The classes' names of RopeScaling's kinds.
 constexpr const char* SCALINGS[] = {"default", "linear", "dynamic", "yarn", "llama3"};
+// The last kind, ntk, they have not: there it is another theta.
+bool has_name(RopeScaling s) { return size_t(s) < std::size(SCALINGS); }
 
 Status number(const JsonFields& f, const char* key, float Config::*field, Config* c) {
     const ConfigRow& row = config_row(field);
@@ -241,8 +244,10 @@ Status rope_parse(const JsonFields& f, Config* c) {
 void rope_json(const Config& c, ordered_json* j) {
     const Family::Rope& rope = c.family->rope;
     if (!rope.theta) return;
-    ordered_json all = {{"rope_type", SCALINGS[int(c.rope_scaling)]}}, scaling;
-    if (c.rope_scaling != RopeScaling::none) {
+    const RopeScaling kind = has_name(c.rope_scaling) ? c.rope_scaling : RopeScaling::none;
+    const double theta = json_shortest(kind == c.rope_scaling ? c.rope_theta : float(rope_base(c)));
+    ordered_json all = {{"rope_type", SCALINGS[int(kind)]}}, scaling;
+    if (kind != RopeScaling::none) {
         all["factor"] = json_shortest(c.rope_factor);
         if (c.rope_original) all["original_max_position_embeddings"] = c.rope_original;
     }
@@ -252,13 +257,13 @@ void rope_json(const Config& c, ordered_json* j) {
         all["beta_slow"] = json_shortest(c.rope_low), all["beta_fast"] = json_shortest(c.rope_high);
         if (c.rope_magnitude != 0) all["attention_factor"] = json_shortest(c.rope_magnitude);
     }
-    if (c.rope_scaling != RopeScaling::none) scaling = all;
-    all["rope_theta"] = json_shortest(c.rope_theta);
+    if (kind != RopeScaling::none) scaling = all;
+    all["rope_theta"] = theta;
     double part = double(c.rope_dims) / c.HS;
     while (int(c.HS * part) < c.rope_dims) part = std::nextafter(part, 2.0);    // their product is cut to an integer
     if (rope.part) all["partial_rotary_factor"] = (*j)[rope.part] = part;
     if (rope.local) (*j)[rope.local] = json_shortest(c.rope_local_theta);
-    (*j)[rope.theta] = json_shortest(c.rope_theta);
+    (*j)[rope.theta] = theta;
     (*j)["rope_scaling"] = scaling;
     if (!rope.by_layers) (*j)["rope_parameters"] = all;
     else

@@ -298,7 +298,7 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
     integer("attention.value_length", c.HS);
     if (c.position == Position::rope) {
         integer("rope.dimension_count", c.rope_dims);
-        number("rope.freq_base", c.rope_theta);
+        number("rope.freq_base", c.rope_scaling == RopeScaling::ntk ? float(rope_base(c)) : c.rope_theta);
     }
     if (c.rope_scaling == RopeScaling::linear || c.rope_scaling == RopeScaling::yarn) {
         const bool yarn = c.rope_scaling == RopeScaling::yarn;
@@ -329,6 +329,7 @@ static Config simplest(Config c) {
     if (!c.window) c.global_every = 0, c.rope_local_theta = 0;
     if (std::fabs(c.score_scale * std::sqrt(float(c.HS)) - 1) < 1e-5f) c.score_scale = 0;
     if (c.position != Position::rope) c.rope_theta = 1e4f, c.rope_dims = 0, c.rope_scaling = RopeScaling::none;
+    if (c.rope_scaling == RopeScaling::ntk) c.rope_theta = float(rope_base(c)), c.rope_scaling = RopeScaling::none;
     if (c.rope_factor == 1) c.rope_scaling = RopeScaling::none;
     if (c.rope_scaling == RopeScaling::none) c.rope_factor = 1;
     const bool linear = c.rope_scaling == RopeScaling::none || c.rope_scaling == RopeScaling::linear;

@@ -98,7 +98,7 @@ Result<bool> Corpus::next(Segment& segment) {
             TRY(open_next());
         }
         segment = {};
-        if (TRY(json ? next_line(segment) : next_text(segment))) return true;
+        if (TRY(json || config.lines ? next_line(segment) : next_text(segment))) return true;
         done += input->file_bytes();
         input.reset();
     }
@@ -126,7 +126,8 @@ Result<bool> Corpus::next_line(Segment& segment) {
         at = std::min(at + length + 1, buffer.size());
         line++;
         if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-        segment = {std::string(text), true, hold_out(), name + ":" + std::to_string(line)};
+        if (!json && text.ends_with('\r')) text.remove_suffix(1);
+        segment = {std::string(text), true, hold_out(), json ? name + ":" + std::to_string(line) : ""};
         return true;
     }
 }

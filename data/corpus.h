@@ -22,7 +22,8 @@ struct CorpusConfig {
     std::string field;                 // JSON lines' text; if given, stdin is JSON lines, too. Empty: "text"
     double val_fraction = 0;           // JSON lines and more than 100 files: share of documents; else each file's tail
     // The largest place in (0, limit] where text may be cut, or 0.
-    std::function<size_t(std::string_view text, size_t limit)> safe_cut;
+    std::function<size_t(std::string_view text, size_t limit)> safe_cut = {};
+    bool lines = false;                // each line of any file is a document
 };
 
 class Corpus {

@@ -87,9 +87,10 @@ void climb(int B, int S, Heads h) {
     Sets<bf16> qkv(op, ladder.sets, in), dy(op, ladder.sets, out), y(op, ladder.sets, out), dqkv(op, ladder.sets, in);
     Sets<float> lse(op, ladder.sets, statistics);
     for (int set = 0; set < ladder.sets; set++) op.attention_forward(y[set], lse[set], qkv[set], B, S, h);
-    const Spans documents(1, 200, 70);
+    const TrueSpans documents(1, 200, 70);
     auto rung = [&](const char* name, auto f) {
-        const Check check = check_attention_backward(with(op, &Ops<bf16>::attention_backward, f), 1, 200, documents.in(h));
+        const Ops<bf16> rung = with(op, &Ops<bf16>::attention_backward, f);
+        const Check check = check_attention_backward(rung, 1, 200, documents.in(h));
         ladder.rung(name, check, [&](int set) { f(dqkv[set], dy[set], y[set], qkv[set], lse[set], B, S, h); });
     };
     rung("probabilities in memory, one thread each", three_kernels);

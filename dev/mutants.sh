@@ -22,6 +22,10 @@ gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
 gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/std::swap(dx, dbranch);.*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/c.sum_norm() ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
+gpt.cpp ;; s/if (dbias) op.attention_bias_backward(.*// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (dbias) op.zero(dbias, .*// ;; kinds: *
 gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
 gpt.cpp ;; s/if (c.embed_scale != 1) op.add_scaled(d, .*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/angles)\[c.table_of(l)\]/angles)[0]/ ;; kinds: gradients of every kind*
@@ -35,7 +39,12 @@ model/rope.cpp ;; s/(turns - c.rope_low)/(turns - c.rope_high)/ ;; families: log
 model/rope.cpp ;; s/const double magnitude = !yarn /const double magnitude = yarn / ;; families: logits*
 model/rope.cpp ;; s/1 + 0.1 \* std::log/1 + 0.2 * std::log/ ;; families: logits*
 model/rope.cpp ;; s/c.windowed(l) \&\& c.rope_local_theta > 0/c.rope_local_theta > 0/ ;; families: logits*
-model/families.cpp ;; s/if (family->sized) family->sized(c);// ;; families: logits*
+model/families.cpp ;; s/if (family->sized) family->sized(\*this);// ;; families: logits*
+model/families.cpp ;; s/F = gated ? /F = !gated ? / ;; config: kinds*
+model/rope.cpp ;; s/d \/ (d - 2))/(d - 2) \/ d)/ ;; positions: dynamic*
+model/rope.cpp ;; s/ - (double(c.rope_factor) - 1)// ;; positions: dynamic*
+model/positions.cpp ;; s/i % 2 ? std::cos/i % 2 ? std::sin/ ;; positions: sinusoids*
+model/positions.cpp ;; s/(buckets - exact) + 1e-9/(buckets - exact) - 1e-9/ ;; positions: T5*
 model/tensors.cpp ;; s/if (c.NKV != c.NH \&\& t.layout == FileLayout::by_head)/if (t.layout == FileLayout::by_head)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/(3 \* h + part) \* int64_t(c.HS), (int64_t(part) \* c.NH + h)/(int64_t(part) * c.NH + h) * int64_t(c.HS), (3 * h + part)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/moved = offset + (r.memory - r.file) \* cols/moved = offset/ ;; families: what is written*
@@ -54,6 +63,18 @@ infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is inte
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
 infer/chat.cpp ;; s/tokenizer.is_special(id)) continue;/false) continue;/ ;; chat: answers end*
+gpt.cpp ;; s/if (spans) h.keys = keys(), h.queries = queries();// ;; objective: documents in one*
+gpt.cpp ;; s/if (!cache || h.keys) op.attention_forward/if (!cache) op.attention_forward/ ;; objective: a prompt whose*
+gpt.cpp ;; s/all_targets ? double(all_targets) : // ;; objective: the mean is over*
+model/spans.cpp ;; s/std::max(s + 1, whole)/s + 1/ ;; objective: spans say*
+model/spans.cpp ;; s/s < whole ? from : s/s/ ;; objective: spans say*
+infer/objective.cpp ;; s/texts\[0\].prefix - 1, -1/texts[0].prefix, -1/ ;; objective: what is drawn*
+infer/objective.cpp ;; s/prefix(first + i, S) + 1/prefix(first + i, S)/ ;; objective: what is drawn*
+infer/texts.cpp ;; s/order\[first + n \/ size_t(S)\]/n \/ size_t(S)/ ;; objective: padded*
+train_gpt.cu ;; s/first += int64_t(o.batch) \* ranks.count()/first += o.batch/ ;; train objective: 1, 2*
+layers/reference.cpp ;; s/if (dlogits) zero(dlogits + int64_t(n) \* Vp.*// ;; objective: gradients*
+layers/lm_head.cpp ;; s/dlogits\[at + v\] = 0;/dlogits[at + v] += 0;/ ;; cross entropy: against*
+layers/lm_head.cu ;; s/dlogits\[n \* Vp + v\] = from_float<T>(0);/;/ ;; cross entropy: against*
 layers/gate.h ;; s/loss <= limits.loss/loss < 1e30/ ;; gpt: a step over*
 layers/reference.cpp ;; s/+= r \* (g(c) - g_mean/= r * (g(c) - g_mean/ ;; gpt: gradients of all*
 layers/reference.cpp ;; s/ - (xn\[c\] - m) \* r \* gx_mean// ;; gpt: gradients of all*
@@ -108,6 +129,14 @@ layers/ffn.cpp ;; s/g \* at.get(up + i) \* c.slope/g * c.slope/ ;; activation: g
 layers/ffn.cpp ;; s/at.put(d_up + i, g \* c.y)/at.put(d_up + i, g * c.slope)/ ;; activation: gated*
 layers/attention/backward.cpp ;; s/ \* d \* score.dz;/ * d;/ ;; attention: a scale*
 layers/attention/tiles.h ;; s/return {t \* cap + bias, 1 - t \* t};/return {t * cap + bias, 1 - t};/ ;; attention: a scale*
+layers/attention/tiles.h ;; s/last <= reach \&\& last - first == VW - 1/last - first == VW - 1/ ;; bias: *
+layers/attention/bias.cpp ;; s/if (last <= -reach) return void(sums\[-reach\] += sum(x));/if (last <= -reach) return;/ ;; bias: the gradient*
+layers/attention/bias.cpp ;; s/ - t.delta\[i0 + r\]// ;; bias: the gradient*
+layers/attention/bias.cpp ;; s/most(0, see.from - j0), to, ds, 0/0, to, ds, 0/ ;; bias: the gradient*
+layers/attention/bias.cu ;; s/tiles(s.tiles), count(s.bands), lowest(h.keys ? 1 - s.tiles : 0)/tiles(s.tiles), count(s.bands), lowest(0)/ ;; bias: the gradient*
+layers/attention/bias.cu ;; s/ (dp - delta);/ dp;/ ;; bias: the gradient*
+layers/attention/bias.cu ;; s/low = x == 0 ? -far : x - c.h.reach/low = x - c.h.reach/ ;; bias: the gradient*
+layers/attention/attention.cuh ;; s/-int(distance), t.reach/int(distance), t.reach/ ;; bias: attention*
 layers/attention/tiles.h ;; s/to_key, vf) \* slope;/to_key, vf) * -slope;/ ;; attention: a scale*
 layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ ;; attention cached: a scale*
 layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
@@ -155,7 +184,7 @@ layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head -
 layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
 layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
-layers/attention/plain.cuh ;; s/: j < keys\[r\].from;/: true;/ ;; attention: strides*
+layers/attention/plain.cuh ;; s/return t < stream.keys \&\& /return / ;; attention: strides*
 layers/attention/plain.cuh ;; s/__syncthreads();    \/\/ p is there.*// ;; attention: the same bits*
 layers/attention/cached.cu ;; s/rescale(other, top, finite(top));// ;; attention cached: one*
 layers/attention/cached.cu ;; s/&finished\[item\], unsigned(count - 1)/\&finished[item], 1000000u/ ;; cuda attention cached: a recorded*
@@ -177,8 +206,8 @@ layers/linear.cu ;; s/beta = f.add ? 1 : 0/beta = 0/ ;; linear: gradients add*
 layers/linear.cu ;; s/if (hex(c.algorithm) == known) return use(c);/;/ ;; cuda linear: recorded choices*
 layers/linear_kernels.cuh ;; s/for (int i = 0; i < split; i++) s +=/for (int i = 0; i < 1; i++) s +=/ ;; linear: a long row*
 layers/attention/sm90.cu ;; s/mbarrier_wait(&s.v_full\[before.slot\], before.parity);// ;; attention sm90: every*
-layers/attention/sm90.cu ;; s/key >= all.from \&\& // ;; attention sm90: windows*
-layers/attention/sm90.cu ;; s/ \&\& key + BN <= all.to;/;/ ;; attention sm90: prefixes*
+layers/attention/sm90.cu ;; s/key >= rows\[1\].from \&\& // ;; attention sm90: windows*
+layers/attention/sm90.cu ;; s/ \&\& key + BN <= rows\[0\].to;/;/ ;; attention sm90: prefixes*
 layers/attention/sm90.cu ;; s/{-1e30f, -1e30f}/{-INFINITY, -INFINITY}/ ;; attention sm90: prefixes*
 layers/attention/sm90_backward.cu ;; s/at < keys\[r\].from || // ;; attention sm90: every*
 layers/attention/sm90.cu ;; s/if (SHAPED) shape(S, a.scores, slope, view.row, key);// ;; attention sm90: soft caps*
@@ -198,7 +227,7 @@ model/shards.cpp ;; s/if (comm) comm->join(work_mark\[work_buffer(k)\]);// ;; gp
 gpt.cpp ;; s/if (!cache) shards.await_parameters(1 + l);// ;; gpt ranks: 2 and 4*
 gpt.cpp ;; s/shards.gradients_done(1 + l, last);/shards.gradients_done(1 + l, true);/ ;; gpt ranks: gradients are sent*
 model/shards.cpp ;; s/    op.copy(op.at(gradients(k), rank .*// ;; gpt ranks: 2 and 4*
-gpt.cpp ;; s/step_tokens)) \* plan.ranks), totals/step_tokens))), totals/ ;; gpt ranks: 2 and 4*
+gpt.cpp ;; s/step_targets)) \* plan.ranks;/step_targets));/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.copy(.totals.reports\[rank\].loss.*// ;; gpt ranks: a NaN*
 model/shards.cpp ;; s/b.offset + rank \* size, size,/b.offset, size,/ ;; gpt ranks: 2 and 4*
 model/shards.cpp ;; s/op.zero(gradients(k), .*// ;; gpt ranks: 2 and 4*
@@ -285,8 +314,8 @@ train/start.cpp ;; s/asked.window = 0;// ;; shape: a config.json alone*
 train/start.cpp ;; s/ || began_with_it())/)/ ;; shape: what cannot be*
 base/command.cpp ;; s/f.max > INT_MAX && // ;; cli: messages say*
 model/tensors.cpp ;; s/t.size() ? place(t) : nullptr/place(t)/ ;; config: a tensor may*
-model/config.cpp ;; s/config_value(before, row) != config_value(now, row))/false)/ ;; config: fields follow*
-model/config.cpp ;; s/.window = windowed(l) ? window : 0/.window = 0/ ;; gpt: a window*
+model/config.cpp ;; s/config_value(before, rows\[i\]) != config_value(now, rows\[i\]))/false)/ ;; config: fields follow*
+model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
 gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*

@@ -14,7 +14,9 @@ Result<std::optional<Element>> cache_type(const std::string& name, Element activ
 
 // A table of positions ends with the context; a stride counts positions from the first.
 static const char* cannot_roll(const Config& c) {
-    if (c.position == Position::learned) return "the model's positions are a table, which ends with its context";
+    if (c.position == Position::learned || c.position == Position::sinusoidal)
+        return "the model's positions are a table, which ends with its context";
+    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
     if (c.heads(0).stride || c.heads(c.L - 1).stride) return "the model's attention has a stride";
     return nullptr;
 }

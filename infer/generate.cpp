@@ -318,7 +318,10 @@ Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generatio
 // ---- loss over shards -----------------------------------------------------------------------------------------------
 
 namespace {
-struct Window { double loss = 0, bytes = 0; };    // sums over the window's targets
+struct Window {    // sums over its targets, and how many count
+    double loss = 0, bytes = 0;
+    int64_t targets = 0;
+};
 
 // All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
 std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t windows, int B, Watch& watch) {
@@ -340,7 +343,8 @@ std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t window
 }    // namespace
 
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
-                            const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch) {
+                            const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch,
+                            const Objective& objective) {
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
     const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
@@ -350,7 +354,10 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
     for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
         TRY(loader.next(tokens.data(), targets.data()));
         const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
-        g.batch(tokens.data(), targets.data(), rows, S);
+        Spans spans;
+        for (int b = 0; b < rows; b++) objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S,
+                                                       &spans);
+        g.batch(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
         g.forward();
         g.loss(false, 0);
         (void)g.mean_loss(losses.data());
@@ -358,6 +365,8 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
             if (n % S == 0) sums.emplace_back();
             sums.back().loss += double(losses[size_t(n)]);
             const int id = targets[size_t(n)];
+            if (id < 0) continue;
+            sums.back().targets++;
             if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
                 sums.back().bytes += double(tokenizer.token(id).size());
         }
@@ -365,9 +374,9 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
     }
     if (watch) sums = of_all_ranks(sums, windows, B, *watch);
     Window all;
-    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes;
+    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
     Evaluation e;
-    e.tokens = windows * S;
+    e.tokens = all.targets;
     e.loss = all.loss / double(e.tokens);
     e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
     return e;

@@ -8,6 +8,7 @@
 #include "data/bpe.h"
 #include "data/loader.h"
 #include "gpt.h"
+#include "objective.h"
 
 struct Sampling {
     double temperature = 0.8;         // 0: always the likeliest token
@@ -82,14 +83,15 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
 
 struct Evaluation {
-    double loss = 0;    // mean, nats per token
-    int64_t tokens = 0;
+    double loss = 0;    // mean, nats per target
+    int64_t tokens = 0;    // targets
     double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0: the tokenizer is unknown
 };
 // The mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens. Losses are added
 // in the loader's order, so the result does not depend on B or the number of ranks, except for the products' rounding.
-// watch: the ranks divide the batches, as their loaders do. progress may be empty.
+// watch: the ranks divide the batches, as their loaders do. progress may be empty. A window's number, by which the
+// objective draws, is its place in the epoch.
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
-                            Watch* watch = nullptr);
+                            Watch* watch = nullptr, const Objective& objective = {});
 std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds);    // with its ETA

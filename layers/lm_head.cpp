@@ -69,6 +69,11 @@ static void rows(float* loss, float* dlogits, const float* logits, const int* ta
 #pragma omp parallel for schedule(static)
     for (int n = 0; n < N; n++) {
         int64_t at = int64_t(n) * Vp;
+        if (target[n] < 0) {
+            loss[n] = 0;
+            for (int v = 0; dlogits && v < Vp; v++) dlogits[at + v] = 0;
+            continue;
+        }
         loss[n] = row<shape>(dlogits ? dlogits + at : nullptr, logits + at, target[n], scale, l, V, Vp);
     }
 }

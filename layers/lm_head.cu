@@ -78,6 +78,11 @@ cross_entropy_row(float* loss, T* dlogits, const T* logits, const int* target, f
     const int vectors = V / W;    // whole vectors of logits; the rest of the row is done element by element
     T* kept = KEEP ? dynamic_shared<Vec<T, W>>().v : nullptr;
     const int y = target[n];
+    if (y < 0) {    // ignored: the logits are not read
+        if (threadIdx.x == 0) loss[n] = 0;
+        for (int v = threadIdx.x; dlogits && v < Vp; v += blockDim.x) dlogits[n * Vp + v] = from_float<T>(0);
+        return;
+    }
     const float logit = shape.value(to_float(x[y]));    // read now: after the first barrier it may be overwritten
     auto add = [&](Softmax& to, const auto& v) {
         if constexpr (PLAIN) to.add(v);

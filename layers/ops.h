@@ -38,7 +38,8 @@ struct Heads {
     float scale = 0;       // the factor of the scores; 0: 1/sqrt(HS)
     float softcap = 0;     // scores become softcap * tanh(score / softcap); 0: they stay
     bool alibi = false;    // score - slope * (query's position - key's), with alibi_slope() of the head
-    // (NH, 2*reach+1) or null: score += bias[head][reach + key's position - query's]; beyond reach, that at reach.
+    // (NH, 2*reach+1) or null: score += bias[head][reach + key's position - query's]; beyond reach, that at reach. Not
+    // with a soft cap or slopes. The reference's are double, as Grad<double> is.
     const float* bias = nullptr;
     int reach = 0;
     Dropout dropout = {};    // of the probabilities

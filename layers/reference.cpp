@@ -201,11 +201,18 @@ bool sees(Heads h, int S, int b, int i, int j) {
 }
 
 T scale_of(Heads h) { return h.scale != 0 ? T(h.scale) : 1 / std::sqrt(T(h.HS)); }
+// What head i's scores of keys at a distance (the key's position less the query's) get, and its place in bias.
+int bias_at(Heads h, int i, int distance) {
+    return i * (2 * h.reach + 1) + h.reach + std::clamp(distance, -h.reach, h.reach);
+}
+T bias_of(Heads h, int i, int distance) {
+    return h.bias ? reinterpret_cast<const T*>(h.bias)[bias_at(h, i, distance)] : 0;
+}
 // Head i's score of a key `back` positions before the query, from their product. *slope: d score / d product
 T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     T s = product * scale_of(h), capped = h.softcap != 0 ? T(h.softcap) * std::tanh(s / T(h.softcap)) : s;
     if (slope) *slope = scale_of(h) * (h.softcap != 0 ? 1 - capped * capped / (T(h.softcap) * T(h.softcap)) : 1);
-    return h.alibi ? capped - alibi_slope(i, h.NH) * back : capped;
+    return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
 }
 
 // y = sum_j softmax(score)[j] * v_j over the keys below n that sees(j); returns the log-sum-exp of the scores.
@@ -260,7 +267,29 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
                 }
             }
 }
-
+void bias_rows_forward(T* bias, const T* table, const int* bucket, int, int NH, int n) {
+    for (int h = 0; h < NH; h++)
+        for (int i = 0; i < n; i++) bias[h * n + i] = table[bucket[i] * NH + h];
+}
+void bias_rows_backward(T* dtable, const T* dbias, const int* bucket, int, int NH, int n) {
+    for (int h = 0; h < NH; h++)
+        for (int i = 0; i < n; i++) dtable[bucket[i] * NH + h] += dbias[h * n + i];
+}
+void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
+    Packed at{S, h};
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < h.NH; i++)
+            for (int s = 0; s < S; s++) {
+                const T* dy_row = dy + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
+                const T delta = dot(dy_row, y + (dy_row - dy), h.HS);
+                for (int j = 0; j < S; j++) {
+                    if (!sees(h, S, b, s, j)) continue;
+                    const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
+                    const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
+                    dbias[bias_at(h, i, j - s)] += p * (dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
+                }
+            }
+}
 void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     Packed at{S, h};
     const int group = h.NH / h.NKV;
@@ -346,6 +375,11 @@ void cross_entropy(float* loss, T* dlogits, const T* logits, const int* target, 
                    int Vp) {
     std::vector<T> l(static_cast<size_t>(V));
     for (int n = 0; n < N; n++) {
+        if (target[n] < 0) {
+            loss[n] = 0;
+            if (dlogits) zero(dlogits + int64_t(n) * Vp, int64_t(sizeof(T)) * Vp);
+            continue;
+        }
         T top = -INFINITY, sum = 0;
         for (int v = 0; v < V; v++) {
             const T x = T(z.scale) * logits[int64_t(n) * Vp + v];

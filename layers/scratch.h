@@ -45,7 +45,8 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 // attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
 // for query tiles, and whose turn it is to add to dq.
 struct Sm90Scratch {
-    static bool takes(Heads h) { return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals; }
+    // Patterns and biases are sm80's: here they would cost the others registers.
+    static bool takes(Heads h) { return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach; }
     static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
@@ -73,6 +74,16 @@ inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
           "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::plain;
 }
+// attention_bias_backward: delta, and what each band of tiles sums up along its diagonals.
+struct BiasScratch {
+    static constexpr int TILE = 64, DIAGONALS = 128;    // one less is used
+    int tiles, bands;
+    int64_t partial, bytes;
+    BiasScratch(int B, int S, Heads h)
+        : tiles(int(ceil_div(S, TILE))), bands(h.keys ? 2 * tiles - 1 : tiles),
+          partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
+          bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
+};
 constexpr int SM80_STATS_ROWS = 128;
 inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h) {
     if (kernels == AttentionKernels::sm90) return Sm90Scratch(B, S, h).bytes;
@@ -113,6 +124,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
             return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
+        case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
         case Operation::attention_cached:
             if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;

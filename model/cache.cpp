@@ -233,6 +233,18 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     for (int table : {0, 1})
         if (const int l = c.reader_of(table); l >= 0 && cache.kind.rolls)
             upload_angles(cache.angles[table], l, first, S, false);
+    // The whole prompt is the prefix.
+    now.spans = c.sees == Sees::prefix && S > 1 && std::all_of(first.begin(), first.end(), [](int p) { return p == 0; });
+    if (now.spans) {
+        Spans prompts;
+        for (int length : ends) {
+            std::vector<Text> texts = {{0, length}};
+            if (length < S) texts.push_back({length, length});
+            prompts.add(texts, S, c.sees);
+        }
+        op.upload(keys(), prompts.keys.data(), int64_t(sizeof(Span)) * N);
+        op.upload(queries(), prompts.queries.data(), int64_t(sizeof(Span)) * N);
+    }
     shards.await();    // not within a recording
     run(cache, as_before);
 }

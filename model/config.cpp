@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <optional>
 
 #include "base/console.h"
 #include "families.h"
@@ -14,8 +15,10 @@ bool Config::turns(int l) const {
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 Heads Config::heads(int l) const {
-    return {.NH = NH, .NKV = NKV, .HS = HS, .window = windowed(l) ? window : 0, .scale = score_scale,
-            .softcap = score_cap, .alibi = position == Position::alibi};
+    const bool near = windowed(l);
+    return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
+            .globals = near ? global_tokens : 0, .scale = score_scale, .softcap = score_cap,
+            .alibi = position == Position::alibi, .reach = position == Position::t5 ? RELATIVE_REACH : 0};
 }
 Turn Config::turn(int l) const {
     return {.dims = turns(l) ? rope_dims : 0, .interleaved = rope_interleaved, .norm = qk_norm, .eps = norm_eps,
@@ -31,12 +34,38 @@ int Config::reader_of(int table) const {
     return -1;
 }
 
-// A field that only families set. Its key is its name, marked as ours.
-static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, double min, double max,
-                      std::vector<std::vector<std::string>> choices = {}) {
-    return {member, name, false, nullptr, key, nullptr, min, max, ConfigRow::rare, "", std::move(choices)};
+// A field that no family's file holds under one key. Its key is its name, marked as ours.
+static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
+                      double min, double max, std::vector<std::vector<std::string>> choices = {}) {
+    return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices)};
 }
-#define KIND(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
+#define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
+#define ASKED(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
+
+static std::vector<ConfigRow> position_rows() {
+    using C = Config;
+    // clang-format off
+    return {
+        ASKED(&C::position, "position", "--position", "how positions are told apart; none given: the model's", 0, 5,
+              {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
+        KIND(&C::position_offset, "position_offset", 0, 1024),
+        KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
+        KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
+        KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
+        ASKED(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
+              1e12),
+        KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
+        ASKED(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
+              {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
+        ASKED(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1e-3,
+              1e6),
+        KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
+        KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
+        KIND(&C::rope_original, "rope_original_context", 0, 1 << 24),
+        KIND(&C::rope_magnitude, "rope_magnitude", 0, 1000.0),
+    };
+    // clang-format on
+}
 
 const std::vector<ConfigRow>& config_rows() {
     using C = Config;
@@ -52,8 +81,9 @@ const std::vector<ConfigRow>& config_rows() {
          "layers; 0: the model's"},
         {&C::NH, "heads", true, "--heads", "num_attention_heads", "attention.head_count", 1, 1024, required,
          "attention heads; 0: the model's"},
-        {&C::F, "ffn", false, nullptr, "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual, ""},
-        KIND(&C::activation, "activation", 0, 4,
+        {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
+         "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
+        ASKED(&C::activation, "activation", "--activation", "of the feed-forward part; none: the model's", 0, 4,
              {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
@@ -63,46 +93,52 @@ const std::vector<ConfigRow>& config_rows() {
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
         {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
          "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
+        {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
+         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
+        {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
+         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
+        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
+         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
         // Kinds.
-        KIND(&C::gated, "gated", 0, 1),
-        KIND(&C::norm, "norm", 0, 1, {{"layer"}, {"rms"}}),
-        KIND(&C::place, "norm_place", 0, 2, {{"pre"}, {"branch"}, {"sandwich"}}),
-        KIND(&C::parallel, "parallel", 0, 2, {{"none"}, {"one"}, {"two"}}),
+        ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
+        ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
+        ASKED(&C::place, "norm_place", "--norm-place",
+              "norms before attention and feed-forward, after them, both, or after their sum with the residual (as in "
+              "2017; wants a --warmup)",
+              0, 3, {{"pre"}, {"branch"}, {"sandwich"}, {"post"}}),
+        ASKED(&C::parallel, "parallel", "--parallel",
+              "attention and feed-forward side by side, behind one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
         KIND(&C::norm_weight, "norm_weight", 0, 1),
         KIND(&C::norm_bias, "norm_bias", 0, 1),
         KIND(&C::norm_plus, "norm_plus_one", 0, 1),
         KIND(&C::embed_norm, "embedding_norm", 0, 1),
-        KIND(&C::qk_norm, "qk_norm", 0, 2, {{"none"}, {"head"}, {"all"}}),
-        KIND(&C::global_every, "global_every", 0, 1024),
+        ASKED(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
+              {{"none"}, {"head"}, {"all"}}),
         KIND(&C::global_first, "global_first", 0, 1),
+        KIND(&C::sees, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
+        KIND(&C::mask, "mask_token", -1, 1 << 24),
         KIND(&C::score_scale, "attention_scale", 0, 1000.0),
-        KIND(&C::score_cap, "attention_softcap", 0, 1000000.0),
+        ASKED(&C::score_cap, "attention_softcap", "--score-cap",
+              "attention scores s become X tanh(s / X); 0: the model's", 0, 1000000.0),
         KIND(&C::qkv_bias, "qkv_bias", 0, 1),
         KIND(&C::proj_bias, "projection_bias", 0, 1),
         KIND(&C::up_bias, "ffn_bias", 0, 1),
         KIND(&C::down_bias, "ffn_output_bias", 0, 1),
         KIND(&C::head_bias, "head_bias", 0, 1),
-        KIND(&C::tied, "tied", 0, 1),
-        KIND(&C::embed_scale, "embedding_scale", -1e6, 1e6),
+        ASKED(&C::tied, "tied", "--tied", "the head is the table of embeddings", 0, 1),
+        ASKED(&C::embed_scale, "embedding_scale", "--embedding-scale",
+              "factor of the embeddings; 0: the model's (of sinusoidal positions the root of the channels)", -1e6, 1e6),
         KIND(&C::branch_scale, "residual_scale", -1e6, 1e6),
         KIND(&C::logit_scale, "logit_scale", -1e6, 1e6),
         KIND(&C::logit_cap, "logit_softcap", 0, 1000000.0),
-        KIND(&C::position, "position", 0, 3, {{"none"}, {"learned"}, {"rope"}, {"alibi"}}),
-        KIND(&C::position_offset, "position_offset", 0, 1024),
-        KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
-        KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
-        KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
-        KIND(&C::rope_theta, "rope_theta", 1.01, 1e12),
-        KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
-        KIND(&C::rope_scaling, "rope_scaling", 0, 4, {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}}),
-        KIND(&C::rope_factor, "rope_factor", 1e-3, 1e6),
-        KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
-        KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
-        KIND(&C::rope_original, "rope_original_context", 0, 1 << 24),
-        KIND(&C::rope_magnitude, "rope_magnitude", 0, 1000.0),
     };
     // clang-format on
-    return rows;
+    static const std::vector<ConfigRow> all = [] {
+        std::vector<ConfigRow> all = rows, positions = position_rows();
+        all.insert(all.end(), positions.begin(), positions.end());
+        return all;
+    }();
+    return all;
 }
 
 const ConfigRow& config_row(const ConfigRow::Member& member) {
@@ -124,6 +160,19 @@ std::string words(const ConfigRow& row) {    // "kv heads"
     std::replace(text.begin(), text.end(), '_', ' ');
     return text;
 }
+std::string value_text(const Config& c, const ConfigRow& row) {
+    const double value = config_value(c, row);
+    if (!row.choices.empty()) return row.choices[size_t(value)][0];
+    char number[32] = {};    // the shortest that reads back to the same float
+    if (std::holds_alternative<float Config::*>(row.member)) std::to_chars(number, number + 31, float(value));
+    else std::to_chars(number, number + 31, int64_t(value));
+    return number;
+}
+// A field as a flag says it: "--position rope".
+std::string asked_as(const Config& c, const ConfigRow::Member& member) {
+    const ConfigRow& row = config_row(member);
+    return std::string(row.flag) + " " + value_text(c, row);
+}
 }    // namespace
 
 Status config_check(const Config& c) {
@@ -142,12 +191,26 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
                     width, most);
     // What no family has, and the pages of gpt.cpp do not carry.
-    auto either = [](bool both, const char* what) {
-        return both ? fail(Exit::usage, "%s: a model has one of them at most", what) : Status{};
+    auto either = [](bool both, const std::string& what) {
+        return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
     };
-    TRY(either(c.post_norm() && c.parallel != Parallel::none, "norms of the branches' outputs, parallel branches"));
-    TRY(either(c.post_norm() && c.branch_scale != 1, "norms of the branches' outputs, a residual scale"));
-    TRY(either(c.embed_scale != 1 && c.position == Position::learned, "an embedding scale, learned positions"));
+    const std::string place = asked_as(c, &Config::place), position = asked_as(c, &Config::position);
+    const std::string scale = asked_as(c, &Config::embed_scale), scaling = asked_as(c, &Config::rope_scaling);
+    TRY(either(c.post_norm() && c.parallel != Parallel::none, place + ", " + asked_as(c, &Config::parallel)));
+    TRY(either(c.post_norm() && c.branch_scale != 1, place + ", a residual scale"));
+    TRY(either(c.embed_scale != 1 && c.position == Position::learned, scale + ", " + position));
+    TRY(either(c.embed_scale == 0 && c.position == Position::sinusoidal, scale + ", " + position));
+    TRY(either(c.score_cap != 0 && c.position == Position::t5, asked_as(c, &Config::score_cap) + ", " + position));
+    if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
+        return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
+    if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
+        return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
+    for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
+        if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
+    if (c.window && c.sees != Sees::causal)
+        return fail(Exit::usage, "--window %d, --objective %s: a window is for models that see what lies before alone",
+                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    if (c.mask >= c.V) return fail(Exit::usage, "mask token %d: the vocabulary has %d tokens", c.mask, c.V);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))
@@ -158,33 +221,103 @@ Status config_check(const Config& c) {
 
 // ---- what flags ask for ---------------------------------------------------------------------------------------------
 
-Config config_nothing() {
-    Config none;
+Asked config_nothing() {
+    Asked none;
     for (const ConfigRow& row : config_rows()) config_set(none, row, 0);
+    none.numbers.resize(config_rows().size()), none.words.resize(config_rows().size());
     return none;
 }
 
-std::vector<Flag> config_flags(Config& asked) {
+// The words of a field that flags say by words: its kinds' names, or true and false.
+static std::vector<std::string> flag_words(const ConfigRow& row) {
+    std::vector<std::string> words;
+    for (auto& names : row.choices) words.push_back(names[0]);
+    if (std::holds_alternative<bool Config::*>(row.member)) words = {"false", "true"};
+    return words;
+}
+
+std::vector<Flag> config_flags(Asked& asked) {
     std::vector<Flag> flags;
-    for (const ConfigRow& row : config_rows())
-        if (row.flag)
-            flags.push_back({row.flag, &(asked.*std::get<int Config::*>(row.member)), row.help, 0, row.max});
+    for (size_t i = 0; i < config_rows().size(); i++) {
+        const ConfigRow& row = config_rows()[i];
+        if (!row.flag) continue;
+        Flag flag = {row.flag, &asked.numbers[i], row.help, std::min(row.min, 0.0), row.max};
+        if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(asked.*(*field));
+        else if (flag.choices = flag_words(row); !flag.choices.empty()) flag.to = &asked.words[i];
+        flags.push_back(flag);
+    }
     return flags;
+}
+
+// What is asked of row i; nothing where its flag was not given.
+static std::optional<double> asked_value(const Asked& asked, size_t i) {
+    const ConfigRow& row = config_rows()[i];
+    if (!asked.words[i].empty()) {
+        const std::vector<std::string> words = flag_words(row);
+        return double(std::find(words.begin(), words.end(), asked.words[i]) - words.begin());
+    }
+    const double value = asked.numbers[i] != 0 ? asked.numbers[i] : config_value(asked, row);
+    return value != 0 ? std::optional(value) : std::nullopt;
+}
+
+Status config_asked_check(const Asked& asked, const Config& c) {
+    using enum RopeScaling;
+    const std::vector<ConfigRow>& rows = config_rows();
+    for (size_t i = 0; i < rows.size(); i++)
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && !asked.words[i].empty() &&
+            c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
+            return fail(Exit::usage, "%s needs --rope-factor", asked_as(c, &Config::rope_scaling).c_str());
+    return config_check(c);
 }
 
 // Where heads have another size, the same part of them turns.
 static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.rope_dims) * HS / c.HS) : c.rope_dims; }
 
-Config config_with(const Config& base, const Config& asked) {
+Config config_with(const Config& base, const Asked& asked) {
     Config c = base;
-    for (const ConfigRow& row : config_rows())
-        if (const double value = config_value(asked, row); value != 0) config_set(c, row, value);
-    const Config before = base.plain(), now = c.plain();
-    for (const ConfigRow& row : config_rows())
-        if (config_value(asked, row) == 0 && config_value(before, row) != config_value(now, row))
-            config_set(c, row, config_value(now, row));
-    if (asked.HS) c.rope_dims = turned_part(base, c.HS);
+    const std::vector<ConfigRow>& rows = config_rows();
+    for (size_t i = 0; i < rows.size(); i++)
+        if (const auto value = asked_value(asked, i)) config_set(c, rows[i], *value);
+    Config before = base, now = c;
+    before.settle(), now.settle();
+    for (size_t i = 0; i < rows.size(); i++)
+        if (!asked_value(asked, i) && config_value(before, rows[i]) != config_value(now, rows[i]))
+            config_set(c, rows[i], config_value(now, rows[i]));
+    if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
+    if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     return c;
+}
+
+// ---- another context ------------------------------------------------------------------------------------------------
+
+Status config_stretch(Config* c, const Stretch& to) {
+    if (!to.context && (!to.scaling.empty() || to.factor != 0))
+        return fail(Exit::usage, "%s needs --context", to.scaling.empty() ? "--rope-factor" : "--rope-scaling");
+    if (!to.context) return {};
+    const std::string position = asked_as(*c, &Config::position);
+    if (c->position == Position::learned && to.context > c->T)
+        return fail(Exit::usage, "--context %d: the model has %s, a table of %d", to.context, position.c_str(), c->T);
+    if (!to.scaling.empty() && c->position != Position::rope)
+        return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
+    if (!c->rope_original) c->rope_original = c->T;
+    Asked asked = config_nothing();
+    const std::vector<ConfigRow>& rows = config_rows();
+    for (size_t i = 0; i < rows.size() && !to.scaling.empty(); i++)
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) asked.words[i] = to.scaling;
+    Config now = config_with(*c, asked);
+    if (!to.scaling.empty())
+        now.rope_factor = std::max(1.0f, float(to.context) / float(c->rope_original)), now.rope_magnitude = 0;
+    if (to.factor != 0) now.rope_factor = float(to.factor);
+    if (c->position != Position::learned) now.T = to.context;
+    *c = now;
+    return config_check(*c);
+}
+std::vector<Flag> stretch_flags(Stretch& to) {
+    return {{"--context", &to.context, "most positions of a sequence, also more than the model was trained with, "
+             "unless its positions are learned; 0: the model's", 0, 1 << 20},
+            {"--rope-scaling", &to.scaling, "with --context, where positions turn: how they are slowed", 0, 0,
+             flag_words(config_row(&Config::rope_scaling))},
+            {"--rope-factor", &to.factor, "with --context: by how much; 0: the new context over the old one", 0, 1e6}};
 }
 
 // ---- listings -------------------------------------------------------------------------------------------------------
@@ -205,11 +338,7 @@ static std::string field_text(const Config& c, const ConfigRow& row) {
     const std::string name = words(row);
     if (row.counted) return counted(int64_t(value), name.substr(0, name.size() - 1).c_str());
     if (std::holds_alternative<bool Config::*>(row.member)) return (value != 0 ? "" : "no ") + name;
-    if (!row.choices.empty()) return name + " " + row.choices[size_t(value)][0];
-    char number[32] = {};    // the shortest that reads back to the same float
-    if (std::holds_alternative<float Config::*>(row.member)) std::to_chars(number, number + 31, float(value));
-    else std::to_chars(number, number + 31, int64_t(value));
-    return name + " " + number;
+    return name + " " + value_text(c, row);
 }
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows) {
     std::string text;

@@ -12,17 +12,21 @@ struct Family;    // model/families.h
 extern const Family GPT2;
 
 enum class NormKind { layer, rms };
-enum class NormPlace { pre, branch, sandwich };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)))
+enum class NormPlace { pre, branch, sandwich, post };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
-enum class Position { none, learned, rope, alibi };
+enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
+// T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
+constexpr int RELATIVE_BUCKETS = 32, RELATIVE_REACH = 128;
+// Which positions of its text one sees: those before it; also all of the text's prefix; all.
+enum class Sees { causal, prefix, all };
 // How RoPE's angles are scaled; model/rope.h names the sources.
-enum class RopeScaling { none, linear, dynamic, yarn, llama3 };
+enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
 // What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
 // config.cpp, and its meaning in gpt.cpp. Defaults that follow from earlier fields are written so.
 struct Config {
     int V = 50257;    // vocabulary
-    int T = 1024;     // context: positions that wpe has
+    int T = 1024;     // context: the most positions of a sequence
     int L = 12;       // blocks
     int NH = 12;      // query heads
     int C = 768;      // channels
@@ -44,10 +48,13 @@ struct Config {
     int window = 0;             // positions that a query sees, itself included; 0: no limit
     int global_every = 0;       // each so many-th layer has no window; 0: all have it
     bool global_first = false;  // the first of so many, not the last
+    int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
+    Sees sees = Sees::causal;
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;           // the head is wte
+    int mask = -1;              // the token that stands for one to be guessed; -1: none
     float embed_scale = 1, branch_scale = 1;    // factors of the embeddings, and of what is added to the residual
     float logit_scale = 1, logit_cap = 0;       // Logits
     // Positions.
@@ -78,9 +85,11 @@ struct Config {
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     int up_width() const { return gated ? 2 * F : F; }    // the ffn's first product: gate, then up
-    bool pre_norm() const { return place != NormPlace::branch; }
-    bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed
+    bool pre_norm() const { return place == NormPlace::pre || place == NormPlace::sandwich; }
+    bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed, or its sum
+    bool sum_norm() const { return place == NormPlace::post; }    // the sum: the last one is the final norm
     Config plain() const;    // the family's kinds at these V, T, L, NH, C
+    void settle();           // sets the fields that follow from others
     bool operator==(const Config&) const = default;
 };
 
@@ -89,7 +98,7 @@ struct ConfigRow {
     enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
-                         RopeScaling Config::*>
+                         RopeScaling Config::*, Sees Config::*>
         Member;
     Member member;
     const char* name;          // "kv_heads"; null: never listed
@@ -112,11 +121,27 @@ Status config_check(const Config& c);                    // exit 2: which field 
 Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
 std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
 
-// What flags ask for: a Config whose fields are 0 where a flag was not given.
-Config config_nothing();
-std::vector<Flag> config_flags(Config& asked);
+// What flags ask for: whole numbers in the fields themselves, others by their rows' places in config_rows(). 0 and ""
+// where a flag was not given.
+struct Asked : Config {
+    std::vector<double> numbers;
+    std::vector<std::string> words;    // where a field has kinds, or is a bool
+};
+Asked config_nothing();
+std::vector<Flag> config_flags(Asked& asked);
+// Exit 2: an option that is asked for has no effect in c without another one.
+Status config_asked_check(const Asked& asked, const Config& c);
 // base with what is asked for. Fields that follow from others are computed again if those have changed.
-Config config_with(const Config& base, const Config& asked);
+Config config_with(const Config& base, const Asked& asked);
+
+// A model run with another context than it was trained with.
+struct Stretch {
+    int context = 0;        // 0: its own
+    std::string scaling;    // of rotation, as --rope-scaling names it; "": the model's own
+    double factor = 0;      // 0: the new context over the old one
+};
+Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn
+std::vector<Flag> stretch_flags(Stretch& to);
 
 // The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);

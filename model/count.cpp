@@ -30,14 +30,20 @@ Observer::Observer(const Table& real)
 Observer::~Observer() { current = outer; }
 
 void Observer::remember(Operation operation, void* to, const void* from, int64_t bytes) {
-    const bool upload = operation == Operation::upload || operation == Operation::upload_ahead;
-    if (operation == Operation::take) first_ints[to] = first_ints[from];
-    else if (upload && from && bytes >= 4) memcpy(&first_ints[to], from, 4);
+    const char *at = static_cast<char*>(to), *data = static_cast<const char*>(from);
+    const bool batch = operation == Operation::upload_ahead;
+    if (operation == Operation::take) uploads[at] = uploads[data];
+    else if (data && (batch || operation == Operation::upload))
+        uploads[at] = {data, data + (batch ? bytes : std::min<int64_t>(4, bytes))};
 }
 bool Observer::look(void* to, const void* from, int64_t bytes) const {
-    const auto found = first_ints.find(from);
-    if (bytes != 4 || found == first_ints.end()) return false;
-    memcpy(to, &found->second, 4);
+    const char* at = static_cast<const char*>(from);
+    auto found = uploads.upper_bound(at);
+    if (found == uploads.begin()) return false;
+    found--;
+    const int64_t first = at - found->first;
+    if (first + bytes > int64_t(found->second.size())) return false;
+    memcpy(to, found->second.data() + first, size_t(bytes));
     return true;
 }
 

@@ -2,7 +2,7 @@
 // scratch, memory, messages). The profile is another one.
 #pragma once
 #include <array>
-#include <unordered_map>
+#include <map>
 
 #include "gpt.h"
 #include "model/work.h"
@@ -23,7 +23,8 @@ class Observer {
 
   private:
     const WorkOf work;
-    std::unordered_map<const void*, int> first_ints;    // the first int of each upload, by its address
+    // By address: the first int of each upload, all of a batch (its position, its spans).
+    std::map<const char*, std::vector<char>> uploads;
     Observer* const outer;
     bool look(void* to, const void* from, int64_t bytes) const;
     void remember(Operation operation, void* to, const void* from, int64_t bytes);

@@ -80,13 +80,22 @@ const char* missing_for(const std::string& type) {
 Config Config::plain() const {
     Config c = family->kinds;
     c.V = V, c.T = T, c.L = L, c.NH = NH, c.C = C, c.family = family;
-    // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
-    c.F = c.gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
-    c.NKV = NH;
-    c.HS = NH > 0 && C % NH == 0 ? C / NH : 0;
-    c.rope_dims = c.position == Position::rope ? int(c.HS * family->rope.usual) : 0;
-    if (family->sized) family->sized(c);
+    c.settle();
     return c;
+}
+void Config::settle() {
+    // A gated ffn has three matrices: with 8/3 C as many parameters as 4 C has with two (Shazeer 2020).
+    F = gated ? int(round_up((8 * int64_t(C) + 2) / 3, 32)) : 4 * C;
+    NKV = NH;
+    HS = NH > 0 && C % NH == 0 ? C / NH : 0;
+    norm_bias = family->kinds.norm_bias && norm == NormKind::layer;
+    embed_scale = family->kinds.embed_scale;
+    if (family->sized) family->sized(*this);
+    if (position == Position::sinusoidal) embed_scale = std::sqrt(float(C));    // Vaswani et al. 2017
+    if (position != Position::rope) rope_dims = 0, rope_scaling = RopeScaling::none;
+    else rope_dims = int(HS * family->rope.usual);
+    if (rope_scaling == RopeScaling::none) rope_factor = 1;
+    rope_high = rope_scaling == RopeScaling::yarn ? 32 : 4;
 }
 
 static Config sized(const Family& family, const Preset& p) {

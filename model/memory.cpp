@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "model/positions.h"
 #include "model/rope.h"
 
 namespace {
@@ -111,7 +112,9 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         place(activation_rows(c));
         place(statistic_rows(c));
     }
-    for (Activation** p : {&g.x_last, &g.lnf}) at.take(*p, N * c.C);
+    at.take(g.x_last, N * c.C);
+    if (c.sum_norm()) g.lnf = g.x_last;
+    else at.take(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;
     if (c.embed_norm) {
@@ -120,7 +123,12 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
     at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
-    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + 2 * N);
+    if (c.position == Position::sinusoidal) at.take(g.sinusoids, int64_t(c.T) * c.C);
+    if (c.position == Position::t5) {
+        at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
+        at.take(g.bucket, 2 * RELATIVE_REACH + 1);
+    }
+    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + g.input_ints());
 }
 
 void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
@@ -139,6 +147,7 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
         at.take(g.dt, N * std::max(c.C, c.attention_width()));
         at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
         if (c.gated) at.take(g.dgated, N * c.F);
+        if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         if (c.post_norm() || c.branch_scale != 1) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
@@ -180,6 +189,7 @@ Status Model::allocate(const Config& config, const Plan& what) {
     Layout layout{op, static_cast<char*>(arena)};
     lay_out(layout, *this, config, what);
     place_angles(angles, angles[0], plan.S);
+    place_positions();
     w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
@@ -203,6 +213,18 @@ void Model::place_angles(float* (&tables)[2], float* at, int positions) {
             const std::vector<float> host = rope_angles(c, l, positions);
             op.upload(tables[table], host.data(), int64_t(host.size() * sizeof(float)));
         }
+}
+
+void Model::place_positions() {
+    if (bucket) {
+        const std::vector<int> buckets = relative_buckets(c.sees != Sees::causal);
+        op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
+    }
+    if (!sinusoids) return;
+    const std::vector<float> exact = ::sinusoids(c, c.T);
+    std::vector<char> host(size_t(op.bytes(sinusoids, int64_t(exact.size()))));
+    from_floats(host.data(), op.parameter, exact.data(), int64_t(exact.size()));
+    op.upload(sinusoids, host.data(), int64_t(host.size()));
 }
 
 void Model::init(uint64_t seed) {

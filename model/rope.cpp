@@ -15,6 +15,15 @@ double pair_turning(double n, const Config& c, double context) {
 
 }    // namespace
 
+double rope_base(const Config& c) {
+    double factor = 1;
+    if (c.rope_scaling == RopeScaling::ntk) factor = c.rope_factor;
+    if (c.rope_scaling == RopeScaling::dynamic && c.rope_original)
+        factor = std::max(1.0, double(c.rope_factor) * c.T / c.rope_original - (double(c.rope_factor) - 1));
+    const double d = c.rope_dims;
+    return d > 2 ? c.rope_theta * std::pow(factor, d / (d - 2)) : c.rope_theta;
+}
+
 double rope_kept(const Config& c, int i, double f) {
     const double context = c.rope_original ? c.rope_original : c.T;
     switch (c.rope_scaling) {
@@ -36,7 +45,7 @@ double rope_kept(const Config& c, int i, double f) {
 std::vector<float> rope_angles(const Config& c, int l, int positions, int first, bool turn) {
     const int pairs = c.rope_dims / 2;
     const bool local = c.windowed(l) && c.rope_local_theta > 0;
-    const double theta = local ? c.rope_local_theta : c.rope_theta;
+    const double theta = local ? c.rope_local_theta : rope_base(c);
     const bool yarn = !local && c.rope_scaling == RopeScaling::yarn;
     const double magnitude = !yarn || turn       ? 1
                              : c.rope_magnitude  ? c.rope_magnitude

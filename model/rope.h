@@ -5,11 +5,14 @@
 #include "config.h"
 
 // Cosines and sines of layer l, times the magnitude of its scaling: (positions, 2, rope_dims / 2). Su et al. 2021;
-// scalings: Chen et al. 2023 (linear), Peng et al. 2023 (dynamic, YaRN), Llama 3.1 (llama3). Angles are formed in
-// float, as the models were trained; beyond the context, where that would be coarse, in double. Dynamic scaling begins
-// beyond the context, where no model here goes: it is none.
+// scalings: Chen et al. 2023 (linear), Peng et al. 2023 (NTK-aware, dynamic, YaRN), Llama 3.1 (llama3). Angles are
+// formed in float, as the models were trained; beyond the context, where that would be coarse, in double.
 // first: the first position.  turn: for keys that turn by so much more, so without the magnitude, which they have.
 std::vector<float> rope_angles(const Config& c, int l, int positions, int first = 0, bool turn = false);
+// Theta under NTK-aware scaling; elsewhere rope_theta. Dynamic scaling is NTK-aware for the model's context T, where
+// that is beyond the one that it was trained with. (transformers takes the length so far: keys that it caches keep the
+// angles of a shorter one. Here generation equals the whole sequence's pass.)
+double rope_base(const Config& c);
 int64_t angle_bytes(const Config& c, int positions);    // all its tables
 // How much of pair i's frequency f the scaling leaves, 0 to 1; the rest is divided by its factor.
 double rope_kept(const Config& c, int i, double f);

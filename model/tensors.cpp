@@ -23,6 +23,7 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
     const int64_t padding = c.Vp() - c.V;
     return {{true, &P::wte, "wte", {c.V}, c.C, Init::normal, padding},
             {c.position == Position::learned, &P::wpe, "wpe", {c.T + c.position_offset}, c.C, Init::normal},
+            {c.position == Position::t5, &P::relw, "relw", {RELATIVE_BUCKETS}, c.NH, Init::normal},
             {c.embed_norm && c.norm_weight, &P::lnew, "lnew", {c.C}, 0, norm_init(c)},
             {c.embed_norm && c.norm_bias, &P::lneb, "lneb", {c.C}, 0, Init::zero},
             {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
@@ -55,8 +56,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
 }
 template <class T> std::vector<Row<Params<T>, T>> last_rows(const Config& c) {
     using P = Params<T>;
-    return {{c.norm_weight, &P::lnfw, "lnfw", {c.C}, 0, norm_init(c)},
-            {c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
+    return {{!c.sum_norm() && c.norm_weight, &P::lnfw, "lnfw", {c.C}, 0, norm_init(c)},
+            {!c.sum_norm() && c.norm_bias, &P::lnfb, "lnfb", {c.C}, 0, Init::zero}};
 }
 
 // The tensor of a row, as the family calls it. block: -1 outside of blocks.

@@ -11,7 +11,7 @@ template <class T> struct Block {
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
 };
 template <class T> struct Params {
-    T *wte, *wpe, *lnew, *lneb, *headw, *headb;
+    T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
     std::vector<Block<T>> block;
     T *lnfw, *lnfb;
 };
@@ -24,7 +24,7 @@ struct Piece {
     std::string name;    // "transformer.h.0.attn.c_attn.weight"
     int64_t first, rows;
 };
-// One row per tensor, in memory order: wte | wpe | lne | head | block 0 | ... | block L-1 | ln_f. The rows drive
+// One row per tensor, in memory order: wte | wpe | rel | lne | head | block 0 | ... | block L-1 | ln_f. The rows drive
 // allocation, init, decay, the content of files, and tests. A tensor that a model lacks has no row, and is null in
 // Params.
 struct Tensor {

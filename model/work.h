@@ -94,6 +94,11 @@ class WorkOf {
         const double bytes = passes * e * B * S * row(h) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), halves ? all : 0, halves ? 0 : all, bytes};
     }
+    // What attention_backward computes too is left out.
+    Work bias_gradient(int B, int S, const Heads& h) const {
+        const double numbers = e * B * S * (row(h) + h.width()) + 4.0 * B * h.NH * S;
+        return {heads(B, S, h), 0, h.NH * seen(B, S, h), numbers + 2 * g * h.NH * (2 * h.reach + 1)};
+    }
     // All sequences count as the first one. Cost: what is in the cache is read once, and what is new is written.
     Work cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
         int first = cache.width * cache.SIZE - S;    // the last that can be, where nobody knows

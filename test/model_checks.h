@@ -1,17 +1,43 @@
 // model_checks.h - what must hold of every kind of model. Include it after doctest.
 #pragma once
+#include "infer/objective.h"
 #include "toy_model.h"
 
 inline const Config TOY = {13, 8, 2, 3, 12, 24, 1e-5f};
 // Grouped heads whose size is their own (attention is wider than C, and its input wider than F), and a window.
 inline const Config GROUPED = {.V = 13, .T = 8, .L = 2, .NH = 4, .C = 12, .F = 24, .NKV = 2, .HS = 5, .window = 3};
 
+// Token 12 masks.
+inline Objective toy_objective(Sees sees) { return {.sees = sees, .mask = 12, .choices = 12, .fraction = 0.3}; }
+inline Config seeing(Config c, Sees sees) {
+    c.sees = sees;
+    if (sees != Sees::causal) c.window = 0;
+    if (sees == Sees::all) c.mask = 12;
+    return c;
+}
+
+// A batch of random tokens, as an objective makes it.
+struct Posed {
+    int B, S;
+    std::vector<int> in, out;
+    Spans all = {};
+    const Spans* spans;    // null: none
+    Posed(const Config& c, int B, int S, const Objective& objective = {})
+        : B(B), S(S), in(toy_tokens(B * S, c.V, 1)), out(toy_tokens(B * S, c.V, 2)),
+          spans(objective.plain() ? nullptr : &all) {
+        for (int b = 0; b < B; b++) objective.apply(b, &in[size_t(b * S)], &out[size_t(b * S)], S, S, &all);
+    }
+    Posed(const Posed&) = delete;
+};
+
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
-inline double loss_in_double(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    losses_of(g, in, out, B, S, nullptr);
+inline double loss_in_double(Model& g, const Posed& asked) {
+    losses_of(g, asked.in, asked.out, asked.B, asked.S, nullptr, asked.spans);
     double sum = 0;
     const Logits how = g.c.logits_of();
-    for (int n = 0; n < B * S; n++) {
+    for (int n = 0; n < asked.B * asked.S; n++) {
+        const int target = asked.out[size_t(n)];
+        if (target < 0) continue;
         const double* l = typed<double>(g, g.head) + n * g.c.Vp();
         auto logit = [&](int v) {
             const double x = double(how.scale) * l[v], cap = double(how.cap);
@@ -19,9 +45,9 @@ inline double loss_in_double(Model& g, const std::vector<int>& in, const std::ve
         };
         double z = 0;
         for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v));
-        sum += std::log(z) - logit(out[size_t(n)]);
+        sum += std::log(z) - logit(target);
     }
-    return sum / (B * S);
+    return sum / double(counting(asked.out));
 }
 
 // f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.
@@ -29,12 +55,12 @@ template <class F> void each_cpu_model(F f) {
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
 }
-inline void check_gradients(const Config& c) {
+inline void check_gradients(const Config& c, const Objective& objective = {}) {
     const int B = 2, S = 7;
     Model g(reference_ops());
-    toy_model(g, c, {Use::train, B, S});
-    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
-    train_pass(g, in, out, B, S);
+    toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain()});
+    const Posed asked(c, B, S, objective);
+    train_pass(g, asked.in, asked.out, B, S, asked.spans);
     const double* gradients = typed<double>(g, g.shards.grads);
     const std::vector<double> grad(gradients, gradients + config_flat_size(c));
     double size = 0, worst = 0;
@@ -44,9 +70,9 @@ inline void check_gradients(const Config& c) {
         for (int64_t k = 0; k < t.file_rows * t.cols; k++, checked++) {
             double &w = typed<double>(g, g.shards.params)[t.offset + k], saved = w, h = 1e-5;
             w = saved + h;
-            double up = loss_in_double(g, in, out, B, S);
+            double up = loss_in_double(g, asked);
             w = saved - h;
-            double down = loss_in_double(g, in, out, B, S);
+            double down = loss_in_double(g, asked);
             w = saved;
             double numeric = (up - down) / (2 * h), analytic = grad[size_t(t.offset + k)];
             worst = std::max(worst, std::fabs(numeric - analytic) / std::max(1e-2 * size, std::fabs(numeric)));
@@ -58,26 +84,54 @@ inline void check_gradients(const Config& c) {
 
 // slack: for what makes rounding count for more. A model without fc2b lacks the largest gradients, by which the
 // others' errors are measured: 1.31e-2 seen.
-inline void check_cpu_model(const Config& c, double slack = 1) {
+inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}) {
     const int B = 3, S = 33;
-    auto in = toy_tokens(B * S, c.V, 1), out = toy_tokens(B * S, c.V, 2);
+    const Posed asked(c, B, S, objective);
+    Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
     Model r(reference_ops());
-    toy_model(r, c, {Use::train, B, S});
+    toy_model(r, c, plan);
     std::vector<float> weights = flat_part(r, Part::weights);
     for (float& w : weights) w = to_float(to_bf16(w));    // what parameters of any type hold
     r.write(Part::weights, 0, r.shards.flat, weights.data());
-    double loss = train_pass(r, in, out, B, S);
+    double loss = train_pass(r, asked.in, asked.out, B, S, asked.spans);
     auto expected = flat_grads(r);
     each_cpu_model([&](auto model, double tolerance) {
         for (bool master : {true, false}) {
             auto g = model();
-            toy_model(*g, c, {Use::train, B, S, Recompute::none, master});
+            plan.master = master;
+            toy_model(*g, c, plan);
             g->write(Part::weights, 0, g->shards.flat, weights.data());
-            CHECK(train_pass(*g, in, out, B, S) == doctest::Approx(loss).epsilon(slack * tolerance / 5));
+            CHECK(train_pass(*g, asked.in, asked.out, B, S, asked.spans) ==
+                  doctest::Approx(loss).epsilon(slack * tolerance / 5));
             const std::vector<float> grads = flat_grads(*g);
             CHECK(norm_error(grads, expected) < 1.2 * slack * tolerance);
             CHECK(relative_error(grads.data(), expected.data(), int64_t(grads.size())) < slack * tolerance);
             CHECK(g->grad_norm() == doctest::Approx(r.grad_norm()).epsilon(slack * tolerance));
         }
     });
+}
+
+// A prompt whose tokens see each other, then token by token: as the whole sequence.
+inline void check_prompt(Model& g, double tolerance) {
+    const int B = 2, S = 17, prompt = 9, V = g.c.V;
+    auto in = toy_tokens(B * S, V, 1);
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, B, g.c.T).ok());
+    std::vector<float> cached(size_t(B * V)), whole(cached);
+    for (int s = prompt; s <= S; s++) {
+        std::vector<int> part, all;
+        Spans spans;
+        for (int b = 0; b < B; b++) {
+            const auto row = in.begin() + b * S;
+            part.insert(part.end(), row + (s == prompt ? 0 : s - 1), row + s);
+            all.insert(all.end(), row, row + s);
+            spans.add({Text{0, prompt}}, s, Sees::prefix);
+        }
+        g.extend(cache, part.data(), s == prompt ? prompt : 1);
+        g.logits(cached.data());
+        g.batch(all.data(), nullptr, B, s, &spans);
+        g.forward();
+        g.logits(whole.data());
+        for (size_t i = 0; i < cached.size(); i++) CHECK(cached[i] == doctest::Approx(whole[i]).epsilon(tolerance));
+    }
 }

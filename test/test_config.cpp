@@ -6,8 +6,8 @@
 #include "tensors.h"
 
 namespace {
-Config asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
-    Config c = config_nothing();
+Asked asked(std::initializer_list<std::pair<int Config::*, int>> fields) {
+    Asked c = config_nothing();
     for (auto [field, value] : fields) c.*field = value;
     return c;
 }
@@ -31,9 +31,54 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     CHECK(config_with(c, asked({{&Config::NH, 12}, {&Config::NKV, 3}})).NKV == 3);
     CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
     std::vector<std::string> names;
-    for (const Flag& f : config_flags(c)) names.push_back(f.name);
-    CHECK(names == std::vector<std::string>{"--vocab", "--channels", "--layers", "--heads", "--kv-heads", "--head-size",
-                                            "--window"});
+    Asked nothing = config_nothing();
+    for (const Flag& f : config_flags(nothing)) names.push_back(f.name);
+    for (const char* name : {"--vocab", "--channels", "--layers", "--heads", "--kv-heads", "--head-size", "--window",
+                             "--ffn", "--activation", "--gated", "--norm", "--norm-place", "--parallel", "--qk-norm",
+                             "--score-cap", "--tied", "--embedding-scale", "--position", "--rope-theta",
+                             "--rope-scaling", "--rope-factor"})
+        CHECK_MESSAGE(std::count(names.begin(), names.end(), name) == 1, name);
+}
+
+// d6 or another model with these flags.
+namespace {
+Config flagged(std::initializer_list<std::pair<const char*, const char*>> given, const char* base = "d6") {
+    Asked asked = config_nothing();
+    const std::vector<Flag> flags = config_flags(asked);
+    for (auto [name, value] : given)
+        for (const Flag& f : flags)
+            if (f.name == name) CHECK(flag_set(f, {value}).ok());
+    return config_with(config_named(base).value, asked);
+}
+}    // namespace
+
+TEST_CASE("config: kinds are asked for by their names, and what follows from them follows") {
+    const Config d6 = config_named("d6").value;
+    Config c = flagged({{"--position", "rope"}});
+    CHECK((c.position == Position::rope && c.rope_dims == 64));
+    CHECK(flagged({{"--position", "rope"}, {"--head-size", "32"}}).rope_dims == 32);
+    c = flagged({{"--position", "rope"}, {"--rope-scaling", "yarn"}, {"--rope-factor", "4"}});
+    CHECK((c.rope_scaling == RopeScaling::yarn && c.rope_factor == 4 && c.rope_high == 32));
+    CHECK(config_check(c).ok());
+    c = flagged({{"--position", "sinusoidal"}});
+    CHECK(c.embed_scale == std::sqrt(384.0f));
+    CHECK(flagged({{"--position", "sinusoidal"}, {"--embedding-scale", "2"}}).embed_scale == 2);
+    c = flagged({{"--norm", "rms"}, {"--gated", "true"}, {"--activation", "silu"}, {"--tied", "false"}});
+    CHECK((c.norm == NormKind::rms && !c.norm_bias && c.gated && c.F == 1024 && c.activation == Act::silu && !c.tied));
+    CHECK(flagged({{"--gated", "true"}, {"--ffn", "100"}}).F == 100);
+    c = flagged({{"--position", "none"}}, "llama-3.2-1b");    // it slows a rotation that is no more
+    CHECK((c.rope_scaling == RopeScaling::none && c.rope_dims == 0 && c.rope_factor == 1));
+    CHECK(config_check(c).ok());
+    CHECK(flagged({}) == d6);
+    CHECK(flagged({{"--gated", "false"}, {"--position", "learned"}, {"--norm", "layer"}}) == d6);
+}
+
+TEST_CASE("config: kinds that no model has together are refused, and both are named") {
+    refused(flagged({{"--rope-scaling", "linear"}}),
+            "--rope-scaling linear needs --position rope, found --position learned");
+    refused(flagged({{"--position", "rope"}, {"--rope-factor", "4"}}), "--rope-factor 4 needs --rope-scaling");
+    refused(flagged({{"--norm-place", "post"}, {"--parallel", "two"}}), "--norm-place post, --parallel two");
+    refused(flagged({{"--embedding-scale", "2"}}), "--embedding-scale 2, --position learned");
 }
 
 TEST_CASE("config: what no model can be is refused, with the field and its range") {

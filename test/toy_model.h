@@ -86,6 +86,14 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("none", c, [](Config& k) {
         k.position = Position::none, k.place = NormPlace::sandwich, k.activation = Act::relu2, k.score_cap = 1;
     });
+    add("transformer of 2017", c, [](Config& k) {
+        k.position = Position::sinusoidal, k.place = NormPlace::post, k.embed_scale = 2.5f, k.activation = Act::relu;
+    });
+    add("ntk, norms of sums", llama, [](Config& k) {
+        k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
+    });
+    add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
+    add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }
 
@@ -107,19 +115,26 @@ inline std::vector<int> toy_tokens(int n, int V, uint64_t stream) {
     for (int i = 0; i < n; i++) t[size_t(i)] = int(philox(5, stream, uint64_t(i)).v[0] % uint32_t(V));
     return t;
 }
-inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
-    g.batch(in.data(), out.data(), B, S);
+// What a model is asked: the targets below 0 do not count, spans null: none.
+inline int64_t counting(const std::vector<int>& out) {
+    return std::count_if(out.begin(), out.end(), [](int t) { return t >= 0; });
+}
+inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S,
+                       const Spans* spans = nullptr) {
+    g.batch(in.data(), out.data(), B, S, spans);
     g.forward();
-    g.loss(true, float(1.0 / (B * S)));
+    g.loss(true, float(1.0 / double(counting(out))));
     g.backward();
     return g.mean_loss();
 }
-inline double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S) {
+inline double train_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S,
+                         const Spans* spans = nullptr) {
     g.begin_step();
-    return add_pass(g, in, out, B, S);
+    return add_pass(g, in, out, B, S, spans);
 }
-inline void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses) {
-    g.batch(in.data(), out.data(), B, S);
+inline void losses_of(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S, float* losses,
+                      const Spans* spans = nullptr) {
+    g.batch(in.data(), out.data(), B, S, spans);
     g.forward();
     g.loss(false, 0);
     (void)g.mean_loss(losses);

@@ -105,7 +105,7 @@ struct Killer {
     }
 };
 // Two ranks, noted in "notes", in the directories 0 and 1.
-ProcessResult RanksToy::run_apart(const std::string& out, const std::vector<std::string>& more) const {
+inline ProcessResult RanksToy::run_apart(const std::string& out, const std::vector<std::string>& more) const {
     std::vector<std::string> all;
     for (const char* rank : {"0", "1"}) {
         std::vector<std::string> p = program(out, more);

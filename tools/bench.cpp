@@ -96,8 +96,9 @@ Status bench_training(Bench& bench, const Config& c, int B, int S) {
 }
 
 Status run(const BenchOptions& o) {
-    const Config c = config_with(TRY(config_named(o.model)), o.shape);
-    TRY(config_check(c));
+    Config c = config_with(TRY(config_named(o.model)), o.shape);
+    c.T = std::max(c.T, o.seq_len);
+    TRY(config_asked_check(o.shape, c));
     Bench bench{o, TRY(open_device(o.device, true)), {}};
     const bool gpu = bench.device.gpu;
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
@@ -133,7 +134,7 @@ Command bench_command() {
     std::vector<Flag> sizes = config_flags(o->shape);
     sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});
     sizes.push_back({"--batch", &o->batch, "sequences; 0: 32 on a GPU, 4 on the CPU", 0, 65536});
-    sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20});
+    sizes.push_back({"--seq-len", &o->seq_len, "tokens of a sequence, and the least context; 0: 1024 on a GPU, 256 on the CPU", 0, 1 << 20});
     c.flags = flag_groups({
         {"Common",
          {{"--filter", &o->filter, "only rows with this text in their name"},

@@ -9,7 +9,7 @@
 
 struct BenchOptions {
     std::string filter, model = "gpt2";
-    Config shape = config_nothing();    // what the flags ask of the model
+    Asked shape = config_nothing();    // what the flags ask of the model
     int batch = 0, seq_len = 0;
     bool json = false, steps_only = false, profile = false;
     DeviceOptions device;

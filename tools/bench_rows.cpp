@@ -120,7 +120,9 @@ struct Rows {
 
     void memory_bound();
     void rope();
+    void biases();
     void head_and_update();
+    std::vector<std::pair<std::string, Heads>> masks();
     void attention();
     void linear();
     void linear(const std::string& name, int rows, int in, int out, bool ffn);
@@ -216,6 +218,36 @@ void Rows::head_and_update() {
     free_all();
 }
 
+// The model's heads, and others that see fewer or more pairs.
+std::vector<std::pair<std::string, Heads>> Rows::masks() {
+    std::vector<std::pair<std::string, Heads>> all = {{"", h}};
+    // Spans of `documents` equal documents, each causal or bidirectional.
+    auto spans = [&](const char* name, int documents, bool causal) {
+        std::vector<Span> both(size_t(2 * N));
+        for (int i = 0; i < N; i++) {
+            const int s = i % S, d = int(int64_t(s) * documents / S);
+            const int from = int(ceil_div(int64_t(d) * S, documents));
+            const int to = int(ceil_div(int64_t(d + 1) * S, documents));
+            both[size_t(i)] = {from, causal ? s + 1 : to};
+            both[size_t(N + i)] = {causal ? s : from, to};
+        }
+        Span* p = allocate<Span>(int64_t(both.size() * sizeof(Span)));
+        if (!p) return;
+        op.upload(p, both.data(), int64_t(both.size() * sizeof(Span)));
+        Heads masked = h;
+        masked.window = 0, masked.keys = p, masked.queries = p + N;
+        all.push_back({name, masked});
+    };
+    spans(", 8 documents", 8, true);
+    spans(", bidirectional", 1, false);
+    Heads window = h;
+    window.window = std::max(1, S / 16);
+    all.push_back({formatted(", window %d", window.window), window});
+    window.stride = 64, window.globals = 4;
+    all.push_back({formatted(", window %d, stride 64, 4 global", window.window), window});
+    return all;
+}
+
 void Rows::attention() {
     const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
     auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
@@ -223,8 +255,10 @@ void Rows::attention() {
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, h);
-    ROW(attention_forward, "", y[i], lse[i], qkv[i], B, S, h);
-    ROW(attention_backward, "", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, h);
+    for (const auto& [name, heads] : masks()) {
+        ROW(attention_forward, name, y[i], lse[i], qkv[i], B, S, heads);
+        ROW(attention_backward, name, dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, heads);
+    }
     free_all();
     const int keys = h.window ? std::min(h.window, c.T) : c.T;
     for (int rows : {1, 8, 64}) {
@@ -242,6 +276,25 @@ void Rows::attention() {
             (Pages{op.activation, k[i], v[i], nullptr, nullptr, rows * width, table[i], width}), rows, 1, pos[i], h);
         free_all();
     }
+}
+
+// T5's, whose gradient is an operation of its own.
+void Rows::biases() {
+    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
+    Heads with = h;
+    with.alibi = false, with.softcap = 0, with.reach = RELATIVE_REACH;
+    const int64_t numbers = int64_t(h.NH) * (2 * with.reach + 1);
+    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
+    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto lse = arrays<float>(int64_t(N) * h.NH, 4), bias = arrays<float>(numbers);
+    auto dbias = arrays<Gradient>(numbers);
+    if (!dqkv[0] || !dbias[0]) return bench.short_of_memory("attention_bias_backward");
+    with.bias = bias[0];
+    for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, with);
+    ROW(attention_forward, ", biases", y[i], lse[i], qkv[i], B, S, with);
+    ROW(attention_backward, ", biases", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
+    ROW(attention_bias_backward, "", dbias[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
+    free_all();
 }
 
 // The entries of one table. ffn: also those with GELU in them.
@@ -323,6 +376,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.rope();
     rows.head_and_update();
     rows.attention();
+    rows.biases();
     rows.linear();
     return {};
 }

@@ -140,6 +140,15 @@ static void print_run(const Trainer& t) {
         printf("data          none given (--data)%s\n",
                t.vocabulary_assumed ? "; the vocabulary is assumed to be GPT-2's (set it by --tokenizer or --vocab)"
                                     : "");
+    const Objective& objective = t.objective;
+    if (!objective.plain()) {
+        std::string more;
+        if (objective.sees == Sees::all)
+            more = formatted(", %g %% of the tokens are targets, token %d masks", 100 * o.mask_fraction,
+                             objective.mask);
+        if (o.documents) more += formatted(", documents apart: token %d begins one", objective.begin);
+        printf("objective     %s%s\n", objective.name(), more.c_str());
+    }
     const double tokens = double(o.total_batch) * double(o.steps);
     std::string steps = t.plan.ranks > 1 ? formatted(" x %d (ranks)", t.plan.ranks) : "";
     if (o.steps) steps += formatted("; %lld steps = %s tokens", (long long)o.steps, human_count(tokens).c_str());

@@ -31,6 +31,16 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--steps", &o.steps, "updates in total; 0: one pass over the data", 0, 99999999},
         {"--lr", &o.lr, "peak learning rate", 0, 10},
     }}, {"Model", config_flags(o.shape)}, {"Data", {
+        {"--objective", &o.objective, "what is learnt: the next token (causal); the next one after a prefix whose "
+         "tokens all see each other, of 1 to seq-len - 1 tokens (prefix); masked tokens, from both sides (mlm: a model "
+         "that does not write text). auto: the model's, causal in a new one", 0, 0,
+         {"auto", "causal", "prefix", "mlm"}},
+        {"--mask-fraction", &o.mask_fraction, "mlm: the part of a sequence's tokens that are to be guessed: 80 % of "
+         "them are masked, 10 % another token, 10 % left", 0.001, 1},
+        {"--mask-token", &o.mask_token, "mlm: the token that masks; -1: the model's, the tokenizer's <mask> or [MASK], "
+         "else one more row of the vocabulary", -1, 1 << 24},
+        {"--documents", &o.documents, "positions see only their own document; one begins at BOS, or at end-of-text "
+         "where the tokenizer has no BOS. Positions count from the sequence's start all the same"},
         {"--raw-u16", &o.raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
         {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
          "accumulate); 0: exactly that", 0, 1e12},

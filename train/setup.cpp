@@ -194,6 +194,7 @@ Status Trainer::choose_batch() {
     plan.master = !o.stochastic_rounding;
     plan.rank = ranks.rank(), plan.ranks = ranks.count();
     plan.zero = o.zero;
+    plan.spans = o.documents;
     plan.wire = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     if (o.batch) return {};
     if (o.total_batch % o.seq_len)

@@ -103,6 +103,9 @@ Status Trainer::choose_model() {
         asked.T = resuming && o.seq_len ? o.seq_len : config.T;
     }
     asked = config_with(asked, o.shape);
+    for (Sees sees : {Sees::causal, Sees::prefix, Sees::all})
+        if (o.objective == Objective{.sees = sees}.name()) asked.sees = sees;
+    if (!resuming) config.sees = asked.sees;    // weights may go on with another one
     const bool resize = o.resize_vocab && !start.empty() && !resuming;
     if (resize) asked.V = config.V;
     const int context = start.empty() && o.seq_len ? o.seq_len : asked.T;
@@ -134,7 +137,35 @@ Status Trainer::choose_model() {
     if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);
-    return config_check(config);
+    TRY(choose_objective());
+    return config_asked_check(o.shape, config);
+}
+
+Status Trainer::choose_objective() {
+    const bool mlm = config.sees == Sees::all;
+    if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
+    if (!mlm && o.mask_fraction != TrainOptions{}.mask_fraction)
+        return fail(Exit::usage, "--mask-fraction needs --objective mlm");
+    if (mlm && o.sample_every)
+        return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
+                    "write text");
+    if (mlm && resuming && o.mask_token >= 0 && o.mask_token != config.mask)
+        return fail(Exit::usage, "--mask-token %d: %s was trained with %d", o.mask_token, start.c_str(), config.mask);
+    if (mlm && o.mask_token >= 0) config.mask = o.mask_token;
+    if (mlm && config.mask < 0) config.mask = mask_token(tokenizer);
+    if (mlm && config.mask < 0) {
+        config.mask = tokenizer.vocab_size() ? tokenizer.vocab_size() : config.V;
+        if (config.mask == config.V && !start.empty() && !o.resize_vocab)
+            return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
+                        "adds one, --mask-token names one", start.c_str());
+        config.V = std::max(config.V, config.mask + 1);
+    }
+    for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
+        if (value && o.documents)
+            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them", name, value);
+    objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
+    return {};
 }
 
 // A resumed run has its checkpoint's; --tokenizer must be the same, unless its file is gone since then. A new one takes
@@ -206,7 +237,7 @@ Status Trainer::load() {
 // Rows of tokens that the checkpoint has not are the mean of its rows: they begin as likely as an average token.
 Status Trainer::load_resized() {
     Config before = config;
-    before.V = start_vocabulary;
+    before.V = start_vocabulary, before.mask = -1;
     Model old(cpu_ops<float>());
     TRY(old.allocate(before, {Use::infer, 1, 1}));
     TRY(checkpoint_weights(start, old));
@@ -252,7 +283,8 @@ Status Trainer::resume() {
     std::map<std::string, std::string> before = rows_of(s.config);
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     for (const Flag& flag : config_flags(o.shape))
-        if (const std::string key = flag.name.substr(2); before.contains(key)) resolve(key, "0", before[key]);
+        if (const std::string key = flag.name.substr(2); before.contains(key))
+            resolve(key, !flag.choices.empty() ? "\"\"" : holds<double>(flag) ? "0.0" : "0", before[key]);
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);

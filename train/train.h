@@ -11,7 +11,7 @@
 
 struct TrainOptions {
     std::string data, val, tokenizer, model, from, out, resume = "no", lr_schedule = "cosine", sample_prompt;
-    Config shape = config_nothing();    // what the flags ask of the model
+    Asked shape = config_nothing();    // what the flags ask of the model
     int batch = 8, seq_len = 0, keep = 3, sample_tokens = 64;
     int64_t total_batch = 0, steps = 0, warmup = -1, eval_every = 0, eval_tokens = 1000000, patience = 0,
             sample_every = 0, save_every = 0, seed = 1;
@@ -20,6 +20,10 @@ struct TrainOptions {
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
+    std::string objective = "auto";
+    bool documents = false;
+    double mask_fraction = Objective{}.fraction;
+    int mask_token = -1;
     bool dry_run = false, raw_u16 = false, stochastic_rounding = false;
     std::string recompute = "none";
     DeviceOptions device;
@@ -42,6 +46,7 @@ struct Trainer {
     Config config;
     Tokenizer tokenizer;
     GenerationConfig generation;    // from where it starts
+    Objective objective;
     Loader data, val;
     Schedule schedule;
     TrainState state;    // after the last step whose outcome is known
@@ -92,6 +97,7 @@ struct Trainer {
     Result<Config> named_model(bool there, ModelSource& base);
     Status choose_model();    // config and tokenizer
     Status choose_tokenizer(const ModelSource& base);
+    Status choose_objective();    // and the mask token
     Status load();        // weights: resumed, --from, or new ones
     Status load_resized();
     Status resume();

@@ -42,17 +42,35 @@ __device__ inline bool in_pattern(const Heads& h, int key) {
     return key < h.globals || (h.stride && key % h.stride == 0);
 }
 
+// What a head's scores lose with the distance from key to query, in powers of two: as many times ALiBi's slope; or,
+// with biases, less the distance's.
+struct Tilt {
+    float slope;
+    const float* row;    // the head's biases, at distance 0; null: none
+    int reach;
+};
+__device__ inline float operator*(const Tilt& t, float distance) {
+    return t.row ? -LOG2E * t.row[max(min(-int(distance), t.reach), -t.reach)] : t.slope * distance;
+}
+
 // How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
-// score = t log2 - slope * distance, with the head's slope. Kernels without SHAPED have neither a cap nor slopes.
+// score = t log2 - slope * distance, with the head's Tilt. Kernels without SHAPED have neither a cap nor tilts.
 struct Scores {
     float scale, log2, inner, bend;
     int NH;    // ALiBi's heads; 0: no slopes
+    const float* bias;    // Heads::bias
+    int reach;
     explicit Scores(Heads h)
         : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
-          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0) {}
-    bool shaped() const { return bend != 0 || NH; }
+          inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0),
+          bias(h.bias), reach(h.reach) {}
+    bool shaped() const { return bend != 0 || NH || bias; }
 
-    __device__ float slope(int head) const {    // alibi_slope()
+    __device__ Tilt slope(int head) const {
+        if (bias) return {0, bias + head * (2 * reach + 1) + reach, reach};
+        return {alibi(head), nullptr, 0};
+    }
+    __device__ float alibi(int head) const {    // alibi_slope()
         if (!NH) return 0;
         int p = 1;
         while (2 * p <= NH) p *= 2;
@@ -60,7 +78,7 @@ struct Scores {
         return LOG2E * exp2f(-halvings / float(p));
     }
     __device__ float inside(float product) const { return inner != 0 ? tanh_of(product * inner) : product; }
-    __device__ float score(float t, float slope, float distance) const { return t * log2 - slope * distance; }
+    __device__ float score(float t, const Tilt& slope, float distance) const { return t * log2 - slope * distance; }
     // d score / d product, as a part of scale; 0 where t is -infinity.
     __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
 };
@@ -76,12 +94,12 @@ template <class F> void for_shape(const Scores& s, F f) {
     else f(std::false_type());
 }
 
-// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256; patterns.
+// layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128; no patterns.
+// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. Head sizes 64 and 128; no patterns, no biases.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);

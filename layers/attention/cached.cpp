@@ -84,6 +84,7 @@ struct Run {
             for (int j = i; j < end; j++) key[j] = first - i + j;
             i = end;
         }
+        for (int j = 0; j < VW && n; j++) key[n + j] = key[n - 1] + 1 + j;    // a vector's keys rise
     }
 };
 

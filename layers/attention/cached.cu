@@ -129,7 +129,8 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
 
 // G heads of a query at position p. SHAPED: with soft caps and slopes.
 template <int G, int E> struct Query {
-    float q[G][E], slope[G];    // q: times what makes its products scores, in units of log 2, or what tanh takes
+    float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
+    Tilt slope[G];
     int p;
 };
 
@@ -246,7 +247,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
         x.from(in + int64_t(head + min(g, heads - 1)) * HS, lane, HS);
 #pragma unroll
         for (int e = 0; e < E; e++) query.q[g][e] = x[e] * scale;
-        query.slope[g] = SHAPED ? scores.slope(head + min(g, heads - 1)) : 0;
+        query.slope[g] = SHAPED ? scores.slope(head + min(g, heads - 1)) : Tilt{};
         s[g] = nothing<E>();
     }
     for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows

@@ -12,15 +12,15 @@ using namespace plain;
 template <bool SHAPED, int U>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
                                       const Sight& sight, const Stream& stream, int t0, const Scores& scores,
-                                      float slope) {
+                                      const Tilt& slope) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
 #pragma unroll
         for (int c = 0; c < COLUMNS; c++) {
-            const int j = stream.key(t0 + tile_column(c));
-            const float x = score<SHAPED>(scores, s[r][c], slope, sight.row0 + tile_row(r) - j);
-            s[r][c] = sight.sees(r, j, stream.all) ? x : -INFINITY;
+            const int t = t0 + tile_column(c), behind = sight.row0 + tile_row(r) - stream.key(t);
+            const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+            s[r][c] = sight.sees(r, stream, t) ? x : -INFINITY;
             now = fmaxf(now, s[r][c]);
         }
         now = warp_max<16>(now);
@@ -90,7 +90,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const int kv = w.head / (h.NH / h.NKV);
     const Some k = source.keys(h, S, w.b, kv), v = source.values(h, S, w.b, kv);
     const Sight sight(h, S, w.b, w.row, p0);
-    const float slope = SHAPED ? scores.slope(w.head) : 0;
+    const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns

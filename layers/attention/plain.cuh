@@ -211,15 +211,16 @@ struct Sight {
 #pragma unroll
         for (int r = 0; r < ROWS; r++) keys[r] = keys_of(h, S, b, p0 + min(row + tile_row(r), S - 1));
     }
-    // Row r sees key j of the stream.
-    __device__ bool sees(int r, int j, bool all) const {
-        return all ? keys[r].from <= j && j < keys[r].to : j < keys[r].from;
+    // Row r sees key t of the stream.
+    __device__ bool sees(int r, const Stream& stream, int t) const {
+        if (stream.all) return keys[r].from <= t && t < keys[r].to;
+        return t < stream.keys && stream.key(t) < keys[r].from;
     }
 };
 
 // The score of a product.
 template <bool SHAPED>
-__device__ inline float score(const Scores& scores, float product, float slope, int distance) {
+__device__ inline float score(const Scores& scores, float product, const Tilt& slope, int distance) {
     return SHAPED ? scores.score(scores.inside(product), slope, float(distance)) : product * scores.log2;
 }
 

@@ -48,7 +48,7 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
     const Sight sight(h, S, w.b, w.row, 0);
     const Span first = keys_of(h, S, w.b, w.row), last = keys_of(h, S, w.b, to - 1);
     const Streams streams(h, S);
-    const float slope = SHAPED ? scores.slope(w.head) : 0;
+    const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
     Sums dq[D / TILE] = {};
     bool kept = false;
@@ -72,9 +72,9 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
 #pragma unroll
                 for (int c = 0; c < COLUMNS; c++) {
                     float& ds = sh.ds.x[tile_row(r)][tile_column(c)];    // written by this thread
-                    const int j = stream.key(t0 + tile_column(c));
-                    const float x = score<SHAPED>(scores, s[r][c], slope, w.row + tile_row(r) - j);
-                    ds = sight.sees(r, j, stream.all) ? ds * exp2f(x - lse2) : 0;
+                    const int t = t0 + tile_column(c), behind = w.row + tile_row(r) - stream.key(t);
+                    const float x = score<SHAPED>(scores, s[r][c], slope, behind);
+                    ds = sight.sees(r, stream, t) ? ds * exp2f(x - lse2) : 0;
                     if (SHAPED) ds *= scores.steepness(scores.inside(s[r][c]));
                 }
             }
@@ -122,7 +122,7 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
-        const float slope = SHAPED ? scores.slope(head) : 0;
+        const Tilt slope = SHAPED ? scores.slope(head) : Tilt{};
         for (int i0 = seen_by.from; i0 < seen_by.to; i0 += TILE) {
             const bool kept = i0 > seen_by.from || head > w.head * group;
             const Rows<T> q = at.in_qkv(qkv, i0, S), g = at.in_y(dy, i0, S);

@@ -118,7 +118,8 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     const std::conditional_t<D <= 64, FromRegisters<M, D>, FromShared<M, Tiles::QUERIES, D>> q_rows{tiles.q, row};
     Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // that `sight` is of
-    const float slope = SHAPED ? c.scores.slope(head) : 0, scale = SHAPED ? 1 : c.scores.log2;
+    const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
+    const float scale = SHAPED ? 1 : c.scores.log2;
     float o[M][D / 8][4] = {}, top[M][2], sum[M][2] = {};
     for (int m = 0; m < M; m++) top[m][0] = top[m][1] = -3e38f;    // not -infinity: differences stay numbers
     for (int n = 0; n < visits.all; n++) {

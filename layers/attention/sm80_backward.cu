@@ -103,7 +103,7 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
     Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // that `sight` is of
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
-    const float slope = SHAPED ? c.scores.slope(head) : 0;
+    const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = 0; n < visits.all; n++) {
         cp_async_wait<0>();
@@ -207,7 +207,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         if (SHAPED) bend(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
-        const float slope = SHAPED ? c.scores.slope(head0 + i / per_head) : 0;
+        const Tilt slope = SHAPED ? c.scores.slope(head0 + i / per_head) : Tilt{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;

@@ -139,12 +139,10 @@ __device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN 
 struct View {
     int row;         // the first row; the second is 8 further
     Span rows[2];    // the keys that each row sees
-    Span all;        // and those that all rows of the warpgroup see
-    __device__ View(const Forward& a, int b, int from, int row) : row(row) {
+    __device__ View(const Forward& a, int b, int row) : row(row) {
         for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
-        all = {keys_of(a.h, a.S, b, from + 63).from, keys_of(a.h, a.S, b, from).to};
     }
-    __device__ bool sees_all(int key) const { return key >= all.from && key + BN <= all.to; }
+    __device__ bool sees_all(int key) const { return key >= rows[1].from && key + BN <= rows[0].to; }
     __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
         key += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -156,7 +154,7 @@ struct View {
 };
 
 // Scores of a tile's products, in units of log 2.
-__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, float slope, int row, int key) {
+__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, const Tilt& slope, int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
     bend(S, scores);
 #pragma unroll
@@ -184,11 +182,12 @@ __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, P
 template <int HS, bool SHAPED>
 __device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, Place p, int consumer) {
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.row + consumer * 64, p.row + consumer * 64 + warp_row + lane / 4);
+    const View view(a, p.b, p.row + consumer * 64 + warp_row + lane / 4);
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
-    const float slope = SHAPED ? a.scores.slope(p.head) : 0, unit = SHAPED ? 1 : a.scores.log2;
+    const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
+    const float unit = SHAPED ? 1 : a.scores.log2;
     auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
     // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
     auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };

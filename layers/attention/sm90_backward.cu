@@ -223,12 +223,10 @@ __device__ __forceinline__ void start_dq(float (&dq)[32], const Tile<BN, BM<HS>>
 struct View {
     int key;         // this thread's first key; its second is 8 further
     Span keys[2];    // the queries that see each of the two
-    Span all;        // and those that see all of the warpgroup's
-    __device__ View(const Backward& a, int b, int from, int key) : key(key) {
+    __device__ View(const Backward& a, int b, int key) : key(key) {
         for (int r = 0; r < 2; r++) keys[r] = a.queries_of(b, key + 8 * r);
-        all = {a.queries_of(b, from + 63).from, a.queries_of(b, from).to};
     }
-    __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
+    __device__ bool seen_by_all(int query, int n) const { return query >= keys[1].from && query + n <= keys[0].to; }
     template <int n> __device__ __forceinline__ void hide(float (&S)[n], int query) const {
         query += threadIdx.x % 4 * 2;
 #pragma unroll
@@ -271,7 +269,7 @@ template <int HS, bool SHAPED>
 __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, Place p, int consumer) {
     constexpr int M = BM<HS>;
     const int lane = threadIdx.x % 32, first = consumer * 64 + threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.tile * BN + consumer * 64, p.tile * BN + first + lane / 4);
+    const View view(a, p.b, p.tile * BN + first + lane / 4);
     float dk[HS / 2] = {}, dv[HS / 2] = {};
 
     mbarrier_wait(&s.kv_full, 0);
@@ -289,7 +287,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (SHAPED) bend(S, a.scores);
         if (!view.seen_by_all(t * M, M)) view.hide(S, t * M);
         const float* const lses = s.lse2[at.slot];
-        const float slope = SHAPED ? a.scores.slope(p.head(int(step) / p.tiles)) : 0;
+        const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(t * M + lane % 4 * 2 - view.key);
         if (!SHAPED)
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });

@@ -51,16 +51,27 @@ struct Streams {
 };
 INLINE bool in_pattern(const Heads& h, int key) { return key < h.globals || (h.stride && key % h.stride == 0); }
 INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
-INLINE bool has_shape(Heads h) { return h.softcap != 0 || h.alibi; }
-// What soft cap and ALiBi make of a query's products with keys. dz: that of the score by the scaled product.
+INLINE bool has_shape(Heads h) { return h.softcap != 0 || h.alibi || h.bias; }
+// What soft cap, ALiBi and biases make of a query's products with keys. dz: that of the score by the scaled product.
 struct Score { vf z, dz; };
 struct Shape {
     float scale, cap, slope;
+    const float* row;    // the head's biases, from distance 0 on; null: none
+    int reach;
     Shape(Heads h, int head)
-        : scale(scale_of(h)), cap(h.softcap), slope(h.alibi ? cpu_alibi_slope(head, h.NH) : 0) {}
-    // to_key: the key's position less the query's.
+        : scale(scale_of(h)), cap(h.softcap), slope(h.alibi ? cpu_alibi_slope(head, h.NH) : 0),
+          row(h.bias ? h.bias + head * (2 * h.reach + 1) + h.reach : nullptr), reach(h.reach) {}
+    INLINE_MEMBER vf biases(vi to_key) const {
+        const int first = to_key[0], last = to_key[VW - 1];
+        if (last <= -reach) return set1(row[-reach]);
+        if (first >= -reach && last <= reach && last - first == VW - 1) return load(row + first);
+        vf b;
+        for (int i = 0; i < VW; i++) b[i] = row[least(most(to_key[i], -reach), reach)];
+        return b;
+    }
+    // to_key: the key's position less the query's, which grows.
     INLINE_MEMBER Score operator()(vf product, vi to_key) const {
-        const vf bias = __builtin_convertvector(to_key, vf) * slope;
+        const vf bias = row ? biases(to_key) : __builtin_convertvector(to_key, vf) * slope;
         if (cap == 0) return {product * scale + bias, set1(1)};
         const vf t = tanh(product * (scale / cap));
         return {t * cap + bias, 1 - t * t};

@@ -16,9 +16,9 @@ Ops<bf16> sm80() {
     op.attention_backward = attention_backward_sm80;
     return op;
 }
-void both_ways(int B, int S, Heads h, int document = 0, double scale = 1, Spans::Kind kind = Spans::causal) {
+void both_ways(int B, int S, Heads h, int document = 0, double scale = 1, TrueSpans::Kind kind = TrueSpans::causal) {
     REQUIRE(attention_fits_sm80(h));
-    const Spans spans(B, document ? S : 1, document ? document : 1, kind);
+    const TrueSpans spans(B, document ? S : 1, document ? document : 1, kind);
     if (document) h = spans.in(h);
     EXPECT(check_attention_forward(sm80(), B, S, h, scale));
     EXPECT(check_attention_backward(sm80(), B, S, h, scale));
@@ -68,7 +68,7 @@ TEST_CASE("attention sm80: windows, documents and groups") {
 }
 
 TEST_CASE("attention sm80: prefixes and bidirectional attention") {
-    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+    for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
         for (int HS : {32, 64, 80, 128, 256}) {
             both_ways(2, 150, {2, 1, HS}, 60, 1, kind);
             both_ways(1, 193, {1, 1, HS}, 100000, 1, kind);

@@ -36,7 +36,7 @@ struct Case {
     float softcap = 0;
     bool alibi = false;
     float score_scale = 0;
-    Spans::Kind kind = Spans::causal;
+    TrueSpans::Kind kind = TrueSpans::causal;
 };
 
 // A part of packed qkv: q (0), k (1) or v (2).
@@ -53,7 +53,7 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
 void check(const Case& c, bool in_turns = true) {
     CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
-    const Spans spans(c.B, c.documents ? c.S : 1, c.documents ? c.documents : 1, c.kind);
+    const TrueSpans spans(c.B, c.documents ? c.S : 1, c.documents ? c.documents : 1, c.kind);
     const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
     const Numbers qkv = rounded<bf16>(random_normal(N * row, 1, c.scale));
     const Numbers dy = rounded<bf16>(random_normal(N * c.NH * c.HS, 2));
@@ -115,12 +115,12 @@ TEST_CASE("attention sm90: windows and documents") {
 
 TEST_CASE("attention sm90: prefixes and bidirectional attention") {
     NEED_SM90();
-    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+    for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
         for (int HS : {64, 128})
             for (int documents : {37, 150, 100000})
                 check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
     check({.B = 1, .S = 300, .NH = 1, .NKV = 1, .HS = 64, .documents = 150, .softcap = 2, .alibi = true,
-           .kind = Spans::all});
+           .kind = TrueSpans::all});
 }
 
 TEST_CASE("attention sm90: sequences and grouped heads") {

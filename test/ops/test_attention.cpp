@@ -59,14 +59,14 @@ struct Shape {
     Heads h;
     int document = 0;
     bool only_rounded = false;
-    Spans::Kind kind = Spans::causal;
+    TrueSpans::Kind kind = TrueSpans::causal;
 };
 void both_ways(const std::vector<Shape>& shapes) {
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         if (sizeof(T) > sizeof(P) && !op.attention_rounds) return;    // it has the attention of the fp32 table
         for (const Shape& s : shapes) {
             if (s.only_rounded && !op.attention_rounds) continue;
-            const Spans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
+            const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
             const Heads h = s.document ? spans.in(s.h) : s.h;
             if (op.attention_rounds) {
                 expect_rounded(op, s.B, s.S, h);
@@ -133,9 +133,9 @@ TEST_CASE("attention: documents at the edges of tiles") {
     int k = 0;
     for (const auto& begin : places)
         for (Heads h : {Heads{2, 2, 8}, Heads{4, 2, 64, 31}, Heads{3, 1, 20, 64}})
-            for (Spans::Kind kind : {Spans::causal, Spans::prefix, Spans::all}) {
-                if (kind != Spans::causal && (h.window || k++ % EVERY)) continue;
-                const Spans spans(S, begin, kind);
+            for (TrueSpans::Kind kind : {TrueSpans::causal, TrueSpans::prefix, TrueSpans::all}) {
+                if (kind != TrueSpans::causal && (h.window || k++ % EVERY)) continue;
+                const TrueSpans spans(S, begin, kind);
                 both_ways({{2, S, spans.in(h)}});
             }
 }
@@ -145,16 +145,16 @@ TEST_CASE("attention: prefixes and bidirectional attention against the reference
     const int lengths[] = {1, 2, 65, 96, 129, 200, 290}, sizes[] = {8, 20, 33, 64};
     std::vector<Shape> shapes;
     int k = 0;
-    for (Spans::Kind kind : {Spans::prefix, Spans::all})
+    for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
         for (int document : {3, 40, 200, 100000})
             for (int i = 0; i < 3; i++) {
                 Heads h = kinds[k % 3];
                 h.HS = sizes[(k + k / 9) % 4];
                 shapes.push_back({2, lengths[k++ % 7], h, document, false, kind});
             }
-    shapes.push_back({1, 600, {2, 1, 16}, 100000, false, Spans::all});    // several tiles of keys
-    shapes.push_back({1, 600, {1, 1, 33}, 300, false, Spans::prefix});
-    shapes.push_back({1, 200, shaped({4, 2, 40}, 0.3f, 2, true), 60, false, Spans::all});
+    shapes.push_back({1, 600, {2, 1, 16}, 100000, false, TrueSpans::all});    // several tiles of keys
+    shapes.push_back({1, 600, {1, 1, 33}, 300, false, TrueSpans::prefix});
+    shapes.push_back({1, 200, shaped({4, 2, 40}, 0.3f, 2, true), 60, false, TrueSpans::all});
     both_ways(shapes);
 }
 
@@ -211,7 +211,7 @@ TEST_CASE("attention: large scores") {
 TEST_CASE("attention: the same bits in any order") {
     const int S = 130;
     const std::vector<std::vector<int>> places(9, {50, 64, 100});
-    const Spans causal(S, places), prefix(S, places, Spans::prefix);
+    const TrueSpans causal(S, places), prefix(S, places, TrueSpans::prefix);
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         TableSpans documents(m, causal), prefixes(m, prefix);
@@ -236,7 +236,7 @@ TEST_CASE("attention: the same bits in any order") {
 TEST_CASE("attention: a NaN is seen by the positions after it and by no other") {
     const int S = 140, at = 125, HS = 32;
     // The second document begins with a tile of keys, within a strip of queries.
-    const Spans places(S, {{at - 3, at + 3}});
+    const TrueSpans places(S, {{at - 3, at + 3}});
     Numbers numbers = random_normal(S * 6 * HS, 1);
     numbers[size_t((at * 6 + 2) * HS + 5)] = NAN;    // k of head 0
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
@@ -264,7 +264,7 @@ TEST_CASE("attention: documents are as if each were alone; a window of 1 copies 
     const Numbers qkv = random_normal(packed(1, S, h), 1);
     Numbers y(heads(1, S, h)), alone(y), copied(y);
     std::vector<float> lse(2 * S);
-    const Spans d(S, {{2, 3}});
+    const TrueSpans d(S, {{2, 3}});
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), 1, S, d.in(h));
     for (auto [from, to] : {std::pair{0, 2}, {2, 3}, {3, S}})
         reference_ops().attention_forward(&alone[size_t(from * width)], lse.data(), &qkv[size_t(from * row)], 1,
@@ -277,9 +277,11 @@ TEST_CASE("attention: documents are as if each were alone; a window of 1 copies 
 TEST_CASE("attention: gradients of the reference") {
     const Ops<double>& op = reference_ops();
     const int B = 2, S = 5;
-    const Spans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, Spans::prefix), all(S, {{2}, {}}, Spans::all);
+    const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix);
+    const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
     for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
-                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1), shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
+                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1),
+                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {

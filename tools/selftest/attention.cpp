@@ -44,6 +44,7 @@ Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more
     all.insert(all.end(), more.begin(), more.end());
     if (h.stride) all.push_back({"stride", h.stride});
     if (h.globals) all.push_back({"globals", h.globals});
+    if (h.reach) all.push_back({"reach", h.reach});
     std::string scores = h.alibi ? " alibi" : "";
     if (h.keys) scores += " spans";
     if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
@@ -54,12 +55,17 @@ Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more
 // The same heads for the reference and for the device.
 struct BothHeads {
     TableSpans spans;
+    Numbers biases;    // where h has a reach
+    Array<float> device_biases;
     Heads host, device;
     BothHeads(Memory m, int B, int S, Heads h)
-        : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : Spans(1, {{}})), host(h),
-          device(h.keys ? spans.in(h) : h) {}
-    static Spans copied(Heads h, size_t N) {
-        Spans s(1, {{}});
+        : spans(m, h.keys ? copied(h, size_t(B) * size_t(S)) : TrueSpans(1, {{}})),
+          biases(rounded<float>(random_normal(h.reach ? int64_t(h.NH) * (2 * h.reach + 1) : 0, 9))),
+          device_biases(m, biases), host(h), device(h.keys ? spans.in(h) : h) {
+        if (h.reach) host.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_biases;
+    }
+    static TrueSpans copied(Heads h, size_t N) {
+        TrueSpans s(1, {{}});
         s.keys.assign(h.keys, h.keys + N), s.queries.assign(h.queries, h.queries + N);
         return s;
     }
@@ -75,7 +81,7 @@ Numbers part(const Numbers& x, Heads h, int from, int to) {
 
 }   // namespace
 
-Spans::Spans(int S, const std::vector<std::vector<int>>& places, Kind kind)
+TrueSpans::TrueSpans(int S, const std::vector<std::vector<int>>& places, Kind kind)
     : keys(places.size() * size_t(S), {S, 0}), queries(keys) {
     for (size_t b = 0; b < places.size(); b++) {
         std::vector<int> document(size_t(S), 0), begin(size_t(S) + 1, 0), end(size_t(S) + 1, 0);
@@ -104,14 +110,14 @@ static std::vector<std::vector<int>> random_places(int B, int S, int length) {
         if (draws[size_t(i)] == 0) all[size_t(i / S)].push_back(i % S);
     return all;
 }
-Spans::Spans(int B, int S, int length, Kind kind) : Spans(S, random_places(B, S, length), kind) {}
+TrueSpans::TrueSpans(int B, int S, int length, Kind kind) : TrueSpans(S, random_places(B, S, length), kind) {}
 
 static Numbers flat(const std::vector<Span>& spans) {
     Numbers all;
     for (Span s : spans) all.push_back(s.from), all.push_back(s.to);
     return all;
 }
-TableSpans::TableSpans(Memory m, const Spans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
+TableSpans::TableSpans(Memory m, const TrueSpans& spans) : keys(m, flat(spans.keys)), queries(m, flat(spans.queries)) {}
 
 template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale) {
@@ -155,13 +161,53 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
     return check;
 }
 
+template <class T, class P>
+Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
+    const Memory m(op);
+    const BothHeads both(m, B, S, h);
+    Check check = named("attention_bias_backward", B, S, h, {});
+    const Numbers qkv = inputs(op, random_normal(int64_t(B) * S * h.qkv_width(), 1));
+    const Numbers dy = inputs(op, random_normal(int64_t(B) * S * h.width(), 2));
+    Numbers y(dy.size()), dbias = rounded<float>(random_normal(int64_t(both.biases.size()), 3));
+    Array<Grad<P>> out(m, dbias);
+    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
+    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
+    y = rounded<T>(y);
+    reference_ops().attention_bias_backward(dbias.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, both.host);
+    Array<T> dy_in(m, dy), y_in(m, y), in(m, qkv);
+    Array<float> statistics(m, Numbers(lse.begin(), lse.end()));
+    op.attention_bias_backward(out, dy_in, y_in, in, statistics, B, S, both.device);
+    check.expect("dbias", out, dbias, LIMIT<float>);    // whatever the type, it only multiplies inputs
+    return check;
+}
+template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n) {
+    const Memory m(op);
+    Check check("bias_rows", {{"buckets", buckets}, {"NH", NH}, {"n", n}});
+    const std::vector<int> bucket = random_tokens(n, buckets, 1);
+    const Numbers table = rounded<P>(random_normal(int64_t(buckets) * NH, 2));
+    const Numbers dbias = rounded<Grad<P>>(random_normal(int64_t(NH) * n, 3));
+    Numbers bias(dbias.size()), dtable = rounded<Grad<P>>(random_normal(int64_t(table.size()), 4));
+    Array<int> buckets_in(m, Numbers(bucket.begin(), bucket.end()));
+    Array<P> table_in(m, table);
+    Array<Grad<P>> rows(m, int64_t(bias.size())), dbias_in(m, dbias), dtable_out(m, dtable);
+    op.bias_rows_forward(rows, table_in, buckets_in, buckets, NH, n);
+    op.bias_rows_backward(dtable_out, dbias_in, buckets_in, buckets, NH, n);
+    reference_ops().bias_rows_forward(bias.data(), table.data(), bucket.data(), buckets, NH, n);
+    reference_ops().bias_rows_backward(dtable.data(), dbias.data(), bucket.data(), buckets, NH, n);
+    check.expect("bias", rows, bias, ROUNDING<Grad<P>>);
+    check.expect("dtable", dtable_out, dtable, LIMIT<float>);
+    return check;
+}
+
+FOR_EACH_TABLE(check_attention_bias_backward, int, int, Heads)
+FOR_EACH_TABLE(check_bias_rows, int, int, int)
 FOR_EACH_TABLE(check_attention_forward, int, int, Heads, double)
 FOR_EACH_TABLE(check_attention_backward, int, int, Heads, double)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
-    auto add = [&](int B, int S, Heads h, int document = 0, Spans::Kind kind = Spans::causal) {
-        auto spans = std::make_shared<Spans>(document ? Spans(B, S, document, kind) : Spans(1, {{}}));
+    auto add = [&](int B, int S, Heads h, int document = 0, TrueSpans::Kind kind = TrueSpans::causal) {
+        auto spans = std::make_shared<TrueSpans>(document ? TrueSpans(B, S, document, kind) : TrueSpans(1, {{}}));
         if (document) h = spans->in(h);
         test.row("attention_forward", [=, &op] { return (void)spans, check_attention_forward(op, B, S, h); });
         test.row("attention_backward", [=, &op] { return (void)spans, check_attention_backward(op, B, S, h); });
@@ -170,12 +216,16 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 1024, {2, 2, HS});
     add(1, 1024, {4, 1, HS, 200});
     add(2, 1024, {2, 1, HS}, 100);
-    add(2, 700, {2, 1, HS}, 100, Spans::prefix);
-    add(1, 700, {2, 1, HS}, 300, Spans::all);
+    add(2, 700, {2, 1, HS}, 100, TrueSpans::prefix);
+    add(1, 700, {2, 1, HS}, 300, TrueSpans::all);
     add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .globals = 4});
     add(1, 500, {2, 2, 128});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
     add(1, 300, capped);
     add(1, 300, alibi);
+    const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .reach = 128};
+    add(1, 300, biased);
+    test.row("attention_bias_backward", [&] { return check_attention_bias_backward(op, 2, 500, biased); });
+    test.row("bias_rows", [&] { return check_bias_rows(op, 32, 12, 257); });
 });

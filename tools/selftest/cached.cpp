@@ -115,12 +115,17 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
         for (int s = 0; s < S; s++) at.push_back(s < std::max(1, S - 3 * b) ? held.back() + s : -1);
     }
     CacheArrays<T> cache(m, type_of<T>(type), h.NKV, h.HS, int(ceil_div(maxT, Pages::SIZE)), held, scale);
+    const Numbers biases = rounded<float>(random_normal(h.NH * (2 * h.reach + 1), 4));
+    const std::vector<float> host_bias(biases.begin(), biases.end());
+    Array<float> device_bias(m, biases);
+    Heads device = h;
+    if (h.reach) h.bias = host_bias.data(), device.bias = device_bias;
     const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     Array<T> in(m, qkv), out(m, Numbers(size_t(int64_t(B) * S * h.width())));
     Array<int> p(m, Numbers(at.begin(), at.end()));
     Numbers y(size_t(out.size()));
     reference_ops().attention_cached(y.data(), qkv.data(), cache.reference(), B, S, at.data(), h);
-    op.attention_cached(out, in, cache.device(), B, S, p, h);
+    op.attention_cached(out, in, cache.device(), B, S, p, device);
     Numbers got = out.read();
     for (size_t i = 0; i < got.size(); i++)
         if (at[i / size_t(h.width())] < 0) got[i] = y[i] = 0;    // padding
@@ -172,6 +177,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
     cached(1, 1, 1000, capped);
+    cached(1, 1, 1000, {.NH = 6, .NKV = 6, .HS = HS, .reach = 128});
     cached(1, 1, 1000, alibi);
     cached(4, 1, 1000, {NH, NH, HS});
     cached(2, 100, 900, {4, 2, HS, 300});

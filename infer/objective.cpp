@@ -1,0 +1,77 @@
+#include "objective.h"
+
+#include <algorithm>
+
+#include "data/loader.h"
+
+// Apart from the other users of the seed.
+constexpr uint64_t PREFIX = 0x9FE1ull << 48, MASK = 0x3A5Cull << 48;
+
+int document_begin(const Tokenizer& tokenizer) {
+    const std::vector<int>& before = tokenizer.vocabulary().before;
+    return before.empty() ? tokenizer.end_of_text() : before[0];
+}
+
+int mask_token(const Tokenizer& tokenizer) {
+    for (const AddedToken& added : tokenizer.vocabulary().added)
+        for (const char* name : {"<mask>", "[MASK]", "<|mask|>"})
+            if (tokenizer.vocabulary().tokens[size_t(added.id)] == name) return added.id;
+    return -1;
+}
+
+Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
+                               uint64_t seed) {
+    const Objective o = {.sees = c.sees, .begin = documents ? document_begin(tokenizer) : -1, .mask = c.mask,
+                         .choices = tokenizer.vocab_size() ? tokenizer.vocab_size() : c.V, .fraction = fraction,
+                         .seed = seed};
+    if (documents && o.begin < 0)
+        return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
+                    "that has <|endoftext|>, EOS or BOS");
+    if (documents && (c.stride || c.global_tokens))
+        return fail(Exit::usage, "--documents, %s: a pattern counts positions of the sequence, not of a document; "
+                    "expected one of them", c.stride ? "--stride" : "--global-tokens");
+    if (documents && o.sees == Sees::prefix)
+        return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
+                    "in it; expected one of them");
+    return o;
+}
+
+int Objective::masked(int S) const { return std::clamp(int(std::lround(fraction * S)), 1, S); }
+int Objective::prefix(int64_t number, int S) const {
+    const uint64_t bits = philox(seed, PREFIX, uint64_t(number)).v[0];
+    return S < 2 ? 1 : 1 + int(bits * uint64_t(S - 1) >> 32);
+}
+
+int64_t Objective::targets(int64_t first, int64_t n, int S) const {
+    if (sees == Sees::causal) return n * S;
+    if (sees == Sees::all) return n * masked(S);
+    int64_t all = 0;
+    for (int64_t i = 0; i < n; i++) all += S - prefix(first + i, S) + 1;    // the first is the prefix's last one's
+    return all;
+}
+
+void Objective::mask_out(int64_t number, int* tokens, int* targets, int S) const {
+    std::fill_n(targets, S, -1);
+    for (int i = 0, n = masked(S); i < n; i++) {
+        const int s = int(shuffled(seed ^ MASK, number, S, i));
+        const Philox4 r = philox(seed, MASK ^ uint64_t(number), uint64_t(s));
+        targets[s] = tokens[s];
+        const int kind = int(uint64_t(r.v[0]) * 10 >> 32);
+        if (kind > 0) tokens[s] = kind == 1 ? int(uint64_t(r.v[1]) * uint64_t(choices) >> 32) : mask;
+    }
+}
+
+void Objective::apply(int64_t number, int* tokens, int* targets, int n, int S, Spans* spans) const {
+    if (plain()) return;
+    std::vector<Text> texts = {Text{}};
+    for (int s = 1; s < n && begin >= 0; s++)
+        if (tokens[s] == begin) texts.push_back({s});
+    if (sees == Sees::prefix) {
+        CHECK(begin < 0, "prefixes of documents");
+        texts[0].prefix = prefix(number, n);
+        std::fill_n(targets, texts[0].prefix - 1, -1);
+    }
+    if (sees == Sees::all) mask_out(number, tokens, targets, n);
+    if (n < S) texts.push_back({n});
+    spans->add(texts, S, sees);
+}

@@ -1,0 +1,117 @@
+// open.cpp - see open.h.
+#include "open.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "base/console.h"
+
+extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
+
+namespace {
+// Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
+Status choose_tokenizer(Opened& m, const ModelSource& source, const std::string& name, const Tokenizer& named) {
+    m.tokenizer = TRY(checkpoint_tokenizer(source));
+    m.own_tokenizer = m.tokenizer.vocab_size() > 0;
+    if (name.empty()) return {};
+    if (m.own_tokenizer && named.fingerprint() != m.tokenizer.fingerprint())
+        return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
+                    name.c_str(), named.vocab_size(), m.path.c_str(), m.tokenizer.vocab_size());
+    if (!m.own_tokenizer) m.tokenizer = named;
+    return {};
+}
+
+// Which of a run's checkpoints was taken: "runs/a/step_00000300 (the last; the best by validation is step 200, 4.19:
+// --checkpoint best)".
+std::string taken_text(const std::string& run, const std::string& dir, TrainState state, const std::string& which) {
+    const std::vector<std::string> dirs = checkpoint_list(run);
+    // The newest checkpoint knows which one is the best, an older one only which was.
+    if (Result<TrainState> newest = checkpoint_state(dirs.back()); newest.ok()) state = newest.value;
+    const int64_t step = checkpoint_step(dir), last = checkpoint_step(dirs.back());
+    std::string text = which == "best" ? "the best by validation" : which == "last" ? "the last" : "as asked";
+    const std::string best = state.best_step >= 0 ? formatted(", %.4g", state.best_loss) : "";
+    const bool kept = std::any_of(dirs.begin(), dirs.end(),
+                                  [&](auto& d) { return checkpoint_step(d) == state.best_step; });
+    if (which == "best") text += best;
+    else if (!best.empty() && state.best_step == step) text += ", and the best by validation" + best;
+    else if (!best.empty() && kept)
+        text += "; the best by validation is step " + std::to_string(state.best_step) + best + ": --checkpoint best";
+    if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
+    return dir + " (" + text + ")";
+}
+}    // namespace
+
+Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
+                  const std::function<Room(const Config& c, bool gpu)>& room) {
+    Device opened = TRY(open_device(device, false));
+    const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
+    TrainState state;
+    auto load = [&](const ModelSource& found) -> Status {
+        TRY(checkpoint_verify_frame(found));
+        const std::string& dir = m.path = found.path;
+        Config config = TRY(checkpoint_config(found));
+        TRY(config_stretch(&config, source.stretch));
+        if (access((dir + "/state.json").c_str(), F_OK) == 0) {
+            state = TRY(checkpoint_state(dir));
+            m.documents = state.documents;
+        }
+        if (!opened.model) {    // an earlier attempt has used the model: open the device again
+            m.g.reset();
+            opened = TRY(open_device(device, false));
+        }
+        DeviceOptions wanted = device;
+        if (as_trained && device.dtype == "auto" && !state.dtype.empty()) wanted.dtype = state.dtype;
+        if (wanted.dtype != "auto" && wanted.dtype != dtype_name(opened.dtype))
+            if (Result<Device> other = open_device(wanted, false); other.ok()) opened = other.take();
+        m.device = opened.text;
+        m.g = std::move(opened.model);
+        Status chosen;
+        auto choose = [&] {
+            chosen = choose_tokenizer(m, found, source.tokenizer, named);
+            if (malloc_trim) malloc_trim(0);
+        };
+        // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
+        std::error_code none;
+        const int64_t element = opened.dtype == Dtype::bf16 ? 2 : 4;
+        const int64_t parsed = 10 * int64_t(std::filesystem::file_size(dir + "/tokenizer.json", none));
+        std::thread beside;
+        if (none || parsed > config_parameters(config) * element / 20) choose();
+        else beside = std::thread(choose);
+        const Room size = room(config, opened.gpu);
+        Status s = m.g->allocate(config, {.B = size.B, .S = std::min(size.S, config.T), .spans = size.spans});
+        if (s.ok()) s = checkpoint_weights(found, *m.g, true);
+        if (beside.joinable()) beside.join();
+        return s.ok() ? chosen : s;
+    };
+    std::string path = source.model;
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    std::vector<std::string> damaged;
+    const Status found = checkpoint_find(path, &damaged, source.checkpoint, load).status;
+    for (const std::string& why : damaged) Progress().note("passed over: " + why);
+    TRY(found);
+    if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
+    return {};
+}
+
+Status has_tokenizer(const Opened& m) {
+    if (m.tokenizer.vocab_size() == 0)
+        return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
+                    m.path.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
+    if (m.tokenizer.vocab_size() > m.g->c.V)
+        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
+    return {};
+}
+Status writes_text(const Opened& m) {
+    if (m.g->c.sees != Sees::all) return {};
+    return fail(Exit::usage, "%s guesses masked tokens from both sides (--objective mlm): it cannot write a text from "
+                "its beginning to its end; eval measures it", m.path.c_str());
+}
+Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens) {
+    m.generation = TRY(checkpoint_generation(m.path));
+    const std::string taken = take_defaults(m.generation, given, sampling, tokens);
+    if (!taken.empty()) Progress().note("note: the model's generation_config.json sets" + taken);
+    return {};
+}

@@ -1,0 +1,36 @@
+// open.h - a model as `flatgpt sample`, `chat` and `eval` open it: its checkpoint, its tokenizer, its device.
+#pragma once
+#include <functional>
+#include <memory>
+
+#include "checkpoint/checkpoint.h"
+#include "infer/generate.h"
+#include "infer/model_files.h"
+#include "model/device.h"
+
+struct Opened {
+    std::string path, device;
+    Tokenizer tokenizer;
+    bool own_tokenizer = false;    // the model's files hold it
+    GenerationConfig generation;
+    int64_t documents = -1;    // documents in the training data that begin with end-of-text; -1: unknown
+    std::unique_ptr<Model> g;
+};
+struct Source {
+    std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+    Stretch stretch = {};
+};
+struct Room {
+    int B, S;
+    bool spans = false;    // batches come with spans
+};
+
+// Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
+// Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
+// means the run's own type, if this device has it.
+Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
+                  const std::function<Room(const Config& c, bool gpu)>& room);
+Status has_tokenizer(const Opened& m);    // exit 3: none, or one that does not fit the model
+Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
+// Takes the defaults of the model's own generation_config.json, and says so once.
+Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

@@ -1,0 +1,93 @@
+#include "texts.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "data/corpus.h"
+
+Result<std::vector<std::vector<int>>> read_texts(const std::string& path, const std::string& field,
+                                                 const Tokenizer& tokenizer, const std::vector<int>& begin) {
+    const std::vector<int>& bos = tokenizer.vocabulary().before;
+    Corpus corpus = TRY(Corpus::open({.files = {path}, .field = field, .lines = true}));
+    std::vector<std::vector<int>> texts;
+    for (Segment line; TRY(corpus.next(line));) {
+        TRY(corpus.json_text(line));
+        texts.push_back(bos.empty() ? begin : bos);
+        const std::vector<int> ids = tokenizer.encode(line.text);
+        texts.back().insert(texts.back().end(), ids.begin(), ids.end());
+    }
+    if (texts.empty()) return fail(Exit::input, "%s: expected a text on each line, found none", path.c_str());
+    return texts;
+}
+
+namespace {
+struct Row {    // a text, or a piece of one
+    size_t text;
+    int from, length;    // in its tokens
+};
+std::vector<Row> pieces_of(const std::vector<std::vector<int>>& texts, int S, bool shifted) {
+    std::vector<Row> pieces;
+    for (size_t i = 0; i < texts.size(); i++) {
+        const int n = int(texts[i].size()) - shifted;    // the last token is a target alone
+        for (int from = 0; from < n; from += S) pieces.push_back({i, from, std::min(S, n - from)});
+    }
+    return pieces;
+}
+}    // namespace
+
+std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
+                                       const std::vector<std::vector<int>>& texts, const Objective& objective) {
+    const std::vector<Row> pieces = pieces_of(texts, g.plan.S, objective.sees != Sees::all);
+    std::vector<size_t> order(pieces.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return pieces[a].length > pieces[b].length; });
+    std::vector<Evaluation> all(texts.size());
+    std::vector<double> bytes(texts.size());
+    for (size_t first = 0; first < order.size(); first += size_t(g.plan.B)) {
+        const int B = int(std::min(order.size() - first, size_t(g.plan.B))), S = pieces[order[first]].length;
+        std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size(), -1);
+        Spans spans;
+        for (int b = 0; b < B; b++) {
+            const size_t number = order[first + size_t(b)];
+            const auto& [text, from, length] = pieces[number];
+            const std::vector<int>& ids = texts[text];
+            int *in = &tokens[size_t(b) * size_t(S)], *out = &targets[size_t(b) * size_t(S)];
+            std::copy_n(ids.begin() + from, length, in);
+            std::copy_n(ids.begin() + from + 1, std::min<size_t>(size_t(length), ids.size() - size_t(from) - 1), out);
+            objective.apply(int64_t(number), in, out, length, S, &spans);
+        }
+        // Without spans a position sees none after it: none of what pads.
+        g.batch(tokens.data(), targets.data(), B, S, objective.plain() ? nullptr : &spans);
+        g.forward();
+        g.loss(false, 0);
+        std::vector<float> losses(tokens.size());
+        (void)g.mean_loss(losses.data());
+        for (size_t n = 0; n < losses.size(); n++) {
+            const int id = targets[n];
+            if (id < 0) continue;
+            const size_t text = pieces[order[first + n / size_t(S)]].text;
+            all[text].loss += double(losses[n]), all[text].tokens++;
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
+                bytes[text] += double(tokenizer.token(id).size());
+        }
+    }
+    for (size_t i = 0; i < all.size(); i++) {
+        all[i].bits_per_byte = bytes[i] > 0 ? all[i].loss / std::log(2.0) / bytes[i] : 0;
+        all[i].loss /= double(all[i].tokens);    // NaN where there is no target
+    }
+    return all;
+}
+
+Evaluation together(const std::vector<Evaluation>& each) {
+    Evaluation all;
+    double bytes = 0;
+    for (const Evaluation& e : each) {
+        if (e.tokens == 0) continue;
+        all.loss += e.loss * double(e.tokens), all.tokens += e.tokens;
+        if (e.bits_per_byte > 0) bytes += e.loss * double(e.tokens) / std::log(2.0) / e.bits_per_byte;
+    }
+    all.bits_per_byte = bytes > 0 ? all.loss / std::log(2.0) / bytes : 0;
+    all.loss /= double(std::max<int64_t>(1, all.tokens));
+    return all;
+}

@@ -1,0 +1,108 @@
+// test_bias.cpp - biases of attention's scores by distance: every kernel that adds them, and their gradient.
+#include "ops.h"
+
+#include "tools/selftest/attention.h"
+#include "tools/selftest/cached.h"
+
+namespace {
+struct Shape {
+    int B, S;
+    Heads h;
+    int document = 0;
+    TrueSpans::Kind kind = TrueSpans::causal;
+};
+// Reaches below and beyond the sequence, tiles of every kernel, groups, windows, patterns, spans of each kind.
+const Shape SHAPES[] = {
+    {2, 1, {.NH = 2, .NKV = 2, .HS = 8, .reach = 3}},
+    {2, 33, {.NH = 2, .NKV = 1, .HS = 20, .reach = 5}},
+    {1, 130, {.NH = 4, .NKV = 2, .HS = 64, .reach = 128}},
+    {3, 65, {.NH = 3, .NKV = 3, .HS = 33, .reach = 17}},
+    {1, 200, {.NH = 2, .NKV = 1, .HS = 128, .reach = 128}},
+    {1, 290, {.NH = 3, .NKV = 1, .HS = 16, .window = 64, .reach = 40}},
+    {1, 130, {.NH = 1, .NKV = 1, .HS = 256, .reach = 70}},
+    {1, 150, {.NH = 2, .NKV = 2, .HS = 96, .window = 20, .stride = 16, .globals = 3, .reach = 30}},
+    {2, 150, {.NH = 2, .NKV = 1, .HS = 64, .reach = 33}, 40},
+    {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .reach = 128}, 60, TrueSpans::prefix},
+    {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .reach = 20}, 1000, TrueSpans::all},
+    {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .reach = 200}, 70, TrueSpans::all},
+};
+template <class F> void each_shape(F f) {
+    for (const Shape& s : SHAPES) {
+        const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1), s.kind);
+        f(s.B, s.S, s.document ? spans.in(s.h) : s.h);
+    }
+}
+}    // namespace
+
+TEST_CASE("bias: rows of a table, and the table's gradient") {
+    each_table([](auto& op) {
+        for (auto [buckets, NH, n] : {std::tuple{32, 12, 257}, {1, 1, 1}, {32, 5, 31}, {3, 70, 9}})
+            EXPECT(check_bias_rows(op, buckets, NH, n));
+    });
+}
+
+TEST_CASE("bias: attention with biases against the reference") {
+    each_table(TablePart::attention, [](auto& op, const TestTable&) {
+        each_shape([&](int B, int S, Heads h) {
+            if (h.keys && (h.stride || h.globals)) return;
+            for (const Check& check : {check_attention_forward(op, B, S, h), check_attention_backward(op, B, S, h)}) {
+                CAPTURE(check.op); CAPTURE(check.shape); CAPTURE(check.output); CAPTURE(check.worst);
+                CHECK(check.ok());
+            }
+        });
+    });
+}
+
+TEST_CASE("bias: generation with biases against the reference") {
+    each_table([](auto& op) {
+        for (int HS : {8, 33, 64})
+            for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {2, 1, 7}, {3, 1, 150}, {1, 20, 100}, {2, 33, 0}})
+                EXPECT(check_attention_cached(op, B, S, pos, 200, {.NH = 4, .NKV = 2, .HS = HS, .reach = 40}));
+    });
+}
+
+TEST_CASE("bias: the gradient of attention's biases against the reference, the same bits in any order") {
+    each_table(TablePart::attention, [](auto& op, const TestTable&) {
+        each_shape([&](int B, int S, Heads h) {
+            const Check check = check_attention_bias_backward(op, B, S, h);
+            CAPTURE(check.shape); CAPTURE(check.worst);
+            CHECK(check.ok());
+        });
+    });
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const int B = 3, S = 150;
+        const Heads plain = {.NH = 4, .NKV = 2, .HS = 24, .reach = 40};
+        const Memory m(op);
+        Array<float> bias(m, random_normal(4 * 81, 4)), lse(m, B * plain.NH * S);
+        Heads h = plain;
+        h.bias = bias;
+        Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2)),
+            y(m, B * S * h.width());
+        op.attention_forward(y, lse, qkv, B, S, h);
+        expect_same_bits([&] {
+            Array<Grad<P>> dbias(m, random_normal(4 * 81, 3));
+            op.attention_bias_backward(dbias, dy, y, qkv, lse, B, S, h);
+            return bits_of(dbias);
+        });
+    });
+}
+
+TEST_CASE("bias: the reference's gradient equals central differences") {
+    const Ops<double>& op = reference_ops();
+    for (const Heads& plain : {Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3},
+                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9}}) {
+        const int B = 2, S = 7, n = plain.NH * (2 * plain.reach + 1);
+        Heads h = plain;
+        const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);
+        Numbers bias = random_normal(n, 3), dbias(size_t(n), 0), y(g.size());
+        std::vector<float> lse(size_t(B * S * h.NH));
+        h.bias = reinterpret_cast<const float*>(bias.data());
+        auto loss = [&] {
+            op.attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
+            return dot(y, g);
+        };
+        loss();
+        op.attention_bias_backward(dbias.data(), g.data(), y.data(), qkv.data(), lse.data(), B, S, h);
+        CHECK(gradient_error(bias, dbias, loss) < 1e-4);    // lse is float
+    }
+}
