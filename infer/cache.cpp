@@ -50,8 +50,8 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
 }
 
 std::vector<Flag> cache_flags(CacheChoice& choice) {
-    return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 hold "
-             "a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
+    return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 "
+             "hold a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
             {"--cache", &choice.positions, "positions that a sequence keeps; the oldest are given up; 0: the model's "
              "context", 0, 1 << 24},
             {"--sinks", &choice.sinks, "the first so many positions are never given up, rounded up to 16; auto: 4, "

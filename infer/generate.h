@@ -78,8 +78,9 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
 
 // A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
 // and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are
-// given up, page by page, and generation goes on for ever; a model whose positions are learned, or whose attention has a
-// stride, is fed the last half of the context again. Either is said in a note.    exit 2: an impossible cache; 5
+// given up, page by page, and generation goes on for ever; a model whose positions are a table, whose attention has a
+// stride or whose prompts see all of themselves is fed the last half of the context again. Either is said in a note.
+// exit 2: an impossible cache; 5
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
 
 struct Evaluation {

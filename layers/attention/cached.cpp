@@ -286,7 +286,8 @@ static void cache_turn(Pages cache, const int* pages, int n, const float* turns,
     as_held(cache, [&](auto held) {
         for (int i = 0; i < n * h.NKV * Pages::SIZE; i++) {
             const int copy = i / Pages::SIZE / h.NKV, kv = i / Pages::SIZE % h.NKV, row = i % Pages::SIZE;
-            const int64_t to = cache.row_of(pages[2 * copy], kv, row), from = cache.row_of(pages[2 * copy + 1], kv, row);
+            const int64_t to = cache.row_of(pages[2 * copy], kv, row);
+            const int64_t from = cache.row_of(pages[2 * copy + 1], kv, row);
             const float *cos = turns + int64_t(copy) * t.dims, *sin = cos + half;
             get_row(scratch, held.k, from, HS);
             for (int c = 0; c < half; c++) {
