@@ -27,7 +27,6 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
             std::copy_n(spans->keys.begin(), N, reinterpret_cast<Span*>(&to[2 * most()]));
             std::copy_n(spans->queries.begin(), N, reinterpret_cast<Span*>(&to[4 * most()]));
         }
-        host_input[0] = 0;
     }
     op.upload_ahead(staged, host_input.data(), input_bytes(ints));
 }
@@ -37,6 +36,7 @@ void Model::forward(bool drops) {
     B = next_B, S = next_S, next_B = 0, now = next;
     dropping = drops;
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
+    ends.assign(size_t(B), S);
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     blocks(nullptr);
 }
@@ -59,7 +59,7 @@ Heads Model::heads(int l, bool spans) const {
 
 void Model::blocks(Cache* cache) {
     if (!cache) shards.await_parameters(0);
-    embed();
+    embed(cache);
     if (bias) op.bias_rows_forward(bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
@@ -68,10 +68,10 @@ void Model::blocks(Cache* cache) {
     if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
 }
 
-void Model::embed() {
+void Model::embed(const Cache* cache) {
     Activation* x = c.embed_norm ? embedded : a[0].x;
     const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
-    op.embedding_forward(x, tok(), w.wte, wpe, B, S, c.C, input);
+    op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, wpe, B, S, c.C, cache ? cache->place : nullptr);
     if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C, {});
     if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
     if (const Dropout drop = dropout(Dropped::embeddings); drop.rate > 0)
@@ -88,9 +88,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     turn(l, cache);
     if (cache) {
-        const int64_t layer = int64_t(l) * cache->B * h.NKV * cache->maxT * h.HS;
-        op.attention_cached(t.atty, op.at(cache->k, layer), op.at(cache->v, layer), t.turned, B, S, input, cache->maxT,
-                            heads(l, false));
+        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->held, heads(l, false));
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
@@ -106,7 +104,8 @@ void Model::turn(int l, const Cache* cache) {
     const Turn turn = c.turn(l);
     const float* table = (cache ? cache->angles : angles)[c.table_of(l)];
     if (turn.dims || p.qw)
-        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, input, c.heads(l), turn);
+        op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->place : nullptr, c.heads(l),
+                        turn);
 }
 
 void Model::ffn_forward(int l) {
@@ -362,69 +361,7 @@ void Model::set_updates(int64_t done) {
     op.upload(step, &s, int64_t(sizeof s));
 }
 
-// ---- generation -----------------------------------------------------------------------------------------------------
-
-Status Model::cache_allocate(Cache& cache, int cache_B, int maxT) {
-    CHECK(!cache.k, "the cache holds %d sequences", cache.B);
-    cache.op = &op, cache.B = cache_B, cache.maxT = maxT;
-    const int64_t elements = int64_t(c.L) * cache_B * c.NKV * maxT * c.HS;
-    const int64_t keys = round_up(2 * op.bytes(cache.k, elements), 64);
-    cache.bytes = keys + angle_bytes(c, maxT);
-    cache.k = static_cast<Activation*>(op.allocate(cache.bytes));
-    if (!cache.k)
-        return fail(Exit::device,
-                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; a smaller --num "
-                    "needs less",
-                    cache_B, maxT, double(cache.bytes) / (1 << 30));
-    cache.v = op.at(cache.k, elements);
-    place_angles(cache.angles, reinterpret_cast<float*>(reinterpret_cast<char*>(cache.k) + keys), maxT);
-    return {};
-}
-Cache::~Cache() {
-    if (graph) op->release_graph(graph);
-    if (k) op->release(k, bytes);
-}
-void Model::cache_spread(const Cache& from, Cache& to) {
-    CHECK(from.B == 1 && from.maxT == to.maxT, "B=%d", from.B);
-    const int64_t row = int64_t(c.NKV) * from.maxT * c.HS;    // elements of a sequence in a layer
-    for (int64_t l = 0; l < c.L; l++)
-        for (int b = 0; b < to.B; b++) {
-            op.copy(op.at(to.k, (l * to.B + b) * row), op.at(from.k, l * row), op.bytes(from.k, row));
-            op.copy(op.at(to.v, (l * to.B + b) * row), op.at(from.v, l * row), op.bytes(from.v, row));
-        }
-    to.pos = from.pos;
-}
-
-void Model::extend(Cache& cache, const int* from_tok, int more) {
-    B = cache.B, S = more, dropping = false;
-    CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S && cache.pos + S <= cache.maxT, "B=%d S=%d pos=%d max=%d", B, S,
-          cache.pos, cache.maxT);
-    host_input.resize(size_t(INPUT_HEAD + B * S));
-    host_input[0] = cache.pos;
-    std::copy_n(from_tok, B * S, host_input.begin() + INPUT_HEAD);
-    op.upload(input, host_input.data(), input_bytes(B * S));
-    now.spans = c.sees == Sees::prefix && cache.pos == 0 && S > 1;    // the whole prompt is the prefix
-    if (now.spans) {
-        Spans prompt;
-        for (int b = 0; b < B; b++) prompt.add({Text{0, S}}, S, c.sees);
-        op.upload(keys(), prompt.keys.data(), int64_t(sizeof(Span)) * B * S);
-        op.upload(queries(), prompt.queries.data(), int64_t(sizeof(Span)) * B * S);
-    }
-    shards.await();    // not within a recording
-    cache.steps = S == 1 ? cache.steps + 1 : 0;
-    if (cache.graph && S > 1) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move
-    if (op.record && cache.steps >= 2) {    // the first one has allocated what it needs
-        if (!cache.graph) {
-            op.record();
-            blocks(&cache);
-            cache.graph = op.recorded();
-        }
-        op.replay(cache.graph);
-    } else {
-        blocks(&cache);
-    }
-    cache.pos += S;
-}
+// ---- generation (model/cache.cpp extends sequences) -----------------------------------------------------------------
 
 void Model::logits(float* out) {
     const int C = c.C, V = c.V, Vp = c.Vp();
@@ -432,8 +369,10 @@ void Model::logits(float* out) {
         const int rows = std::min(head_rows, B - b);
         Activation* x = op.at(lnf, int64_t(b) * C);
         if (S > 1) {    // x_last has been read: its first rows hold the last positions now
-            for (int i = 0; i < rows; i++)
-                op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, (int64_t(b + i) * S + S - 1) * C), op.bytes(lnf, C));
+            for (int i = 0; i < rows; i++) {
+                const int64_t last = int64_t(b + i) * S + ends[size_t(b + i)] - 1;
+                op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, last * C), op.bytes(lnf, C));
+            }
             x = x_last;
         }
         op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);

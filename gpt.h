@@ -1,6 +1,7 @@
 // gpt.h - the model: what it holds and what it does. All computation is a table's operations (layers/ops.h), so the
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
+#include "model/cache.h"
 #include "model/shards.h"
 #include "model/spans.h"
 
@@ -40,13 +41,25 @@ struct Activations {
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
-// Keys and values of generation, (L,B,NKV,maxT,HS) each, and how far they are filled.
+// Keys and values of generation, and the last call's positions and tokens.
 struct Cache {
-    Activation *k = nullptr, *v = nullptr;
-    float* angles[2] = {};           // as Model's, for maxT positions
-    int B = 0, maxT = 0, pos = 0;    // pos: positions held
+    PageTable table;                 // what each sequence holds; fork and rewind sequences there
+    CacheKind kind;
+    Element type = {};
+    int positions = 0, pages = 0;    // most that a sequence holds; in all
+    int sink_pages = 0;
     int64_t bytes = 0;               // all of it
-    int steps = 0;                   // single-token steps since the last longer piece
+    Pages layer(const Config& c, int l) const;
+
+    // On the device. The pages of layer after layer; angles as Model's, of all positions, or, where the cache rolls, of
+    // the rows of this call; the sinks' turns.
+    char* memory = nullptr;
+    float *angles[2] = {}, *turns[2] = {};
+    int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
+    int *held = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): place in the cache, in `angles` and wpe
+
+    std::vector<int> running;        // the sequences of the last call
+    int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
     const Table* op = nullptr;       // whose memory it is
     Cache() = default;
@@ -100,10 +113,12 @@ struct Model {
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
-    // Generation. extend: S more tokens for each of the cache's sequences.     tok (B,S), host
-    Status cache_allocate(Cache& cache, int B, int maxT);    // the cache must end before the model
-    void cache_spread(const Cache& from, Cache& to);    // copies from's only sequence to each sequence of to
-    void extend(Cache& cache, const int* tok, int S);
+    // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
+    Status cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind = {});
+    // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
+    // padding; none: all S.     tok (B,S), host
+    void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
+                const std::vector<int>& lengths = {});
     void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
 
     // The flat buffers as floats (model/shards.h).
@@ -169,11 +184,19 @@ struct Model {
     enum class Dropped { embeddings, probabilities, attention, ffn };
     Dropout dropout(Dropped where, int l = 0) const;
     Heads heads(int l, bool spans) const;    // with dropout; and the batch's spans, or without
-    void embed();
+    void embed(const Cache* cache);
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
     void place_angles(float* (&tables)[2], float* at, int positions);
     void place_positions();
+    void divide_angles(float* (&tables)[2], float* at, int positions) const;
+    void upload_angles(float* to, int l, const std::vector<int>& positions, int count, bool turn);
+    void cache_roll(Cache& cache, const std::vector<int>& lengths);
+    void turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped);
+    void upload_copies(Cache& cache, const std::vector<PageTable::Copy>& copies);
+    void copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies);
+    void upload_table(Cache& cache);
+    void run(Cache& cache, bool as_before);
     // The end of a branch: its product's weights, the product before its norm, and the norm.
     struct Branch {
         const Parameter *w, *b;
@@ -197,6 +220,7 @@ struct Model {
     void ffn_backward(int l, Activation* to);
     void attention_backward(int l);
     std::vector<int> host_input;
+    std::vector<int> ends;    // how many of the S positions each sequence of the last call has
     std::vector<float> host_losses;
     std::vector<char> host_logits;
     void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece

@@ -5,6 +5,7 @@
 #include <functional>
 #include <iostream>
 #include <memory>
+#include <sstream>
 
 #include "base/command.h"
 #include "base/console.h"
@@ -23,51 +24,67 @@ template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
 
 struct SampleOptions {
     Source source;
-    std::string prompt, prompt_file;
+    std::vector<std::string> prompt;
+    std::string prompt_file, prompts_file;
     std::vector<std::string> stop;
     int tokens = 200, num = 1;
     int64_t seed = 1;
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
+    CacheChoice cache;
     DeviceOptions device;
     std::vector<std::string> given;    // names of the options that were set
 };
 
-Result<std::string> read_prompt(const SampleOptions& o) {
-    if (o.prompt_file.empty()) return o.prompt;
-    if (!o.prompt.empty()) return fail(Exit::usage, "--prompt and --prompt-file: only one of them");
-    if (o.prompt_file == "-") {
-        note_typed_input();
-        std::string typed(std::istreambuf_iterator<char>(std::cin), {});
-        if (typed.ends_with('\n')) typed.pop_back();    // the end of a command's output, not of the prompt
-        return typed;
-    }
-    return read_file(o.prompt_file, 1 << 30);
+Result<std::string> read_input(const std::string& path) {
+    if (path != "-") return read_file(path, 1 << 30);
+    note_typed_input();
+    std::string typed(std::istreambuf_iterator<char>(std::cin), {});
+    if (typed.ends_with('\n')) typed.pop_back();    // the end of a command's output, not of the prompt
+    return typed;
+}
+Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
+    if (!o.prompt.empty() + !o.prompt_file.empty() + !o.prompts_file.empty() > 1)
+        return fail(Exit::usage, "--prompt, --prompt-file and --prompts: only one of them");
+    if (!o.prompt_file.empty()) return std::vector<std::string>{TRY(read_input(o.prompt_file))};
+    if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
+    std::vector<std::string> lines;
+    std::istringstream text(TRY(read_input(o.prompts_file)));
+    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    if (lines.empty())
+        return fail(Exit::input, "%s: expected a prompt in each line, found none", o.prompts_file.c_str());
+    return lines;
 }
 
 Status sample(SampleOptions o) {
-    const std::string prompt = TRY(read_prompt(o));
+    const std::vector<std::string> prompts = TRY(read_prompts(o));
+    const int64_t all = int64_t(prompts.size()) * o.num;
+    if (all > 4096) return fail(Exit::usage, "--num %d of %zu prompts: at most 4096 in all", o.num, prompts.size());
+    size_t longest_prompt = 0;
+    for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
         // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
         const int rows = gpu ? 8192 : 512;
-        const int64_t fed = int64_t(prompt.size()) + 2;    // no more tokens than bytes, but for BOS and a mark
+        const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
-        return Room{o.num, int(std::min<int64_t>(longest, pieces ? std::max(1, rows / o.num) : c.T))};
+        return Room{int(all), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / all) : c.T))};
     }));
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
 
     Generation what;
-    what.prompt = m.tokenizer.encode_prompt(prompt);
-    if (what.prompt.empty()) what.prompt = beginning_of_text(m.tokenizer, m.documents);
-    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop;
+    for (const std::string& prompt : prompts) {
+        what.prompts.push_back(m.tokenizer.encode_prompt(prompt));
+        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m.tokenizer, m.documents);
+    }
+    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
     if (!o.ignore_end) append(what.stop, m.generation.stop);
-    const bool terminal = isatty(STDOUT_FILENO), stream = o.num == 1 && !o.json;
+    const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
         return fwrite(safe.data(), 1, safe.size(), stdout) == safe.size() && fflush(stdout) == 0;
@@ -75,22 +92,23 @@ Status sample(SampleOptions o) {
     // Notes never interrupt the text: early ones come before it, the others wait for its end.
     std::vector<std::string> notes;
     bool begun = false;
-    const std::string echo = o.no_echo ? "" : prompt;
+    auto echo = [&](size_t i) { return o.no_echo ? std::string() : prompts[i / size_t(o.num)]; };
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
     const Sampling any, &how = o.sampling;
     if (how.temperature == 0 && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p))
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p and --min-p change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
-    auto begin = [&] { return std::exchange(begun, true) || put(echo); };
+    auto begin = [&] { return std::exchange(begun, true) || put(echo(0)); };
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
     const Generated out = TRY(generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
     for (size_t i = 0; !stream && i < out.texts.size(); i++) {
         const std::string& text = out.texts[i];
-        std::string line = o.json ? "{\"sample\":" + std::to_string(i) + ",\"prompt\":" + json_string(prompt) +
-                                        ",\"text\":" + json_string(text) + "}"
-                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo + text;
+        const std::string& prompt = prompts[i / size_t(o.num)];
+        std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
+                                        json_string(prompt) + ",\"text\":" + json_string(text) + "}"
+                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
     }
@@ -241,11 +259,13 @@ Command sample_command() {
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
-          {"--prompt", &o->prompt, "text to continue; none: begin a new document", 0, 0, {}, false, 'p'},
+          {"--prompt", &o->prompt, "text to continue, or several of them; none: begin a new document", 0, 0, {}, false,
+           'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
+          {"--prompts", &o->prompts_file, "read a prompt from each line of a file; -: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
-          {"--num", &o->num, "number of samples, computed together", 1, 4096},
+          {"--num", &o->num, "number of samples of each prompt; all are computed together", 1, 4096},
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
@@ -253,6 +273,7 @@ Command sample_command() {
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
+        {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
     });
@@ -277,6 +298,8 @@ Command chat_command() {
            "tokens of the conversation that are kept; 0: the model's context, at most 8192", 0, 1 << 24},
           {"--seed", &chat_options.seed, "the same seed, options and lines give the same answers", 0, 9e18},
           {"--json", &o->json, "each answer as a JSON message on a line of its own"},
+          {"--cache-dtype", &chat_options.cache_type, "type of cached keys and values; auto: as activations are", 0, 0,
+           {"auto", "fp32", "bf16", "fp8", "int8"}},
           {"--verbose", &chat_options.stats, "after each answer its number of tokens and times"},
           {"--template", &o->look, "a file with a chat template (Jinja) instead of the model's, or chatml"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},

@@ -180,8 +180,8 @@ Status Trainer::save() {
 
 Status Trainer::sample_text() {
     Generation what;
-    what.prompt = tokenizer.encode_prompt(o.sample_prompt);
-    if (what.prompt.empty()) what.prompt = beginning_of_text(tokenizer, state.documents);
+    what.prompts = {tokenizer.encode_prompt(o.sample_prompt)};
+    if (what.prompts[0].empty()) what.prompts = {beginning_of_text(tokenizer, state.documents)};
     what.tokens = o.sample_tokens;
     what.sampling.seed = uint64_t(o.seed);
     const std::string text = TRY(generate(*device.model, tokenizer, what)).texts[0];

@@ -6,12 +6,22 @@
 
 #include "common.h"
 
-enum class Element { f32, f64, bf16 };
-constexpr int64_t element_bytes(Element e) { return e == Element::f64 ? 8 : e == Element::f32 ? 4 : 2; }
+enum class Element { f32, f64, bf16, fp8, int8 };
+constexpr int64_t element_bytes(Element e) {
+    return e == Element::f64 ? 8 : e == Element::f32 ? 4 : e == Element::bf16 ? 2 : 1;
+}
 
 struct bf16 {
     uint16_t bits;
 };    // the upper half of a float
+// What caches hold, times a factor of their row. fp8: a sign, 4 bits of exponent e, 3 of mantissa m, as E4M3 has them,
+// but all exponents are alike: 2^(e-7) (1 + m/8), and 0 where both are 0.
+struct fp8 {
+    uint8_t bits;
+};
+struct int8 {
+    int8_t value;
+};
 
 HOST_DEVICE inline float to_float(double x) { return float(x); }
 HOST_DEVICE inline float to_float(float x) { return x; }
@@ -36,13 +46,44 @@ HOST_DEVICE inline bf16 to_bf16(float x) {
 #endif
 }
 
+HOST_DEVICE inline float to_float(fp8 x) {
+    const uint32_t code = x.bits & 0x7f, u = (code ? (code + 960) << 20 : 0) | uint32_t(x.bits & 0x80) << 24;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+HOST_DEVICE inline float to_float(int8 x) { return float(x.value); }
+// Nearest, ties to even; what is out of range becomes the largest.
+HOST_DEVICE inline fp8 to_fp8(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    const uint32_t a = u & 0x7fffffff;
+    const int code = int((a + 0x7ffff + (a >> 20 & 1)) >> 20) - 960;
+    return {uint8_t((code < 0 ? 0 : code > 127 ? 127 : code) | (u >> 24 & 0x80))};
+}
+HOST_DEVICE inline int8 to_int8(float x) {
+    const float magic = 0x1.8p23f, most = x > 127 ? 127 : x < -127 ? -127 : x == x ? x : 0;
+    return {int8_t(most + magic - magic)};    // adding it rounds to an integer
+}
+
 template <class T> HOST_DEVICE inline T from_float(float x);
 template <> HOST_DEVICE inline double from_float<double>(float x) { return double(x); }
 template <> HOST_DEVICE inline float from_float<float>(float x) { return x; }
 template <> HOST_DEVICE inline bf16 from_float<bf16>(float x) { return to_bf16(x); }
+template <> HOST_DEVICE inline fp8 from_float<fp8>(float x) { return to_fp8(x); }
+template <> HOST_DEVICE inline int8 from_float<int8>(float x) { return to_int8(x); }
 
 template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
                                                                                                : Element::bf16;
+template <> constexpr Element element_of<fp8> = Element::fp8;
+template <> constexpr Element element_of<int8> = Element::int8;
+
+// The largest number of a type whose rows have a factor; 0: they have none. The factor is the row's largest number over
+// it. A row of which nothing is larger than TINY is zero.
+template <class T> constexpr float LARGEST = 0;
+template <> constexpr float LARGEST<fp8> = 480;
+template <> constexpr float LARGEST<int8> = 127;
+constexpr float TINY = 1e-30f;
 
 // n elements of any type as floats, and floats as such elements, rounded to nearest. On the host.
 inline void to_floats(float* to, const void* from, Element type, int64_t n) {

@@ -156,7 +156,17 @@ layers/attention/bias.cu ;; s/ (dp - delta);/ dp;/ ;; bias: the gradient*
 layers/attention/bias.cu ;; s/low = x == 0 ? -far : x - c.h.reach/low = x - c.h.reach/ ;; bias: the gradient*
 layers/attention/attention.cuh ;; s/-int(distance), t.reach/int(distance), t.reach/ ;; bias: attention*
 layers/attention/tiles.h ;; s/to_key, vf) \* slope;/to_key, vf) * -slope;/ ;; attention: a scale*
-layers/attention/forward.cpp ;; s/lanes() + (to_key + int(j))/lanes() + to_key/ ;; attention cached: a scale*
+layers/attention/cached.cpp ;; s/key - p).z/key - p + 1).z/ ;; attention cached: a scale*
+layers/attention/cached.cpp ;; s/score\[j\] \*= held.v.factors/score[j] *= held.k.factors/ ;; attention cached: narrow*
+layers/attention/cached.cpp ;; s/tiles(first, stride) - tiles(globals, stride)/tiles(first, stride)/ ;; attention cached: strides*
+layers/attention/cached.cpp ;; s/most(0, p + 1 - h.window - 256)/most(0, p + 1 - h.window)/ ;; attention cached: *
+layers/attention/cached.cpp ;; s/u = u0 \* cos\[c\] - v0/u = u0 * cos[c] + v0/ ;; attention cached: copied*
+model/cache.cpp ;; s/last < s.pages.size() \&\& users(s.pages\[last\]) > 1/false/ ;; cache: copies of a sequence*
+model/cache.cpp ;; s/cache.table.drop(b, cache.sink_pages);/cache.table.drop(b, 0);/ ;; cache: rolling equals*
+model/cache.cpp ;; s/dropped.resize(turned.size(), s.dropped);/dropped.resize(turned.size(), Pages::SIZE);/ ;; cache: rolling equals*
+model/cache.cpp ;; s/copies.push_back({page, s.first\[size_t(i)\]});/copies.push_back({page, page});/ ;; cache: rolling equals*
+model/rope.cpp ;; s/!yarn || turn /!yarn / ;; cache: rolling equals*
+layers/embedding.cpp ;; s/(pos\[n\] > 0 ? pos\[n\] : 0)/pos[n % S]/ ;; embedding: forward*
 layers/lm_head.cpp ;; s/(1 - t \* t) \* l.scale/set1(l.scale)/ ;; cross entropy: scaled*
 layers/lm_head.cpp ;; s/: scale \* of_target.slope\[0\];/: scale;/ ;; cross entropy: scaled*
 layers/simd/tanh.h ;; s/ + (y.whole - 1);/ + y.whole;/ ;; cross entropy: scaled*
@@ -206,7 +216,7 @@ layers/attention/sm80_backward.cu ;; s/if (SPARSE \&\& c.scores.drops \&\& !(sta
 layers/attention/sm80_backward.cu ;; s/x = kept ? x \* factor : 0; });/x *= factor; });/ ;; attention sm80: dropout
 layers/attention/bias.cu ;; s/keeps(h, at.b, at.head, i, j) ? dp \* h.dropout.factor() : 0/dp/ ;; bias: the gradient*
 layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
-layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - j - u \* step)/ - query.slope[g]/ ;; attention cached: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - key[u])/ - query.slope[g]/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
 layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
 layers/attention/plain.cuh ;; s/return t < stream.keys \&\& /return / ;; attention: strides*

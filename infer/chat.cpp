@@ -23,7 +23,7 @@ Status Chat::open() {
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
-    return g.cache_allocate(cache, 1, context);
+    return g.cache_allocate(cache, 1, context, {TRY(cache_type(options.cache_type, g.op.activation))});
 }
 
 const std::vector<Chat::Verb>& Chat::verbs() {
@@ -177,7 +177,7 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     size_t same = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
     if (g.c.sees == Sees::prefix) same = 0;    // tokens of a prefix depend on those after them
     ids.resize(std::min(same, prompt.size() - 1));    // the last token gives the logits
-    cache.pos = int(ids.size());
+    cache.table.rewind(0, int(ids.size()));
     while (ids.size() < prompt.size()) {
         if (interrupted()) return false;
         const size_t n = std::min(most, prompt.size() - ids.size());

@@ -15,6 +15,7 @@ struct ChatOptions {
     int64_t seed = 1;                    // the first answer's; each later one has the next
     int tokens = 0;                      // most tokens of an answer; 0: what the context holds
     int context = 0;                     // positions of the cache; 0: the model's context, at most 8192
+    std::string cache_type = "auto";     // as CacheChoice's
     std::string system;                  // the system prompt; "": none
     std::vector<int> ends;               // tokens that end an answer
     std::vector<std::string> stop;       // texts that end one; they are not part of it

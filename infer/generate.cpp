@@ -114,104 +114,205 @@ bool StreamedText::finish(const std::vector<std::string>& stop, const TextOut& o
     return stopped || (append(decoder.finish(), stop, out) && give(text.size(), out));
 }
 
-namespace {
-// Feeds n tokens of each of the cache's sequences, rows (B,n), in pieces that the activations can hold.
-void feed(Model& g, Cache& cache, const std::vector<int>& rows, int n, float* logits) {
-    const int B = cache.B, most = std::max(1, int(int64_t(g.plan.B) * g.plan.S / B));
-    std::vector<int> piece;
-    for (int s = 0; s < n; s += most) {
-        const int len = std::min(most, n - s);
-        piece.clear();
-        for (int b = 0; b < B; b++) piece.insert(piece.end(), rows.begin() + b * n + s, rows.begin() + b * n + s + len);
-        g.extend(cache, piece.data(), len);
-        if (s + len == n) g.logits(logits);
-    }
-}
-// The prompt's last tokens that the context holds.
-std::vector<int> last_of(const Generation& what, int maxT) {
-    if (int(what.prompt.size()) <= maxT) return what.prompt;
-    if (what.note)
-        what.note("the prompt has " + std::to_string(what.prompt.size()) + " tokens, the context " +
-                  std::to_string(maxT) + ": only its last " + std::to_string(maxT) + " are read");
-    return {what.prompt.end() - maxT, what.prompt.end()};
-}
-}    // namespace
-
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents) {
     if (tokenizer.end_of_text() >= 0 && (documents < 0 || documents >= 16)) return {tokenizer.end_of_text()};
     std::vector<int> line = tokenizer.encode("\n");
     return line.empty() ? std::vector<int>{0} : line;
 }
 
-Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what) {
-    const int V = g.c.V, maxT = g.c.T, num = what.num;
-    CHECK(!what.prompt.empty() && num > 0 && int64_t(num) <= int64_t(g.plan.B) * g.plan.S, "num=%d", num);
-    const int full = std::max(1, maxT / 2);                     // what is kept when the context is full
-    const int choices = std::min(V, tokenizer.vocab_size());    // a model may have more tokens than its tokenizer
-    const std::vector<int> prompt = last_of(what, maxT);
-    Cache one, all;
-    const int room = int(std::min<int64_t>(maxT, int64_t(prompt.size()) + what.tokens));    // positions of the cache
-    TRY(g.cache_allocate(one, 1, room));
-    std::vector<float> logits(size_t(num) * size_t(V));
-    feed(g, one, prompt, int(prompt.size()), logits.data());
-    for (int b = 1; b < num; b++) std::copy_n(logits.begin(), V, logits.begin() + int64_t(b) * V);
-    if (num > 1) {
-        TRY(g.cache_allocate(all, num, room));
-        g.cache_spread(one, all);
-    }
-    Cache& cache = num > 1 ? all : one;
+namespace {
+struct Sequence {
+    std::vector<int> tokens;
+    StreamedText text = {};
+    bool done = false;
+    TextOut out = {};
+    int row = 0;    // where its logits are
+};
 
-    struct Sequence {
-        std::vector<int> tokens;
-        StreamedText text = {};
-        bool done = false;
-        TextOut out = {};
-    };
-    std::vector<Sequence> sequences(static_cast<size_t>(num), {prompt});
-    for (int b = 0; what.text && b < num; b++)
-        sequences[size_t(b)].out = [&what, b](std::string_view text) { return what.text(b, text); };
-    Generated out;
-    std::vector<int> next(static_cast<size_t>(num));
-    bool slid = false;
-    for (int place = 0; place < what.tokens; place++) {
-        bool any = false;
-#pragma omp parallel for schedule(static) if (num > 1)
-        for (int b = 0; b < num; b++)
-            next[size_t(b)] = sample_token(logits.data() + int64_t(b) * V, choices, what.sampling,
-                                           sequences[size_t(b)].tokens, uint64_t(b), uint64_t(place));
-        for (int b = 0; b < num; b++) {
-            Sequence& s = sequences[size_t(b)];
-            const int id = next[size_t(b)];
-            s.tokens.push_back(id);
-            if (s.done) continue;
-            out.tokens++;
-            const Vocabulary& v = tokenizer.vocabulary();
-            const bool end = what.end_of_text && (id == tokenizer.end_of_text() || id == v.eos ||
-                                                  std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end());
-            if (!(end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out)))
-                return fail(Exit::io, "the output was closed");
-            s.done = end || s.text.stopped;
-            any |= !s.done;
+class Generator {
+  public:
+    Generator(Model& g, const Tokenizer& tokenizer, const Generation& what)
+        : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())) {}
+    Result<Generated> run();
+
+  private:
+    Status open();
+    Status open_cache(int longest, const std::vector<size_t>& lengths);
+    void feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows);
+    bool take(Sequence& s, int id, Generated& out);
+    void go_on();
+    int total() const { return int(what.prompts.size()) * what.num; }
+    void note(const std::string& text) const { if (what.note) what.note(text); }
+
+    Model& g;
+    const Tokenizer& tokenizer;
+    const Generation& what;
+    const int choices;    // a model may have more tokens than its tokenizer
+    Cache cache;
+    std::vector<Sequence> sequences;
+    std::vector<int> running;
+    std::vector<float> logits;    // (running, V)
+    bool said = false;            // that the context is full
+    bool exact = false;           // what is given up no position sees
+};
+
+// The prompts' last tokens that the context holds, and a cache for them and what follows.
+Status Generator::open() {
+    const int V = g.c.V;
+    CHECK(!what.prompts.empty() && int64_t(total()) <= int64_t(g.plan.B) * g.plan.S, "num=%d", total());
+    std::vector<size_t> lengths;
+    size_t longest = 0;
+    for (const std::vector<int>& prompt : what.prompts) {
+        CHECK(!prompt.empty(), "an empty prompt");
+        lengths.push_back(prompt.size());
+        longest = std::max(longest, prompt.size());
+    }
+    TRY(open_cache(int(longest), lengths));
+    std::vector<int> first;
+    std::vector<std::vector<int>> prompts;
+    for (size_t p = 0; p < what.prompts.size(); p++) {
+        const std::vector<int>& all = what.prompts[p];
+        const size_t most = cache.kind.rolls ? all.size() : std::min(all.size(), size_t(cache.positions));
+        if (most < all.size())
+            note("the prompt has " + std::to_string(all.size()) + " tokens, the context " + std::to_string(most) +
+                 ": only its last " + std::to_string(most) + " are read");
+        prompts.push_back({all.end() - ptrdiff_t(most), all.end()});
+        first.push_back(int(p) * what.num);
+    }
+    logits.resize(size_t(total()) * size_t(V));
+    feed(first, prompts, logits.data());
+    sequences.resize(size_t(total()));
+    for (int b = 0; b < total(); b++) {
+        Sequence& s = sequences[size_t(b)];
+        s.tokens = prompts[size_t(b / what.num)], s.row = b / what.num;
+        if (b % what.num) cache.table.fork(b - b % what.num, b);
+        if (what.text) s.out = [this, b](std::string_view text) { return what.text(b, text); };
+        running.push_back(b);
+    }
+    return {};
+}
+
+Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
+    const CacheChoice& choice = what.cache;
+    const CacheRoom room = TRY(cache_room(g.c, choice, int64_t(longest) + what.tokens));
+    exact = room.exact;
+    CacheKind kind = {TRY(cache_type(choice.type, g.op.activation)), room.rolls, room.sinks};
+    // A sequence shares the prompt's full pages.
+    int64_t pages = 0;
+    for (size_t n : lengths) {
+        const int end = int(std::min<int64_t>(room.positions, int64_t(n) + what.tokens));
+        const int shared = room.rolls ? 0 : std::min(int(n), room.positions) / Pages::SIZE;
+        pages += shared + int64_t(what.num) * (pages_for(end) - shared);
+    }
+    if (!room.rolls) kind.pages = int(pages);
+    return g.cache_allocate(cache, total(), room.positions, kind);
+}
+
+// Feeds each of these sequences its tokens, in pieces that the activations can hold. rows (which,V): the logits of each
+// one's last token
+void Generator::feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows) {
+    const int V = g.c.V;
+    std::vector<size_t> left(which.size());    // into which
+    for (size_t i = 0; i < which.size(); i++) left[i] = i;
+    std::vector<float> some;
+    for (size_t from = 0; !left.empty();) {
+        int most = std::max(1, int(int64_t(g.plan.B) * g.plan.S / int64_t(left.size()))), S = 0;
+        if (cache.kind.rolls)
+            most = std::min(most, exact ? CacheRoom::PIECE
+                                        : (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
+        std::vector<int> now, lengths, piece;
+        for (size_t i : left) {
+            now.push_back(which[i]);
+            lengths.push_back(int(std::min(size_t(most), tokens[i].size() - from)));
+            S = std::max(S, lengths.back());
         }
-        if (!any || place + 1 == what.tokens) break;
-        if (cache.pos == maxT) {
-            if (!slid && what.note)
-                what.note("the context of " + std::to_string(maxT) + " tokens is full: going on from its last " +
-                          std::to_string(full));
-            slid = true;
-            cache.pos = 0;
-            std::vector<int> rows;
-            for (Sequence& s : sequences) rows.insert(rows.end(), s.tokens.end() - full, s.tokens.end());
-            feed(g, cache, rows, full, logits.data());
+        for (size_t i = 0; i < left.size(); i++) {
+            const auto at = tokens[left[i]].begin() + ptrdiff_t(from);
+            piece.insert(piece.end(), at, at + lengths[i]);
+            piece.resize((i + 1) * size_t(S));    // padding
+        }
+        g.extend(cache, piece.data(), S, now, lengths);
+        from += size_t(most);
+        auto ends = [&](size_t i) { return tokens[i].size() <= from; };
+        if (left.size() == which.size() && std::all_of(left.begin(), left.end(), ends)) return g.logits(rows);
+        if (std::any_of(left.begin(), left.end(), ends)) {
+            some.resize(left.size() * size_t(V));
+            g.logits(some.data());
+            for (size_t i = 0; i < left.size(); i++)
+                if (ends(left[i])) std::copy_n(&some[i * size_t(V)], V, rows + left[i] * size_t(V));
+        }
+        std::erase_if(left, ends);
+    }
+}
+
+// False: the output was closed.
+bool Generator::take(Sequence& s, int id, Generated& out) {
+    s.tokens.push_back(id);
+    out.tokens++;
+    const Vocabulary& v = tokenizer.vocabulary();
+    const bool end = what.end_of_text && (id == tokenizer.end_of_text() || id == v.eos ||
+                                          std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end());
+    const bool open = end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out);
+    s.done = end || s.text.stopped;
+    return open;
+}
+
+// The next logits of all that run.
+void Generator::go_on() {
+    const int keep = std::max(1, cache.positions / 2);    // where the context is full
+    std::vector<int> on, full;
+    std::vector<std::vector<int>> next, again;
+    bool is_full = false;
+    for (int b : running) {
+        const std::vector<int>& tokens = sequences[size_t(b)].tokens;
+        is_full |= cache.table[b].held() == cache.positions;
+        if (cache.kind.rolls || cache.table[b].held() < cache.positions) {
+            on.push_back(b), next.push_back({tokens.back()});
         } else {
-            feed(g, cache, next, 1, logits.data());
+            cache.table.rewind(b, 0);
+            full.push_back(b), again.push_back({tokens.end() - keep, tokens.end()});
         }
+    }
+    if (is_full && !said && !exact) {
+        note("the context of " + std::to_string(cache.positions) + " tokens is full: going on " +
+             (cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
+        said = true;
+    }
+    if (!on.empty()) feed(on, next, logits.data());
+    if (!full.empty()) feed(full, again, logits.data() + on.size() * size_t(g.c.V));
+    on.insert(on.end(), full.begin(), full.end());
+    for (size_t i = 0; i < on.size(); i++) sequences[size_t(on[i])].row = int(i);
+}
+
+Result<Generated> Generator::run() {
+    TRY(open());
+    Generated out;
+    std::vector<int> next(sequences.size());
+    for (int place = 0; place < what.tokens && !running.empty(); place++) {
+#pragma omp parallel for schedule(static) if (running.size() > 1)
+        for (size_t i = 0; i < running.size(); i++) {
+            const Sequence& s = sequences[size_t(running[i])];
+            next[i] = sample_token(logits.data() + int64_t(s.row) * g.c.V, choices, what.sampling, s.tokens,
+                                   uint64_t(running[i] % what.num), uint64_t(place));
+        }
+        for (size_t i = 0; i < running.size(); i++)
+            if (!take(sequences[size_t(running[i])], next[i], out)) return fail(Exit::io, "the output was closed");
+        std::erase_if(running, [&](int b) {
+            if (sequences[size_t(b)].done) cache.table.rewind(b, 0);
+            return sequences[size_t(b)].done;
+        });
+        if (!running.empty() && place + 1 < what.tokens) go_on();
     }
     for (Sequence& s : sequences) {
         if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
         out.texts.push_back(s.text.text);
     }
     return out;
+}
+}    // namespace
+
+Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what) {
+    return Generator(g, tokenizer, what).run();
 }
 
 // ---- loss over shards -----------------------------------------------------------------------------------------------

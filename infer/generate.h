@@ -41,10 +41,27 @@ struct StreamedText {
     StreamDecoder decoder;
 };
 
+// How keys and values are kept.
+struct CacheChoice {
+    std::string type = "auto";    // fp32, bf16, fp8, int8; auto: as activations are
+    int positions = 0;            // most of a sequence at a time; 0: the model's context
+    int sinks = -1;               // the first so many are never given up, in whole pages; -1: 4
+};
+// What a model's cache is, for sequences of so many positions. exit 2: an impossible choice
+struct CacheRoom {
+    static constexpr int PIECE = 512;
+    int positions, sinks;
+    bool rolls, exact;    // exact: what is given up lies before every layer's window, if PIECE are fed at once
+};
+Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length);
+Result<std::optional<Element>> cache_type(const std::string& name, Element activation);
+std::vector<Flag> cache_flags(CacheChoice& choice);
+
 struct Generation {
-    std::vector<int> prompt = {};    // at least one token
-    int num = 1, tokens = 200;       // sequences; most new tokens of each
+    std::vector<std::vector<int>> prompts = {};    // at least one token each
+    int num = 1, tokens = 200;       // sequences of each prompt, one after the other; most new tokens of each sequence
     Sampling sampling;
+    CacheChoice cache = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
     std::function<bool(int sequence, std::string_view text)> text =
@@ -59,8 +76,11 @@ struct Generated {
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
-// The prompt is fed once and shared by all sequences. When the context is full, the last half of it is fed again and
-// generation goes on from there (with a note).
+// A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
+// and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are
+// given up, page by page, and generation goes on for ever; a model whose positions are a table, whose attention has a
+// stride or whose prompts see all of themselves is fed the last half of the context again. Either is said in a note.
+// exit 2: an impossible cache; 5
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
 
 struct Evaluation {

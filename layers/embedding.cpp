@@ -8,10 +8,10 @@
 namespace ISA {
 template <class P> static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S,
                                                  int C, const int* pos) {
-    const int first = pos ? *pos : 0;
 #pragma omp parallel for schedule(static) if (int64_t(B) * S * C > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
-        const P *e = wte + int64_t(tok[n]) * C, *p = wpe ? wpe + int64_t(first + n % S) * C : nullptr;
+        const int at_row = pos ? (pos[n] > 0 ? pos[n] : 0) : n % S;
+        const P *e = wte + int64_t(tok[n]) * C, *p = wpe ? wpe + int64_t(at_row) * C : nullptr;
         float* out = x + int64_t(n) * C;    // x[b,s,:]
         each_vector(C, [&](int64_t c, auto at) { at.put(out + c, p ? at.get(e + c) + at.get(p + c) : at.get(e + c)); });
     }

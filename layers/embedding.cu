@@ -25,7 +25,7 @@ __global__ void embed(T* __restrict__ x, const int* tok, const T* __restrict__ w
     const int n = blockIdx.x * ROWS + threadIdx.x / 32;
     if (n >= N) return;
     const T* e = wte + int64_t(tok[n]) * C;
-    const T* p = wpe + (int64_t(pos ? *pos : 0) + n % S) * C;
+    const T* p = wpe + int64_t(pos ? max(pos[n], 0) : n % S) * C;
     T* out = x + int64_t(n) * C;    // x[b,s,:]
 #pragma unroll 4
     for (int c = threadIdx.x % 32 * W; c < C; c += 32 * W) {

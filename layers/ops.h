@@ -60,6 +60,22 @@ inline double alibi_slope(int i, int NH) {
     return i < p ? std::exp2(-8.0 * (i + 1) / p) : std::exp2(-4.0 * (2 * (i - p) + 1) / p);
 }
 
+// A layer's keys and values in generation, in pages. Position j of sequence b is row j % SIZE of each key/value head of
+// page table[b][j / SIZE]. A head's pages lie side by side: neighbouring ones are read as one stream.
+struct Pages {
+    static constexpr int SIZE = 16;    // positions of a page
+    Element type;                      // T's, bf16, fp8 or int8
+    void *k, *v;                       // (NKV,pages,SIZE,HS)
+    float *k_factor, *v_factor;        // (NKV,pages,SIZE): each row's; null where the type has none
+    int pages;
+    const int* table;                  // (B,width)
+    int width;
+    HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(kv) * pages + page) * SIZE + i; }
+    HOST_DEVICE int64_t row(int b, int kv, int j) const {
+        return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);
+    }
+};
+
 // LayerNorm, or RMSNorm (Zhang & Sennrich 2019): no mean is taken off, rstd = 1/sqrt(mean(x^2) + eps).
 struct Norm {
     bool rms = false;
@@ -106,6 +122,7 @@ struct CallSizes {
     int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
     bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
     int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
+    Element cache = Element::f32;        // its type
     Heads heads = {};
     Turn turn = {};
 };

@@ -8,6 +8,7 @@
 
 #include "dropout.h"
 #include "gate.h"
+#include "held.h"
 
 namespace {
 using T = double;
@@ -27,16 +28,17 @@ int64_t mark() { return 0; }
 void wait(int64_t) {}
 int64_t free_bytes() { return INT64_MAX; }
 
+// Where row n of B sequences of S is.
+int position(const int* pos, int n, int S) { return pos ? std::max(0, pos[n]) : n % S; }
+
 // ---- embedding ------------------------------------------------------------------------------------------------------
 
 void embedding_forward(T* x, const int* tok, const T* wte, const T* wpe, int B, int S, int C,
                        const int* pos) {
-    const int p = pos ? *pos : 0;
-    for (int b = 0; b < B; b++)
-        for (int s = 0; s < S; s++)
-            for (int c = 0; c < C; c++)
-                x[(int64_t(b) * S + s) * C + c] =
-                    wte[int64_t(tok[b * S + s]) * C + c] + (wpe ? wpe[int64_t(p + s) * C + c] : 0);
+    for (int n = 0; n < B * S; n++)
+        for (int c = 0; c < C; c++)
+            x[int64_t(n) * C + c] =
+                wte[int64_t(tok[n]) * C + c] + (wpe ? wpe[int64_t(position(pos, n, S)) * C + c] : 0);
 }
 void embedding_backward(T* dwte, T* dwpe, const T* dx, const int* tok, int B, int S, int C, int) {
     for (int b = 0; b < B; b++)
@@ -146,8 +148,8 @@ void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const
                 const T* w = i < h.NH ? qw : kw;
                 for (int c = 0; c < h.HS; c++) head[c] *= r * (w[(over.count > 1 ? at : 0) + c] + T(t.plus));
             }
-            const int64_t position = (pos ? *pos : 0) + n % S;
-            for (int c = 0; c < t.dims / 2; c++) turn_pair(head, c, turns + position * t.dims, t, false);
+            const int64_t at = position(pos, n, S);
+            for (int c = 0; c < t.dims / 2; c++) turn_pair(head, c, turns + at * t.dims, t, false);
         }
     }
 }
@@ -303,25 +305,43 @@ void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, co
                 }
             }
 }
-void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* p, int maxT,
-                      Heads h) {
+void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     Packed at{S, h};
-    const int pos = *p;
     const int group = h.NH / h.NKV;
-    auto cache = [&](int b, int kv, int t) { return ((int64_t(b) * h.NKV + kv) * maxT + t) * h.HS; };
+    const Held keys = keys_of(cache, h.HS), values = values_of(cache, h.HS);
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
-            for (int kv = 0; kv < h.NKV; kv++) {
-                copy(k_cache + cache(b, kv, pos + s), qkv + at.k(b, s, kv * group), int64_t(sizeof(T)) * h.HS);
-                copy(v_cache + cache(b, kv, pos + s), qkv + at.v(b, s, kv * group), int64_t(sizeof(T)) * h.HS);
+            for (int kv = 0; kv < h.NKV && pos[b * S + s] >= 0; kv++) {
+                const int64_t row = cache.row(b, kv, pos[b * S + s]);
+                keys.put(row, qkv + at.k(b, s, kv * group));
+                values.put(row, qkv + at.v(b, s, kv * group));
             }
+    std::vector<std::vector<T>> k, v;
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
-            for (int i = 0; i < h.NH; i++)
-                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), pos + s, pos + s + 1, h, i,
-                       [&](int j) { return sees(h, S, b, pos + s, j); },
-                       [&](int j) { return k_cache + cache(b, i / group, j); },
-                       [&](int j) { return v_cache + cache(b, i / group, j); }, [](int) { return 1; });
+            for (int i = 0; i < h.NH && pos[b * S + s] >= 0; i++) {
+                const int p = pos[b * S + s];
+                k.clear(), v.clear();
+                for (int j = 0; j <= p; j++) {
+                    const int64_t row = cache.row(b, i / group, j);
+                    k.push_back(keys.get(row)), v.push_back(values.get(row));
+                }
+                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), p, p + 1, h, i,
+                       [&](int j) { return sees(h, S, b, p, j); }, [&](int j) { return k[size_t(j)].data(); },
+                       [&](int j) { return v[size_t(j)].data(); }, [](int) { return 1; });
+            }
+}
+void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
+    const Held keys = keys_of(cache, h.HS), values = values_of(cache, h.HS);
+    for (int i = 0; i < n; i++)
+        for (int kv = 0; kv < h.NKV; kv++)
+            for (int r = 0; r < Pages::SIZE; r++) {
+                const int64_t to = cache.row_of(pages[2 * i], kv, r), from = cache.row_of(pages[2 * i + 1], kv, r);
+                std::vector<T> k = keys.get(from);
+                for (int c = 0; c < t.dims / 2; c++) turn_pair(k.data(), c, turns + int64_t(i) * t.dims, t, false);
+                keys.put(to, k.data());
+                values.put(to, values.get(from).data());
+            }
 }
 
 // ---- ffn ------------------------------------------------------------------------------------------------------------

@@ -100,10 +100,11 @@ void forward(float* y, float* rstd, const float* x, const P* qw, const P* kw, co
              const int* pos, Heads h, Turn t) {
     const int64_t row = row_of(h);
     const Group q = group_of(h.NH, h, t), k = group_of(h.NKV, h, t);
-    const int first = pos ? *pos : 0, sums = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
+    const int sums = sums_of(q, k, t), v = (h.NH + h.NKV) * h.HS;
 #pragma omp parallel for schedule(static) if (B * S * row > ONE_THREAD)
     for (int n = 0; n < B * S; n++) {
-        const float *from = x + n * row, *at = turns + int64_t(first + n % S) * t.dims;
+        const int place = pos ? (pos[n] > 0 ? pos[n] : 0) : n % S;
+        const float *from = x + n * row, *at = turns + int64_t(place) * t.dims;
         float *to = y + n * row, *r = rstd + int64_t(n) * sums;
         forward_group(to, r, from, qw, at, q, h, t);
         forward_group(to + h.NH * h.HS, r + q.count, from + h.NH * h.HS, kw, at, k, h, t);

@@ -35,7 +35,9 @@ struct Call {
         c.heads = c.copied = h.NH + h.NKV, c.sums = t.sums(h.NH, h.NKV), c.width = h.qkv_width();
         return c;
     }
-    __device__ const float* angles(int64_t n) const { return turns + ((pos ? *pos : 0) + n % S) * t.dims; }
+    __device__ const float* angles(int64_t n) const {
+        return turns + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
+    }
     __device__ bool key(int head) const { return head >= h.NH; }
     // Where a head's weights begin.
     template <class T> __device__ T* weights(T* qw, T* kw, int head) const {

@@ -202,12 +202,16 @@ Status Model::allocate(const Config& config, const Plan& what) {
     return {};
 }
 
+void Model::divide_angles(float* (&tables)[2], float* at, int positions) const {
+    for (int table : {0, 1})
+        if (c.reader_of(table) >= 0) tables[table] = at, at += int64_t(positions) * c.rope_dims;
+}
 void Model::place_angles(float* (&tables)[2], float* at, int positions) {
+    divide_angles(tables, at, positions);
     for (int table : {0, 1})
         if (const int l = c.reader_of(table); l >= 0) {
             const std::vector<float> host = rope_angles(c, l, positions);
-            op.upload(tables[table] = at, host.data(), int64_t(host.size() * sizeof(float)));
-            at += host.size();
+            op.upload(tables[table], host.data(), int64_t(host.size() * sizeof(float)));
         }
 }
 

@@ -42,12 +42,12 @@ double rope_kept(const Config& c, int i, double f) {
     }
 }
 
-std::vector<float> rope_angles(const Config& c, int l, int positions) {
+std::vector<float> rope_angles(const Config& c, int l, int positions, int first, bool turn) {
     const int pairs = c.rope_dims / 2;
     const bool local = c.windowed(l) && c.rope_local_theta > 0;
     const double theta = local ? c.rope_local_theta : rope_base(c);
     const bool yarn = !local && c.rope_scaling == RopeScaling::yarn;
-    const double magnitude = !yarn               ? 1
+    const double magnitude = !yarn || turn       ? 1
                              : c.rope_magnitude  ? c.rope_magnitude
                              : c.rope_factor > 1 ? 1 + 0.1 * std::log(double(c.rope_factor))
                                                  : 1;
@@ -56,7 +56,8 @@ std::vector<float> rope_angles(const Config& c, int l, int positions) {
         const double f = std::pow(theta, -2.0 * i / c.rope_dims), part = local ? 1 : rope_kept(c, i, f);
         const float frequency = float(part * f + (1 - part) * f / c.rope_factor);
         for (int p = 0; p < positions; p++) {
-            const double angle = double(float(p) * frequency);
+            const bool exact = turn || first + p >= c.T;
+            const double angle = exact ? double(first + p) * double(frequency) : double(float(first + p) * frequency);
             angles[size_t(2 * p) * size_t(pairs) + size_t(i)] = float(magnitude * std::cos(angle));
             angles[size_t(2 * p + 1) * size_t(pairs) + size_t(i)] = float(magnitude * std::sin(angle));
         }

@@ -6,8 +6,9 @@
 
 // Cosines and sines of layer l, times the magnitude of its scaling: (positions, 2, rope_dims / 2). Su et al. 2021;
 // scalings: Chen et al. 2023 (linear), Peng et al. 2023 (NTK-aware, dynamic, YaRN), Llama 3.1 (llama3). Angles are
-// formed in float, as the models were trained.
-std::vector<float> rope_angles(const Config& c, int l, int positions);
+// formed in float, as the models were trained; beyond the context, where that would be coarse, in double.
+// first: the first position.  turn: for keys that turn by so much more, so without the magnitude, which they have.
+std::vector<float> rope_angles(const Config& c, int l, int positions, int first = 0, bool turn = false);
 // Theta under NTK-aware scaling; elsewhere rope_theta. Dynamic scaling is NTK-aware for the model's context T, where
 // that is beyond the one that it was trained with. (transformers takes the length so far: keys that it caches keep the
 // angles of a shorter one. Here generation equals the whole sequence's pass.)

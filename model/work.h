@@ -99,14 +99,16 @@ class WorkOf {
         const double numbers = e * B * S * (row(h) + h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * seen(B, S, h), numbers + 2 * g * h.NH * (2 * h.reach + 1)};
     }
-    Work cached(int B, int S, const int* pos, int maxT, const Heads& h) const {
-        int first = maxT - S;    // the last that can be, where nobody knows
+    // All sequences count as the first one. Cost: what is in the cache is read once, and what is new is written.
+    Work cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
+        int first = cache.width * cache.SIZE - S;    // the last that can be, where nobody knows
         (void)look(&first, pos, sizeof first);
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
-        call.p = first, call.maxT = maxT;
+        call.p = first, call.maxT = cache.width * cache.SIZE, call.cache = cache.type;
+        const double number = double(element_bytes(cache.type)) + (cache.k_factor ? 4.0 / h.HS : 0);
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
-                2 * e * B * h.NKV * h.HS * keys + e * B * S * row(h)};
+                2 * number * B * h.NKV * h.HS * keys + e * B * S * row(h)};
     }
     // Pairs in all sequences. Spans that are not known count as causal ones.
     double seen(int B, int S, const Heads& h) const {

@@ -62,7 +62,7 @@ struct Golden {
         const std::vector<float>& logits = expected.at("logits");
         int length = 0;
         generate_toy(g, tokens(), B, S, every, every, [&](const Cache& cache, const auto& cached, const auto& whole) {
-            length = cache.pos;
+            length = cache.table[0].pos;
             std::vector<float> there;
             for (int b = 0; b < B; b++) {
                 const float* row = &logits[size_t((b * S + length - 1) * c.V)];

@@ -71,7 +71,8 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(WorkOf(op, memory).attention_forward(x, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
     h.keys = nullptr;
     const int pos = 6;
-    const Work cached = WorkOf(op, memory).attention_cached(x, x, x, x, 3, 1, &pos, 8, h);
+    const Pages pages = {Element::f32, x, x, nullptr, nullptr, 1, &pos, 1};
+    const Work cached = WorkOf(op, memory).attention_cached(x, x, pages, 3, 1, &pos, h);
     CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
     CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);
     // of 2 tokens, 4 random ones have 2 (1 - 1/16): rows of dwte read and written, and 2 of dwpe

@@ -54,13 +54,13 @@ struct Actor : Small {
 
 Generation asked(const std::vector<int>& prompt, int tokens, int num = 1) {
     Generation what;
-    what.prompt = prompt, what.tokens = tokens, what.num = num;
+    what.prompts = {prompt}, what.tokens = tokens, what.num = num;
     what.sampling = {.temperature = 0};
     return what;
 }
 // Generates, and checks that what was streamed is what was returned.
 Generated run(Model& g, const Tokenizer& tokenizer, Generation what) {
-    std::vector<std::string> streamed(static_cast<size_t>(what.num));
+    std::vector<std::string> streamed(what.prompts.size() * size_t(what.num));
     what.text = [&](int sequence, std::string_view text) {
         streamed.at(size_t(sequence)) += text;
         return true;
@@ -281,7 +281,7 @@ TEST_CASE("generate: a batch of samples is what each would be alone") {
     CHECK(pair[1] == greedy[0]);
     what.sampling.seed = 2;
     CHECK(texts(1, 1) != one);
-    what.prompt.back()++;
+    what.prompts[0].back()++;
     CHECK(texts(1, 0) != greedy);    // the prompt is read
 }
 
@@ -299,17 +299,17 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     CHECK(notes[0].find("context of 8 tokens is full") != std::string::npos);
 
     Talker talker(16);    // after position 15 it knows the last 8 tokens, and no others
-    what.prompt = tokenizer.encode("abc"), what.tokens = 14 + 8, what.num = 1;
+    what.prompts = {tokenizer.encode("abc")}, what.tokens = 14 + 8, what.num = 1;
     const std::string whole = run(talker.g, tokenizer, what).texts[0];
-    what.prompt = tokenizer.encode(whole.substr(14 - 8, 8)), what.tokens = 8;
+    what.prompts = {tokenizer.encode(whole.substr(14 - 8, 8))}, what.tokens = 8;
     CHECK(run(talker.g, tokenizer, what).texts[0] == whole.substr(14));
 
     notes.clear();    // a prompt longer than the context: its end is read
-    what.prompt = tokenizer.encode("0123456789abcdefghij"), what.tokens = 1;
+    what.prompts = {tokenizer.encode("0123456789abcdefghij")}, what.tokens = 1;
     const std::string cut = run(talker.g, tokenizer, what).texts[0];
     REQUIRE(notes.size() == 1);
     CHECK(notes[0].find("only its last 16") != std::string::npos);
-    what.prompt = tokenizer.encode("456789abcdefghij");
+    what.prompts = {tokenizer.encode("456789abcdefghij")};
     CHECK(run(talker.g, tokenizer, what).texts[0] == cut);
     CHECK(notes.size() == 1);
 }

@@ -66,9 +66,8 @@ TEST_CASE("kinds: generation with a cache equals the whole sequence") {
             for (int split : {1, 5, 36}) {
                 generate_toy(reference, in, B, S, split, 1, [&](auto&, auto&, auto& whole) { append(exact, whole); });
                 generate_toy(*g, in, B, S, split, 1, [&](const Cache& cache, auto& cached, auto& whole) {
-                    const int64_t row = g->op.bytes(cache.k, c.HS);
-                    const int64_t keys = 2 * int64_t(c.L) * B * c.NKV * c.T * row;
-                    CHECK(cache.bytes == round_up(keys, 64) + angle_bytes(c, c.T));
+                    CHECK(cache.bytes >= B * pages_for(c.T) * page_bytes(c, cache.type) + angle_bytes(c, c.T));
+                    CHECK(cache.bytes < B * pages_for(c.T) * page_bytes(c, cache.type) + angle_bytes(c, c.T) + 4096);
                     // In bf16 the largest of so many differences; an average over 7 positions hides less: up to 0.031.
                     const bool wide = tolerance > 1e-3 && c.window;
                     CHECK(relative_error(cached.data(), whole.data(), B * c.V) < (wide ? 4 : 1) * tolerance);

@@ -265,15 +265,18 @@ void Rows::attention() {
     free_all();
     const int keys = h.window ? std::min(h.window, c.T) : c.T;
     for (int rows : {1, 8, 64}) {
-        const int64_t cache = int64_t(rows) * h.NKV * c.T * h.HS;
+        const int width = pages_for(c.T);
+        const int64_t cache = int64_t(rows) * width * Pages::SIZE * h.NKV * h.HS;
         auto k = arrays<Activation>(cache), v = arrays<Activation>(cache);
         auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
-        auto pos = ids(1, 1);
-        if (!v[0] || !pos[0]) return bench.short_of_memory("attention_cached");
-        const int last = c.T - 1;
-        for (int* p : pos) op.upload(p, &last, 4);
-        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys", o[i], k[i], v[i],
-            q[i], rows, 1, pos[i], c.T, h);
+        auto pos = ids(rows, 1), table = ids(rows * width, 1);
+        if (!v[0] || !table[0]) return bench.short_of_memory("attention_cached");
+        std::vector<int> last(size_t(rows), c.T - 1), numbers(size_t(rows * width));
+        for (size_t i = 0; i < numbers.size(); i++) numbers[i] = int(i);
+        for (int* p : pos) op.upload(p, last.data(), 4 * rows);
+        for (int* t : table) op.upload(t, numbers.data(), 4 * rows * width);
+        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys", o[i], q[i],
+            (Pages{op.activation, k[i], v[i], nullptr, nullptr, rows * width, table[i], width}), rows, 1, pos[i], h);
         free_all();
     }
 }

@@ -14,6 +14,7 @@
 #include "data/tokenizer_gguf.h"
 #include "base/command.h"
 #include "base/console.h"
+#include "model/cache.h"
 #include "model/device.h"
 #include "model/families.h"
 #include "train/metrics.h"
@@ -153,6 +154,10 @@ void add_model(const Config& c, Rows& rows) {
     shape.text = config_text(c, listed);
     rows.insert(rows.end(), {{"family", c.family->type}, count_row("parameters", config_parameters(c)), shape});
     rows.insert(rows.end(), sizes.begin(), sizes.end());
+    nlohmann::ordered_json cache;    // bytes of a full sequence in generation
+    for (auto [type, name] : {std::pair{Element::f32, "fp32"}, {Element::bf16, "bf16"}, {Element::int8, "int8"}})
+        cache[name] = pages_for(c.T) * page_bytes(c, type);
+    rows.push_back({"cache", cache, cache_text(c)});
 }
 Status config_info(const std::string& text, const std::string& path, Rows& rows) {
     rows = {kind("model configuration")};

@@ -39,5 +39,6 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.attention_forward = forward<T>;
     o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
+    o.cache_turn = cache_turn<T>;
 });
 }   // namespace

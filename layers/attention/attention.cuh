@@ -114,11 +114,21 @@ void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
-// S queries at positions from *pos on, over caches that already hold their keys and values.
-template <class T>
-void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* qkv, int B, int S, const int* pos,
-                            int maxT, Heads h);
 
-// layers/attention/cached.cu: generation.
-template <class T>
-void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h);
+// plain.cu: S queries over a cache of type X, which already holds their keys and values.
+template <class T, class X>
+void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
+
+// layers/attention/cached.cu, pages.cu: generation.
+template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
+template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
+template <class T> void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t);
+
+// Calls f with a null pointer to the type of a cache's rows, where activations are T.
+template <class T, class F> void with_cache_type(Element type, F f) {
+    if (type == element_of<T>) return f(static_cast<T*>(nullptr));
+    if (type == Element::bf16) return f(static_cast<bf16*>(nullptr));
+    if (type == Element::fp8) return f(static_cast<fp8*>(nullptr));
+    CHECK(type == Element::int8, "a cache of type %d", int(type));
+    f(static_cast<int8*>(nullptr));
+}

@@ -13,8 +13,11 @@
 // at position 1024, less than a microsecond, so one sequence alone is bound by latency: one launch, few dependent
 // reads.
 //
-// More positions (a prompt, or the context after it slid) are appended by a kernel of their own and then attend as in
-// training, over the caches (plain.cu).
+// Keys lie in pages of 16 positions: each row's place comes from the table, which L1 holds. A narrow type's factors
+// multiply scores and weights.
+//
+// More positions (a prompt, or the context after it slid) are appended by a kernel of their own (pages.cu) and then
+// attend as in training, over the cache (plain.cu); so is a new key of another type than the activations'.
 #include "attention.cuh"
 
 namespace {
@@ -131,48 +134,53 @@ template <int G, int E> struct Query {
     int p;
 };
 
-// Adds U keys and values, `step` positions apart from j on, to the softmaxes of G heads. Those from `end` on do not
-// count.
-template <bool SHAPED, class T, int G, int E, int W, int U>
+// U rows of keys or values, as the cache has them, and their factors.
+template <class X, int E, int W, int U> struct Rows {
+    Piece<X, E, W> x[U];
+    float factor[U];
+};
+
+// Adds U keys and values to the softmaxes of G heads. key: their positions; -1 does not count.
+template <bool SHAPED, class X, int G, int E, int W, int U>
 __device__ inline void add_keys(State<E> (&s)[G], const Query<G, E>& query, const Scores& scores,
-                                const Piece<T, E, W> (&k)[U], const Piece<T, E, W> (&v)[U], int j, int step, int end,
-                                int lanes) {
+                                const Rows<X, E, W, U>& k, const Rows<X, E, W, U>& v, const int (&key)[U], int lanes) {
     float score[G][U] = {};
 #pragma unroll
     for (int g = 0; g < G; g++)
 #pragma unroll
         for (int u = 0; u < U; u++)
 #pragma unroll
-            for (int e = 0; e < E; e++) score[g][u] += query.q[g][e] * k[u][e];
+            for (int e = 0; e < E; e++) score[g][u] += query.q[g][e] * k.x[u][e];
     for (int bit = lanes / 2; bit; bit /= 2)
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll
             for (int u = 0; u < U; u++) score[g][u] += __shfl_xor_sync(0xffffffff, score[g][u], bit);
-    if constexpr (SHAPED) {
 #pragma unroll
-        for (int g = 0; g < G; g++)
+    for (int g = 0; g < G; g++)
 #pragma unroll
-            for (int u = 0; u < U; u++) {
+        for (int u = 0; u < U; u++) {
+            if (LARGEST<X> != 0) score[g][u] *= k.factor[u];
+            if constexpr (SHAPED) {
                 const float capped = scores.inner != 0 ? tanh_of(score[g][u]) * scores.log2 : score[g][u];
-                score[g][u] = capped - query.slope[g] * float(query.p - j - u * step);
+                score[g][u] = capped - query.slope[g] * float(query.p - key[u]);
             }
-    }
+        }
 #pragma unroll
     for (int g = 0; g < G; g++) {
         float top = s[g].top;
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            if (j + u * step >= end) score[g][u] = -INFINITY;
+            if (key[u] < 0) score[g][u] = -INFINITY;
             top = fmaxf(top, score[g][u]);
         }
         rescale(s[g], top, finite(top));
 #pragma unroll
         for (int u = 0; u < U; u++) {
-            const float weight = exp2f(score[g][u] - finite(top));
+            const float weight = exp2f(score[g][u] - finite(top)), factor = LARGEST<X> != 0 ? v.factor[u] : 1;
             s[g].sum += weight;
 #pragma unroll
-            for (int e = 0; e < E; e++) s[g].o[e] += weight * v[u][e];
+            for (int e = 0; e < E; e++) s[g].o[e] += weight * factor * v.x[u][e];
         }
     }
 }
@@ -194,22 +202,40 @@ __device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, in
     return true;
 }
 
-// One split of an item: G heads that share the keys and values of kv head (b,kv).
-template <class T, int G, int E, int W, int U, bool SHAPED>
+// The keys that the query at position p sees: the pattern's before its window, then all from `first` on; n of them.
+struct Seen {
+    int globals, strided, first, n, stride;
+    __device__ Seen(const Heads& h, int p) : first(h.window ? max(0, p + 1 - h.window) : 0), stride(h.stride) {
+        globals = min(h.globals, first);
+        strided = stride ? multiples(first) - multiples(globals) : 0;
+        n = globals + strided + p + 1 - first;
+    }
+    __device__ int multiples(int end) const { return (end + stride - 1) / stride; }    // below it
+    __device__ int key(int i) const {
+        if (i >= globals + strided) return first + i - globals - strided;
+        return i < globals ? i : (multiples(globals) + i - globals) * stride;
+    }
+};
+
+// One split of an item: G heads that share the keys and values of kv head (b,kv). A cache of another type than T holds
+// the new key already; else no block reads it there in this launch, and one of them puts it there.
+template <class T, class X, int G, int E, int W, int U, bool SHAPED>
 __global__ void __launch_bounds__(THREADS)
-decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv, State<E>* partial, const int* pos, int maxT, int splits,
-              int lanes, Heads h, Scores scores) {
+decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
+              Scores scores) {
+    constexpr bool APPENDS = std::is_same_v<T, X>;
     const int HS = h.HS, group = h.NH / h.NKV, cuts = (group + G - 1) / G, rows = THREADS / lanes;
     const int split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
     const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
-    const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, p = *pos;
-    const Range keys = range(h.window ? max(0, p + 1 - h.window) : 0, p + 1, U * rows, splits, split);
+    const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, p = pos[b];
+    if (p < 0) return;
+    const Seen seen(h, p);
+    const Range keys = range(0, seen.n, U * rows, splits, split);
     if (split >= keys.count) return;
 
     const T* in = qkv + int64_t(b) * (h.NH + 2 * h.NKV) * HS;
     const T *new_k = in + int64_t(h.NH + kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
-    k_cache += (int64_t(b) * h.NKV + kv) * maxT * HS;
-    v_cache += (int64_t(b) * h.NKV + kv) * maxT * HS;
+    X *const all_k = static_cast<X*>(cache.k), *const all_v = static_cast<X*>(cache.v);
     const int heads = min(G, group - cut * G), head = kv * group + cut * G;
     State<E> s[G];
     Query<G, E> query;
@@ -225,22 +251,31 @@ decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv, State<E>* partial, con
         s[g] = nothing<E>();
     }
     for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
-        Piece<T, E, W> k[U], v[U];
+        Rows<X, E, W, U> k, v;
+        int key[U];
 #pragma unroll
         for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
-            const int at = min(j + u * rows, keys.to - 1);
-            k[u].from(at == p ? new_k : k_cache + int64_t(at) * HS, lane, HS);
-            v[u].from(at == p ? new_v : v_cache + int64_t(at) * HS, lane, HS);
+            const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
+            const int64_t place = cache.row(b, kv, at);
+            const X *from_k = all_k + place * HS, *from_v = all_v + place * HS;
+            if constexpr (APPENDS)
+                if (at == p) from_k = new_k, from_v = new_v;
+            k.x[u].from(from_k, lane, HS);
+            v.x[u].from(from_v, lane, HS);
+            if (LARGEST<X> != 0) k.factor[u] = cache.k_factor[place], v.factor[u] = cache.v_factor[place];
+            key[u] = i < keys.to ? at : -1;
         }
-        add_keys<SHAPED>(s, query, scores, k, v, j, rows, keys.to, lanes);
+        add_keys<SHAPED>(s, query, scores, k, v, key, lanes);
     }
-    if (split == 0 && cut == 0 && row == 0) {    // no block reads position p of the caches in this launch
-        Piece<T, E, W> k, v;
-        k.from(new_k, lane, HS);
-        v.from(new_v, lane, HS);
-        k.to(k_cache + int64_t(p) * HS, lane, HS);
-        v.to(v_cache + int64_t(p) * HS, lane, HS);
-    }
+    if constexpr (APPENDS)
+        if (split == 0 && cut == 0 && row == 0) {
+            const int64_t place = cache.row(b, kv, p);
+            Piece<T, E, W> k, v;
+            k.from(new_k, lane, HS);
+            v.from(new_v, lane, HS);
+            k.to(all_k + place * HS, lane, HS);
+            v.to(all_v + place * HS, lane, HS);
+        }
     add_up(s, lanes);
     if (keys.count > 1 &&
         !add_splits(s, partial + int64_t(item) * splits * G * lanes, item, split, keys.count, lanes))
@@ -255,52 +290,33 @@ decode_kernel(T* y, T* k_cache, T* v_cache, const T* qkv, State<E>* partial, con
     }
 }
 
-template <class T, int G, int E, int W>
-void decode(const CachedPlan& x, T* y, T* k_cache, T* v_cache, const T* qkv, const int* pos, int maxT, Heads h) {
+template <class T, class X, int G, int E, int W>
+void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
     const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
     const Scores scores(h);
     for_shape(scores, [&](auto SHAPED) {
-        launch(decode_kernel<T, G, E, W, CachedPlan::unroll(E), SHAPED>, grid, y, k_cache, v_cache, qkv, partial, pos,
-               maxT, x.splits, x.lanes, h, scores);
+        launch(decode_kernel<T, X, G, E, W, CachedPlan::unroll(E), SHAPED>, grid, y, qkv, cache, partial, pos, x.splits,
+               x.lanes, h, scores);
     });
-}
-
-// Copies the keys and values of S positions to the caches, W elements per thread: read and written once.
-template <class T, int W>
-__global__ void append_kernel(T* k_cache, T* v_cache, const T* qkv, int64_t n, int S, const int* pos, int maxT,
-                              Heads h) {
-    const int64_t i = (int64_t(blockIdx.x) * THREADS + threadIdx.x) * W;
-    if (i >= n) return;
-    const int64_t width = 2 * int64_t(h.NKV) * h.HS, position = i / width;    // (b,s)
-    const int at = int(i % width), kv = at / h.HS % h.NKV, d = at % h.HS;
-    const int64_t to = ((position / S * h.NKV + kv) * maxT + *pos + position % S) * h.HS + d;
-    T* cache = at < h.NKV * h.HS ? k_cache : v_cache;
-    store<W>(cache + to, load<W>(qkv + position * (width + int64_t(h.NH) * h.HS) + int64_t(h.NH) * h.HS + at));
-}
-template <class T, int W>
-void append(T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
-    const int64_t n = int64_t(B) * S * 2 * h.NKV * h.HS;
-    launch(append_kernel<T, W>, {unsigned(ceil_div(n, THREADS * W)), THREADS}, k_cache, v_cache, qkv, n, S, pos, maxT,
-           h);
 }
 
 }   // namespace
 
-template <class T>
-void attention_cached(T* y, T* k_cache, T* v_cache, const T* qkv, int B, int S, const int* pos, int maxT, Heads h) {
+template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
-    if (S > 1 || !CachedPlan::takes(h)) {
-        (rows_align<T>(h.HS) ? append<T, VEC<T>> : append<T, 1>)(k_cache, v_cache, qkv, B, S, pos, maxT, h);
-        return attention_prompt_plain<T>(y, k_cache, v_cache, qkv, B, S, pos, maxT, h);
-    }
-    const bool aligned = rows_align<T>(h.HS);
-    const CachedPlan x(B, maxT, aligned, h, cuda_multiprocessors());
-    (!aligned    ? decode<T, 1, 32, 1>
-     : x.E == 32 ? decode<T, 1, 32, VEC<T>>
-     : x.G == 1  ? decode<T, 1, 8, VEC<T>>
-     : x.G == 2  ? decode<T, 2, 8, VEC<T>>
-                 : decode<T, 4, 8, VEC<T>>)(x, y, k_cache, v_cache, qkv, pos, maxT, h);
+    const bool prompt = S > 1 || !CachedPlan::takes(h);
+    if (prompt || cache.type != element_of<T>) cache_append(qkv, cache, B, S, pos, h);
+    with_cache_type<T>(cache.type, [&]<class X>(X*) {
+        if (prompt) return attention_prompt<T, X>(y, qkv, cache, B, S, pos, h);
+        const bool aligned = rows_align<T>(h.HS);
+        const CachedPlan x(B, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
+        (!aligned    ? decode<T, X, 1, 32, 1>
+         : x.E == 32 ? decode<T, X, 1, 32, VEC<T>>
+         : x.G == 1  ? decode<T, X, 1, 8, VEC<T>>
+         : x.G == 2  ? decode<T, X, 2, 8, VEC<T>>
+                     : decode<T, X, 4, 8, VEC<T>>)(x, y, qkv, cache, pos, h);
+    });
 }
-template void attention_cached(float*, float*, float*, const float*, int, int, const int*, int, Heads);
-template void attention_cached(bf16*, bf16*, bf16*, const bf16*, int, int, const int*, int, Heads);
+template void attention_cached(float*, const float*, Pages, int, int, const int*, Heads);
+template void attention_cached(bf16*, const bf16*, Pages, int, int, const int*, Heads);

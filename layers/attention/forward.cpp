@@ -27,6 +27,7 @@ struct Call {
     Keys keys;
     int B, S, pos;       // of the first query
     Heads h;
+    int64_t reserved = 0;    // bytes at the beginning of the scratch
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }
 };
 
@@ -268,7 +269,8 @@ template <bool half> static void forward(const Call& c) {
     const Work work(c, threads);
     const Streams streams(c.h, c.pos + c.S);
     const int64_t floats = forward_floats(c.h, c.pos + c.S);
-    float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * floats * threads));
+    char* all = static_cast<char*>(cpu_scratch(c.reserved + int64_t(sizeof(float)) * floats * threads));
+    float* scratch = reinterpret_cast<float*>(all + c.reserved);
 #pragma omp parallel
     {
         ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
@@ -297,156 +299,15 @@ template <class P> static void attention_forward(float* y, float* lse, const flo
     forward<sizeof(P) == 2 && NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
 }
 
-// ---- generation -----------------------------------------------------------------------------------------------------
+static int64_t tiles_scratch(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
 
-constexpr int SPLIT = 256;    // keys of an item
-
-// o[0..nv vectors) = sum_j p[j] v[j,:]. Meanwhile prefetches the n rows at `next` (null: none).
-template <int nv> INLINE void weigh(float* o, const float* p, const float* v, const float* next, int n, int HS) {
-    vf even[nv] = {}, odd[nv] = {};
-    int j = 0;
-    for (; j + 2 <= n; j += 2, v += 2 * HS) {
-        if (next) fetch(next + int64_t(j) * HS, 2 * HS);
-#pragma GCC unroll 4
-        for (int u = 0; u < nv; u++) {
-            even[u] += p[j] * load(v + u * VW);
-            odd[u] += p[j + 1] * load(v + HS + u * VW);
-        }
-    }
-#pragma GCC unroll 4
-    for (int u = 0; u < nv; u++) store(o + u * VW, even[u] + odd[u] + (j < n ? p[j] * load(v + u * VW) : vf{}));
+// Generation's prompts. The caller has asked for the whole scratch, and holds what is reserved of it.
+int64_t prompt_bytes(const Heads& h, int keys) {
+    return int64_t(sizeof(float)) * forward_floats(h, keys) * omp_get_max_threads();
 }
-
-// n keys for one query: o (padded HS) = sum of exp(score - top) v. Bound by memory: each key and value is read once.
-// A head has few rows, so its values are prefetched while its keys are read, the keys at `next` while its values are.
-struct Part { float top, sum; };
-// to_key: the first key's position less the query's.
-static Part decode_part(float* o, const float* q, const float* k, const float* v, const float* next, int n, Heads h,
-                        int head, int to_key) {
-    const int HS = h.HS;
-    const float scale = has_shape(h) ? 1 : scale_of(h);
-    float score[SPLIT];
-    vf top = set1(-INF), total = {};
-    for (int j = 0; j < n; j++) {
-        vf s = {};
-        fetch(v + int64_t(j) * HS, HS);
-        each_vector(HS, [&](int64_t d, auto at) { s += at.get(q + d) * at.get(k + int64_t(j) * HS + d); });
-        score[j] = sum(s) * scale;
-    }
-    if (has_shape(h)) {
-        const Shape shape(h, head);
-        each_vector(n, [&](int64_t j, auto at) {
-            at.put(score + j, shape(at.get(score + j), lanes() + (to_key + int(j))).z);
-        });
-    }
-    each_vector(n, [&](int64_t j, auto at) { top = max(at.others(at.get(score + j), -INF), top); });
-    const float most = max(top), base = most > -INF ? most : 0;
-    each_vector(n, [&](int64_t j, auto at) {
-        vf e = at.others(exp(at.get(score + j) - base), 0);
-        total += e;
-        at.put(score + j, e);
-    });
-    int d = 0;
-    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, d ? nullptr : next, n, HS);
-    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, d ? nullptr : next, n, HS);
-    if (d < HS) {
-        vf s = {};
-        for (int j = 0; j < n; j++) s += score[j] * load_some(v + int64_t(j) * HS + d, HS - d);
-        store(o + d, s);
-    }
-    return {base, sum(total)};
-}
-
-// y of one query of one head, joined from the parts that its keys are split in.
-static void join_parts(float* y, const float* o, const Part* end, int splits, int HS) {
-    float top = end[0].top, total = 0;
-    for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
-    for (int s = 0; s < splits; s++) total += end[s].sum * exp(set1(end[s].top - top))[0];
-    each_vector(HS, [&](int64_t d, auto at) {
-        vf sum = {};
-        for (int s = 0; s < splits; s++)
-            sum += load(o + int64_t(s) * padded(HS) + d) * exp(set1(end[s].top - top));
-        at.put(y + d, sum / total);
-    });
-}
-
-static void copy_head(float* to, const float* from, int HS) {
-    each_vector(HS, [&](int64_t d, auto at) { at.put(to + d, at.get(from + d)); });
-}
-
-// Each query's output, maximum and sum over each part of its keys.
-static int64_t decode_scratch(int B, int pos, Heads h) {
-    const int splits = tiles(pos + 1 - first_key(h, 1, pos, 0, 0), SPLIT);
-    return int64_t(sizeof(float)) * B * h.NH * splits * (padded(h.HS) + 2);
-}
-
-// S = 1. k, v: the caches. The item with a head's last keys first appends the new one.
-static void decode(const Call& c, float* k, float* v) {
-    const int HS = c.h.HS, P = padded(HS), NH = c.h.NH, group = NH / c.h.NKV;
-    const int first = first_key(c.h, 1, c.pos, 0, 0), n = c.pos + 1 - first, splits = tiles(n, SPLIT);
-    const int64_t parts = int64_t(c.B) * NH * splits;
-    float* o = static_cast<float*>(cpu_scratch(decode_scratch(c.B, c.pos, c.h)));
-    Part* ends = reinterpret_cast<Part*>(o + parts * P);
-    const Keys fresh = packed_keys(c.qkv, 1, c.h);
-    const int items = c.B * c.h.NKV * splits;
-    auto place = [&](int item) {    // where the item's first key is in the caches
-        const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
-        return b * c.keys.sequence + kv * c.keys.head + (first + int64_t(split) * SPLIT) * HS;
-    };
-#pragma omp parallel if (int64_t(c.B) * c.h.NKV * n * HS > ONE_THREAD)
-    {
-        const Range mine = my_share(items, 1), rows = my_share(c.B * NH, 1);
-        for (int item = int(mine.from); item < mine.to; item++) {
-            const int split = item % splits, kv = item / splits % c.h.NKV, b = item / splits / c.h.NKV;
-            const int64_t at = place(item);
-            const float* next = item + 1 < mine.to ? k + place(item + 1) : nullptr;
-            if (split + 1 == splits) {
-                const int64_t from = b * fresh.sequence + kv * fresh.head;
-                const int64_t to = at + (n - 1 - split * SPLIT) * int64_t(HS);
-                copy_head(k + to, fresh.k + from, HS);
-                copy_head(v + to, fresh.v + from, HS);
-            }
-            for (int i = kv * group; i < (kv + 1) * group; i++) {
-                const int64_t row = int64_t(b) * NH + i, part = row * splits + split;
-                ends[part] = decode_part(o + part * P, c.qkv + b * c.qkv_row() + int64_t(i) * HS, k + at, v + at,
-                                         next, least(SPLIT, n - split * SPLIT), c.h, i,
-                                         first + split * SPLIT - c.pos);
-                if (splits == 1) join_parts(c.y + row * HS, o + part * P, ends + part, 1, HS);
-            }
-        }
-        if (splits > 1) {
-#pragma omp barrier
-            for (int64_t row = rows.from; row < rows.to; row++)
-                join_parts(c.y + row * HS, o + row * splits * P, ends + row * splits, splits, HS);
-        }
-    }
-}
-
-static void attention_cached(float* y, float* k_cache, float* v_cache, const float* qkv, int B, int S, const int* p,
-                             int maxT, Heads h) {
-    const int pos = *p;
-    const Keys fresh = packed_keys(qkv, S, h);
-    const Keys cache = {k_cache, v_cache, h.HS, int64_t(h.NKV) * maxT * h.HS, int64_t(maxT) * h.HS};
-    const Call c = {y, nullptr, qkv, cache, B, S, pos, h};
-    if (S == 1) return decode(c, k_cache, v_cache);
-#pragma omp parallel for schedule(static)
-    for (int item = 0; item < B * h.NKV * S; item++) {
-        const int s = item % S, kv = item / S % h.NKV, b = item / S / h.NKV;
-        const int64_t from = b * fresh.sequence + s * fresh.row + kv * fresh.head;
-        const int64_t to = b * cache.sequence + (pos + s) * cache.row + kv * cache.head;
-        copy_head(k_cache + to, fresh.k + from, h.HS);
-        copy_head(v_cache + to, fresh.v + from, h.HS);
-    }
-    forward<false>(c);
-}
-
-static int64_t tiles_scratch(const CallSizes& call) {
-    return int64_t(sizeof(float)) * forward_floats(call.heads, call.p + call.S) * omp_get_max_threads();
-}
-static int64_t cached_scratch(const CallSizes& call) {
-    return call.S == 1 ? decode_scratch(call.B, call.p, call.heads) : tiles_scratch(call);
+void prompt_forward(float* y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
+    forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});
 }
 
 ENTRY_WITH_SCRATCH(attention_forward, attention_forward<P>, tiles_scratch)
-ENTRY_WITH_SCRATCH(attention_cached, attention_cached, cached_scratch)
 }   // namespace ISA

@@ -1,7 +1,8 @@
 // plain.cu - attention forward by FMAs: for float, and for the head sizes that the tensor cores do not take.
 //
 // No score leaves its block: it keeps a running maximum and sum of each row and rescales y as they grow (Dao et al.
-// 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and bound: plain.cuh.
+// 2022). FLOPs for each pair of query and key: 4 HS. Thread mapping and bound: plain.cuh. Generation's prompts read
+// keys and values from the pages of a cache, widened in shared memory.
 #include "plain.cuh"
 
 namespace {
@@ -37,25 +38,58 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
     }
 }
 
-// Where keys and values lie, in packed qkv or in a cache: elements from one row, head, sequence to the next.
-template <class T> struct Keys { const T *k, *v; int64_t row, head, sequence; };
+// Where keys and values lie: in packed qkv,
+template <class T> struct PackedKeys {
+    typedef Rows<T> Some;
+    const T* qkv;
+    __device__ int first(int, int) const { return 0; }            // position of a sequence's first query
+    __device__ int queries(int, int S) const { return S; }
+    __device__ Some keys(const Heads& h, int S, int b, int kv) const {
+        return Head<T>(h, S, b, h.NH + kv).in_qkv(qkv, 0, S);
+    }
+    __device__ Some values(const Heads& h, int S, int b, int kv) const { return keys(h, S, b, h.NKV + kv); }
+};
+// or in a cache of type X. pos (B,S): where the queries are, -1 from some on.
+template <class X> struct PagedKeys {
+    typedef PagedRows<X> Some;
+    Pages cache;
+    const int* pos;
+    __device__ int first(int b, int S) const { return pos[b * S]; }
+    __device__ int queries(int b, int S) const {
+        int n = 0, end = S;
+        while (n < end) {
+            const int middle = (n + end) / 2;
+            if (pos[b * S + middle] >= 0) n = middle + 1;
+            else end = middle;
+        }
+        return n;
+    }
+    __device__ Some keys(const Heads&, int, int b, int kv) const {
+        return {static_cast<const X*>(cache.k), cache.k_factor, cache, b, kv, 0, 1, 0};
+    }
+    __device__ Some values(const Heads&, int, int b, int kv) const {
+        return {static_cast<const X*>(cache.v), cache.v_factor, cache, b, kv, 0, 1, 0};
+    }
+};
 
 struct ForwardShared { Tile q, kv, p; };
 
-// 64 queries of a head, at positions from *pos (null: 0) on. The last tiles, which see most keys, start first.
-template <class T, int D, bool SHAPED>
+// 64 queries of a head. The last tiles, which see most keys, start first.
+template <class T, int D, bool SHAPED, class Source>
 __global__ void __launch_bounds__(THREADS, BLOCKS<D>)
-forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h, Scores scores) {
+forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h, Scores scores) {
+    typedef typename Source::Some Some;
     ForwardShared& sh = dynamic_shared<ForwardShared>();
     const int HS = h.HS;
     const Work w = work<D>(B, h.NH, S, HS, true);
-    const int p0 = pos ? *pos : 0, to = min(S, w.row + TILE);
+    const int p0 = source.first(w.b, S), queries = source.queries(w.b, S), to = min(queries, w.row + TILE);
+    if (to <= w.row) return;
     const Span first = keys_of(h, S, w.b, p0 + w.row), last = keys_of(h, S, w.b, p0 + to - 1);
-    const Streams streams(h, p0 + S);
+    const Streams streams(h, p0 + queries);
     const Head<T> at(h, S, w.b, w.head);
     const Rows<T> q = at.in_qkv(qkv, w.row, to);
-    const int64_t keys_at = w.b * keys.sequence + w.head / (h.NH / h.NKV) * keys.head;
-    const Rows<T> k = {keys.k + keys_at, keys.row, 0, at.vectors}, v = {keys.v + keys_at, keys.row, 0, at.vectors};
+    const int kv = w.head / (h.NH / h.NKV);
+    const Some k = source.keys(h, S, w.b, kv), v = source.values(h, S, w.b, kv);
     const Sight sight(h, S, w.b, w.row, p0);
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
@@ -70,9 +104,9 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
         const int end = stream.of(last).to;
         for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
             Sums s = {};
-            add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T>{sh.kv, k.in(stream, end).from(t0), false}, HS);
+            add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T, Some>{sh.kv, k.in(stream, end).from(t0), false}, HS);
             online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, stream, t0, scores, slope, stays);
-            add_ab(o, sh.p, Operand<T>{sh.kv, v.in(stream, end).from(t0), false}, w.column, HS);
+            add_ab(o, sh.p, Operand<T, Some>{sh.kv, v.in(stream, end).from(t0), false}, w.column, HS);
         }
     }
     float inverse[ROWS];
@@ -83,18 +117,18 @@ forward_kernel(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const
         const int i = w.row + tile_row(r);
         if (lse && w.column == 0 && threadIdx.x % 16 == 0 && i < S) lse[at.lse + i] = (top[r] + log2f(sum[r])) * LN2;
     }
-    auto keep = [&](int r) { return w.row + r < S; };
+    auto keep = [&](int r) { return w.row + r < to; };
     store_sums(y + at.y + w.row * at.y_stride, at.y_stride, keep, w.column, HS, o, inverse);
 }
 
-template <class T>
-void forward(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const int* pos, Heads h) {
+template <class T, class Source>
+void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads h) {
     const Scores scores(h);
     for_shape(scores, [&](auto SHAPED) {
         const bool narrow = h.HS <= 64;
         const unsigned grid = narrow ? blocks<64>(B, h.NH, S, h.HS) : blocks<128>(B, h.NH, S, h.HS);
-        launch(narrow ? forward_kernel<T, 64, SHAPED> : forward_kernel<T, 128, SHAPED>,
-               {grid, THREADS, sizeof(ForwardShared)}, y, lse, qkv, keys, B, S, pos, h, scores);
+        launch(narrow ? forward_kernel<T, 64, SHAPED, Source> : forward_kernel<T, 128, SHAPED, Source>,
+               {grid, THREADS, sizeof(ForwardShared)}, y, lse, qkv, source, B, S, h, scores);
     });
 }
 
@@ -103,19 +137,17 @@ void forward(T* y, float* lse, const T* qkv, Keys<T> keys, int B, int S, const i
 // ---- entries --------------------------------------------------------------------------------------------------------
 
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
-    const int64_t row = int64_t(h.NH + 2 * h.NKV) * h.HS;
-    const T* k = qkv + int64_t(h.NH) * h.HS;
-    forward(y, lse, qkv, Keys<T>{k, k + int64_t(h.NKV) * h.HS, row, h.HS, S * row}, B, S, nullptr, h);
+    forward(y, lse, qkv, PackedKeys<T>{qkv}, B, S, h);
 }
-template <class T>
-void attention_prompt_plain(T* y, const T* k_cache, const T* v_cache, const T* qkv, int B, int S, const int* pos,
-                            int maxT, Heads h) {
-    const int64_t head = int64_t(maxT) * h.HS;
-    forward<T>(y, nullptr, qkv, Keys<T>{k_cache, v_cache, h.HS, head, h.NKV * head}, B, S, pos, h);
+template <class T, class X>
+void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h) {
+    forward(y, nullptr, qkv, PagedKeys<X>{cache, pos}, B, S, h);
 }
 
+#define PROMPT(T, X) template void attention_prompt<T, X>(T*, const T*, const Pages&, int, int, const int*, Heads);
 #define INSTANCES(T)                                                              \
     template void attention_forward_plain(T*, float*, const T*, int, int, Heads); \
-    template void attention_prompt_plain(T*, const T*, const T*, const T*, int, int, const int*, int, Heads);
+    PROMPT(T, bf16) PROMPT(T, fp8) PROMPT(T, int8)
 INSTANCES(float)
 INSTANCES(bf16)
+PROMPT(float, float)

@@ -36,8 +36,25 @@ template <class T> struct Rows {
         return {first + s.first * stride, stride * s.step, min(s.keys, end), vectors};
     }
 };
+// `count` rows of a head of sequence b in a cache: every `step`-th position from `first` on.
+template <class X> struct PagedRows {
+    const X* rows;
+    const float* factors;
+    Pages cache;
+    int b, kv, first, step, count;
+    __device__ PagedRows from(int row) const {
+        PagedRows r = *this;
+        r.first += row * step, r.count -= row;
+        return r;
+    }
+    __device__ PagedRows in(const Stream& s, int end) const {
+        PagedRows r = *this;
+        r.first = s.first, r.step = s.step, r.count = min(s.keys, end);
+        return r;
+    }
+};
 // Rows, and the tile through which they are read. kept: the tile already holds their first columns.
-template <class T> struct Operand { Tile& tile; Rows<T> rows; bool kept; };
+template <class T, class R = Rows<T>> struct Operand { Tile& tile; R rows; bool kept; };
 
 // tile = the rows' columns from c0 on; zero beyond the last row or column.
 template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& rows, int c0, int HS) {
@@ -63,8 +80,30 @@ template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& r
             store(&tile.x[r0 + t * STEP][c + e], Vec<float>{{x[t][e], x[t][e + 1], x[t][e + 2], x[t][e + 3]}});
 }
 
+template <class X> __device__ inline void load_tile(Tile& tile, const PagedRows<X>& rows, int c0, int HS) {
+    constexpr int PER_ROW = TILE / 4, STEP = THREADS / PER_ROW;
+    const int c = int(threadIdx.x) % PER_ROW * 4;
+#pragma unroll
+    for (int r = int(threadIdx.x) / PER_ROW; r < TILE; r += STEP) {
+        Vec<float> x = {};
+        if (r < rows.count) {
+            const int64_t row = rows.cache.row(rows.b, rows.kv, rows.first + r * rows.step);
+            const float factor = LARGEST<X> != 0 ? rows.factors[row] : 1;
+            const X* from = rows.rows + row * HS + c0 + c;
+            if (HS % 4 == 0 && c0 + c < HS) {
+                const Vec<X, 4> four = load<4>(from);
+#pragma unroll
+                for (int e = 0; e < 4; e++) x.v[e] = four[e] * factor;
+            } else if (HS % 4 != 0) {
+                for (int e = 0; e < 4 && c0 + c + e < HS; e++) x.v[e] = to_float(from[e]) * factor;
+            }
+        }
+        store(&tile.x[r][c], x);
+    }
+}
+
 // sums += a b^T, over all HS columns.
-template <class T> __device__ inline void add_abt(Sums& sums, const Operand<T>& a, const Operand<T>& b, int HS) {
+template <class A, class B> __device__ inline void add_abt(Sums& sums, const A& a, const B& b, int HS) {
     for (int c0 = 0; c0 < HS; c0 += TILE) {
         __syncthreads();    // both tiles have been read
         if (!a.kept || HS > TILE) load_tile(a.tile, a.rows, c0, HS);
@@ -88,8 +127,8 @@ template <class T> __device__ inline void add_abt(Sums& sums, const Operand<T>& 
     }
 }
 // sums[u] += p b, for the 64 columns of b from c0 + 64 u on.
-template <class T, int U>
-__device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const Operand<T>& b, int c0, int HS) {
+template <class B, int U>
+__device__ inline void add_ab(Sums (&sums)[U], const Tile& p, const B& b, int c0, int HS) {
     const int n = min(TILE, b.rows.count);
 #pragma unroll
     for (int u = 0; u < U; u++) {

@@ -96,6 +96,11 @@ INLINE Keys packed_keys(const float* qkv, int S, Heads h) {
     return {k, k + int64_t(h.NKV) * h.HS, row, S * row, h.HS};
 }
 
+// forward.cpp: y of S queries of one sequence, at positions from pos on, over all keys up to the last one's. Of the
+// scratch, `reserved` bytes are the caller's; prompt_bytes are what this takes.
+int64_t prompt_bytes(const Heads& h, int keys);
+void prompt_forward(float* y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
+
 // n floats of each row.
 struct Rows {
     const float* p;

@@ -48,6 +48,32 @@ INLINE vh nearest_bf16(vf x) {
 }
 INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
+typedef uint8_t vb __attribute__((vector_size(VW)));
+typedef int8_t vc __attribute__((vector_size(VW)));
+INLINE vf load(const fp8* p) {    // to_float
+    vb bytes;
+    __builtin_memcpy(&bytes, p, VW);
+    const vu u = __builtin_convertvector(bytes, vu), code = u & 0x7f;
+    return reinterpret_cast<vf>((code != 0 ? (code + 960) << 20 : vu{}) | (u & 0x80) << 24);
+}
+INLINE void store(fp8* p, vf x) {    // to_fp8
+    const vu u = reinterpret_cast<vu>(x), a = u & 0x7fffffff;
+    vi code = reinterpret_cast<vi>((a + 0x7ffff + (a >> 20 & 1)) >> 20) - 960;
+    code = code < 0 ? vi{} : code > 127 ? vi{} + 127 : code;
+    const vb bytes = __builtin_convertvector(reinterpret_cast<vu>(code) | (u >> 24 & 0x80), vb);
+    __builtin_memcpy(p, &bytes, VW);
+}
+INLINE vf load(const int8* p) {
+    vc bytes;
+    __builtin_memcpy(&bytes, p, VW);
+    return __builtin_convertvector(__builtin_convertvector(bytes, vi), vf);
+}
+INLINE void store(int8* p, vf x) {    // to_int8
+    const vf some = x == x ? (x > 127 ? vf{} + 127 : x < -127 ? vf{} - 127 : x) : vf{};
+    const vi number = reinterpret_cast<vi>(some + 0x1.8p23f) - 0x4B400000;
+    const vc bytes = __builtin_convertvector(number, vc);
+    __builtin_memcpy(p, &bytes, VW);
+}
 // The first n < VW elements; the others are zero.
 template <class X> INLINE vf load_some(const X* p, int n) {
     X t[VW] = {};

@@ -138,7 +138,7 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
         toy_model(*g, k < 2 ? SMALL : WINDOWED, {Use::infer, B, SMALL.T});
         for (int split : {1, 7})
             generate_toy(*g, in, B, S, split, 3, [&](const Cache& cache, auto& cached, auto& whole) {
-                CHECK((cache.graph != nullptr) == (cache.pos >= split + 2));
+                CHECK((cache.graph != nullptr) == (cache.table[0].pos >= split + 2));
                 CHECK(relative(cached, whole) < (half ? 2e-2 : 1e-5));
             });
     }

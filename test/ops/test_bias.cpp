@@ -2,6 +2,7 @@
 #include "ops.h"
 
 #include "tools/selftest/attention.h"
+#include "tools/selftest/cached.h"
 
 namespace {
 struct Shape {

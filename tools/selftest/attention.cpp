@@ -163,32 +163,6 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
 }
 
 template <class T, class P>
-Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale) {
-    const Memory m(op);
-    const BothHeads both(m, B, S, h);
-    Check check = named("attention_cached", B, S, h, {{"pos", pos}, {"maxT", maxT}});
-    const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
-    Numbers k = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 2, scale));
-    Numbers v = rounded<T>(random_normal(int64_t(B) * h.NKV * maxT * h.HS, 3, scale));
-    for (size_t i = 0; i < k.size(); i++)
-        if (int(i / size_t(h.HS) % size_t(maxT)) >= pos) k[i] = v[i] = NAN;    // not there yet
-    Array<T> in(m, qkv), k_cache(m, k), v_cache(m, v), out(m, int64_t(B) * S * h.width());
-    Array<int> p(m, Numbers{double(pos)});
-    Numbers y(size_t(int64_t(B) * S * h.width()));
-    reference_ops().attention_cached(y.data(), k.data(), v.data(), qkv.data(), B, S, &pos, maxT, both.host);
-    op.attention_cached(out, k_cache, v_cache, in, B, S, p, maxT, both.device);
-    check.expect("y", out, y, LIMIT<T>);
-    auto same = [](const Numbers& a, const Numbers& b) {
-        for (size_t i = 0; i < a.size(); i++)
-            if (!(a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i])))) return false;
-        return true;
-    };
-    if (!same(k_cache.read(), k) || !k_cache.intact()) check.note("k_cache", INFINITY);
-    if (!same(v_cache.read(), v) || !v_cache.intact()) check.note("v_cache", INFINITY);
-    return check;
-}
-
-template <class T, class P>
 Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) {
     const Memory m(op);
     const BothHeads both(m, B, S, h);
@@ -230,7 +204,6 @@ FOR_EACH_TABLE(check_attention_bias_backward, int, int, Heads)
 FOR_EACH_TABLE(check_bias_rows, int, int, int)
 FOR_EACH_TABLE(check_attention_forward, int, int, Heads, double)
 FOR_EACH_TABLE(check_attention_backward, int, int, Heads, double)
-FOR_EACH_TABLE(check_attention_cached, int, int, int, int, Heads, double)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     const int NH = gpt2.NH, HS = gpt2.HS;
@@ -239,9 +212,6 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
         if (document) h = spans->in(h);
         test.row("attention_forward", [=, &op] { return (void)spans, check_attention_forward(op, B, S, h); });
         test.row("attention_backward", [=, &op] { return (void)spans, check_attention_backward(op, B, S, h); });
-    };
-    auto cached = [&](int B, int S, int pos, Heads h) {
-        test.row("attention_cached", [&] { return check_attention_cached(op, B, S, pos, 1024, h); });
     };
     add(4, 256, {NH, NH, HS});
     add(1, 1024, {2, 2, HS});
@@ -260,11 +230,6 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(2, 600, dropping);
     const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .reach = 128};
     add(1, 300, biased);
-    cached(1, 1, 1000, biased);
     test.row("attention_bias_backward", [&] { return check_attention_bias_backward(op, 2, 500, biased); });
     test.row("bias_rows", [&] { return check_bias_rows(op, 32, 12, 257); });
-    cached(1, 1, 1000, capped);
-    cached(1, 1, 1000, alibi);
-    cached(4, 1, 1000, {NH, NH, HS});
-    cached(2, 100, 900, {4, 2, HS, 300});
 });

@@ -32,7 +32,5 @@ template <class T, class P>
 Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
 template <class T, class P>
 Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, double scale = 1);
-template <class T, class P>
-Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1);
 template <class T, class P> Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h);
 template <class T, class P> Check check_bias_rows(const Ops<T, P>& op, int buckets, int NH, int n);

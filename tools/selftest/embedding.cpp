@@ -7,16 +7,19 @@ Check check_embedding_forward(const Ops<T, P>& op, int B, int S, int C, int V, i
     const Memory m(op);
     Check check("embedding_forward", {{"B", B}, {"S", S}, {"C", C}, {"V", V}, {"pos", pos}},
                 positions ? "" : " no wpe");
-    const int p = pos < 0 ? 0 : pos;
+    // Sequence b begins b positions later; the last position of all is padding.
+    std::vector<int> places;
+    for (int n = 0; n < B * S; n++) places.push_back(pos < 0 ? n % S : pos + n / S + n % S);
+    if (pos >= 0 && B * S > 1) places.back() = -1;
     const Numbers wte = rounded<P>(random_normal(int64_t(V) * C, 1));
-    const Numbers wpe = rounded<P>(random_normal(int64_t(p + S) * C, 2));
+    const Numbers wpe = rounded<P>(random_normal(int64_t(std::max(0, pos) + B + S) * C, 2));
     const std::vector<int> tok = random_tokens(int64_t(B) * S, V, 3);
     Numbers expected(size_t(B) * size_t(S) * size_t(C));
     reference_ops().embedding_forward(expected.data(), tok.data(), wte.data(),
-                                      positions ? wpe.data() : nullptr, B, S, C, &p);
+                                      positions ? wpe.data() : nullptr, B, S, C, places.data());
     Array<T> x(m, int64_t(expected.size()));
     Array<P> e(m, wte), w(m, wpe);
-    Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers{double(p)});
+    Array<int> t(m, Numbers(tok.begin(), tok.end())), at(m, Numbers(places.begin(), places.end()));
     op.embedding_forward(x, t, e, or_null(positions, w), B, S, C, or_null(pos >= 0, at));
     check.expect("x", x, expected, ROUNDING<T>);
     return check;

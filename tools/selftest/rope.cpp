@@ -33,19 +33,23 @@ std::vector<float> as_floats(const Numbers& x) { return std::vector<float>(x.beg
 template <class T, class P>
 Check check_rope_forward(const Ops<T, P>& op, int B, int S, int pos, Heads h, Turn t, bool in_place) {
     const Memory m(op);
-    const int p = pos < 0 ? 0 : pos;
+    // Sequence b begins b positions later; the last position of all is padding.
+    std::vector<int> places;
+    for (int n = 0; n < B * S; n++) places.push_back(pos < 0 ? n % S : pos + n / S + n % S);
+    if (pos >= 0 && B * S > 1) places.back() = -1;
     Check check = named("rope_forward", B, S, h, t, " pos=" + std::to_string(pos) + (in_place ? " in place" : ""));
     const bool norm = t.norm != Turn::Normed::none;
-    const Numbers x = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, 3)), turns = angles(p + S, t.dims);
+    const Numbers x = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, 3));
+    const Numbers turns = angles(std::max(0, pos) + B + S, t.dims);
     const Numbers qw = weights<P>(query_weights(h, t), t.plus, 2), kw = weights<P>(key_weights(h, t), t.plus, 3);
     Numbers y(x.size());
     std::vector<float> rstds(size_t(B * S * t.sums(h.NH, h.NKV)));
     reference_ops().rope_forward(y.data(), rstds.data(), x.data(), qw.data(), kw.data(), as_floats(turns).data(), B, S,
-                                 &p, h, t);
+                                 places.data(), h, t);
     Array<T> ax(m, x), ay(m, int64_t(x.size()));
     Array<P> aq(m, qw), ak(m, kw);
     Array<float> rstd(m, int64_t(rstds.size())), at(m, turns);
-    Array<int> position(m, Numbers{double(p)});
+    Array<int> position(m, Numbers(places.begin(), places.end()));
     Array<T>& out = in_place ? ax : ay;
     op.rope_forward(out, or_null(norm, rstd), ax, or_null(norm, aq), or_null(norm, ak), or_null(t.dims > 0, at), B, S,
                     or_null(pos >= 0, position), h, t);

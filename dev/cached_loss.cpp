@@ -1,0 +1,66 @@
+// cached_loss.cpp - a text's loss, token after token through generation's cache: what narrow types and rolling cost.
+//
+// build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS pieces of LENGTH
+// tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even beyond
+// the context. Prints PARTS means of equally many tokens each, then the mean of all, as a JSON object.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "infer/generate.h"
+#include "model/device.h"
+
+constexpr int PARTS = 16;
+
+static Status cached_loss(char** args) {
+    const std::string model = args[0], text = TRY(read_file(args[1], 256 << 20)), type = args[6];
+    const int length = atoi(args[2]), streams = atoi(args[3]), kept = atoi(args[4]), sinks = atoi(args[5]);
+    Config config = TRY(checkpoint_config(model));
+    const std::vector<int> ids = TRY(checkpoint_tokenizer(model)).encode(text);
+    if (length < PARTS || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
+        return fail(Exit::usage, "the text has %zu tokens", ids.size());
+    if (!kept) config.T = std::max(config.T, length);
+    Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
+    Model& g = *device.model;
+    TRY(g.allocate(config, {Use::infer, streams, 1}));
+    TRY(checkpoint_weights(model, g));
+    Cache cache;
+    const CacheKind kind = {TRY(cache_type(type, g.op.activation)), kept && kept < length, sinks};
+    TRY(g.cache_allocate(cache, streams, kept && kept < length ? kept : length, kind));
+    std::vector<float> logits(size_t(streams) * size_t(config.V));
+    std::vector<double> sums(PARTS);
+    std::vector<int> tok(static_cast<size_t>(streams));
+    const double start = now_seconds();
+    for (int i = 0; i + 1 < length; i++) {
+        for (int b = 0; b < streams; b++) tok[size_t(b)] = ids[size_t(b * length + i)];
+        g.extend(cache, tok.data(), 1);
+        g.logits(logits.data());
+        for (int b = 0; b < streams; b++) {
+            const float* row = &logits[size_t(b) * size_t(config.V)];
+            const double top = double(*std::max_element(row, row + config.V));
+            double sum = 0;
+            for (int v = 0; v < config.V; v++) sum += std::exp(double(row[v]) - top);
+            const int target = ids[size_t(b * length + i + 1)];
+            sums[size_t(int64_t(i) * PARTS / (length - 1))] += top + std::log(sum) - double(row[target]);
+        }
+    }
+    double all = 0;
+    printf("{\"cache\":%d,\"sinks\":%d,\"type\":\"%s\",\"cache_bytes\":%lld,\"losses\":[", kept, sinks, type.c_str(),
+           (long long)cache.bytes);
+    for (size_t i = 0; i < PARTS; i++) {
+        printf("%s%.4f", i ? "," : "", sums[i] * PARTS / double(length - 1) / streams);
+        all += sums[i];
+    }
+    const double loss = all / double(length - 1) / streams;
+    printf("],\"loss\":%.5f,\"perplexity\":%.4f,\"seconds\":%.1f}\n", loss, std::exp(loss), now_seconds() - start);
+    return {};
+}
+
+int main(int argc, char** argv) {
+    const Status s = argc == 8 ? cached_loss(argv + 1) : fail(Exit::usage, "seven arguments: see dev/cached_loss.cpp");
+    if (!s.ok()) fprintf(stderr, "%s\n", s.message.c_str());
+    return int(s.code);
+}

@@ -1,0 +1,59 @@
+// cache.cpp - which cache a command asks for.
+#include <algorithm>
+
+#include "generate.h"
+
+Result<std::optional<Element>> cache_type(const std::string& name, Element activation) {
+    if (name == "auto") return std::optional<Element>();
+    const Element type = name == "fp8" ? Element::fp8 : name == "int8" ? Element::int8 : name == "bf16" ? Element::bf16
+                                                                                                      : Element::f32;
+    if (type == Element::f32 && activation == Element::bf16)
+        return fail(Exit::usage, "--cache-dtype fp32 with --dtype bf16: keys and values are computed as bf16");
+    return std::optional<Element>(type);
+}
+
+// A table of positions ends with the context; a stride counts positions from the first.
+static const char* cannot_roll(const Config& c) {
+    if (c.position == Position::learned || c.position == Position::sinusoidal)
+        return "the model's positions are a table, which ends with its context";
+    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
+    if (c.heads(0).stride || c.heads(c.L - 1).stride) return "the model's attention has a stride";
+    return nullptr;
+}
+
+Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length) {
+    if (choice.positions > c.T)
+        return fail(Exit::usage, "--cache %d: the model's context has %d positions", choice.positions, c.T);
+    const char* why = cannot_roll(c);
+    if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s", choice.sinks, why);
+    CacheRoom room = {choice.positions ? choice.positions : c.T, choice.sinks < 0 ? 4 : choice.sinks, false, false};
+    int window = 0;    // the widest
+    for (int l = 0; l < c.L; l++) {
+        const Heads h = c.heads(l);
+        window = l && !window ? 0 : h.window && !h.globals ? std::max(window, h.window) : 0;
+        room.sinks = std::max(room.sinks, h.globals);
+    }
+    const int least = (pages_for(room.sinks) + 3) * Pages::SIZE;
+    if (length <= room.positions && (!window || length <= window + CacheRoom::PIECE + Pages::SIZE)) {
+        room.positions = int(length);
+    } else if (!why) {
+        // Positions before every window are seen by nobody: the cache is exact without them.
+        room.exact = window && window + CacheRoom::PIECE + Pages::SIZE <= room.positions;
+        if (room.exact) room.positions = window + CacheRoom::PIECE + Pages::SIZE, room.sinks = 0;
+        room.rolls = room.exact || room.positions >= least;
+        if (!room.rolls && choice.positions)
+            return fail(Exit::usage, "--cache %d: at least %d with --sinks %d", choice.positions, least, room.sinks);
+    } else if (choice.positions) {
+        return fail(Exit::usage, "--cache %d: %s", choice.positions, why);
+    }
+    return room;
+}
+
+std::vector<Flag> cache_flags(CacheChoice& choice) {
+    return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 "
+             "hold a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
+            {"--cache", &choice.positions, "positions that a sequence keeps; the oldest are given up; 0: the model's "
+             "context", 0, 1 << 24},
+            {"--sinks", &choice.sinks, "the first so many positions are never given up, rounded up to 16; auto: 4, "
+             "where any are given up", -1, 4096, {"auto"}}};
+}

@@ -1,0 +1,274 @@
+// cache.cpp - generation's cache: pages, and the model's steps over them.
+#include "cache.h"
+
+#include <algorithm>
+
+#include "base/console.h"
+#include "gpt.h"
+#include "rope.h"
+
+// ---- pages ----------------------------------------------------------------------------------------------------------
+
+void PageTable::resize(int sequences, int pages) {
+    all.assign(size_t(sequences), {});
+    held.assign(size_t(pages), 0);
+    unused = pages;
+}
+// The first that is free from `wish` on.
+int PageTable::take(int wish) {
+    CHECK(unused > 0, "all of the cache's %zu pages are in use", held.size());
+    size_t page = size_t(wish) % held.size();
+    while (held[page]) page = (page + 1) % held.size();
+    held[page] = 1, unused--;
+    return int(page);
+}
+void PageTable::leave(int page) { unused += --held[size_t(page)] == 0; }
+void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
+    Sequence& s = all[size_t(b)];
+    const size_t last = size_t(s.held() / Pages::SIZE);
+    if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
+        int& page = s.pages[last];
+        const int own = take(page + 1);
+        changed = true;
+        copies.push_back({own, page});
+        leave(page);
+        page = own;
+    }
+    s.pos += more;
+    // Each sequence has a range of its own to begin with.
+    const int begin = int(int64_t(held.size()) * b / sequences());
+    for (; int(s.pages.size()) < pages_for(s.held()); changed = true)
+        s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
+}
+void PageTable::fork(int from, int to) {
+    changed = true;
+    rewind(to, 0);
+    Sequence& s = all[size_t(to)];
+    s = all[size_t(from)];
+    for (int page : s.pages) held[size_t(page)]++;
+    for (int page : s.first) held[size_t(page)]++;
+}
+void PageTable::rewind(int b, int pos) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    CHECK(pos == 0 || (pos <= s.pos && !s.dropped), "rewind from %d to %d", s.pos, pos);
+    for (size_t n = size_t(pages_for(pos)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
+    for (int page : s.first) leave(page);
+    s.first.clear();
+    s.pos = pos, s.dropped = 0;
+}
+void PageTable::drop(int b, int page) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    leave(s.pages[size_t(page)]);
+    s.pages.erase(s.pages.begin() + page);
+    s.dropped += Pages::SIZE;
+}
+void PageTable::turn_first(int b, int n, std::vector<Copy>& copies) {
+    changed = true;
+    Sequence& s = all[size_t(b)];
+    const bool before = !s.first.empty();
+    if (!before) s.first.assign(s.pages.begin(), s.pages.begin() + n);
+    for (int i = 0; i < n; i++) {
+        int& page = s.pages[size_t(i)];
+        if (!before) {
+            page = take(page);    // what it was is held as `first`
+        } else if (users(page) > 1) {
+            leave(page);
+            page = take(page);
+        }
+        copies.push_back({page, s.first[size_t(i)]});
+    }
+}
+
+// ---- memory ---------------------------------------------------------------------------------------------------------
+
+static bool has_factors(Element type) { return type == Element::fp8 || type == Element::int8; }
+// A layer's part of a page: keys, values, and their factors.
+static int64_t layer_bytes(const Config& c, Element type) {
+    const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
+    return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
+}
+int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, type); }
+
+std::string cache_text(const Config& c) {
+    std::string text;
+    for (auto [type, name] :
+         {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
+        text += human_bytes(double(pages_for(c.T) * page_bytes(c, type))) + " as " + name;
+    return text;
+}
+
+Status Model::cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind) {
+    CHECK(!cache.memory && sequences > 0 && positions > 0, "the cache holds %d sequences", cache.table.sequences());
+    cache.op = &op, cache.kind = kind, cache.positions = positions;
+    cache.type = kind.type.value_or(op.activation);
+    cache.sink_pages = kind.rolls ? pages_for(kind.sinks) : 0;
+    CHECK(!kind.rolls || positions >= (cache.sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
+    const int width = pages_for(positions), turned = c.rope_dims ? sequences * cache.sink_pages : 0;
+    cache.pages = kind.pages ? kind.pages : sequences * width + turned;
+    cache.table.resize(sequences, cache.pages);
+    const int most = plan.B * plan.S, copied = std::max(sequences, turned);    // pages at once
+    const int64_t held = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
+    const int64_t angles = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
+    const int64_t turns = round_up(angle_bytes(c, turned), 64);
+    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * copied;
+    cache.bytes = held + angles + turns + int64_t(sizeof(int)) * ints;
+    cache.memory = static_cast<char*>(op.allocate(cache.bytes));
+    if (!cache.memory)
+        return fail(Exit::device,
+                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; a smaller --num "
+                    "or --cache, or --cache-dtype int8, needs less",
+                    sequences, positions, double(cache.bytes) / (1 << 30));
+    char* at = cache.memory + held;
+    if (!kind.rolls) place_angles(cache.angles, reinterpret_cast<float*>(at), positions);
+    else divide_angles(cache.angles, reinterpret_cast<float*>(at), most);
+    divide_angles(cache.turns, reinterpret_cast<float*>(at + angles), turned);
+    cache.ints = reinterpret_cast<int*>(at + angles + turns);
+    cache.page_numbers = cache.ints + 3 * most;
+    cache.copies = cache.page_numbers + int64_t(sequences) * width;
+    return {};
+}
+Cache::~Cache() {
+    if (graph) op->release_graph(graph);
+    if (memory) op->release(memory, bytes);
+}
+Pages Cache::layer(const Config& c, int l) const {
+    const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
+    char* k = memory + l * round_up(pages * layer_bytes(c, type), 64);
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, pages_for(positions)};
+    if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
+    return p;
+}
+
+// ---- growing --------------------------------------------------------------------------------------------------------
+
+// Gives up what finds no room beside the running sequences' next positions.
+void Model::cache_roll(Cache& cache, const std::vector<int>& lengths) {
+    std::vector<PageTable::Copy> turned;
+    std::vector<int> dropped;    // by each turned page's sequence
+    for (size_t i = 0; i < lengths.size(); i++) {
+        const int b = cache.running[i], before = cache.table[b].dropped, more = lengths[i];
+        while (cache.kind.rolls && cache.table[b].held() + more > cache.positions) {
+            CHECK(int(cache.table[b].pages.size()) > cache.sink_pages, "%d positions at once", more);
+            cache.table.drop(b, cache.sink_pages);
+        }
+        const PageTable::Sequence& s = cache.table[b];
+        CHECK(s.held() + more <= cache.positions, "pos=%d S=%d max=%d", s.pos, more, cache.positions);
+        if (s.dropped > before && c.rope_dims && cache.sink_pages) {
+            cache.table.turn_first(b, cache.sink_pages, turned);
+            dropped.resize(turned.size(), s.dropped);
+        }
+    }
+    if (!turned.empty()) turn_sinks(cache, turned, dropped);
+}
+
+// The sinks' keys turn on with the positions that have been dropped, so that they count as the window's neighbours.
+// They are turned from what they were at first: errors do not add up.
+void Model::turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped) {
+    upload_copies(cache, copies);
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0) upload_angles(cache.turns[table], l, dropped, 1, true);
+    for (int l = 0; l < c.L; l++) {
+        Turn turn = c.turn(l);
+        turn.norm = Turn::Normed::none;
+        op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), cache.turns[c.table_of(l)], c.heads(l),
+                      turn);
+    }
+}
+
+// Layer l's angles at S positions from each of these on. turn: without the magnitude, for keys that have it.
+void Model::upload_angles(float* to, int l, const std::vector<int>& positions, int count, bool turn) {
+    std::vector<float> host, last;
+    for (size_t i = 0; i < positions.size(); i++) {
+        if (i == 0 || positions[i] != positions[i - 1]) last = rope_angles(c, l, count, positions[i], turn);
+        host.insert(host.end(), last.begin(), last.end());
+    }
+    op.upload(to, host.data(), int64_t(sizeof(float) * host.size()));
+}
+
+void Model::upload_copies(Cache& cache, const std::vector<PageTable::Copy>& copies) {
+    std::vector<int> numbers;
+    for (const PageTable::Copy& copy : copies) numbers.push_back(copy.to), numbers.push_back(copy.from);
+    op.upload(cache.copies, numbers.data(), int64_t(sizeof(int) * numbers.size()));
+}
+void Model::copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies) {
+    if (copies.empty()) return;
+    upload_copies(cache, copies);
+    for (int l = 0; l < c.L; l++)
+        op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), nullptr, c.heads(l), {});
+}
+
+// ---- a step ---------------------------------------------------------------------------------------------------------
+
+void Model::extend(Cache& cache, const int* from_tok, int more, const std::vector<int>& which,
+                   const std::vector<int>& lengths) {
+    std::vector<int> running = which;
+    for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
+    B = int(running.size()), S = more, ends = lengths, dropping = false;
+    ends.resize(size_t(B), S);
+    const int N = B * S;
+    CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
+    const bool rebuild = cache.table.changed || running != cache.running;
+    const bool as_before = S == 1 && B == int(cache.running.size());
+    cache.running = std::move(running);
+    cache_roll(cache, ends);
+    std::vector<int> host(size_t(3 * N)), first;
+    std::vector<PageTable::Copy> copies;
+    for (int i = 0; i < B; i++) {
+        const int b = cache.running[size_t(i)], length = ends[size_t(i)];
+        const PageTable::Sequence& s = cache.table[b];
+        first.push_back(s.pos);
+        for (int n = i * S, k = 0; k < S; n++, k++) {
+            host[size_t(n)] = k < length ? s.held() + k : -1;
+            host[size_t(N + n)] = cache.kind.rolls ? n : k < length ? s.pos + k : -1;
+            host[size_t(2 * N + n)] = from_tok[n];
+        }
+        cache.table.grow(b, length, copies);
+    }
+    copy_pages(cache, copies);
+    op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
+    cache.held = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
+    if (rebuild || cache.table.changed) upload_table(cache);
+    for (int table : {0, 1})
+        if (const int l = c.reader_of(table); l >= 0 && cache.kind.rolls)
+            upload_angles(cache.angles[table], l, first, S, false);
+    // The whole prompt is the prefix.
+    const bool prompt = S > 1 && std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
+    now.spans = c.sees == Sees::prefix && prompt;
+    if (now.spans) {
+        Spans prompts;
+        for (int length : ends) {
+            std::vector<Text> texts = {{0, length}};
+            if (length < S) texts.push_back({length, length});
+            prompts.add(texts, S, c.sees);
+        }
+        op.upload(keys(), prompts.keys.data(), int64_t(sizeof(Span)) * N);
+        op.upload(queries(), prompts.queries.data(), int64_t(sizeof(Span)) * N);
+    }
+    shards.await();    // not within a recording
+    run(cache, as_before);
+}
+
+void Model::upload_table(Cache& cache) {
+    const int width = pages_for(cache.positions);
+    std::vector<int> host(cache.running.size() * size_t(width));
+    for (size_t i = 0; i < cache.running.size(); i++)
+        std::copy_n(cache.table[cache.running[i]].pages.begin(), cache.table[cache.running[i]].pages.size(),
+                    host.begin() + ptrdiff_t(i) * width);
+    op.upload(cache.page_numbers, host.data(), int64_t(sizeof(int) * host.size()));
+    cache.table.changed = false;
+}
+
+// The blocks; from the third step of one token for as many sequences on as they were recorded.
+void Model::run(Cache& cache, bool as_before) {
+    cache.steps = as_before ? cache.steps + 1 : S == 1;
+    if (cache.graph && !as_before) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move
+    if (!op.record || cache.steps < 2) return blocks(&cache);    // the first one allocates what it needs
+    if (!cache.graph) {
+        op.record();
+        blocks(&cache);
+        cache.graph = op.recorded();
+    }
+    op.replay(cache.graph);
+}

@@ -1,0 +1,62 @@
+// cache.h - generation's cache of keys and values: who holds which pages (layers/ops.h: Pages).
+//
+// A page holds the same positions of a sequence in every layer. Sequences grow by pages, without copying. A copy of a
+// sequence shares its pages; who writes to a shared page takes a copy of its own first.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layers/ops.h"
+
+struct CacheKind {
+    std::optional<Element> type = {};    // none: as activations. Not fp32 where these are bf16
+    // What to do when a sequence is full: nothing more fits; or its oldest page goes, but for those that hold the first
+    // `sinks` positions (attention sinks, Xiao et al. 2024). The positions that are left then count as neighbours.
+    bool rolls = false;
+    int sinks = 0;
+    int pages = 0;    // in all; 0: enough for every sequence to be full
+};
+
+// Page numbers of sequences, and how many hold each.
+class PageTable {
+  public:
+    struct Sequence {
+        std::vector<int> pages;    // in order of positions
+        std::vector<int> first;    // the sinks' pages as they were, where `pages` has copies with turned keys
+        int pos = 0, dropped = 0;  // positions seen, and given up again
+        int held() const { return pos - dropped; }
+    };
+    struct Copy { int to, from; };
+
+    void resize(int sequences, int pages);
+    const Sequence& operator[](int b) const { return all[size_t(b)]; }
+    int sequences() const { return int(all.size()); }
+    int free() const { return unused; }
+    int users(int page) const { return held[size_t(page)]; }
+
+    bool changed = true;    // since somebody last cleared this
+
+    // Makes room for `more` positions; whose page it would write but shares it, gets a copy. The caller copies what is
+    // in them.
+    void grow(int b, int more, std::vector<Copy>& copies);
+    void fork(int from, int to);      // `to` becomes a copy
+    void rewind(int b, int pos);      // forgets what is at pos and after it; nothing may have been dropped
+    void drop(int b, int page);       // gives a page of the sequence up: its i-th
+    // The first n pages get copies, whose keys the caller turns.
+    void turn_first(int b, int n, std::vector<Copy>& copies);
+
+  private:
+    int take(int wish);
+    void leave(int page);
+    std::vector<Sequence> all;
+    std::vector<int> held;
+    int unused = 0;
+};
+
+constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }
+// The bytes of a page in all layers, of a model whose activations are of this type.
+struct Config;
+int64_t page_bytes(const Config& c, Element type);
+// What a full sequence takes: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8".
+std::string cache_text(const Config& c);

@@ -1,0 +1,180 @@
+#include "ops.h"
+
+#include "tools/selftest/cached.h"
+
+namespace {
+int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
+int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
+Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
+    h.scale = scale, h.softcap = softcap, h.alibi = alibi;
+    return h;
+}
+Heads patterned(Heads h, int stride, int globals) {
+    h.stride = stride, h.globals = globals;
+    return h;
+}
+const Element TYPES[] = {Element::bf16, Element::fp8, Element::int8};
+
+struct Call { int B, S, pos, maxT; Heads h; };
+void cached(std::vector<Call> calls, Element type = Element::f64) {
+    each_table([&](auto& op) {
+        for (const Call& c : calls) EXPECT(check_attention_cached(op, c.B, c.S, c.pos, c.maxT, c.h, 1, type));
+    });
+}
+// Rows from..to of each of B sequences of S rows.
+Numbers rows(const Numbers& x, int B, int S, int from, int to) {
+    const int64_t row = int64_t(x.size()) / (int64_t(B) * S);
+    Numbers out;
+    for (int b = 0; b < B; b++)
+        out.insert(out.end(), x.begin() + (int64_t(b) * S + from) * row, x.begin() + (int64_t(b) * S + to) * row);
+    return out;
+}
+// A sequence in calls of these lengths equals the whole at once, and nothing behind it is written.
+template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, std::vector<int> calls, int spare) {
+    int S = 0, pos = 0;
+    for (int n : calls) S += n;
+    CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window);
+    const Memory m(op);
+    const Numbers qkv = rounded<T>(random_normal(packed(B, S, h), 1));
+    Numbers whole(size_t(heads(B, S, h)));
+    std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
+    reference_ops().attention_forward(whole.data(), lse.data(), qkv.data(), B, S, h);
+    CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, int(ceil_div(S + spare, Pages::SIZE)),
+                         std::vector<int>(size_t(B), 0));
+    for (int n : calls) {
+        const Numbers part = rows(qkv, B, S, pos, pos + n);
+        std::vector<int> at;
+        for (int i = 0; i < B * n; i++) at.push_back(pos + i % n);
+        Array<T> in(m, part), y(m, heads(B, n, h));
+        Array<int> p(m, Numbers(at.begin(), at.end()));
+        op.attention_cached(y, in, cache.device(), B, n, p, h);
+        Check check;
+        check.op = "attention_cached", check.shape = "y at " + std::to_string(pos);
+        check.expect("y", y, rows(whole, B, S, pos, pos + n), sizeof(T) == 2 ? 5e-3 : 1e-5);
+        EXPECT(check);
+        Numbers exact(size_t(heads(B, n, h)));
+        reference_ops().attention_cached(exact.data(), part.data(), cache.reference(), B, n, at.data(), h);
+        pos += n;
+    }
+    CHECK(cache.same());
+    CHECK(cache.intact());
+}
+}   // namespace
+
+// On a GPU with 64 elements a head a round is 64 keys, and the only head of a sequence is split into as many parts as
+// rounds.
+TEST_CASE("attention cached: one position, wherever the splits end") {
+    std::vector<Call> calls;
+    for (int pos : {0, 1, 62, 63, 64, 65, 127, 128, 190, 191, 192, 200}) calls.push_back({1, 1, pos, 201, {1, 1, 64}});
+    for (int pos : {63, 64, 130, 299}) calls.push_back({1, 1, pos, 300, {2, 2, 64, 65}});
+    for (int pos : {15, 16, 17, 32, 60}) calls.push_back({2, 1, pos, 61, {2, 1, 256}});
+    calls.push_back({1, 1, 1500, 1537, {1, 1, 64}});    // more rounds than splits
+    calls.push_back({40, 1, 70, 71, {1, 1, 64}});       // no splits
+    calls.push_back({60, 1, 290, 291, {1, 1, 64}});     // sequences of different lengths, some split and some not
+    cached(calls);
+}
+
+TEST_CASE("attention cached: head sizes, groups, windows") {
+    cached({{2, 1, 40, 50, {2, 2, 1}},       {1, 1, 700, 701, {3, 1, 3, 600}},    {3, 1, 9, 10, {4, 2, 7, 1}},
+            {1, 1, 520, 530, {6, 2, 8}},     {1, 1, 300, 301, {4, 2, 20}},        {2, 1, 140, 150, {5, 1, 32, 130}},
+            {1, 1, 97, 98, {8, 1, 80}},      {1, 1, 97, 98, {6, 3, 96, 40}},      {2, 1, 60, 77, {4, 1, 128}},
+            {1, 1, 40, 41, {4, 2, 257}},     {1, 1, 20, 21, {2, 1, 1024}},        {1, 1, 5, 6, {1, 1, 1032}}});
+}
+
+TEST_CASE("attention cached: a scale, soft caps and ALiBi") {
+    cached({{2, 1, 40, 50, shaped({2, 2, 64}, 0.3f, 0)},      {1, 1, 700, 701, shaped({3, 1, 16, 600}, 0, 1)},
+            {2, 1, 300, 301, shaped({6, 2, 20}, 0.2f, 2)},    {1, 1, 600, 601, shaped({4, 4, 64}, 0, 0, true)},
+            {1, 1, 97, 98, shaped({5, 1, 80}, 0, 0, true)},   {1, 1, 20, 21, shaped({2, 1, 1032}, 0.1f, 2, true)},
+            {2, 33, 40, 80, shaped({4, 2, 40, 20}, 0, 2)},    {1, 70, 60, 133, shaped({3, 1, 8}, 0, 0, true)}});
+    each_table([](auto& op) {
+        in_calls(op, 2, shaped({4, 2, 20, 100}, 0.3f, 1), {7, 1, 1, 150, 1}, 0);
+        in_calls(op, 1, shaped({6, 2, 64}, 0, 0, true), {255, 1, 1, 1, 300, 1}, 5);
+    });
+}
+
+TEST_CASE("attention cached: several positions at once, of sequences of different lengths") {
+    cached({{2, 2, 0, 9, {2, 2, 7}},
+            {1, 64, 0, 64, {2, 1, 64}},
+            {3, 33, 40, 80, {4, 2, 40, 20}},
+            {1, 70, 60, 133, {3, 1, 8, 65}},
+            {40, 70, 60, 133, {1, 1, 8}},
+            {1, 3, 127, 131, {2, 2, 128}},
+            {2, 20, 300, 400, {2, 1, 6, 10}}});
+}
+
+TEST_CASE("attention cached: narrow types hold what the reference's do") {
+    for (Element type : TYPES)
+        cached({{1, 1, 0, 1, {1, 1, 64}},          {3, 1, 40, 50, {2, 2, 20}},       {1, 1, 700, 701, {3, 1, 3, 600}},
+                {2, 1, 300, 301, shaped({6, 2, 64}, 0.2f, 2)},                       {1, 1, 40, 41, {4, 1, 257}},
+                {2, 1, 97, 98, shaped({8, 1, 80}, 0, 0, true)},                      {1, 1, 5, 6, {1, 1, 1032}},
+                {2, 33, 40, 80, {4, 2, 40, 20}},   {2, 70, 0, 70, {2, 1, 7}},        {1, 66, 300, 366, {2, 2, 64}}},
+               type);
+}
+
+TEST_CASE("attention cached: copied pages are turned") {
+    each_table([](auto& op) {
+        for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
+            for (Turn t : {Turn{16}, Turn{8, true}, Turn{0}, Turn{20, true}})
+                EXPECT(check_cache_turn(op, 3, {4, 2, 20}, t.dims > 20 ? Turn{} : t, type));
+    });
+}
+
+TEST_CASE("attention cached: what is no number stays none") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        const Heads h = {2, 2, 24};
+        for (Element type : {element_of<T>, Element::fp8, Element::int8})
+            for (double bad : {double(NAN), double(INFINITY)}) {
+                if (std::isinf(bad) && type == element_of<T>) continue;    // a weight of 0 or 1
+                Numbers qkv = random_normal(packed(1, 1, h), 1);
+                qkv[size_t(2 * h.HS + 7)] = bad;    // a key of head 0
+                CacheArrays<T> cache(m, type, 2, h.HS, 1, {5});
+                Array<T> in(m, qkv), y(m, heads(1, 1, h));
+                Array<int> pos(m, Numbers{5});
+                op.attention_cached(y, in, cache.device(), 1, 1, pos, h);
+                const Numbers got = y.read();
+                CHECK(std::isnan(got[3]));
+                CHECK(std::isfinite(got[size_t(h.HS) + 3]));
+            }
+    });
+}
+
+TEST_CASE("attention cached: a sequence in calls of any length equals the whole") {
+    each_table([](auto& op) {
+        in_calls(op, 1, {2, 2, 64}, {1, 1, 1, 61, 1, 1, 70, 1}, 3);
+        in_calls(op, 1, {2, 2, 16}, {1, 1, 1, 5, 1, 60, 1, 64, 2}, 3);
+        in_calls(op, 2, {4, 2, 20, 30}, {7, 1, 1, 50, 1}, 0);
+        in_calls(op, 2, {3, 1, 64}, {65, 1, 1}, 10);
+        in_calls(op, 1, {3, 1, 136}, {1, 16, 1}, 10);
+        in_calls(op, 1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the CPU's keys
+        in_calls(op, 1, {2, 1, 16, 300}, {600, 1, 1}, 3);          // more than one in the window
+        int k = 0;
+        for (int window : {1, 2, 31, 64, 65, 256, 1000})
+            in_calls(op, 2, {4, 2, k++ % 2 ? 20 : 64, window}, {1, 1, 70, 1, 130, 1, 1, 66, 1}, 3);
+    });
+}
+
+TEST_CASE("attention cached: the same bits in any order") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        const int B = 2;
+        for (Heads h : {Heads{2, 2, 64}, Heads{6, 2, 64}, Heads{4, 2, 24}})
+            for (int at : {200, 599}) {
+                Array<T> qkv(m, random_normal(packed(B, 1, h), 1));
+                CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
+                Array<int> pos(m, Numbers{double(at), std::max(-1.0, double(at - 300))});
+                expect_same_bits([&] {
+                    Array<T> y(m, Numbers(size_t(heads(B, 1, h))));
+                    op.attention_cached(y, qkv, cache.device(), B, 1, pos, h);
+                    return y.bits();
+                });
+            }
+    });
+}
+
+// A pattern's keys are far ones, and the rest of the window.
+TEST_CASE("attention cached: strides and global keys, one position") {
+    cached({{1, 1, 40, 50, patterned({2, 2, 16, 8}, 4, 0)},      {2, 1, 300, 301, patterned({4, 2, 64, 50}, 16, 4)},
+            {1, 1, 5, 6, patterned({2, 1, 8, 10}, 3, 2)},        {1, 1, 700, 701, patterned({2, 2, 20, 1}, 1, 0)},
+            {2, 1, 600, 601, patterned({2, 1, 64, 100}, 0, 70)}, {1, 1, 90, 91, patterned({2, 2, 16, 8}, 128, 1)}});
+}

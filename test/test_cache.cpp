@@ -1,0 +1,307 @@
+// test_cache.cpp - generation's cache: who holds which pages, sequences of different lengths, narrow types, rolling.
+#include <set>
+
+#include "gpt.h"
+#include "infer/generate.h"
+#include "layers/cpu.h"
+#include "test.h"
+#include "model_checks.h"
+
+namespace {
+typedef std::vector<int> Ids;
+const Config PLAIN = {.V = 97, .T = 64, .L = 2, .NH = 4, .C = 48, .F = 64, .NKV = 2, .HS = 16};
+Config rotating(int L = 2) {
+    Config c = PLAIN;
+    c.L = L, c.position = Position::rope, c.rope_dims = 16;
+    return c;
+}
+Ids part(const Ids& all, int from, int to) { return {all.begin() + from, all.begin() + to}; }
+Ids joined(Ids a, const Ids& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+std::vector<float> logits_of(Model& g) {
+    std::vector<float> x(size_t(g.B * g.c.V));
+    g.logits(x.data());
+    return x;
+}
+std::vector<float> whole(Model& g, const Ids& tokens) {
+    g.batch(tokens.data(), nullptr, 1, int(tokens.size()));
+    g.forward();
+    return logits_of(g);
+}
+// One sequence's logits after each token from `first` on; before that, one piece.
+std::vector<std::vector<float>> steps(Model& g, Cache& cache, const Ids& tokens, int first) {
+    std::vector<std::vector<float>> all;
+    g.extend(cache, tokens.data(), first);
+    all.push_back(logits_of(g));
+    for (size_t i = size_t(first); i < tokens.size(); i++) {
+        g.extend(cache, &tokens[i], 1);
+        all.push_back(logits_of(g));
+    }
+    return all;
+}
+}    // namespace
+
+TEST_CASE("cache: sequences share pages until one of them writes") {
+    const int SIZE = Pages::SIZE;
+    PageTable t;
+    std::vector<PageTable::Copy> copies;
+    t.resize(3, 7);
+    t.grow(0, 2 * SIZE + 3, copies);
+    CHECK(t[0].pages.size() == 3);
+    CHECK(t.free() == 4);
+    t.fork(0, 1), t.fork(0, 2);
+    CHECK(t.free() == 4);    // a shared prompt is held once
+    CHECK(t.users(t[0].pages[2]) == 3);
+    t.grow(1, 1, copies);    // the last page, which is not full, is copied; so is it for the next one
+    t.grow(2, 1, copies);
+    t.grow(0, 1, copies);
+    CHECK(t.free() == 2);
+    REQUIRE(copies.size() == 2);
+    CHECK(copies[0].from == t[0].pages[2]);
+    CHECK(copies[0].to == t[1].pages[2]);
+    CHECK(copies[1].to == t[2].pages[2]);
+    CHECK(t[1].pages[1] == t[0].pages[1]);
+    t.grow(1, SIZE, copies);
+    CHECK(copies.size() == 2);    // growing copies nothing
+    CHECK(t.free() == 1);
+    t.rewind(1, SIZE + 1);
+    CHECK(t.free() == 3);
+    CHECK(t.users(t[0].pages[1]) == 3);
+    t.grow(1, 1, copies);         // into a page that two others hold
+    CHECK(copies.size() == 3);
+    CHECK(t[1].pages[1] != t[0].pages[1]);
+    for (int b : {0, 1, 2}) t.rewind(b, 0);
+    CHECK(t.free() == 7);
+    t.grow(0, 4 * SIZE, copies);
+    t.fork(0, 1);
+    t.drop(0, 1);
+    CHECK(t.free() == 3);         // the other one holds it
+    CHECK(t[0].held() == 3 * SIZE);
+    CHECK(t[0].pages == Ids{t[1].pages[0], t[1].pages[2], t[1].pages[3]});
+    t.turn_first(0, 1, copies);
+    CHECK(t.users(t[0].first[0]) == 2);
+    CHECK(t.free() == 2);
+    t.turn_first(0, 1, copies);   // its own copy is used again
+    CHECK(t.free() == 2);
+    t.fork(0, 2);
+    t.turn_first(2, 1, copies);
+    CHECK(t[2].pages[0] != t[0].pages[0]);
+    CHECK(t[2].first == t[0].first);
+    for (int b : {0, 1, 2}) t.rewind(b, 0);
+    CHECK(t.free() == 7);
+}
+
+TEST_CASE("cache: copies of a sequence do not disturb each other") {
+    const Ids prompt = toy_tokens(21, PLAIN.V, 1), a = toy_tokens(30, PLAIN.V, 2), b = toy_tokens(30, PLAIN.V, 3);
+    for (std::optional<Element> type : {std::optional<Element>(), std::optional(Element::int8)}) {
+        Model g(cpu_ops<float>());
+        toy_model(g, rotating(), {Use::infer, 2, 32});
+        Cache both, apart;
+        REQUIRE(g.cache_allocate(both, 2, 64, {type}).ok());
+        REQUIRE(g.cache_allocate(apart, 2, 64, {type}).ok());
+        g.extend(both, prompt.data(), 21, {0});
+        both.table.fork(0, 1);
+        for (int which : {0, 1}) g.extend(apart, prompt.data(), 21, {which});
+        for (size_t i = 0; i < 30; i++) {
+            const Ids next = {a[i], b[i]};
+            g.extend(both, next.data(), 1);
+            const auto got = logits_of(g);
+            g.extend(apart, next.data(), 1);
+            CHECK(memcmp(got.data(), logits_of(g).data(), got.size() * sizeof(float)) == 0);
+        }
+        const int shared = 1, each = pages_for(51) - shared;
+        CHECK(both.table.free() == both.pages - shared - 2 * each);
+    }
+}
+
+TEST_CASE("cache: sequences of different lengths are what each is alone") {
+    const std::vector<int> lengths = {30, 1, 17, 2, 40};
+    const int S = 40, B = int(lengths.size());
+    for (const Kind& kind : kind_configs(PLAIN)) {
+        CAPTURE(std::string(kind.name));
+        Model g(cpu_ops<float>());
+        toy_model(g, kind.c, {Use::infer, B, S});
+        Cache together, alone;
+        REQUIRE(g.cache_allocate(together, B, 64).ok());
+        REQUIRE(g.cache_allocate(alone, B, 64).ok());
+        Ids all;
+        for (int b = 0; b < B; b++) all = joined(all, toy_tokens(S, PLAIN.V, uint64_t(b)));
+        g.extend(together, all.data(), S, {}, lengths);
+        auto rows = logits_of(g);
+        for (int step = 0; step < 3; step++) {
+            for (int b = 0; b < B; b++) {
+                const int from = step ? lengths[size_t(b)] + step - 1 : 0, n = step ? 1 : lengths[size_t(b)];
+                if (from + n > S) continue;
+                g.extend(alone, &all[size_t(b * S + from)], n, {b});
+                const auto own = logits_of(g);
+                CAPTURE(b); CAPTURE(step);
+                CHECK(relative_error(own.data(), &rows[size_t(b * PLAIN.V)], PLAIN.V) < 1e-5);
+                // Products of few rows add up in another order than those of many.
+                if (n > GEMV_ROWS)
+                    CHECK(memcmp(own.data(), &rows[size_t(b * PLAIN.V)], own.size() * sizeof(float)) == 0);
+            }
+            Ids next;
+            for (int b = 0; b < B; b++)
+                next.push_back(all[size_t(b * S + std::min(S - 1, lengths[size_t(b)] + step))]);
+            g.extend(together, next.data(), 1);
+            rows = logits_of(g);
+        }
+    }
+}
+
+TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
+    const Ids tokens = toy_tokens(60, PLAIN.V, 1);
+    const Config c = rotating();
+    for (auto [type, cost] : {std::pair{Element::bf16, 2e-2}, {Element::fp8, 0.15}, {Element::int8, 4e-2}}) {
+        CAPTURE(int(type));
+        Model g(cpu_ops<float>()), reference(reference_ops());
+        toy_model(g, c, {Use::infer, 1, 64});
+        toy_model(reference, c, {Use::infer, 1, 64});
+        Cache narrow, exact, wide;
+        REQUIRE(g.cache_allocate(narrow, 1, 64, {type}).ok());
+        REQUIRE(g.cache_allocate(wide, 1, 64).ok());
+        REQUIRE(reference.cache_allocate(exact, 1, 64, {type}).ok());
+        CHECK(narrow.bytes < wide.bytes);
+        const auto got = steps(g, narrow, tokens, 20), want = steps(reference, exact, tokens, 20);
+        const auto whole = steps(g, wide, tokens, 20);
+        double most = 0;
+        for (size_t i = 0; i < got.size(); i++) {
+            // A number between two codes may become either one on its way through two layers.
+            CHECK(relative_error(got[i].data(), want[i].data(), c.V) < cost / 3);
+            most = std::max(most, relative_error(got[i].data(), whole[i].data(), c.V));
+        }
+        CHECK(most < cost);
+        CHECK(most > 0);
+    }
+}
+
+// With one layer, keys and values depend on their own tokens alone.
+TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
+    Config base = PLAIN;
+    base.L = 1;
+    const Ids tokens = toy_tokens(200, PLAIN.V, 1);
+    for (const Kind& kind : kind_configs(base)) {
+        if (kind.c.position == Position::learned || kind.c.position == Position::sinusoidal) continue;
+        CAPTURE(std::string(kind.name));
+        for (int sinks : {0, 4, 17}) {
+            CAPTURE(sinks);
+            Model g(cpu_ops<float>());
+            toy_model(g, kind.c, {Use::infer, 1, 64});
+            Cache cache;
+            REQUIRE(g.cache_allocate(cache, 1, 64, {{}, true, sinks}).ok());
+            const int kept = pages_for(sinks) * Pages::SIZE, free = cache.table.free();
+            double worst = 0;
+            for (int i = 0; i < 200;) {
+                const int n = i == 0 ? 30 : i == 60 ? 12 : 1;
+                g.extend(cache, &tokens[size_t(i)], n);
+                i += n;
+                const int dropped = cache.table[0].dropped;
+                CHECK(dropped % Pages::SIZE == 0);
+                CHECK(cache.table[0].held() <= 64);
+                CHECK(cache.table[0].held() > 64 - Pages::SIZE - 12 - (i <= 64 ? 64 : 0));
+                if (i % 7 && i < 190) continue;
+                const auto got = logits_of(g);
+                const Ids left = dropped ? joined(part(tokens, 0, kept), part(tokens, kept + dropped, i))
+                                         : part(tokens, 0, i);
+                const auto want = whole(g, left);
+                worst = std::max(worst, relative_error(got.data(), want.data(), PLAIN.V));
+            }
+            CHECK(worst < 3e-5);
+            CHECK(cache.table[0].dropped > 100);
+            cache.table.rewind(0, 0);
+            CHECK(cache.table.free() == free);
+        }
+    }
+}
+
+TEST_CASE("cache: rolling copies of a sequence have sinks of their own") {
+    const Ids tokens = toy_tokens(200, PLAIN.V, 1);
+    Model g(cpu_ops<float>());
+    toy_model(g, rotating(), {Use::infer, 2, 32});
+    Cache both, apart;
+    for (Cache* c : {&both, &apart}) REQUIRE(g.cache_allocate(*c, 2, 64, {{}, true, 4}).ok());
+    for (int i = 0; i < 90; i++)
+        for (auto [c, b] : {std::pair{&both, 0}, {&apart, 0}, {&apart, 1}}) g.extend(*c, &tokens[size_t(i)], 1, {b});
+    both.table.fork(0, 1);
+    for (int i = 90; i < 200; i++) {
+        const Ids next = {tokens[size_t(i)], tokens[size_t(199 - i)]};
+        g.extend(apart, next.data(), 1);
+        const auto want = logits_of(g);
+        g.extend(both, next.data(), 1);
+        CHECK(memcmp(want.data(), logits_of(g).data(), want.size() * sizeof(float)) == 0);
+    }
+}
+
+TEST_CASE("cache: what lies before every window can go") {
+    for (Config c : {rotating(), PLAIN}) {
+        c.T = 400, c.window = 20;
+        if (c.position == Position::learned) c.position = Position::alibi;
+        const Ids tokens = toy_tokens(300, c.V, 1);
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {Use::infer, 1, 64});
+        Cache all, some;
+        REQUIRE(g.cache_allocate(all, 1, 300).ok());
+        REQUIRE(g.cache_allocate(some, 1, 20 + 10 + Pages::SIZE, {{}, true}).ok());
+        for (int i = 0; i < 300;) {
+            const int n = i < 40 ? 10 : 1;
+            g.extend(all, &tokens[size_t(i)], n);
+            const auto want = logits_of(g);
+            g.extend(some, &tokens[size_t(i)], n);
+            i += n;
+            CHECK(relative_error(logits_of(g).data(), want.data(), c.V) < 1e-6);
+        }
+        CHECK(some.table[0].dropped > 200);
+    }
+}
+
+TEST_CASE("cache: 20,000 tokens take the memory of the first hundred") {
+    Config c = rotating(1);
+    c.V = 20, c.NH = c.NKV = 1, c.C = 16, c.F = 16, c.HS = 16;
+    Model g(cpu_ops<float>());
+    toy_model(g, c, {Use::infer, 1, 64});
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, 1, 64, {Element::int8, true, 4}).ok());
+    const Ids tokens = toy_tokens(100, c.V, 1);
+    std::set<int> used;
+    for (int i = 0; i < 20000; i++) {
+        g.extend(cache, &tokens[size_t(i % 100)], 1);
+        if (i > 100) used.insert(cache.table.free());
+    }
+    CHECK(used.size() <= 2);
+    CHECK(cache.table[0].pos == 20000);
+    for (float x : logits_of(g)) CHECK(std::isfinite(x));
+}
+
+TEST_CASE("cache: which one a command gets") {
+    Config c = rotating();
+    c.T = 1024;
+    auto room = [&](CacheChoice choice, int64_t length) {
+        const Result<CacheRoom> r = cache_room(c, choice, length);
+        REQUIRE_MESSAGE(r.ok(), r.status.message);
+        return r.value;
+    };
+    CHECK(room({}, 300).positions == 300);
+    CHECK(!room({}, 1024).rolls);
+    CHECK(room({}, 1025).rolls);
+    CHECK(room({}, 1025).positions == 1024);
+    CHECK(room({}, 1025).sinks == 4);
+    CHECK(!room({}, 1025).exact);
+    CHECK(room({"auto", 100, 20}, 200).sinks == 20);
+    CHECK(cache_room(c, {"auto", 2000, -1}, 10).status.code == Exit::usage);
+    CHECK(cache_room(c, {"auto", 40, -1}, 100).status.code == Exit::usage);
+    c.window = 30;
+    CHECK(room({}, 2000).exact);
+    CHECK(room({}, 2000).positions == 30 + CacheRoom::PIECE + Pages::SIZE);
+    CHECK(room({}, 2000).sinks == 0);
+    c.global_every = 2;
+    CHECK(!room({}, 2000).exact);
+    c = PLAIN;    // learned positions
+    CHECK(!room({}, 2000).rolls);
+    CHECK(cache_room(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
+    CHECK(cache_room(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
+    CHECK(cache_type("fp32", Element::bf16).status.code == Exit::usage);
+    CHECK(cache_type("int8", Element::bf16).value == Element::int8);
+    CHECK(!cache_type("auto", Element::bf16).value);
+}
