@@ -5,7 +5,7 @@
 #include "tiles.h"
 
 namespace ISA {
-typedef int8_t vb __attribute__((vector_size(VW), aligned(1), may_alias));
+typedef int8_t keep_bytes __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
@@ -48,7 +48,7 @@ template <int QB, int KB> struct Kept {
         }
     }
     INLINE_MEMBER vi lanes_of(int r, int j) const {
-        return __builtin_convertvector(*reinterpret_cast<const vb*>(of(r) + j), vi);
+        return __builtin_convertvector(*reinterpret_cast<const keep_bytes*>(of(r) + j), vi);
     }
 };
 }   // namespace ISA
