@@ -5,7 +5,7 @@
 #include "tiles.h"
 
 namespace ISA {
-typedef int8_t keep_bytes __attribute__((vector_size(VW), aligned(1), may_alias));
+typedef int8_t vsb __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
@@ -24,7 +24,7 @@ INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, 
 template <int QB, int KB> struct Kept {
     static constexpr int ROW = KB + RUN;
     int8_t bytes[(QB + 32) / 16 * 16 * ROW];    // whole blocks of 16 queries
-    int skip;                                   // queries of the first block before the tile
+    int skip = 0;                               // queries of the first block before the tile
     INLINE_MEMBER const int8_t* of(int r) const { return bytes + (skip + r) * ROW; }
 
     // m queries from position q0 on, keys from j0 on of a stream. Query r needs keys first(r)..limit(r), ascending.
@@ -48,7 +48,7 @@ template <int QB, int KB> struct Kept {
         }
     }
     INLINE_MEMBER vi lanes_of(int r, int j) const {
-        return __builtin_convertvector(*reinterpret_cast<const keep_bytes*>(of(r) + j), vi);
+        return __builtin_convertvector(*reinterpret_cast<const vsb*>(of(r) + j), vi);
     }
 };
 }   // namespace ISA
