@@ -29,7 +29,7 @@ gpt.cpp ;; s/philox(step_seed, STREAM/philox(0, STREAM/ ;; dropout: what a model
 gpt.cpp ;; s/uint64_t(3 \* l + int(where))/uint64_t(int(where))/ ;; dropout: what a model drops*
 gpt.cpp ;; s/sequences + int64_t(plan.rank) \* B/sequences/ ;; gpt ranks: with dropout*
 gpt.cpp ;; s/sequences += int64_t(plan.ranks) \* B/sequences += 0/ ;; gpt ranks: with dropout*
-gpt.cpp ;; s/S = more, dropping = false;/S = more;/ ;; dropout: evaluation*
+model/cache.cpp ;; s/ends = lengths, dropping = false;/ends = lengths;/ ;; dropout: evaluation*
 gpt.cpp ;; s/std::swap(dx, dbranch);.*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/in_product ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
 gpt.cpp ;; s/if (dbias) op.attention_bias_backward(.*// ;; kinds: gradients of every kind*
@@ -70,7 +70,7 @@ checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_eve
 checkpoint/config_layers.cpp ;; s/turning ? c->turns(l) : l < first/l < first/ ;; family config: which layers*
 checkpoint/checkpoint.cpp ;; s/std::vector<int> ends = v.ends;/std::vector<int> ends;/ ;; generation_config.json and lists*
 train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
-infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
+infer/chat.cpp ;; s/cache.table.rewind(0, int(ids.size()));// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
@@ -129,7 +129,7 @@ layers/norm.cpp ;; s/at.get(w + c) + plus/at.get(w + c)/ ;; norm: with and*
 layers/norm.cpp ;; s/if (bias) at.put/if (false) at.put/ ;; norm: against*
 layers/rope.cpp ;; s/back ? -at.get(sines + i)/back ? at.get(sines + i)/ ;; rope: against*
 layers/rope.cpp ;; s/v \* c + u0 \* s;/v * c + u * s;/ ;; rope: against*
-layers/rope.cpp ;; s/int64_t(first + n % S) \* t.dims/int64_t(n % S) * t.dims/ ;; rope: against*
+layers/rope.cpp ;; s/(pos\[n\] > 0 ? pos\[n\] : 0)/n % S/ ;; rope: against*
 layers/rope.cpp ;; s/ - xhat \* gx_mean));/));/ ;; rope: against*
 layers/rope.cpp ;; s/gx_sum += dc \* (at.get(w + c) + t.plus)/gx_sum += dc * at.get(w + c)/ ;; rope: against*
 layers/rope.cpp ;; s/partial + q.size, parts, width, k.size/partial, parts, width, k.size/ ;; rope: against*
@@ -216,7 +216,7 @@ layers/attention/sm80_backward.cu ;; s/if (SPARSE \&\& c.scores.drops \&\& !(sta
 layers/attention/sm80_backward.cu ;; s/x = kept ? x \* factor : 0; });/x *= factor; });/ ;; attention sm80: dropout
 layers/attention/bias.cu ;; s/keeps(h, at.b, at.head, i, j) ? dp \* h.dropout.factor() : 0/dp/ ;; bias: the gradient*
 layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
-layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - key[u])/ - query.slope[g]/ ;; attention cached: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - key\[u\])/ - query.slope[g] * 1/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
 layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
 layers/attention/plain.cuh ;; s/return t < stream.keys \&\& /return / ;; attention: strides*
@@ -274,7 +274,7 @@ comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives betwee
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: against the reference? small
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
-layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
+layers/attention/cached.cpp ;; s/return call.S == 1 ? decode_scratch(call.B, call.p, call.heads)/return call.S == 1 ? 0/ ;; cpu: scratch held*
 layers/scratch.h ;; s/return rope_scratch(c.rows, c.heads, c.turn)/return 0/ ;; model on cuda: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
 layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
@@ -353,7 +353,7 @@ model/config.cpp ;; s/config_value(before, rows\[i\]) != config_value(now, rows\
 model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
-gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
+model/cache.cpp ;; s/int64_t(pages) \* c.NKV \* Pages::SIZE, row/int64_t(pages) * Pages::SIZE, row/ ;; kinds: generation with*
 infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
 infer/template_lexer.cpp ;; s/sign != .+. \&\& block/false/ ;; template: *
 infer/template_lexer.cpp ;; s/open.empty() \&\& take_end/take_end/ ;; template: *
