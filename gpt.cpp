@@ -31,18 +31,29 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
     op.upload_ahead(staged, host_input.data(), input_bytes(ints));
 }
 
-void Model::forward() {
+void Model::forward(bool drops) {
     CHECK(next_B > 0, "no batch was handed over");
     B = next_B, S = next_S, next_B = 0, now = next;
+    dropping = drops;
+    if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
     ends.assign(size_t(B), S);
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     blocks(nullptr);
 }
 
+Dropout Model::dropout(Dropped where, int l) const {
+    const float rate = where == Dropped::probabilities ? plan.attention_dropout : plan.dropout;
+    if (!dropping || rate == 0) return {};
+    constexpr uint64_t STREAM = 0x64726F70, PLACES = 1 << 12;    // no other stream of the seed; more than a step has
+    const Philox4 seed = philox(step_seed, STREAM, uint64_t(step_number) * PLACES + uint64_t(3 * l + int(where)));
+    const int64_t first = where == Dropped::probabilities ? first_sequence : first_sequence * S * c.C;
+    return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
+}
 Heads Model::heads(int l, bool spans) const {
     Heads h = c.heads(l);
     if (spans) h.keys = keys(), h.queries = queries();
     h.bias = reinterpret_cast<const float*>(bias);
+    h.dropout = dropout(Dropped::probabilities, l);
     return h;
 }
 
@@ -61,8 +72,10 @@ void Model::embed(const Cache* cache) {
     Activation* x = c.embed_norm ? embedded : a[0].x;
     const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
     op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, wpe, B, S, c.C, cache ? cache->place : nullptr);
-    if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C);
+    if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C, {});
     if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
+    if (const Dropout drop = dropout(Dropped::embeddings); drop.rate > 0)
+        op.add_scaled(a[0].x, nullptr, a[0].x, 1, int64_t(B) * S * c.C, drop);
 }
 
 void Model::block_forward(int l, Activation* out, Cache* cache) {
@@ -112,21 +125,28 @@ void Model::ffn_forward(int l) {
 Model::Branch Model::attention_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.projw, p.projb, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b};
+    return {p.projw, p.projb, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b,
+            dropout(Dropped::attention, l)};
 }
 Model::Branch Model::ffn_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b};
+    return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b,
+            dropout(Dropped::ffn, l)};
 }
-// out = x + branch_scale * norm(in w^T + b); with sum_norm norm(x + in w^T + b)
+// out = x + branch_scale * drop(norm(in w^T + b)); with sum_norm norm(x + drop(in w^T + b))
 void Model::add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end) {
     const int C = c.C, N = B * S;
-    if (!c.post_norm() && c.branch_scale == 1) return op.linear_forward(out, in, end.w, end.b, x, N, width, C);
-    op.linear_forward(c.post_norm() ? end.product : out, in, end.w, end.b, c.sum_norm() ? x : nullptr, N, width, C);
+    Activation* product = c.post_norm() ? end.product : out;
+    const bool in_product = c.branch_scale == 1 && end.dropout.rate == 0 && (!c.post_norm() || c.sum_norm());
+    auto add = [&](Activation* to) {
+        if (!in_product) op.add_scaled(to, x, to, c.branch_scale, int64_t(N) * C, end.dropout);
+    };
+    op.linear_forward(product, in, end.w, end.b, in_product ? x : nullptr, N, width, C);
+    if (c.sum_norm()) add(product);
     if (c.post_norm())
         op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
-    if (!c.sum_norm()) op.add_scaled(out, x, out, c.branch_scale, int64_t(N) * C);
+    if (!c.sum_norm()) add(out);
 }
 
 void Model::loss(bool train, float scale) {
@@ -181,12 +201,13 @@ void Model::backward(bool last) {
 void Model::embed_backward() {
     Activation* d = dx;
     const int64_t n = int64_t(B) * S * c.C;
+    if (const Dropout drop = dropout(Dropped::embeddings); drop.rate > 0) op.add_scaled(dx, nullptr, dx, 1, n, drop);
     if (c.embed_norm) {
         op.zero(dt, op.bytes(dt, n));
         op.norm_backward(dt, dw.lnew, dw.lneb, dx, embedded, w.lnew, mean_e, rstd_e, c.norm_of(), B * S, c.C);
         d = dt;
     }
-    if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n);
+    if (c.embed_scale != 1) op.add_scaled(d, nullptr, d, c.embed_scale, n, {});
     Gradient* dwpe = dw.wpe ? op.at(dw.wpe, int64_t(c.position_offset) * c.C) : nullptr;
     op.embedding_backward(dw.wte, dwpe, d, tok(), B, S, c.C, c.V);
     if (dbias) op.bias_rows_backward(dw.relw, dbias, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
@@ -217,14 +238,14 @@ void Model::block_backward(int l) {
     ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);
     if (c.parallel == Parallel::none) {
         if (c.pre_norm()) op.norm_backward(dx, d.ln2w, d.ln2b, dt, t.x2, p.ln2w, t.mean2, t.rstd2, norm, N, C);
-        else op.add_scaled(dx, dx, dt, 1, n);
+        else op.add_scaled(dx, dx, dt, 1, n, {});
     }
     attention_backward(l);
-    if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);
+    if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n, {});
     if (c.parallel == Parallel::two)
         op.norm_backward(dx, d.ln2w, d.ln2b, dffn, t.x, p.ln2w, t.mean2, t.rstd2, norm, N, C);
     if (c.pre_norm()) op.norm_backward(dx, d.ln1w, d.ln1b, dt, t.x, p.ln1w, t.mean1, t.rstd1, norm, N, C);
-    else op.add_scaled(dx, dx, dt, 1, n);
+    else op.add_scaled(dx, dx, dt, 1, n, {});
 }
 
 // to: the gradient of the ffn's input
@@ -264,24 +285,32 @@ void Model::attention_backward(int l) {
 
 const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, Gradient* dnorm_b) {
     const int C = c.C, N = B * S;
-    if (c.post_norm()) {
+    auto through_norm = [&](const Activation* d) {
         op.zero(dbranch, op.bytes(dbranch, int64_t(N) * C));
-        op.norm_backward(dbranch, dnorm_w, dnorm_b, dx, end.product, end.norm_w, end.mean, end.rstd, c.norm_of(), N, C);
-        if (!c.sum_norm()) return dbranch;
+        op.norm_backward(dbranch, dnorm_w, dnorm_b, d, end.product, end.norm_w, end.mean, end.rstd, c.norm_of(), N, C);
+    };
+    if (c.sum_norm()) {
+        through_norm(dx);
         std::swap(dx, dbranch);    // the sum's gradient is that of both its parts
-        return dx;
     }
-    if (c.branch_scale == 1) return dx;
-    op.add_scaled(dbranch, nullptr, dx, c.branch_scale, int64_t(N) * C);
+    const Activation* dy = dx;
+    if (c.branch_scale != 1 || end.dropout.rate > 0) {
+        Activation* scaled = c.post_norm() && !c.sum_norm() ? dt : dbranch;    // dt is free here
+        op.add_scaled(scaled, nullptr, dx, c.branch_scale, int64_t(N) * C, end.dropout);
+        dy = scaled;
+    }
+    if (!c.post_norm() || c.sum_norm()) return dy;
+    through_norm(dy);
     return dbranch;
 }
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 
-void Model::begin_step(int64_t targets) {
+void Model::begin_step(int64_t targets, uint64_t seed, int64_t number) {
     shards.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
     step_targets = 0, all_targets = targets;
+    step_seed = seed, step_number = number, sequences = 0;
 }
 
 double Model::grad_norm() {

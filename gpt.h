@@ -20,6 +20,8 @@ struct Plan {
     int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
     bool spans = false;    // batches come with spans; else only where Config::sees asks for them
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
+    // Dropout while training: of the embeddings and of each branch's output; of attention's probabilities.
+    float dropout = 0, attention_dropout = 0;
 };
 struct MemoryRow {
     const char* purpose;
@@ -88,7 +90,8 @@ struct Model {
     // a table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
     // spans (B,S): who sees whom; null: as Config::sees says of whole sequences without a prefix
     void batch(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
-    void forward();    // the batch handed over, up to the final norm
+    // The batch handed over, up to the final norm. drops: with the plan's dropout, which the backward draws again.
+    void forward(bool drops = false);
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
     // step). Chunk by chunk: the logits of all positions never exist at once.
     void loss(bool train, float scale);
@@ -103,7 +106,9 @@ struct Model {
     // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
     // finished, and what each rank reported in it; at most two may be pending. targets: those that count in the whole
     // step, on all ranks; 0: as many on each rank as on this one.
-    void begin_step(int64_t targets = 0);
+    // What is dropped depends on the run's seed, the step's number and that of a sequence within the step alone, as
+    // the loader counts them: it is the same however ranks and batches divide the step.
+    void begin_step(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0);
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
     Step finish(std::vector<RankReport>* reports = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
@@ -167,11 +172,18 @@ struct Model {
     int64_t marks[2] = {}, updates = 0, finished = 0;
     int64_t step_targets = 0;      // since begin_step
     int64_t all_targets = 0;       // what begin_step was told
+    uint64_t step_seed = 0;        // dropout's: the run's seed, the step's number
+    int64_t step_number = 0;
+    int64_t sequences = 0, first_sequence = 0;    // forward passes with dropout since begin_step; the batch's first one
+    bool dropping = false;                        // the forward pass that ran last had dropout
     int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
-    Heads heads(int l, bool spans) const;                         // with the batch's spans, or without
+    // Where dropout draws, each place another stream; layer l has three.
+    enum class Dropped { embeddings, probabilities, attention, ffn };
+    Dropout dropout(Dropped where, int l = 0) const;
+    Heads heads(int l, bool spans) const;    // with dropout; and the batch's spans, or without
     void embed(const Cache* cache);
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
@@ -191,6 +203,7 @@ struct Model {
         Activation* product;
         float *mean, *rstd;
         const Parameter *norm_w, *norm_b;
+        Dropout dropout;
     };
     Branch attention_end(int l) const;
     Branch ffn_end(int l) const;

@@ -74,7 +74,7 @@ Status Trainer::issue() {
     // The step's first sequence, of all that the run has had.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
     const int64_t all = objective.targets(first, o.total_batch / S, S);
-    g.begin_step(all);
+    g.begin_step(all, uint64_t(o.seed), issued);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data()));
         Spans spans;
@@ -82,7 +82,7 @@ Status Trainer::issue() {
             objective.apply(first + int64_t(ranks.rank()) * o.batch + b, &tokens[size_t(b) * size_t(S)],
                             &targets[size_t(b) * size_t(S)], S, S, &spans);
         g.batch(tokens.data(), targets.data(), o.batch, S, objective.plain() ? nullptr : &spans);
-        g.forward();
+        g.forward(true);
         g.loss(true, float(1.0 / double(all)));
         g.backward(i + 1 == accumulate);
     }

@@ -1,10 +1,10 @@
 #!/bin/bash
 # Beyond the context: a small model for each kind of position, trained with sequences of T tokens and measured with 1, 2
 # and 4 T. Table and plot of the losses. Usage: extrapolate.sh [TEXT...]    default: the novels that `make demo` fetches
-# About 5 minutes on 2 cores. STEPS, T and OUT may be set.
+# A few minutes on 2 idle cores. T, STEPS, TOKENS (evaluated), OUT and FLATGPT may be set.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-T=${T:-64} STEPS=${STEPS:-600} OUT=${OUT:-build/extrapolate} FLATGPT=${FLATGPT:-./flatgpt}
+T=${T:-64} STEPS=${STEPS:-600} OUT=${OUT:-build/extrapolate} TOKENS=${TOKENS:-65536} FLATGPT=${FLATGPT:-./flatgpt}
 [ $# != 0 ] || set -- build/austen/austen.jsonl
 for text in "$@"; do
     [ -e "$text" ] || { echo "extrapolate: $text is not there; make demo fetches the novels"; exit 1; }
@@ -31,7 +31,7 @@ row() {
     printf '%-14s' "$name"
     for length in "$T" $((2 * T)) $((4 * T)); do
         if loss=$("$FLATGPT" eval "$OUT/$run" --data "$OUT/tokens_val_*.bin" --seq-len "$length" --context "$length" \
-            --eval-tokens 65536 --json "$@" 2>"$OUT/log"); then
+            --eval-tokens "$TOKENS" --json "$@" 2>"$OUT/log"); then
             loss=$(sed 's/.*"loss":\([^,]*\).*/\1/' <<<"$loss")
             printf ' %8.3f' "$loss"
             echo "{\"step\":$length,\"val_loss\":$loss}" >>"$OUT/curves/$name/metrics.jsonl"

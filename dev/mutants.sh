@@ -20,10 +20,18 @@ gpt.cpp ;; s/op.zero(dx, op.bytes(dx, .*// ;; gpt: gradients accumulate*
 gpt.cpp ;; s/    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);// ;; kinds: what the backward*
 gpt.cpp ;; s/    if (p.qw) turn(l);// ;; kinds: what the backward*
 gpt.cpp ;; s/        op.zero(dbranch, .*// ;; kinds: gradients of every kind*
-gpt.cpp ;; s/op.add_scaled(dbranch, nullptr, dx, c.branch_scale/op.add_scaled(dbranch, nullptr, dx, 1/ ;; kinds: gradients of every kind*
-gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n);// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/op.add_scaled(scaled, nullptr, dx, c.branch_scale/op.add_scaled(scaled, nullptr, dx, 1/ ;; kinds: gradients of every kind*
+gpt.cpp ;; s/if (c.parallel == Parallel::one) op.add_scaled(dt, dt, dffn, 1, n, {});// ;; kinds: gradients of every kind*
+gpt.cpp ;; s/|| end.dropout.rate > 0) {/) {/ ;; dropout: gradients*
+gpt.cpp ;; s/drop.rate > 0) op.add_scaled(dx, nullptr, dx, 1, n, drop);/drop.rate > 1) op.add_scaled(dx, nullptr, dx, 1, n, drop);/ ;; dropout: gradients*
+gpt.cpp ;; s/uint64_t(step_number) \* PLACES/PLACES/ ;; dropout: what a model drops*
+gpt.cpp ;; s/philox(step_seed, STREAM/philox(0, STREAM/ ;; dropout: what a model drops*
+gpt.cpp ;; s/uint64_t(3 \* l + int(where))/uint64_t(int(where))/ ;; dropout: what a model drops*
+gpt.cpp ;; s/sequences + int64_t(plan.rank) \* B/sequences/ ;; gpt ranks: with dropout*
+gpt.cpp ;; s/sequences += int64_t(plan.ranks) \* B/sequences += 0/ ;; gpt ranks: with dropout*
+model/cache.cpp ;; s/ends = lengths, dropping = false;/ends = lengths;/ ;; dropout: evaluation*
 gpt.cpp ;; s/std::swap(dx, dbranch);.*// ;; kinds: gradients of every kind*
-gpt.cpp ;; s/c.sum_norm() ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
+gpt.cpp ;; s/in_product ? x : nullptr, N, width, C/nullptr, N, width, C/ ;; kinds: *
 gpt.cpp ;; s/if (dbias) op.attention_bias_backward(.*// ;; kinds: gradients of every kind*
 gpt.cpp ;; s/if (dbias) op.zero(dbias, .*// ;; kinds: *
 gpt.cpp ;; s/ffn_backward(l, c.parallel == Parallel::none ? dt : dffn);/ffn_backward(l, dt);/ ;; kinds: gradients of every kind*
@@ -45,6 +53,10 @@ model/rope.cpp ;; s/d \/ (d - 2))/(d - 2) \/ d)/ ;; positions: dynamic*
 model/rope.cpp ;; s/ - (double(c.rope_factor) - 1)// ;; positions: dynamic*
 model/positions.cpp ;; s/i % 2 ? std::cos/i % 2 ? std::sin/ ;; positions: sinusoids*
 model/positions.cpp ;; s/(buckets - exact) + 1e-9/(buckets - exact) - 1e-9/ ;; positions: T5*
+model/config.cpp ;; s/.stride = near ? stride : 0/.stride = 0/ ;; families: models of kinds*
+model/config.cpp ;; s/.globals = near ? global_tokens : 0/.globals = 0/ ;; families: models of kinds*
+model/memory.cpp ;; s/relative_buckets(c.sees != Sees::causal)/relative_buckets(false)/ ;; families: models of kinds*
+layers/reference.cpp ;; s/1 \/ std::sqrt(T(h.HS))/1 \/ T(h.HS)/ ;; textbook: *
 model/tensors.cpp ;; s/if (c.NKV != c.NH \&\& t.layout == FileLayout::by_head)/if (t.layout == FileLayout::by_head)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/(3 \* h + part) \* int64_t(c.HS), (int64_t(part) \* c.NH + h)/(int64_t(part) * c.NH + h) * int64_t(c.HS), (3 * h + part)/ ;; families: logits*
 checkpoint/tensors.cpp ;; s/moved = offset + (r.memory - r.file) \* cols/moved = offset/ ;; families: what is written*
@@ -58,7 +70,7 @@ checkpoint/config_layers.cpp ;; s/c->window ? c->global_every : 1;/c->global_eve
 checkpoint/config_layers.cpp ;; s/turning ? c->turns(l) : l < first/l < first/ ;; family config: which layers*
 checkpoint/checkpoint.cpp ;; s/std::vector<int> ends = v.ends;/std::vector<int> ends;/ ;; generation_config.json and lists*
 train/start.cpp ;; s/mean\[k % cols\] += double(x\[k\]) \/ double(rows)/mean[k % cols] += double(x[k])/ ;; family train: --resize*
-infer/chat.cpp ;; s/cache.pos = int(ids.size());// ;; chat: each turn*
+infer/chat.cpp ;; s/cache.table.rewind(0, int(ids.size()));// ;; chat: each turn*
 infer/chat.cpp ;; s/prompt.size() - 1));/prompt.size()));/ ;; chat: what is interrupted*
 infer/chat.cpp ;; s/limit = std::min(limit, options.context \/ 2);// ;; chat: when the context*
 infer/chat.cpp ;; s/uint64_t(options.seed + answers)/uint64_t(options.seed)/ ;; chat: each turn*
@@ -117,7 +129,7 @@ layers/norm.cpp ;; s/at.get(w + c) + plus/at.get(w + c)/ ;; norm: with and*
 layers/norm.cpp ;; s/if (bias) at.put/if (false) at.put/ ;; norm: against*
 layers/rope.cpp ;; s/back ? -at.get(sines + i)/back ? at.get(sines + i)/ ;; rope: against*
 layers/rope.cpp ;; s/v \* c + u0 \* s;/v * c + u * s;/ ;; rope: against*
-layers/rope.cpp ;; s/int64_t(first + n % S) \* t.dims/int64_t(n % S) * t.dims/ ;; rope: against*
+layers/rope.cpp ;; s/(pos\[n\] > 0 ? pos\[n\] : 0)/n % S/ ;; rope: against*
 layers/rope.cpp ;; s/ - xhat \* gx_mean));/));/ ;; rope: against*
 layers/rope.cpp ;; s/gx_sum += dc \* (at.get(w + c) + t.plus)/gx_sum += dc * at.get(w + c)/ ;; rope: against*
 layers/rope.cpp ;; s/partial + q.size, parts, width, k.size/partial, parts, width, k.size/ ;; rope: against*
@@ -131,6 +143,12 @@ layers/attention/backward.cpp ;; s/ \* d \* score.dz;/ * d;/ ;; attention: a sca
 layers/attention/tiles.h ;; s/return {t \* cap + bias, 1 - t \* t};/return {t * cap + bias, 1 - t};/ ;; attention: a scale*
 layers/attention/tiles.h ;; s/last <= reach \&\& last - first == VW - 1/last - first == VW - 1/ ;; bias: *
 layers/attention/bias.cpp ;; s/if (last <= -reach) return void(sums\[-reach\] += sum(x));/if (last <= -reach) return;/ ;; bias: the gradient*
+layers/norm.cpp ;; s/scale \* drop.factor()/scale/ ;; norm: x plus*
+layers/attention/forward.cpp ;; s/c.h.dropout.factor() \/ total/1 \/ total/ ;; attention: dropout*
+layers/attention/backward.cpp ;; s/if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, .*// ;; attention: dropout*
+layers/attention/backward.cpp ;; s/store(ds, kept_lanes(load(ds) \* factor, keep));/store(ds, load(ds) * factor);/ ;; attention: dropout*
+layers/attention/kept.h ;; s/low\[j\] = run\[0\]\[k\]/low[j] = run[1][k]/ ;; attention: dropout*
+layers/attention/bias.cpp ;; s/kept_lanes(dp \* factor, kept.lanes_of(r, u))/dp * factor/ ;; bias: the gradient*
 layers/attention/bias.cpp ;; s/ - t.delta\[i0 + r\]// ;; bias: the gradient*
 layers/attention/bias.cpp ;; s/most(0, see.from - j0), to, ds, 0/0, to, ds, 0/ ;; bias: the gradient*
 layers/attention/bias.cu ;; s/tiles(s.tiles), count(s.bands), lowest(h.keys ? 1 - s.tiles : 0)/tiles(s.tiles), count(s.bands), lowest(0)/ ;; bias: the gradient*
@@ -184,14 +202,21 @@ layers/activation.cuh ;; s/phi + x \* 0.3989422804f/phi + x * 0.3889422804f/ ;; 
 layers/activation.cuh ;; s/2 \* positive}/positive}/ ;; activation: as exact*
 layers/ffn.cu ;; s/u\[k\]\[j\] \* a.slope/a.slope/ ;; activation: gated*
 layers/ffn.cu ;; s/u\[k\].set(j, dy \* a.value)/u[k].set(j, dy)/ ;; activation: gated*
-layers/ffn.cu ;; s/u\[k\]\[j\] + scale \* v/u[k][j] + v/ ;; norm: x plus*
+layers/ffn.cu ;; s/u\[k\]\[j\] + scaled(j, v\[k\]\[j\])/u[k][j] + v[k][j]/ ;; norm: x plus*
+layers/ffn.cu ;; s/return bits >> skip;/return bits;/ ;; norm: x plus*
 layers/adamw.cu ;; s/if (s.skipped) return;// ;; adamw: against*
 layers/adamw.cu ;; s/word(random, i + j)/word(random, j)/ ;; adamw: *
 layers/attention/plain_backward.cu ;; s/dp\[r\]\[c\] - mean;/dp[r][c];/ ;; attention: every*
 layers/attention/plain_backward.cu ;; s/if (SHAPED) ds \*= scores.steepness.*// ;; attention: a scale*
-layers/attention/plain_backward.cu ;; s/if constexpr (SHAPED) p \*= sh.steepness.*// ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/p \* scores.steepness(scores.inside(s\[r\]\[c\]));/p;/ ;; attention: a scale*
+layers/attention/plain_backward.cu ;; s/p = keeps(h, w.b, head, i, j) ? p : 0;// ;; attention: dropout*
+layers/attention/plain_backward.cu ;; s/dp\[r\]\[c\] = keeps(h, w.b, head, i, j) ? dp\[r\]\[c\] \* factor : 0;/dp[r][c] = keeps(h, w.b, head, i, j) ? dp[r][c] * factor : dp[r][c];/ ;; attention: dropout*
+layers/attention/sm80.cuh ;; s/KEYS ? k \/ 2 : k % 2, e = odd/k % 2, e = odd/ ;; attention sm80: dropout
+layers/attention/sm80_backward.cu ;; s/if (SPARSE \&\& c.scores.drops \&\& !(stays.*// ;; attention sm80: dropout
+layers/attention/sm80_backward.cu ;; s/x = kept ? x \* factor : 0; });/x *= factor; });/ ;; attention sm80: dropout
+layers/attention/bias.cu ;; s/keeps(h, at.b, at.head, i, j) ? dp \* h.dropout.factor() : 0/dp/ ;; bias: the gradient*
 layers/attention/attention.cuh ;; s/float(2 \* (head - p) + 1)/float(2 * (head - p))/ ;; attention: a scale*
-layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - key[u])/ - query.slope[g]/ ;; attention cached: a scale*
+layers/attention/cached.cu ;; s/ - query.slope\[g\] \* float(query.p - key\[u\])/ - query.slope[g] * 1/ ;; attention cached: a scale*
 layers/attention/plain_backward.cu ;; s/ \&\& !(stream.all \&\& in_pattern(h, row + r))// ;; attention: strides*
 layers/attention/plain_backward.cu ;; s/sees.from <= j \&\& j < sees.to/j <= i/ ;; attention: windows*
 layers/attention/plain.cuh ;; s/return t < stream.keys \&\& /return / ;; attention: strides*
@@ -249,14 +274,14 @@ comm/mpi.cpp ;; s/wait_until(enqueued + 1 - QUEUE);// ;; mpi: collectives betwee
 layers/onednn.cpp ;; s/own() { return cpu_ops_isa<P>(isa); }/own() { return *onednn_ops<P>(isa); }/ ;; linear: against the reference? small
 layers/onednn.cpp ;; s/ \&\& call.rows > GEMV_ROWS;/;/ ;; cpu: scratch held*
 layers/onednn.cpp ;; s/return halves ? cpu_scratch_size/return false ? cpu_scratch_size/ ;; cpu: scratch held*
-layers/attention/forward.cpp ;; s/return call.S == 1 ? .* : /return / ;; cpu: scratch held*
+layers/attention/cached.cpp ;; s/return call.S == 1 ? decode_scratch(call.B, call.p, call.heads)/return call.S == 1 ? 0/ ;; cpu: scratch held*
 layers/scratch.h ;; s/return rope_scratch(c.rows, c.heads, c.turn)/return 0/ ;; model on cuda: scratch held*
 layers/scratch.h ;; s/return norm_scratch(c.rows, c.in)/return 0/ ;; model on cuda: scratch held*
 layers/operations.inc ;; s/attention(8, 2, B, S, h)/attention(10, 2, B, S, h)/ ;; count: FLOPs of a step*
 model/work.h ;; s/(S - growing) \* window/S * window/ ;; count: pairs of*
 model/work.h ;; s/2.0 \* products \* N/2.0 * N/ ;; count: FLOPs of a step*
 model/count.cpp ;; s/scratch = std::max(scratch, /scratch = std::min(scratch, / ;; count: memory foretold*
-model/count.cpp ;; s/const bool upload = .*/const bool upload = false;/ ;; count: a generated token*
+model/count.cpp ;; s/(batch || operation == Operation::upload)/(batch)/ ;; count: a generated token*
 model/forecast.cpp ;; s/wire = std::max(wire, device) + seconds;/wire = device + seconds;/ ;; scale: what a step*
 layers/cpu.cpp ;; s/c.tiles || pretend :/c.tiles :/ ;; cpu: whose products*
 layers/cpu.cpp ;; s/has_amx \&\& !refuse/has_amx/ ;; cpu: whose products*
@@ -328,7 +353,7 @@ model/config.cpp ;; s/config_value(before, rows\[i\]) != config_value(now, rows\
 model/config.cpp ;; s/.window = near ? window : 0/.window = 0/ ;; gpt: a window*
 model/memory.cpp ;; s/std::max(c.C, c.attention_width())/c.C/ ;; gpt: gradients of all*
 gpt.cpp ;; s/dy, t.atty, p.projw, N, h.width(), C)/dy, t.atty, p.projw, N, C, C)/ ;; gpt: gradients of all*
-gpt.cpp ;; s/\* h.NKV \* cache->maxT \* h.HS;/* cache->maxT * h.HS;/ ;; kinds: generation with*
+model/cache.cpp ;; s/int64_t(pages) \* c.NKV \* Pages::SIZE, row/int64_t(pages) * Pages::SIZE, row/ ;; kinds: generation with*
 infer/template_lexer.cpp ;; s/else if (block) take("\\n");// ;; template: *
 infer/template_lexer.cpp ;; s/sign != .+. \&\& block/false/ ;; template: *
 infer/template_lexer.cpp ;; s/open.empty() \&\& take_end/take_end/ ;; template: *

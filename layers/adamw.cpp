@@ -2,7 +2,7 @@
 //
 // Bound by memory. A step moves 28 bytes per parameter (4 arrays read, 3 written), 30 in bf16 with masters, 24 in bf16
 // alone; the sum of squares reads 4. Square root and division are IEEE's, not estimates.
-#include "layers/simd/vec.h"
+#include "layers/simd/philox.h"
 
 namespace ISA {
 // Blocks start at multiples of BLOCK, whatever the number of threads: an element in a loop's scalar tail is always in
@@ -48,21 +48,6 @@ INLINE void step_row(float* w, float* m, float* v, const float* dw, int n, const
     }
 }
 
-// philox (base/common.h) of (seed, stream, first + i) for a row: upper[4*i + k] is the upper half of its word k.
-INLINE void random_row(uint32_t* upper, uint64_t seed, uint64_t stream, uint64_t first) {
-#pragma omp simd
-    for (int i = 0; i < ROW / 4; i++) {
-        uint32_t k0 = uint32_t(seed), k1 = uint32_t(seed >> 32);
-        uint32_t c0 = uint32_t(first + uint64_t(i)), c1 = uint32_t((first + uint64_t(i)) >> 32);
-        uint32_t c2 = uint32_t(stream), c3 = uint32_t(stream >> 32);
-        for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-            const uint64_t p0 = uint64_t(0xD2511F53u) * c0, p1 = uint64_t(0xCD9E8D57u) * c2;
-            c0 = uint32_t(p1 >> 32) ^ c1 ^ k0, c1 = uint32_t(p1);
-            c2 = uint32_t(p0 >> 32) ^ c3 ^ k1, c3 = uint32_t(p0);
-        }
-        upper[4 * i] = c0 >> 16, upper[4 * i + 1] = c1 >> 16, upper[4 * i + 2] = c2 >> 16, upper[4 * i + 3] = c3 >> 16;
-    }
-}
 // One of the two bf16 next to x, the nearer one more likely: adding 16 random bits to the lower half of x carries into
 // the upper half with the right probability. Infinities and NaN stay.
 INLINE vf rounded_at_random(vf x, vu random) {
@@ -89,14 +74,15 @@ template <class P> static void adamw(P* w, float* master, float* m, float* v, co
                 each_vector(count, [&](int64_t i, auto in) { in.put(w + at + i, in.get(master + at + i)); });
             } else {
                 float row[ROW];
-                uint32_t random[ROW];
-                random_row(random, seed, uint64_t(step->updates), uint64_t(at / 4));
+                uint32_t random[RANDOMS];
+                static_assert(RANDOMS == ROW);
+                random_words<4, 1>(random, seed, uint64_t(step->updates), uint64_t(at / 4));
                 each_vector(count, [&](int64_t i, auto in) { in.put(row + i, in.get(w + at + i)); });
                 step_of(row);
                 each_vector(count, [&](int64_t i, auto in) {
                     vu bits;
                     __builtin_memcpy(&bits, random + i, sizeof bits);
-                    in.put(w + at + i, rounded_at_random(in.get(row + i), bits));
+                    in.put(w + at + i, rounded_at_random(in.get(row + i), bits >> 16));
                 });
             }
         }

@@ -5,6 +5,7 @@
 // 2 n. A multiprocessor's special function unit does 16 operations per clock, two per element: 8 elements per clock,
 // where an H200's memory feeds 5 of bf16. GELU with erfc takes about 30 instructions; there is time for 49.
 #include "activation.cuh"
+#include "dropout.h"
 
 namespace {
 constexpr int THREADS = 256, VECS = 2;
@@ -95,8 +96,24 @@ template <class T> void activation_backward(T* dx, const T* dy, const T* x, Act 
     run<T, true>(dx, dy, x, act, gated, N, F);
 }
 
-// y = x + scale * b; without x, scale * b.
-template <class T> __global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int64_t n) {
+// Bit j: dropout keeps element i + j, j < W.
+template <int W> __device__ inline uint32_t kept(const Dropout& drop, int64_t i) {
+    const uint64_t place = uint64_t(drop.first + i);
+    const int skip = int(place % 4);
+    uint32_t bits = 0;
+#pragma unroll
+    for (int call = 0; call < W / 4 + 1; call++) {
+        if (4 * call >= W + skip) break;
+        const Philox4 words = philox(drop.seed, 0, place / 4 + call);
+#pragma unroll
+        for (int k = 0; k < 4; k++) bits |= uint32_t(words.v[k] >= drop.least_kept()) << (4 * call + k);
+    }
+    return bits >> skip;
+}
+
+// y = x + scale * b; without x, scale * b. scale: with the factor of dropout.
+template <bool DROPS, class T>
+__global__ void add_scaled_kernel(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
     constexpr int W = VEC<T>;
     const int64_t first = (blockIdx.x * int64_t(VECS * THREADS) + threadIdx.x) * W;
     Vec<T> u[VECS] = {}, v[VECS];
@@ -109,16 +126,20 @@ template <class T> __global__ void add_scaled_kernel(T* y, const T* x, const T* 
 #pragma unroll
     for (int k = 0; k < VECS; k++) {
         int64_t i = first + k * THREADS * W;
+        if (i >= n) break;
+        const uint32_t bits = DROPS ? kept<W>(drop, i) : ~0u;
+        auto scaled = [&](int j, float of_b) { return !DROPS || bits >> j & 1 ? scale * of_b : 0.0f; };
         if (i + W <= n) {
 #pragma unroll
-            for (int j = 0; j < W; j++) v[k].set(j, u[k][j] + scale * v[k][j]);
+            for (int j = 0; j < W; j++) v[k].set(j, u[k][j] + scaled(j, v[k][j]));
             store<W>(y + i, v[k]);
         } else
-            for (; i < n; i++) y[i] = from_float<T>((x ? to_float(x[i]) : 0) + scale * to_float(b[i]));
+            for (int j = 0; i < n; i++, j++) y[i] = from_float<T>((x ? to_float(x[i]) : 0) + scaled(j, to_float(b[i])));
     }
 }
-template <class T> void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n) {
-    launch(add_scaled_kernel<T>, {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, b, scale, n);
+template <class T> void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
+    launch(drop.rate > 0 ? add_scaled_kernel<true, T> : add_scaled_kernel<false, T>,
+           {unsigned(ceil_div(n, VECS * THREADS * VEC<T>)), THREADS}, y, x, b, scale * drop.factor(), n, drop);
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {

@@ -1,6 +1,7 @@
 // norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
 // memory is the bound: 8 bytes per element forward, 16 backward.
-#include "layers/simd/vec.h"
+#include "layers/dropout.h"
+#include "layers/simd/philox.h"
 
 namespace ISA {
 // The factors at c: 1 where there are no weights.
@@ -90,7 +91,31 @@ static void norm_backward(float* dx, float* dw, float* db, const float* dy, cons
              : backward<false>(dx, dw, db, dy, x, w, mean, rstd, norm, N, C);
 }
 
-static void add_scaled(float* y, const float* x, const float* b, float scale, int64_t n) {
+// n <= ONE_THREAD elements with dropout.
+static void add_dropped(float* y, const float* x, const float* b, float scale, int n, Dropout drop) {
+    const float factor = scale * drop.factor();
+    const vu least_kept = vu{} + drop.least_kept();
+    uint32_t words[RANDOMS + VW];    // a tail reads a whole vector
+    for (int count; n > 0; n -= count, drop.first += count, y += count, x += x ? count : 0, b += count) {
+        const int skip = int(drop.first % 4);
+        count = least(n, RANDOMS - skip);
+        random_words<4, 1>(words, drop.seed, 0, uint64_t(drop.first / 4));
+        each_vector(count, [&](int64_t i, auto at) {
+            vu word;
+            __builtin_memcpy(&word, words + skip + i, sizeof word);
+            const vf add = word >= least_kept ? at.get(b + i) * factor : vf{};
+            at.put(y + i, x ? at.get(x + i) + add : add);
+        });
+    }
+}
+static void add_scaled(float* y, const float* x, const float* b, float scale, int64_t n, Dropout drop) {
+    if (drop.rate > 0) {
+#pragma omp parallel for schedule(static) if (n > ONE_THREAD)
+        for (int64_t i = 0; i < n; i += ONE_THREAD)
+            add_dropped(y + i, x ? x + i : nullptr, b + i, scale, int(least64(ONE_THREAD, n - i)),
+                        {drop.rate, drop.seed, drop.first + i});
+        return;
+    }
 #pragma omp parallel for schedule(static) if (n > ONE_THREAD)
     for (int64_t i = 0; i < n; i += ONE_THREAD)
         each_vector(least64(ONE_THREAD, n - i), [&](int64_t j, auto at) {

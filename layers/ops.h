@@ -21,6 +21,9 @@ struct Dropout {
     float rate = 0;
     uint64_t seed = 0;
     int64_t first = 0;    // the number of the first element; in attention: of the first sequence
+    // A number stays where its random word (layers/dropout.h) is at least this; then it is multiplied by factor().
+    HOST_DEVICE uint32_t least_kept() const { return uint32_t(rate * 0x1p32f); }
+    HOST_DEVICE float factor() const { return 1 / (1 - rate); }
 };
 
 // Attention's heads, and which keys a query sees: those at or before its position; of these the last `window`, its own
@@ -42,7 +45,7 @@ struct Heads {
     // with a soft cap or slopes. The reference's are double, as Grad<double> is.
     const float* bias = nullptr;
     int reach = 0;
-    Dropout dropout = {};    // of the probabilities
+    Dropout dropout = {};    // for the probabilities
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output

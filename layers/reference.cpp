@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "dropout.h"
 #include "gate.h"
 #include "held.h"
 
@@ -80,8 +81,10 @@ void norm_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, con
         for (int c = 0; c < C; c++) dx[int64_t(n) * C + c] += r * (g(c) - g_mean - (xn[c] - m) * r * gx_mean);
     }
 }
-void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n) {
-    for (int64_t i = 0; i < n; i++) y[i] = (x ? x[i] : 0) + T(scale) * b[i];
+T factor_of(const Dropout& drop, bool kept) { return kept ? 1 / (1 - T(drop.rate)) : 0; }
+void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout drop) {
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (x ? x[i] : 0) + T(scale) * b[i] * (drop.rate > 0 ? factor_of(drop, keeps(drop, i)) : 1);
 }
 
 // ---- linear ---------------------------------------------------------------------------------------------------------
@@ -215,10 +218,10 @@ T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
 }
 
-// y = sum_j softmax(score)[j] * v_j over the keys below n that sees(j); returns the log-sum-exp of the scores.
-// s: the query's position
-template <class Sees, class Key, class Value>
-T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Value value) {
+// y = sum_j factor(j) * softmax(score)[j] * v_j over the keys below n that sees(j); returns the log-sum-exp of the
+// scores. s: the query's position
+template <class Sees, class Key, class Value, class Factor>
+T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Value value, Factor factor) {
     const int HS = h.HS;
     std::vector<T> p(static_cast<size_t>(n), -INFINITY);
     T top = -INFINITY, sum = 0;
@@ -226,6 +229,8 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Val
         if (sees(j)) top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, s - j));
     for (int j = 0; j < n; j++)
         if (sees(j)) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
+    for (int j = 0; j < n; j++)
+        if (sees(j)) p[size_t(j)] *= factor(j);
     for (int d = 0; d < HS; d++) {
         y[d] = 0;
         for (int j = 0; j < n; j++)
@@ -234,6 +239,12 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Val
     return top + std::log(sum);
 }
 
+// What dropout makes of the probability of keys 0, 1, ... for query s of head i of sequence b.
+auto kept_keys(const Heads& h, int b, int i, int s) {
+    return [=, row = pair_row(h.dropout, b, i, h.NH)](int j) {
+        return h.dropout.rate > 0 ? factor_of(h.dropout, keeps_pair(h.dropout, row, s, j)) : 1;
+    };
+}
 void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     Packed at{S, h};
     for (int b = 0; b < B; b++)
@@ -241,7 +252,8 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
             for (int s = 0; s < S; s++) {
                 T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;    // y[b,s,i,:]
                 T l = attend(out, qkv + at.q(b, s, i), s, S, h, i, [&](int j) { return sees(h, S, b, s, j); },
-                             [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); });
+                             [&](int j) { return qkv + at.k(b, j, i); }, [&](int j) { return qkv + at.v(b, j, i); },
+                             kept_keys(h, b, i, s));
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
 }
@@ -253,16 +265,18 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
             for (int s = 0; s < S; s++) {
                 int64_t o = ((int64_t(b) * S + s) * h.NH + i) * h.HS, q = at.q(b, s, i);
                 T delta = dot(dy + o, y + o, h.HS);    // sum_j p_j dp_j
+                const auto kept = kept_keys(h, b, i, s);
                 for (int j = 0; j < S; j++) {
                     if (!sees(h, S, b, s, j)) continue;
                     int64_t k = at.k(b, j, i), v = at.v(b, j, i);
+                    const T factor = kept(j);
                     T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    T ds = p * (dot(dy + o, qkv + v, h.HS) - delta) * slope;
+                    T ds = p * (factor * dot(dy + o, qkv + v, h.HS) - delta) * slope;
                     for (int d = 0; d < h.HS; d++) {
                         dqkv[q + d] += ds * qkv[k + d];
                         dqkv[k + d] += ds * qkv[q + d];
-                        dqkv[v + d] += p * dy[o + d];
+                        dqkv[v + d] += factor * p * dy[o + d];
                     }
                 }
             }
@@ -282,11 +296,12 @@ void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, co
             for (int s = 0; s < S; s++) {
                 const T* dy_row = dy + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
                 const T delta = dot(dy_row, y + (dy_row - dy), h.HS);
+                const auto kept = kept_keys(h, b, i, s);
                 for (int j = 0; j < S; j++) {
                     if (!sees(h, S, b, s, j)) continue;
                     const T z = score(dot(qkv + at.q(b, s, i), qkv + at.k(b, j, i), h.HS), h, i, s - j);
                     const T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
-                    dbias[bias_at(h, i, j - s)] += p * (dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
+                    dbias[bias_at(h, i, j - s)] += p * (kept(j) * dot(dy_row, qkv + at.v(b, j, i), h.HS) - delta);
                 }
             }
 }
@@ -313,7 +328,7 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
                 }
                 attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), p, p + 1, h, i,
                        [&](int j) { return sees(h, S, b, p, j); }, [&](int j) { return k[size_t(j)].data(); },
-                       [&](int j) { return v[size_t(j)].data(); });
+                       [&](int j) { return v[size_t(j)].data(); }, [](int) { return 1; });
             }
 }
 void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {

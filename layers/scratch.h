@@ -45,8 +45,10 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 // attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
 // for query tiles, and whose turn it is to add to dq.
 struct Sm90Scratch {
-    // Patterns and biases are sm80's: here they would cost the others registers.
-    static bool takes(Heads h) { return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach; }
+    // Patterns, biases and dropout are sm80's: here they would cost the others registers.
+    static bool takes(Heads h) {
+        return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
+    }
     static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {

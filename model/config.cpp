@@ -46,7 +46,7 @@ static std::vector<ConfigRow> position_rows() {
     using C = Config;
     // clang-format off
     return {
-        ASKED(&C::position, "position", "--position", "how positions are told apart; none given: the model's", 0, 5,
+        ASKED(&C::position, "position", "--position", "how positions are told apart", 0, 5,
               {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
         KIND(&C::position_offset, "position_offset", 0, 1024),
         KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
@@ -83,7 +83,7 @@ const std::vector<ConfigRow>& config_rows() {
          "attention heads; 0: the model's"},
         {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
          "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        ASKED(&C::activation, "activation", "--activation", "of the feed-forward part; none: the model's", 0, 4,
+        ASKED(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
              {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
         {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
          0.1, rare, ""},
@@ -221,18 +221,20 @@ Status config_check(const Config& c) {
 
 // ---- what flags ask for ---------------------------------------------------------------------------------------------
 
+static const char* const AS_MODEL = "model";    // asks for nothing
+
 Asked config_nothing() {
     Asked none;
     for (const ConfigRow& row : config_rows()) config_set(none, row, 0);
-    none.numbers.resize(config_rows().size()), none.words.resize(config_rows().size());
+    none.numbers.resize(config_rows().size()), none.words.assign(config_rows().size(), AS_MODEL);
     return none;
 }
 
-// The words of a field that flags say by words: its kinds' names, or true and false.
+// The words of a field that flags say by words: its kinds' names, or false and true; before them, AS_MODEL.
 static std::vector<std::string> flag_words(const ConfigRow& row) {
-    std::vector<std::string> words;
+    std::vector<std::string> words = {AS_MODEL};
     for (auto& names : row.choices) words.push_back(names[0]);
-    if (std::holds_alternative<bool Config::*>(row.member)) words = {"false", "true"};
+    if (std::holds_alternative<bool Config::*>(row.member)) words.insert(words.end(), {"false", "true"});
     return words;
 }
 
@@ -243,7 +245,7 @@ std::vector<Flag> config_flags(Asked& asked) {
         if (!row.flag) continue;
         Flag flag = {row.flag, &asked.numbers[i], row.help, std::min(row.min, 0.0), row.max};
         if (auto field = std::get_if<int Config::*>(&row.member)) flag.to = &(asked.*(*field));
-        else if (flag.choices = flag_words(row); !flag.choices.empty()) flag.to = &asked.words[i];
+        else if (flag_words(row).size() > 1) flag.to = &asked.words[i], flag.choices = flag_words(row);
         flags.push_back(flag);
     }
     return flags;
@@ -252,9 +254,9 @@ std::vector<Flag> config_flags(Asked& asked) {
 // What is asked of row i; nothing where its flag was not given.
 static std::optional<double> asked_value(const Asked& asked, size_t i) {
     const ConfigRow& row = config_rows()[i];
-    if (!asked.words[i].empty()) {
+    if (asked.words[i] != AS_MODEL) {
         const std::vector<std::string> words = flag_words(row);
-        return double(std::find(words.begin(), words.end(), asked.words[i]) - words.begin());
+        return double(std::find(words.begin(), words.end(), asked.words[i]) - words.begin() - 1);
     }
     const double value = asked.numbers[i] != 0 ? asked.numbers[i] : config_value(asked, row);
     return value != 0 ? std::optional(value) : std::nullopt;
@@ -264,7 +266,7 @@ Status config_asked_check(const Asked& asked, const Config& c) {
     using enum RopeScaling;
     const std::vector<ConfigRow>& rows = config_rows();
     for (size_t i = 0; i < rows.size(); i++)
-        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && !asked.words[i].empty() &&
+        if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && asked.words[i] != AS_MODEL &&
             c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
             return fail(Exit::usage, "%s needs --rope-factor", asked_as(c, &Config::rope_scaling).c_str());
     return config_check(c);
@@ -291,21 +293,22 @@ Config config_with(const Config& base, const Asked& asked) {
 // ---- another context ------------------------------------------------------------------------------------------------
 
 Status config_stretch(Config* c, const Stretch& to) {
-    if (!to.context && (!to.scaling.empty() || to.factor != 0))
-        return fail(Exit::usage, "%s needs --context", to.scaling.empty() ? "--rope-factor" : "--rope-scaling");
+    const bool scaled = to.scaling != AS_MODEL;
+    if (!to.context && (scaled || to.factor != 0))
+        return fail(Exit::usage, "%s needs --context", scaled ? "--rope-scaling" : "--rope-factor");
     if (!to.context) return {};
     const std::string position = asked_as(*c, &Config::position);
     if (c->position == Position::learned && to.context > c->T)
         return fail(Exit::usage, "--context %d: the model has %s, a table of %d", to.context, position.c_str(), c->T);
-    if (!to.scaling.empty() && c->position != Position::rope)
+    if (scaled && c->position != Position::rope)
         return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
     if (!c->rope_original) c->rope_original = c->T;
     Asked asked = config_nothing();
     const std::vector<ConfigRow>& rows = config_rows();
-    for (size_t i = 0; i < rows.size() && !to.scaling.empty(); i++)
+    for (size_t i = 0; i < rows.size(); i++)
         if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) asked.words[i] = to.scaling;
     Config now = config_with(*c, asked);
-    if (!to.scaling.empty())
+    if (scaled)
         now.rope_factor = std::max(1.0f, float(to.context) / float(c->rope_original)), now.rope_magnitude = 0;
     if (to.factor != 0) now.rope_factor = float(to.factor);
     if (c->position != Position::learned) now.T = to.context;

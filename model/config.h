@@ -121,8 +121,8 @@ Status config_check(const Config& c);                    // exit 2: which field 
 Result<Config> config_named(const std::string& name);    // a preset, dN or a family's FAMILY:dN. Exit 2
 std::string config_names();                              // "gpt2, gpt2-medium, ..., dN": for help
 
-// What flags ask for: whole numbers in the fields themselves, others by their rows' places in config_rows(). 0 and ""
-// where a flag was not given.
+// What flags ask for: whole numbers in the fields themselves, others by their rows' places in config_rows(). 0 and
+// "model" where a flag was not given.
 struct Asked : Config {
     std::vector<double> numbers;
     std::vector<std::string> words;    // where a field has kinds, or is a bool
@@ -137,7 +137,7 @@ Config config_with(const Config& base, const Asked& asked);
 // A model run with another context than it was trained with.
 struct Stretch {
     int context = 0;        // 0: its own
-    std::string scaling;    // of rotation, as --rope-scaling names it; "": the model's own
+    std::string scaling = "model";    // as --rope-scaling names it, or the model's own
     double factor = 0;      // 0: the new context over the old one
 };
 Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn

@@ -99,7 +99,7 @@ void count_step(Model& model, int batches) {
     model.begin_step();
     for (int i = 0; i < batches; i++) {
         model.batch(nullptr, nullptr, model.plan.B, model.plan.S);
-        model.forward();
+        model.forward(true);
         model.loss(true, 1);
         model.backward(i + 1 == batches);
     }

@@ -148,7 +148,7 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
         at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
         if (c.gated) at.take(g.dgated, N * c.F);
         if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
-        if (c.post_norm() || c.branch_scale != 1) at.take(g.dbranch, N * c.C);
+        if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
     at.purpose("logits");

@@ -42,7 +42,7 @@ struct Golden {
     std::string dir;
     Config c;
     Arrays expected;
-    explicit Golden(const std::string& name) : dir("test/golden/families/" + name) {
+    explicit Golden(const std::string& name) : dir("test/golden/" + name) {    // "families/llama", "kinds/t5"
         const Result<Config> read = checkpoint_config(dir);
         REQUIRE_MESSAGE(read.ok(), read.status.message);
         c = read.value, expected = arrays_of(dir + "/expected.safetensors");
@@ -88,17 +88,22 @@ struct Golden {
         }
         CHECK(found == greedy);
     }
-    // The loss, and each tensor's gradients if the golden has them; whether it has.
-    bool check_training(Model& g, double loss_tolerance, double tolerance) const {
+    // The loss, and each tensor's gradients if the golden has them; whether it has. prefix: positions that all see, and
+    // whose tokens nobody guesses.
+    bool check_training(Model& g, double loss_tolerance, double tolerance, int prefix = 0) const {
         load(g, {Use::train, B, S - 1});
         std::vector<int> in, out;
+        Spans spans;
         const std::vector<int> all = tokens();
         for (int b = 0; b < B; b++) {
             in.insert(in.end(), all.begin() + b * S, all.begin() + (b + 1) * S - 1);
             out.insert(out.end(), all.begin() + b * S + 1, all.begin() + (b + 1) * S);
+            for (int s = 0; s + 1 < prefix; s++) out[size_t(b * (S - 1) + s)] = -1;
+            spans.add({Text{0, prefix}}, S - 1, c.sees);
         }
         const double loss = double(expected.at("loss")[0]);
-        CHECK(train_pass(g, in, out, B, S - 1) == doctest::Approx(loss).epsilon(loss_tolerance));
+        const double found = train_pass(g, in, out, B, S - 1, prefix ? &spans : nullptr);
+        CHECK(found == doctest::Approx(loss).epsilon(loss_tolerance));
         const Arrays gradients = in_files(g, Part::gradients);
         size_t compared = 0;
         for (const auto& [name, theirs] : expected)
@@ -112,5 +117,13 @@ struct Golden {
             }
         CHECK((compared == 0 || compared == gradients.size()));
         return compared > 0;
+    }
+    // What a kind of model (dev/golden_kinds.py) has of all these; text, training: empty. `every` as in check_logits.
+    void check_kind(Model& text, Model& training, double logits, double gradients, double loss, int every = 1) const {
+        load(text, {Use::infer, B, S});
+        if (c.sees == Sees::causal) check_logits(text, logits, every);
+        // bf16 decides near ties otherwise. The greedy text's first 4 tokens are the prefix.
+        if (c.sees != Sees::all && text.op.parameter != Element::bf16) check_greedy(text);
+        CHECK(check_training(training, loss, gradients, c.sees == Sees::prefix ? 4 : 0));
     }
 };

@@ -32,7 +32,10 @@ struct Posed {
 
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 inline double loss_in_double(Model& g, const Posed& asked) {
-    losses_of(g, asked.in, asked.out, asked.B, asked.S, nullptr, asked.spans);
+    g.begin_step();
+    g.batch(asked.in.data(), asked.out.data(), asked.B, asked.S, asked.spans);
+    g.forward(true);
+    g.loss(false, 0);
     double sum = 0;
     const Logits how = g.c.logits_of();
     for (int n = 0; n < asked.B * asked.S; n++) {
@@ -55,10 +58,11 @@ template <class F> void each_cpu_model(F f) {
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, 1e-5);
     if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, 1e-2);
 }
-inline void check_gradients(const Config& c, const Objective& objective = {}) {
+inline void check_gradients(const Config& c, const Objective& objective = {}, float dropout = 0) {
     const int B = 2, S = 7;
     Model g(reference_ops());
-    toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain()});
+    toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain(),
+                       .dropout = dropout, .attention_dropout = dropout});
     const Posed asked(c, B, S, objective);
     train_pass(g, asked.in, asked.out, B, S, asked.spans);
     const double* gradients = typed<double>(g, g.shards.grads);
@@ -84,10 +88,11 @@ inline void check_gradients(const Config& c, const Objective& objective = {}) {
 
 // slack: for what makes rounding count for more. A model without fc2b lacks the largest gradients, by which the
 // others' errors are measured: 1.31e-2 seen.
-inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}) {
+inline void check_cpu_model(const Config& c, double slack = 1, const Objective& objective = {}, float dropout = 0) {
     const int B = 3, S = 33;
     const Posed asked(c, B, S, objective);
-    Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
+    Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr, .dropout = dropout,
+                 .attention_dropout = dropout};
     Model r(reference_ops());
     toy_model(r, c, plan);
     std::vector<float> weights = flat_part(r, Part::weights);

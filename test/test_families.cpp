@@ -17,7 +17,7 @@ template <class Visit> void each_golden(Visit visit) {
     for (auto& entry : fs::directory_iterator("test/golden/families")) names.insert(entry.path().filename());
     for (const std::string& name : names) {
         CAPTURE(name);
-        const Golden golden(name);
+        const Golden golden("families/" + name);
         types.insert(golden.c.family->type);
         visit(golden);
     }
@@ -58,6 +58,18 @@ TEST_CASE("families: losses and gradients are those of transformers") {
         with_gradients += gradients;
     });
     CHECK(with_gradients == 8);
+}
+
+TEST_CASE("families: models of kinds that no family has compute what PyTorch does") {
+    cpu_set_threads(1);
+    for (auto& entry : fs::directory_iterator("test/golden/kinds")) {
+        CAPTURE(entry.path().string());
+        const Golden golden("kinds/" + entry.path().filename().string());
+        each_table([&](auto model, const Tolerance& tolerance) {
+            golden.check_kind(*model(), *model(), tolerance.logits, tolerance.gradients, tolerance.loss);
+        });
+    }
+    cpu_set_threads(0);
 }
 
 TEST_CASE("families: what is written has the family's names and shapes, and the same bits; config.json reads back") {

@@ -27,6 +27,7 @@ struct Run {
 struct Job {
     int ranks = 1, zero = 0, batches = 1;    // batches a step, of B / ranks / batches sequences each
     Config config = TOY;
+    float dropout = 0;
     double poison = 0;        // a gradient of rank 1 in step 2
     std::string save = {};    // the run that takes a checkpoint after the last step
 };
@@ -44,20 +45,21 @@ void save(const std::string& run, const Model& g, const Listener& listener) {
 }
 
 Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& listener = {}) {
-    const auto& [ranks, zero, batches, config, poison, run_dir] = job;
+    const auto& [ranks, zero, batches, config, dropout, poison, run_dir] = job;
     Model g(reference_ops());
     const int rows = B / ranks / batches;
     g.shards.comm = comm;
-    toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero});
+    toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero,
+                          .dropout = dropout, .attention_dropout = dropout});
     Run run;
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;
         auto in = toy_tokens(B * S, V, uint64_t(10 + step)), out = toy_tokens(B * S, V, uint64_t(20 + step));
-        g.begin_step();
+        g.begin_step(0, 1, step);
         for (int i = 0; i < batches; i++) {
             const int first = (i * ranks + rank) * rows * S;
             g.batch(in.data() + first, out.data() + first, rows, S);
-            g.forward();
+            g.forward(true);
             g.loss(true, 1.0f / (B * S));
             if (poison != 0 && step == 2 && rank == 1) typed<double>(g, g.dt)[3] = poison;
             g.backward(i + 1 == batches);
@@ -145,10 +147,10 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
 
 namespace {
 // Every ZeRO with so many ranks and batches a step: the numbers of one process with the whole batch, the bits of plain.
-void check_ranks(const Run& one, int ranks, int batches, const Config& c) {
-    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c});
+void check_ranks(const Run& one, int ranks, int batches, const Config& c, float dropout = 0) {
+    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c, dropout});
     for (int zero : {0, 1, 2}) {
-        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c}) : plain;
+        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout}) : plain;
         for (const Run& r : runs) {
             INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
             CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
@@ -164,7 +166,7 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c) {
         const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
         CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
         CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
-        const std::vector<Run> again = train_ranks({ranks, zero, batches, c});
+        const std::vector<Run> again = train_ranks({ranks, zero, batches, c, dropout});
         CHECK(again[0].hash == runs[0].hash);
     }
 }
@@ -224,6 +226,14 @@ TEST_CASE("gpt ranks: the same of other kinds of models") {
         for (int zero : {1, 2}) check_saved({.ranks = 4, .zero = zero, .config = c, .save = temporary_directory()});
     }
     CHECK(names.empty());
+}
+
+TEST_CASE("gpt ranks: with dropout, too: the same numbers are dropped, however the step is cut") {
+    const Run one = train({.dropout = 0.3f}), none = train({});
+    CHECK(one.steps[0].loss != none.steps[0].loss);
+    for (int ranks : {1, 2, 4})
+        for (int batches : {1, 2, 4})
+            if (B / ranks / batches) check_ranks(one, ranks, batches, TOY, 0.3f);
 }
 
 TEST_CASE("gpt ranks: gradients are sent once a step, bucket by bucket; ZeRO-2's after every batch") {

@@ -60,7 +60,7 @@ TEST_CASE("kind flags: kinds that no model has together are refused, and both ar
     must(toy.args("a", {"--norm-place", "post", "--parallel", "one"}), 2, "--norm-place post, --parallel one");
     must(toy.args("a", {"--position", "t5", "--score-cap", "3"}), 2, "--score-cap 3, --position t5");
     must(toy.args("a", {"--position", "cosine"}), 2,
-         "--position: expected one of none, learned, rope, alibi, sinusoidal, t5, found 'cosine'");
+         "--position: expected one of model, none, learned, rope, alibi, sinusoidal, t5, found 'cosine'");
     CHECK(!fs::exists(toy.dir + "/a/run.toml"));
 }
 

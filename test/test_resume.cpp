@@ -66,6 +66,29 @@ TEST_CASE("train: with bf16 parameters, too, a resumed run has the bits of one t
     CHECK(!same_file(toy.newest("a") + "/model.safetensors", toy.newest("c") + "/model.safetensors"));
 }
 
+TEST_CASE("train: with dropout a resumed run, and one that computes blocks again, has the bits of one that does not") {
+    Toy toy;
+    auto run = [&](const std::string& out, const std::vector<std::string>& more) {
+        std::vector<std::string> args = toy.args(out, {"--steps", "20", "--dropout", "0.2"});
+        for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(args, more[i], more[i + 1]);
+        const ProcessResult r = run_flatgpt(args);
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        return r;
+    };
+    run("a", {"--save-every", "10", "--keep", "0"});
+    run("b", {"--resume", toy.dir + "/a/step_00000010"});
+    run("c", {"--recompute", "blocks", "--threads", "1"});
+    for (const char* out : {"b", "c"})
+        for (const char* file : {"/model.safetensors", "/optimizer.safetensors"})
+            CHECK(same_file(toy.newest("a") + file, toy.newest(out) + file));
+    run("other", {"--attention-dropout", "0"});
+    run("none", {"--dropout", "0"});
+    for (const char* out : {"other", "none"})
+        CHECK(!same_file(toy.newest("a") + "/model.safetensors", toy.newest(out) + "/model.safetensors"));
+    CHECK(contains(read_file(toy.dir + "/a/run.toml"), "dropout = 0.2\n"));
+}
+
 TEST_CASE("train: an older checkpoint is not resumed beside newer ones") {
     Toy toy;
     REQUIRE(run_flatgpt(toy.args("a", {"--steps", "30", "--save-every", "10"})).exit_code == 0);

@@ -34,6 +34,17 @@ TEST_CASE("train ranks: 2 and 4 are one process with the same global batch; ZeRO
     CHECK(run_flatgpt({"info", toy.newest("4_1")}).exit_code == 0);
 }
 
+TEST_CASE("train ranks: with dropout, too, 2 and 4 are one process with the same global batch") {
+    NEED_MPIRUN();
+    RanksToy toy;
+    for (int ranks : {1, 2, 4}) {
+        const ProcessResult r = toy.run(ranks, std::to_string(ranks), {"--dropout", "0.2"});
+        INFO(r.err);
+        REQUIRE(r.exit_code == 0);
+        toy.same_losses(std::to_string(ranks), "1", 1e-5);
+    }
+}
+
 TEST_CASE("train ranks: rank 0's clock decides when all of them save") {
     NEED_MPIRUN();
     RanksToy toy;

@@ -122,7 +122,7 @@ inline int64_t counting(const std::vector<int>& out) {
 inline double add_pass(Model& g, const std::vector<int>& in, const std::vector<int>& out, int B, int S,
                        const Spans* spans = nullptr) {
     g.batch(in.data(), out.data(), B, S, spans);
-    g.forward();
+    g.forward(true);
     g.loss(true, float(1.0 / double(counting(out))));
     g.backward();
     return g.mean_loss();

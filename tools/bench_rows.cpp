@@ -158,7 +158,8 @@ void Rows::memory_bound() {
     ROW(norm_backward, ", layer", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], layer, N, C);
     ROW(norm_forward, ", rms", y[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
     ROW(norm_backward, ", rms", y[i], dw[i], no_db, z[i], x[i], w[i], no_mean, rstd[i], rms, N, C);
-    ROW(add_scaled, "", y[i], x[i], z[i], 0.5f, int64_t(N) * C);
+    ROW(add_scaled, "", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout());
+    ROW(add_scaled, ", dropout", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout{0.1f, 1});
     for (auto [name, act, gated] : {std::tuple{", gelu_tanh", Act::gelu_tanh, false}, {", gelu", Act::gelu, false},
                                     {", relu2", Act::relu2, false}, {", silu gated", Act::silu, true},
                                     {", gelu_tanh gated", Act::gelu_tanh, true}}) {
@@ -240,6 +241,8 @@ std::vector<std::pair<std::string, Heads>> Rows::masks() {
     };
     spans(", 8 documents", 8, true);
     spans(", bidirectional", 1, false);
+    all.push_back({", dropout", h});
+    all.back().second.dropout = {0.1f, 1};
     Heads window = h;
     window.window = std::max(1, S / 16);
     all.push_back({formatted(", window %d", window.window), window});

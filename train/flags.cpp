@@ -53,6 +53,10 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
         {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
         {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
+        {"--dropout", &o.dropout, "the part of the embeddings, of attention's probabilities and of what each branch "
+         "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples", 0, 0.99},
+        {"--attention-dropout", &o.attention_dropout, "the same for attention's probabilities alone; -1: as --dropout "
+         "says", -1, 0.99},
         {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
         {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
          "last 128; 0: never", 0, 1e9},

@@ -96,7 +96,7 @@ void Trainer::same_algorithms() {
         g.shards.comm = nullptr;
         g.begin_step();
         g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
-        g.forward();
+        g.forward(true);
         g.loss(true, 1);
         g.backward();
         (void)g.mean_loss();
@@ -195,6 +195,8 @@ Status Trainer::choose_batch() {
     plan.rank = ranks.rank(), plan.ranks = ranks.count();
     plan.zero = o.zero;
     plan.spans = o.documents;
+    plan.dropout = float(o.dropout);
+    plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
     plan.wire = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     if (o.batch) return {};
     if (o.total_batch % o.seq_len)

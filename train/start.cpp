@@ -284,7 +284,7 @@ Status Trainer::resume() {
     if (before.contains("model")) resolve("model", "\"\"", before["model"]);
     for (const Flag& flag : config_flags(o.shape))
         if (const std::string key = flag.name.substr(2); before.contains(key))
-            resolve(key, !flag.choices.empty() ? "\"\"" : holds<double>(flag) ? "0.0" : "0", before[key]);
+            resolve(key, !flag.choices.empty() ? "\"model\"" : holds<double>(flag) ? "0.0" : "0", before[key]);
     std::vector<std::string> changed = changed_options(s.config, o.resolved);
     const std::string backend = device.model->op.name;
     if (!s.backend.empty() && s.backend != backend) changed.push_back(s.backend + " -> " + backend);

@@ -18,6 +18,7 @@ struct TrainOptions {
     double save_minutes = 15;
     bool keep_best = true;
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
+    double dropout = 0, attention_dropout = -1;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
     std::string objective = "auto";

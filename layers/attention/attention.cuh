@@ -1,6 +1,7 @@
 // attention.cuh - the attention kernels of each generation of GPUs, behind attention.cu's choice. Arguments as in
 // layers/ops.h. All read packed qkv in place, take windows, spans and grouped heads, and save only lse.
 #pragma once
+#include "layers/dropout.h"
 #include "layers/softcap.cuh"
 
 // The keys that the query at position i sees; with a pattern, those within its window. Positions beyond the last see
@@ -53,6 +54,10 @@ __device__ inline float operator*(const Tilt& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.reach), -t.reach)] : t.slope * distance;
 }
 
+__device__ inline bool keeps(const Heads& h, int b, int head, int query, int key) {
+    return h.dropout.rate == 0 || keeps_pair(h.dropout, pair_row(h.dropout, b, head, h.NH), query, key);
+}
+
 // How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
 // score = t log2 - slope * distance, with the head's Tilt. Kernels without SHAPED have neither a cap nor tilts.
 struct Scores {
@@ -60,11 +65,12 @@ struct Scores {
     int NH;    // ALiBi's heads; 0: no slopes
     const float* bias;    // Heads::bias
     int reach;
+    bool drops;
     explicit Scores(Heads h)
         : scale(h.score_scale()), log2(LOG2E * (h.softcap != 0 ? h.softcap : scale)),
           inner(h.softcap != 0 ? scale / h.softcap : 0), bend(h.softcap != 0), NH(h.alibi ? h.NH : 0),
-          bias(h.bias), reach(h.reach) {}
-    bool shaped() const { return bend != 0 || NH || bias; }
+          bias(h.bias), reach(h.reach), drops(h.dropout.rate > 0) {}
+    bool shaped() const { return bend != 0 || NH || bias || drops; }
 
     __device__ Tilt slope(int head) const {
         if (bias) return {0, bias + head * (2 * reach + 1) + reach, reach};
@@ -82,13 +88,13 @@ struct Scores {
     // d score / d product, as a part of scale; 0 where t is -infinity.
     __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
 };
-// Calls f(SHAPED, SPARSE): with soft caps and slopes; with a pattern, which goes with SHAPED.
+// Calls f(SHAPED, SPARSE): with soft caps, slopes and biases; with a pattern or dropout, which go with SHAPED.
 template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
-    if (h.stride || h.globals) f(std::true_type(), std::true_type());
+    if (h.stride || h.globals || s.drops) f(std::true_type(), std::true_type());
     else if (s.shaped()) f(std::true_type(), std::false_type());
     else f(std::false_type(), std::false_type());
 }
-// Calls f(SHAPED).
+// Calls f(SHAPED), which dropout needs, too.
 template <class F> void for_shape(const Scores& s, F f) {
     if (s.shaped()) f(std::true_type());
     else f(std::false_type());

@@ -8,12 +8,14 @@
 // and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
 // threads, one range of it: the bits are the same.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from their own stream,
-// with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream that
-// the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from
-// floats. Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread,
-// or n dq's.
-#include "tiles.h"
+// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of their
+// own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream
+// that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout dv and
+// dp count the kept probabilities alone; delta is dy . y as ever.
+//
+// Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
+// dq's.
+#include "kept.h"
 
 namespace ISA {
 namespace {
@@ -92,6 +94,8 @@ struct Pair {
     float* dq;
     Shape shape;
     Stream stream;
+    int i0, j0;                               // the first query; the first key, in the stream
+    uint64_t row;                             // the head's among what dropout draws
     int to_key;                               // the position of the first key less that of the first query
     int first[QB], limit[QB];                 // ascending, 0 to n
     int before[QB];                           // a pattern's stream: dq takes keys below this one
@@ -125,7 +129,8 @@ INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float
                 const int at = u + w * VW;
                 const vf product = load(p + i * LDS + at), d = load(ds + i * LDS + at) - delta[i];
                 if constexpr (kind == Kind::shaped) {
-                    const Score score = c.shape(product, lanes() * c.stream.step + (c.stream.step * at + c.to_key - r - i));
+                    const int step = c.stream.step, to_key = step * at + c.to_key - r - i;
+                    const Score score = c.shape(product, lanes() * step + to_key);
                     e[w][i] = exp2(score.z * LOG2E - base[i]), g[w][i] = e[w][i] * d * score.dz;
                 } else {
                     e[w][i] = exp2(product * scale - base[i]), g[w][i] = e[w][i] * d;
@@ -161,6 +166,24 @@ INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float
     }
 }
 
+// Dropout: `before` the probabilities takes dy v^T to dp, else p to the part that dv takes, without the factor.
+template <bool half, class First, class Limit>
+void drop(const Tiles& t, const Pair& c, const Dropout& d, const Kept<QB, KB>& kept, bool before, First first,
+          Limit limit) {
+    const float factor = d.factor();
+    for (int r = 0; r < c.m; r += half && !before ? 2 : 1)
+        for (int j = first(r) / VW * VW; j < limit(half && !before ? r + 1 : r); j += VW) {
+            float *ds = t.ds + r * LDS + j, *p = t.p + (half ? r / 2 : r) * LDS + j;
+            vi keep = kept.lanes_of(r, j);
+            if (before) {
+                store(ds, kept_lanes(load(ds) * factor, keep));
+                continue;
+            }
+            if (half) keep = (keep & 0xffff) | kept.lanes_of(r + 1, j) << 16;    // a word is of two queries
+            store(p, kept_lanes(load(p), keep));
+        }
+}
+
 // Adds to dk, dv and dq.
 template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
     constexpr bool masked = kind != Kind::near;
@@ -176,8 +199,14 @@ template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c
             strip<false, half>(w, D, c.q + r * Q, Q, 1, t.kt + from, PANEL, t.p + to, LDS);
             strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
         }
+    Kept<QB, KB> kept;
+    if (h.dropout.rate > 0) {
+        kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
+        drop<half>(t, c, h.dropout, kept, true, first, limit);
+    }
     for (int r = 0; r < m; r += half ? 2 : 1)
         probabilities<half, kind>(t, c, r, masked ? limit(r / MR * MR + MR - 1) : 0, scale_of(h) * LOG2E);
+    if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
     int begin = 0, end = masked ? 0 : m;    // the first query that sees key j, and the first that sees none of MR keys
     for (int j = 0; j < c.n; j += MR) {
         while (masked && begin < m && limit(begin) <= j) begin++;
@@ -240,7 +269,7 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
     }
 }
 
-// Adds the pairs of query head i of the group, and of the tile of n keys at j0. span: the queries that see some of them.
+// Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
 template <bool half>
 void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream, int j0, int n,
                  Span span) {
@@ -252,7 +281,8 @@ void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int
         const int64_t row = int64_t(g) * rows_held(c.S) + i0;
         Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
-                     Shape(c.h, i), stream, stream.key(j0) - i0, {}, {}, {}};
+                     Shape(c.h, i), stream, i0, j0, pair_row(c.h.dropout, b, i, c.h.NH), stream.key(j0) - i0,
+                     {}, {}, {}};
         const bool near = plain && keys_of(c.h, c.S, 0, b, i0 + m - 1).from <= j0;
         if (!near) see_keys<half>(c, pair, b, i0, j0);
         const auto add = shaped ? backward_pair<half, Kind::shaped> : near ? backward_pair<half, Kind::near>
@@ -279,13 +309,13 @@ void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, const 
     const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
     for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, ahead, b, kv, g, stream, j0, n, span);
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
-    const float scale = scale_of(c.h);
+    const float scale = scale_of(c.h), factor = c.h.dropout.factor();
     for (int j = 0; j < n; j++) {
         if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HS);
         if (stream.all && in_pattern(c.h, j0 + j)) continue;
         each_vector(HS, [&](int64_t d, auto place) {
             place.put(dk + j * step + d, load(t.dk + j * P + d) * scale);
-            place.put(dv + j * step + d, load(t.dv + j * P + d));
+            place.put(dv + j * step + d, load(t.dv + j * P + d) * factor);
         });
     }
 }

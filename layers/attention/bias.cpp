@@ -4,7 +4,7 @@
 // of a head. A row of ds is added to the head's sums by distance, to which it lies parallel; distances beyond reach go
 // to one number. Each head of a sequence has sums of its own, added up in order afterwards: the bits depend on the
 // sizes alone. Bound by FMAs: 4 HS FLOPs and an exp for each pair of query and key.
-#include "tiles.h"
+#include "kept.h"
 
 namespace ISA {
 namespace {
@@ -41,13 +41,21 @@ void add_pair(float* sums, const Tiles& t, const Call& c, const Shape& shape, in
             strip<false, half>(columns, D, t.dy + r * Q, Q, 1, t.vt + p * Q, PANEL, t.dp + r * LDS + p, LDS);
         }
     const float* lse = c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0;
+    const float factor = c.h.dropout.factor();
+    const bool drops = c.h.dropout.rate > 0;
+    Kept<QB, KB> kept;
+    if (drops)
+        kept.draw(c.h.dropout, pair_row(c.h.dropout, b, i, c.h.NH), i0, m, {0, 1, c.S, true}, j0,
+                  [](int) { return 0; }, [&](int) { return n; });
     for (int r = 0; r < m; r++) {
         const Span see = keys_of(c.h, c.S, 0, b, i0 + r);
         const int from = pattern ? 0 : most(0, see.from - j0) / VW * VW, to = least(n, see.to - j0);
         for (int u = from; u < to; u += VW) {
             const int distance = j0 + u - i0 - r;
             const vf z = shape(load(t.p + r * LDS + u), lanes() + distance).z;
-            vf ds = exp2((z - lse[r]) * LOG2E) * (load(t.dp + r * LDS + u) - t.delta[i0 + r]);
+            vf dp = load(t.dp + r * LDS + u);
+            if (drops) dp = kept_lanes(dp * factor, kept.lanes_of(r, u));
+            const vf ds = exp2((z - lse[r]) * LOG2E) * (dp - t.delta[i0 + r]);
             vf inside = between(u, most(0, see.from - j0), to, ds, 0);
             for (int k = 0; k < VW && pattern; k++)
                 if (u + k < to && in_pattern(c.h, j0 + u + k)) inside[k] = ds[k];

@@ -73,6 +73,7 @@ struct Query {
         const Heads& h = at.c.h;
         if (j >= span.to || (j < span.from && !in_pattern(h, j))) return 0;
         const Scores& s = at.c.scores;
+        dp = keeps(h, at.b, at.head, i, j) ? dp * h.dropout.factor() : 0;
         return exp2f(s.score(s.inside(product), at.tilt, float(i - j)) - lse2) * (dp - delta);
     }
 };

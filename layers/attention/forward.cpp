@@ -11,10 +11,11 @@
 // half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
 // scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16.
 //
-// With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1.
+// With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout is a pass over the
+// probabilities.
 //
 // Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
-#include "tiles.h"
+#include "kept.h"
 
 namespace ISA {
 constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: distance between rows of scores
@@ -151,6 +152,20 @@ template <bool half> INLINE float* packed_v(const ForwardTiles& t, int j, int HS
 struct Queries { int b, head, i0, m; };
 struct PackedStream { Stream stream; int panel; };
 
+// Drops probabilities of a tile: row r has those of keys first(r)..limit(r), and zeros beside them. What stays gets its
+// factor with y.
+template <bool half, class First, class Limit>
+static void drop(float* s, const Call& c, const Queries& at, const Stream& stream, int j0, First first, Limit limit) {
+    Kept<QB, KB> kept;
+    kept.draw(c.h.dropout, pair_row(c.h.dropout, at.b, at.head, c.h.NH), at.i0, at.m, stream, j0, first, limit);
+    for (int r = 0; r < at.m; r++)
+        for (int j = first(r) / VW * VW; j < limit(r); j += VW) {
+            float* p = s + r * LDS + (half ? j / 2 : j);
+            if (half) *reinterpret_cast<vs*>(p) &= __builtin_convertvector(kept.lanes_of(r, j), vs);
+            else store(p, kept_lanes(load(p), kept.lanes_of(r, j)));
+        }
+}
+
 // Adds tile j0 of the stream's packed keys to the softmax of the queries.
 template <bool half, bool masked>
 static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, const Queries& at,
@@ -189,6 +204,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
         }
         online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
+    if (c.h.dropout.rate > 0) drop<half>(t.s, c, at, from_stream.stream, j0, first, limit);
     for (int p = from(0) / DEPTH * DEPTH; p < all; p += DEPTH)
         for (int r = 0; r < rows; r += MR) {
             const int end = least(limit(r + MR - 1), p + DEPTH), start = most(from(r), p);
@@ -222,7 +238,7 @@ static void query_tile(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const
         add_stream<half>(c, t, ahead, at, {streams.s[i], panel});
     float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
-        const float total = sum(load(t.sums + r * VW)), inverse = 1 / total;
+        const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
         float* y = c.y + ((row + r) * c.h.NH + at.head) * HS;    // y[b,s,head,:]
         each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read

@@ -9,10 +9,11 @@ namespace {
 using namespace plain;
 
 // Turns a tile of products s into unnormalised probabilities p. Sums and outputs are rescaled to the new maximum.
-template <bool SHAPED, int U>
+// kept(row, key): dropout leaves the pair. It takes no part in the sums.
+template <bool SHAPED, int U, class Kept>
 __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS], float (&sum)[ROWS], Sums& s,
                                       const Sight& sight, const Stream& stream, int t0, const Scores& scores,
-                                      const Tilt& slope) {
+                                      const Tilt& slope, Kept kept) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         float now = top[r];
@@ -30,7 +31,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
         for (int c = 0; c < COLUMNS; c++) {
             const float e = exp2f(s[r][c] - base);
             sum[r] += e;
-            p.x[tile_row(r)][tile_column(c)] = e;
+            p.x[tile_row(r)][tile_column(c)] = !SHAPED || kept(r, stream.key(t0 + tile_column(c))) ? e : 0;
 #pragma unroll
             for (int u = 0; u < U; u++) o[u][r][c] *= factor;
         }
@@ -92,6 +93,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const Sight sight(h, S, w.b, w.row, p0);
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
+    auto stays = [&](int r, int key) { return keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key); };
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
 #pragma unroll
@@ -103,7 +105,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
         for (int t0 = stream.of(first).from; t0 < end; t0 += TILE, kept = true) {
             Sums s = {};
             add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T, Some>{sh.kv, k.in(stream, end).from(t0), false}, HS);
-            online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, stream, t0, scores, slope);
+            online_softmax<SHAPED>(sh.p, o, top, sum, s, sight, stream, t0, scores, slope, stays);
             add_ab(o, sh.p, Operand<T, Some>{sh.kv, v.in(stream, end).from(t0), false}, w.column, HS);
         }
     }
@@ -111,7 +113,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
         sum[r] = warp_sum<16>(sum[r]);
-        inverse[r] = 1 / sum[r];
+        inverse[r] = h.dropout.factor() / sum[r];
         const int i = w.row + tile_row(r);
         if (lse && w.column == 0 && threadIdx.x % 16 == 0 && i < S) lse[at.lse + i] = (top[r] + log2f(sum[r])) * LN2;
     }

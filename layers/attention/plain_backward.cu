@@ -50,6 +50,7 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
     const Streams streams(h, S);
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
+    const float factor = h.dropout.factor();
     Sums dq[D / TILE] = {};
     bool kept = false;
     for (int n = 0; n < streams.count; n++) {
@@ -63,7 +64,11 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
             for (int r = 0; r < ROWS; r++) {
                 const float mean = delta[at.lse + min(w.row + tile_row(r), S - 1)];
 #pragma unroll
-                for (int c = 0; c < COLUMNS; c++) sh.ds.x[tile_row(r)][tile_column(c)] = dp[r][c] - mean;
+                for (int c = 0; c < COLUMNS; c++) {
+                    const int j = stream.key(t0 + tile_column(c));
+                    if (SHAPED) dp[r][c] = keeps(h, w.b, w.head, w.row + tile_row(r), j) ? dp[r][c] * factor : 0;
+                    sh.ds.x[tile_row(r)][tile_column(c)] = dp[r][c] - mean;
+                }
             }
             add_abt(s, Operand<T>{sh.q, q, kept}, Operand<T>{sh.kv, keys.from(t0), false}, HS);
 #pragma unroll
@@ -89,7 +94,7 @@ dq_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* del
 }
 
 struct DkvShared { Tile k, v, q, p; };    // q: queries or dy
-struct ShapedDkvShared : DkvShared { Tile steepness; };
+struct ShapedDkvShared : DkvShared { Tile slope; };    // d p / d product, and before dropout
 
 // The stream that a block's tile of keys is of; the tile's number becomes that within the stream. Those of a pattern,
 // which most queries see, come first.
@@ -119,6 +124,7 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
     const Span seen_by = stream.all ? Span{queries_of(h, S, w.b, row).from, queries_of(h, S, w.b, last).to}
                                     : Span{stream.key(row), S};
 
+    const float factor = h.dropout.factor();
     Sums dk[D / TILE] = {}, dv[D / TILE] = {};
     for (int head = w.head * group; head < (w.head + 1) * group; head++) {
         const Head<T> at(h, S, w.b, head);
@@ -136,10 +142,13 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     const int j = stream.key(row + tile_row(r));
-                    const float p = exp2f(score<SHAPED>(scores, s[r][c], slope, i - j) - lse2);
-                    if constexpr (SHAPED)
-                        sh.steepness.x[tile_row(r)][tile_column(c)] = scores.steepness(scores.inside(s[r][c]));
-                    sh.p.x[tile_row(r)][tile_column(c)] = sees.from <= j && j < sees.to && i < S ? p : 0;
+                    float p = exp2f(score<SHAPED>(scores, s[r][c], slope, i - j) - lse2);
+                    p = sees.from <= j && j < sees.to && i < S ? p : 0;
+                    if constexpr (SHAPED) {
+                        sh.slope.x[tile_row(r)][tile_column(c)] = p * scores.steepness(scores.inside(s[r][c]));
+                        p = keeps(h, w.b, head, i, j) ? p : 0;
+                    }
+                    sh.p.x[tile_row(r)][tile_column(c)] = p;
                 }
             }
             add_ab(dv, sh.p, Operand<T>{sh.q, g, false}, w.column, HS);
@@ -150,20 +159,24 @@ dkv_kernel(T* dqkv, const T* dy, const T* qkv, const float* lse, const float* de
 #pragma unroll
                 for (int r = 0; r < ROWS; r++) {
                     float& p = sh.p.x[tile_row(r)][tile_column(c)];    // written by this thread
+                    if constexpr (SHAPED) {
+                        const int i = i0 + tile_column(c), j = stream.key(row + tile_row(r));
+                        dp[r][c] = keeps(h, w.b, head, i, j) ? dp[r][c] * factor : 0;
+                        p = sh.slope.x[tile_row(r)][tile_column(c)];
+                    }
                     p = p == 0 ? 0 : p * (dp[r][c] - mean);
-                    if constexpr (SHAPED) p *= sh.steepness.x[tile_row(r)][tile_column(c)];
                 }
             }
             add_ab(dk, sh.p, Operand<T>{sh.q, q, false}, w.column, HS);
         }
     }
-    float one[ROWS], scales[ROWS];
+    float factors[ROWS], scales[ROWS];
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) one[r] = 1, scales[r] = scores.scale;
+    for (int r = 0; r < ROWS; r++) factors[r] = factor, scales[r] = scores.scale;
     // A key of the pattern is another block's row.
     auto keep = [&](int r) { return row + r <= last && !(stream.all && in_pattern(h, row + r)); };
     store_sums(dqkv + (k.first - qkv), k.stride, keep, w.column, HS, dk, scales);
-    store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, one);
+    store_sums(dqkv + (v.first - qkv), v.stride, keep, w.column, HS, dv, factors);
 }
 
 template <class T, int D>

@@ -70,7 +70,7 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
             float sum = sums[m][r];
             sum += __shfl_xor_sync(0xffffffff, sum, 1);
             sum += __shfl_xor_sync(0xffffffff, sum, 2);
-            const float inverse = 1 / sum;
+            const float inverse = c.h.dropout.factor() / sum;
             const int lane = threadIdx.x % 32, s = first + row + m * 16 + r * 8 + lane / 4;
             if (lane % 4 == 0 && s < c.S) lse[s] = (top[m][r] * scale + log2f(sum)) * LN2;
 #pragma unroll
@@ -142,6 +142,10 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
             }
             sight.mask(p, key);
             online_softmax(p, o, top, sum, scale);
+            if (SPARSE && c.scores.drops)
+                each_kept<false>(p, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row,
+                                 c.streams.s[stream].key(key), c.streams.s[stream].step,
+                                 [](float& x, int, int, int, bool kept) { x = kept ? x : 0; });
         }
         const Tile<KEYS, D>& v_tile = next(n * 2 + 1);
         if (sees) multiply_add(o, p, v_tile, 0);
@@ -155,7 +159,8 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
     for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv, c);
+        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv,
+               c);
     });
 }
 }   // namespace

@@ -261,6 +261,38 @@ template <bool KEYS> struct Distance {
     }
 };
 
+// Calls f(element, m, n, e, whether dropout keeps it) for all elements. KEYS: the rows are keys. `head`: pair_row.
+// `row`, `column`: the positions of the first element; those of keys are `step` apart, those of queries begin at a
+// multiple of 16.
+template <bool KEYS, int M, int N, class F>
+__device__ inline void each_kept(float (&x)[M][N][4], const Dropout& d, uint64_t head, int row, int column, int step,
+                                 F f) {
+    const int r = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4 * 2;
+    if (step != 1 || (KEYS ? row : column) % 16) {
+        each(x, [&](float& value, int m, int n, int e) {
+            const int i = 16 * m + r + e / 2 * 8, j = 8 * n + c + e % 2;
+            const bool kept = KEYS ? keeps_pair(d, head, column + j, row + step * i)
+                                   : keeps_pair(d, head, row + i, column + step * j);
+            f(value, m, n, e, kept);
+        });
+        return;
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n += 2)
+#pragma unroll
+            for (int odd = 0; odd < 2; odd++) {    // a call for the elements 8 rows and 8 columns apart
+                const int i = row + 16 * m + r, j = column + 8 * n + c + odd;
+                const Philox4 words = philox(d.seed, head, KEYS ? pair_index(j, i) : pair_index(i, j));
+#pragma unroll
+                for (int k = 0; k < 4; k++) {
+                    const int below = KEYS ? k % 2 : k / 2, right = KEYS ? k / 2 : k % 2, e = odd + 2 * below;
+                    f(x[m][n + right][e], m, n + right, e, words.v[k] >= d.least_kept());
+                }
+            }
+}
+
 // ---- head sizes -----------------------------------------------------------------------------------------------------
 
 // Calls f(D) with the smallest instance that holds heads of HS; its other columns are zero.

@@ -5,7 +5,8 @@
 //   dQ = dS K scale: a block owns a tile of queries of one head; keys and values stream past. It also writes lse and
 //     delta of its rows for the other kernel.
 //   dV = P^T dy, dK = dS^T Q scale: a block owns a tile of keys of one kv head (those of a pattern have tiles of their
-//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and dP^T = V dy^T.
+//     own); queries and dy of all the heads that share it stream past. It computes the transposed S^T = K Q^T and
+//     dP^T = V dy^T.
 // In both, a result in registers already lies as the left factor of the next product, and no warp needs another's.
 //
 // FLOPs: 3 and 4 products, 14 S^2/2 HS per head, and two exponentials for every 14 HS. One kernel that adds to dQ in
@@ -104,6 +105,7 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
     int stream = 0;    // that `sight` is of
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
     const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
+    const float factor = c.h.dropout.factor();
     float dq[M][D / 8][4] = {}, p[M][KEYS / 8][4], ds[M][KEYS / 8][4];
     for (int n = 0; n < visits.all; n++) {
         cp_async_wait<0>();
@@ -121,6 +123,9 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
         const Stream& keys = c.streams.s[stream];
+        if (SPARSE && c.scores.drops)
+            each_kept<false>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row, keys.key(tile.first),
+                             keys.step, [&](float& x, int, int, int, bool kept) { x = kept ? x * factor : 0; });
         const Distance<false> distance(first + row, SPARSE ? keys.key(tile.first) : tile.first,
                                        SPARSE ? keys.step : 1);
         each(ds, [&](float& value, int m, int j, int e) {
@@ -194,6 +199,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
     fill(0);
 
     const Sight<M> sight(first + row, [&](int t) { return c.queries_of(b, stream, t); });
+    const float factor = c.h.dropout.factor();
     const FromShared<M, ROWS, D> k_rows{tiles.k, row}, v_rows{tiles.v, row};
     float dk[M][D / HALVES / 8][4] = {}, dv[M][D / HALVES / 8][4] = {}, p[M][QUERIES / 8][4], ds[M][QUERIES / 8][4];
     for (int i = 0; i < group * per_head; i++) {
@@ -207,7 +213,17 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         if (SHAPED) bend(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
-        const Tilt slope = SHAPED ? c.scores.slope(head0 + i / per_head) : Tilt{};
+        const int head = head0 + i / per_head;
+        uint32_t stays = 0;    // a bit for each element that dropout keeps
+        static_assert(M * QUERIES / 2 <= 32);
+        auto bit = [](int m, int n, int e) { return (m * (QUERIES / 8) + n) * 4 + e; };
+        if (SPARSE && c.scores.drops)
+            each_kept<true>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), stream.key(first + row),
+                            query_of(i), stream.step, [&](float& x, int m, int n, int e, bool kept) {
+                x = kept ? x * factor : 0;
+                stays |= uint32_t(kept) << bit(m, n, e);
+            });
+        const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
             const float x = value;
@@ -216,11 +232,13 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
             if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
+            if (SPARSE && c.scores.drops && !(stays >> bit(m, n, e) & 1)) value = 0;
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
+    each(dv, [&](float& value, int, int, int) { value *= factor; });
     __syncthreads();    // k and v have been read by all warps
     // A key of the pattern is another block's row.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
@@ -237,10 +255,11 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
     for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
     for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(query_kernel<D, SHAPED, SPARSE>, {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)},
-               dqkv, stats, dy, y, qkv, lse, queries);
-        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv,
-               stats, dy, qkv, keys);
+        launch(query_kernel<D, SHAPED, SPARSE>,
+               {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats, dy, y, qkv,
+               lse, queries);
+        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)},
+               dqkv, stats, dy, qkv, keys);
     });
 }
 }   // namespace

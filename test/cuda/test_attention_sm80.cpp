@@ -75,6 +75,21 @@ TEST_CASE("attention sm80: prefixes and bidirectional attention") {
         }
 }
 
+TEST_CASE("attention sm80: dropout") {
+    auto dropping = [](Heads h, int64_t first) {
+        h.dropout = {0.3f, 42, first};
+        return h;
+    };
+    for (int HS : {32, 64, 96, 128, 256, 40}) both_ways(1, 193, dropping({2, 1, HS}, HS));
+    both_ways(2, 150, dropping({2, 2, 64, 65}, 0), 40);
+    both_ways(2, 150, dropping({2, 1, 64}, 3), 60, 1, TrueSpans::all);
+    both_ways(1, 193, dropping({.NH = 2, .NKV = 1, .HS = 64, .window = 20, .stride = 3, .globals = 5}, 3));
+    both_ways(1, 193, dropping({.NH = 2, .NKV = 2, .HS = 32, .window = 40, .stride = 0, .globals = 70}, 3));
+    Heads capped = {4, 2, 64};
+    capped.softcap = 2, capped.alibi = true;
+    both_ways(1, 100, dropping(capped, 5));
+}
+
 TEST_CASE("attention sm80: strides and global keys beside a window") {
     for (int HS : {32, 64, 96, 128, 256})
         for (const auto& [window, stride, globals] : {std::tuple{20, 3, 0}, {40, 0, 70}, {1, 50, 1}, {33, 2, 40}}) {

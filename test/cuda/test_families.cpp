@@ -1,11 +1,12 @@
-// test_families.cpp - families as transformers has them, on the CUDA backend: six that differ most.
+// test_families.cpp - families as transformers has them, on the CUDA backend: six that differ most; and kinds of models
+// that no family has.
 #include "cuda_test.h"
 #include "test/family_goldens.h"
 
 TEST_CASE("families on cuda: logits, losses and gradients are those of transformers") {
     for (const char* name : {"gemma2", "qwen3", "phi3", "gpt_neox", "bloom", "olmo2"}) {
         CAPTURE(std::string(name));
-        const Golden golden(name);
+        const Golden golden(std::string("families/") + name);
         auto check = [&](const auto& op, double logits, double gradients, double loss) {
             CAPTURE(std::string(op.name));
             Model text(op), training(op);
@@ -17,6 +18,20 @@ TEST_CASE("families on cuda: logits, losses and gradients are those of transform
         check(cuda_ops<float>(Dtype::fp32), 1e-5, 4e-5, 2e-6);
         // Activations are bf16, too; the residual's rounding is small beside that of the products' inputs. Seen on the
         // emulator: 0.016, 0.050, 3.2e-4.
+        check(cuda_ops<bf16>(Dtype::bf16), 0.05, 0.1, 2e-3);
+    }
+}
+
+TEST_CASE("families on cuda: models of kinds that no family has compute what PyTorch does") {
+    for (const char* name : {"transformer", "t5", "t5_encoder", "t5_prefix", "pattern"}) {
+        CAPTURE(std::string(name));
+        const Golden golden(std::string("kinds/") + name);
+        auto check = [&](const auto& op, double logits, double gradients, double loss) {
+            CAPTURE(std::string(op.name));
+            Model text(op), training(op);
+            golden.check_kind(text, training, logits, gradients, loss, 5);
+        };
+        check(cuda_ops<float>(Dtype::fp32), 1e-5, 4e-5, 2e-6);
         check(cuda_ops<bf16>(Dtype::bf16), 0.05, 0.1, 2e-3);
     }
 }

@@ -28,7 +28,7 @@ std::vector<float> weights_of(const Model& g) { return flat_part(g, Part::weight
 namespace {
 void check_training(const Config& c, double half_tolerance = 3e-2, const Objective& objective = {}) {
     const int B = 2, S = 37;
-    const Asked asked(c, B, S, objective);
+    const Posed asked(c, B, S, objective);
     const auto &in = asked.in, &out = asked.out;
     const Plan plan = {.use = Use::train, .B = B, .S = S, .spans = asked.spans != nullptr};
     Model r(reference_ops());

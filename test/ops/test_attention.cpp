@@ -53,6 +53,11 @@ Heads pattern(Heads h, int stride, int globals) {
     return h;
 }
 
+Heads dropping(Heads h, float rate, int64_t first = 0) {
+    h.dropout = {rate, 42, first};
+    return h;
+}
+
 // document: sequences are cut into some of about so many, of this kind. only_rounded: for tables that round
 struct Shape {
     int B, S;
@@ -194,6 +199,25 @@ TEST_CASE("attention: a scale, soft caps and ALiBi against the reference") {
     both_ways(shapes);
 }
 
+TEST_CASE("attention: dropout against the reference") {
+    const Heads kinds[] = {{2, 2, 20}, {4, 2, 64, 31}, {3, 1, 33}, {2, 1, 8}, {1, 1, 128}, {2, 2, 40}, {1, 1, 64}};
+    const int lengths[] = {1, 2, 33, 64, 97, 130, 290};
+    std::vector<Shape> shapes;
+    for (int k = 0; k < 14; k++)
+        if (k % std::min(EVERY, 2) == 0)
+            shapes.push_back({k % 3 ? 1 : 2, lengths[k * 3 % 7], dropping(kinds[k % 7], k % 2 ? 0.1f : 0.6f, k * k),
+                              k % 5 == 4 ? 40 : 0});
+    for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
+        shapes.push_back({1, 200, dropping({2, 1, 64}, 0.3f), 70, false, kind});
+    shapes.push_back({1, 600, dropping({2, 1, 16}, 0.3f, int64_t(1) << 40)});    // several tiles of keys
+    shapes.push_back({1, 600, dropping(pattern({2, 2, 64, 40}, 2, 0), 0.3f)});
+    shapes.push_back({2, 130, dropping(pattern({2, 1, 20, 7}, 3, 9), 0.3f)});
+    shapes.push_back({1, 290, dropping(pattern({1, 1, 64, 20}, 1, 5), 0.3f)});
+    shapes.push_back({1, 130, dropping(shaped({4, 2, 40}, 0.3f, 2, true), 0.3f)});
+    shapes.push_back({8, 100, dropping({4, 4, 32}, 0.5f)});
+    both_ways(shapes);
+}
+
 TEST_CASE("attention: large scores") {
     each_attention([]<class T, class P>(const Ops<T, P>& op) {
         // float: scores of some hundreds, whose rounding alone is 1e-5 of a probability; of some 1e4, 1e-3
@@ -229,7 +253,7 @@ TEST_CASE("attention: the same bits in any order") {
         same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70})), same(9, prefixes.in({4, 2, 20}));
         same(1, pattern({4, 2, 20, 40}, 3, 5)), same(1, prefixes.in({2, 1, 64}));
         same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
-        same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true));
+        same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true)), same(3, dropping({4, 2, 40}, 0.2f));
     });
 }
 
@@ -281,7 +305,8 @@ TEST_CASE("attention: gradients of the reference") {
     const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
     for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
                     all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1),
-                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true)}) {
+                    shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true),
+                    dropping({4, 2, 3}, 0.4f, 3)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);
         std::vector<float> lse(size_t(B) * h.NH * S);
         auto loss = [&] {

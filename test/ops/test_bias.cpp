@@ -25,6 +25,8 @@ const Shape SHAPES[] = {
     {1, 200, {.NH = 2, .NKV = 1, .HS = 40, .reach = 128}, 60, TrueSpans::prefix},
     {2, 130, {.NH = 2, .NKV = 2, .HS = 64, .reach = 20}, 1000, TrueSpans::all},
     {1, 129, {.NH = 2, .NKV = 2, .HS = 9, .reach = 200}, 70, TrueSpans::all},
+    {2, 130, {.NH = 2, .NKV = 1, .HS = 64, .reach = 33, .dropout = {0.3f, 1, 2}}},
+    {1, 150, {.NH = 2, .NKV = 2, .HS = 20, .window = 30, .stride = 5, .reach = 30, .dropout = {0.2f, 1, 5}}},
 };
 template <class F> void each_shape(F f) {
     for (const Shape& s : SHAPES) {
@@ -90,7 +92,8 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
 TEST_CASE("bias: the reference's gradient equals central differences") {
     const Ops<double>& op = reference_ops();
     for (const Heads& plain : {Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3},
-                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9}}) {
+                               Heads{.NH = 1, .NKV = 1, .HS = 3, .window = 4, .reach = 9},
+                               Heads{.NH = 2, .NKV = 1, .HS = 4, .reach = 3, .dropout = {0.3f, 1, 2}}}) {
         const int B = 2, S = 7, n = plain.NH * (2 * plain.reach + 1);
         Heads h = plain;
         const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), g = random_normal(B * S * h.width(), 2);

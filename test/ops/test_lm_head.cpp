@@ -54,8 +54,8 @@ TEST_CASE("cross entropy: scaled and capped logits") {
     each_order([] {
         each_table([](auto& op) {
             for (Logits z : SHAPES) {
-                for (int V : {2, 7, 33, 257}) each_use(op, 3, V, V + 3, z);
-                each_use(op, 8, 4100, 4160, z);
+                for (int V : {2, 7, 33, 257}) each_use(op, 9, V, V + 3, z);
+                each_use(op, 2, 4100, 4160, z);
                 each_use(op, 1, 9001, 9001, z);
             }
         });

@@ -59,7 +59,9 @@ TEST_CASE("norm: x plus a multiple of b") {
     each_order([] {
         each_table([](auto& op) {
             for (int64_t n : {1, 3, 8, 17, 64, 1025, 8191, 8193, 20001})
-                for (Sum sum : {Sum::apart, Sum::without, Sum::in_x, Sum::in_b}) EXPECT(check_add_scaled(op, n, sum));
+                for (Sum sum : {Sum::apart, Sum::without, Sum::in_x, Sum::in_b})
+                    for (int64_t first : {-1, 0, 3, 100})
+                        EXPECT(check_add_scaled(op, n, sum, first < 0 ? Dropout() : Dropout{0.3f, 7, first}));
         });
     });
 }

@@ -49,6 +49,7 @@ Check named(const char* op, int B, int S, Heads h, const std::vector<Size>& more
     if (h.keys) scores += " spans";
     if (h.scale != 0) scores += " scale=" + std::to_string(h.scale);
     if (h.softcap != 0) scores += " softcap=" + std::to_string(h.softcap);
+    if (h.dropout.rate > 0) scores += " dropout=" + std::to_string(h.dropout.rate);
     return Check(op, all, scores);
 }
 
@@ -222,8 +223,11 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 500, {2, 2, 128});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
+    Heads dropping = {4, 2, HS};
+    dropping.dropout = {0.1f, 1, 3};
     add(1, 300, capped);
     add(1, 300, alibi);
+    add(2, 600, dropping);
     const Heads biased = {.NH = 6, .NKV = 6, .HS = HS, .reach = 128};
     add(1, 300, biased);
     test.row("attention_bias_backward", [&] { return check_attention_bias_backward(op, 2, 500, biased); });

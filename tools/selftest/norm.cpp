@@ -74,24 +74,25 @@ template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N
     return check;
 }
 
-template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum) {
+template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum, Dropout drop) {
     const Memory m(op);
     const char* forms[] = {"", " x null", " in x", " in b"};
-    Check check("add_scaled", {{"n", n}}, forms[int(sum)]);
+    Check check(drop.rate > 0 ? "add_scaled with dropout" : "add_scaled", {{"n", n}, {"first", drop.first}},
+                forms[int(sum)]);
     const float scale = -0.37f;
     const Numbers x = rounded<T>(random_normal(n, 1)), b = rounded<T>(random_normal(n, 2));
     Numbers y(x.size());
-    reference_ops().add_scaled(y.data(), sum == Sum::without ? nullptr : x.data(), b.data(), scale, n);
+    reference_ops().add_scaled(y.data(), sum == Sum::without ? nullptr : x.data(), b.data(), scale, n, drop);
     Array<T> ay(m, n), ax(m, x), ab(m, b);
     Array<T>& out = sum == Sum::in_x ? ax : sum == Sum::in_b ? ab : ay;
-    op.add_scaled(out, or_null(sum != Sum::without, ax), ab, scale, n);
+    op.add_scaled(out, or_null(sum != Sum::without, ax), ab, scale, n, drop);
     check.expect("y", out, y, ROUNDING<T>);
     return check;
 }
 
 FOR_EACH_TABLE(check_norm_forward, int, int, NormForm)
 FOR_EACH_TABLE(check_norm_backward, int, int, NormForm)
-FOR_EACH_TABLE(check_add_scaled, int64_t, Sum)
+FOR_EACH_TABLE(check_add_scaled, int64_t, Sum, Dropout)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     for (NormForm form : {LAYERNORM, RMSNORM})
@@ -100,4 +101,5 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
             test.row("norm_backward", [&] { return check_norm_backward(op, 1024, width, form); });
         }
     test.row("add_scaled", [&] { return check_add_scaled(op, 1024 * gpt2.C, Sum::apart); });
+    test.row("add_scaled", [&] { return check_add_scaled(op, 1024 * gpt2.C, Sum::apart, {0.1f, 1, 1024 * gpt2.C}); });
 });

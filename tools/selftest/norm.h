@@ -16,4 +16,4 @@ template <class T, class P> Check check_norm_forward(const Ops<T, P>& op, int N,
 template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM);
 // Which of y's inputs it is written over; without: x is null.
 enum class Sum { apart, without, in_x, in_b };
-template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum);
+template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t n, Sum sum, Dropout drop = {});

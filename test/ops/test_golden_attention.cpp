@@ -1,0 +1,98 @@
+// test_golden_attention.cpp - each mask and shape of attention's scores as PyTorch and transformers have them: outputs
+// and gradients (test/golden/attention.safetensors, made by dev/golden_attention.py).
+#include <map>
+
+#include "ops.h"
+
+#include "model/positions.h"
+#include "test/tensors.h"
+#include "tools/selftest/attention.h"
+
+namespace {
+// The masks of golden_attention.py, as heads and spans say them.
+struct Case {
+    const char* name;
+    int B, S;
+    Heads h;
+    std::vector<std::vector<int>> documents = {};    // where they begin in each sequence; {}: no spans
+    TrueSpans::Kind kind = TrueSpans::causal;
+};
+const Case CASES[] = {
+    {"causal", 1, 20, {3, 1, 8}},
+    {"grouped", 2, 10, {6, 2, 4}},
+    {"documents", 2, 10, {3, 1, 8}, {{3, 4}, {6}}},
+    {"prefix", 2, 10, {6, 2, 4}, {{4}, {}}, TrueSpans::prefix},
+    {"bidirectional", 2, 10, {3, 1, 8}, {{}, {7}}, TrueSpans::all},    // padding is a document of its own
+    {"window", 1, 20, {6, 2, 4, 4}},
+    {"pattern", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .window = 3, .stride = 5, .globals = 2}},
+    {"alibi of 3 heads", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .alibi = true}},
+    {"alibi of 6 heads", 2, 10, {.NH = 6, .NKV = 2, .HS = 4, .alibi = true}},
+    {"capped", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 0.4f, .softcap = 1.5f}},
+    {"t5", 1, 20, {.NH = 3, .NKV = 1, .HS = 8, .scale = 1, .reach = RELATIVE_REACH}},
+    {"t5, both sides", 2, 10, {.NH = 3, .NKV = 1, .HS = 8, .reach = RELATIVE_REACH}, {{}, {7}}, TrueSpans::all},
+};
+
+const Numbers& golden(const std::string& name) {
+    static const std::map<std::string, Numbers> all = [] {
+        std::map<std::string, Numbers> read;
+        const Result<SafetensorsFile> file = SafetensorsFile::open("test/golden/attention.safetensors");
+        REQUIRE_MESSAGE(file.ok(), file.status.message);
+        for (const TensorEntry& e : file.value.entries()) {
+            std::vector<float> x(size_t(e.end - e.begin) / size_t(SafetensorsFile::element_bytes(e.type)));
+            REQUIRE(read_tensor(file.value, e, 0, int64_t(x.size()), x.data()).ok());
+            read[e.name] = Numbers(x.begin(), x.end());
+        }
+        return read;
+    }();
+    REQUIRE_MESSAGE(all.count(name), name);
+    return all.at(name);
+}
+
+// Forward and backward as a model calls them: from T5's table to its gradient, where the scores have biases.
+template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& c, double limit) {
+    const Memory m(op);
+    const int reach = c.h.reach, n = 2 * reach + 1;
+    const TrueSpans spans = c.documents.empty() ? TrueSpans(1, {{}}) : TrueSpans(c.S, c.documents, c.kind);
+    TableSpans there(m, spans);
+    Heads h = c.documents.empty() ? c.h : there.in(c.h);
+    Array<T> qkv(m, golden("qkv")), dy(m, golden("dy")), y(m, dy.size()), dqkv(m, qkv.size());
+    Array<float> lse(m, int64_t(c.B) * h.NH * c.S);
+    Array<P> table(m, golden("table"));
+    const std::vector<int> one_bucket = reach ? relative_buckets(c.kind == TrueSpans::all) : std::vector<int>(1);
+    Array<int> bucket(m, Numbers(one_bucket.begin(), one_bucket.end()));
+    Array<Grad<P>> bias(m, h.NH * n), dbias(m, Numbers(size_t(h.NH * n))), dtable(m, Numbers(size_t(table.size())));
+    if (reach) {
+        op.bias_rows_forward(bias, table, bucket, RELATIVE_BUCKETS, h.NH, n);
+        h.bias = reinterpret_cast<const float*>(static_cast<Grad<P>*>(bias));
+    }
+    op.attention_forward(y, lse, qkv, c.B, c.S, h);
+    op.attention_backward(dqkv, dy, y, qkv, lse, c.B, c.S, h);
+    Check check(c.name);
+    check.expect("y", y, golden(c.name + std::string(".y")), limit);
+    check.expect("dqkv", dqkv, golden(c.name + std::string(".dqkv")), limit);
+    if (reach) {
+        op.attention_bias_backward(dbias, dy, y, qkv, lse, c.B, c.S, h);
+        op.bias_rows_backward(dtable, dbias, bucket, RELATIVE_BUCKETS, h.NH, n);
+        check.expect("dtable", dtable, golden(c.name + std::string(".dtable")), limit);
+    }
+    CAPTURE(c.name);
+    for (const Check::Output& o : check.outputs) CHECK_MESSAGE(o.error <= 1, o.name << " " << o.error);
+}
+}    // namespace
+
+TEST_CASE("attention golden: every mask and shape of the scores, forward and backward, is PyTorch's") {
+    for (const Case& c : CASES) {
+        expect_golden(reference_ops(), c, 1e-6);
+        // As in tools/selftest/attention.cpp: bf16 is what y, probabilities or their gradients are rounded to.
+        each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+            expect_golden(op, c, sizeof(T) == 2 || op.attention_rounds ? 5e-3 : 1e-5);
+        });
+    }
+}
+
+TEST_CASE("attention golden: T5's buckets are those of transformers at every distance") {
+    for (bool both : {false, true}) {
+        const std::vector<int> ours = relative_buckets(both);
+        CHECK(Numbers(ours.begin(), ours.end()) == golden(both ? "buckets.both" : "buckets.one"));
+    }
+}
