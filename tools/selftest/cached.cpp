@@ -116,10 +116,9 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     }
     CacheArrays<T> cache(m, type_of<T>(type), h.NKV, h.HS, int(ceil_div(maxT, Pages::SIZE)), held, scale);
     const Numbers biases = rounded<float>(random_normal(h.NH * (2 * h.reach + 1), 4));
-    const std::vector<float> host_bias(biases.begin(), biases.end());
     Array<float> device_bias(m, biases);
     Heads device = h;
-    if (h.reach) h.bias = host_bias.data(), device.bias = device_bias;
+    if (h.reach) h.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_bias;
     const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
     Array<T> in(m, qkv), out(m, Numbers(size_t(int64_t(B) * S * h.width())));
     Array<int> p(m, Numbers(at.begin(), at.end()));
