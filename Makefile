@@ -70,7 +70,7 @@ EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       layers/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp \
+       layers/reference.cpp layers/attention/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp \
        layers/quantised.cpp layers/quantise.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
@@ -184,7 +184,7 @@ asan-cuda:    # the emulated kernels
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
 KERNEL_TEST := $(filter-out %/test_model.cpp %/test_families.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
                $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
-               $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp files/json.cpp
+               $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp layers/attention/reference.cpp files/json.cpp
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST)
 	$(LINK) -o $@
 tsan:

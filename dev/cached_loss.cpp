@@ -1,8 +1,8 @@
 // cached_loss.cpp - a text's loss, token after token through generation's cache: what narrow types and rolling cost.
 //
 // build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS pieces of LENGTH
-// tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even beyond
-// the context. Prints PARTS means of equally many tokens each, then the mean of all, as a JSON object.
+// tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even
+// beyond the context. Prints PARTS means of equally many tokens each, then the mean of all, as a JSON object.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

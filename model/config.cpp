@@ -42,6 +42,22 @@ static ConfigRow kind(ConfigRow::Member member, const char* name, const char* ke
 #define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
 #define ASKED(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
 
+static std::vector<ConfigRow> window_rows() {
+    using C = Config;
+    using enum ConfigRow::Presence;
+    // clang-format off
+    return {
+        {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
+         "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
+        {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
+         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
+        {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
+         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
+        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
+         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
+    };
+    // clang-format on
+}
 static std::vector<ConfigRow> position_rows() {
     using C = Config;
     // clang-format off
@@ -91,14 +107,6 @@ const std::vector<ConfigRow>& config_rows() {
          "key/value heads, each shared by as many heads; 0: the model's (in a new one, or with other heads: as many)"},
         {&C::HS, "head_size", false, "--head-size", "head_dim", "attention.key_length", 1, 1 << 16, rare,
          "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
-        {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
-         "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
-        {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
-         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
-        {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
-         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
-        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
         // Kinds.
         ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
         ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
@@ -134,8 +142,9 @@ const std::vector<ConfigRow>& config_rows() {
     };
     // clang-format on
     static const std::vector<ConfigRow> all = [] {
-        std::vector<ConfigRow> all = rows, positions = position_rows();
-        all.insert(all.end(), positions.begin(), positions.end());
+        std::vector<ConfigRow> all = rows;
+        for (const ConfigRow& row : window_rows()) all.push_back(row);
+        for (const ConfigRow& row : position_rows()) all.push_back(row);
         return all;
     }();
     return all;

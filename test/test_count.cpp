@@ -99,7 +99,9 @@ TEST_CASE("count: pairs of positions that see each other, one by one") {
                         double more = 0;
                         for (int s = p; s < p + S; s++)
                             for (int k = 0; k <= s - window; k++) more += k < globals || (stride && k % stride == 0);
-                        if (window) CHECK(WorkOf::pattern(p, S, {1, 1, 1, window, nullptr, nullptr, stride, globals}) == more);
+                        const Heads h = {.NH = 1, .NKV = 1, .HS = 1, .window = window, .stride = stride,
+                                         .globals = globals};
+                        if (window) CHECK(WorkOf::pattern(p, S, h) == more);
                     }
             }
 }

@@ -8,10 +8,10 @@
 // and these are added in order afterwards. An item of work is (sequence, kv head) or, where these are too few for the
 // threads, one range of it: the bits are the same.
 //
-// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of their
-// own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the stream
-// that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout dv and
-// dp count the kept probabilities alone; delta is dy . y as ever.
+// Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of
+// their own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the
+// stream that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout
+// dv and dp count the kept probabilities alone; delta is dy . y as ever.
 //
 // Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
 // dq's.
@@ -346,7 +346,7 @@ template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, f
     for (int range = item.from; range < item.to; range++) {
         t.dq = range == item.from ? dq : dq + size;
         clear(t.dq, size);
-        int tile = range;    // of the tiles of all streams, one after the other
+        int tile = range;    // counts through the tiles of all streams
         for (int n = 0; n < streams.count; tile -= tiles(streams.s[n++].keys, KB))
             for (; tile * KB < streams.s[n].keys; tile += work.ranges)
                 key_tile<half>(c, t, ahead, item.b, item.kv, streams.s[n], tile * KB);

@@ -25,7 +25,7 @@ struct Call {
     float *y, *lse;      // lse may be null
     const float* qkv;
     Keys keys;
-    int B, S, pos;       // of the first query
+    int B, S, pos;       // pos: the first query's
     Heads h;
     int64_t reserved = 0;    // bytes at the beginning of the scratch
     int64_t qkv_row() const { return int64_t(h.NH + 2 * h.NKV) * h.HS; }

@@ -20,7 +20,7 @@ INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, 
             (k / 2 ? high : low)[i / 8 * 16 + k % 2 * 8 + i % 8] = words[k * COUNTERS + i] >= least_kept ? -1 : 0;
 }
 
-// Of at most QB queries by KB keys.
+// The pairs of at most QB queries and KB keys.
 template <int QB, int KB> struct Kept {
     static constexpr int ROW = KB + RUN;
     int8_t bytes[(QB + 32) / 16 * 16 * ROW];    // whole blocks of 16 queries

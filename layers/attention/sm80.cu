@@ -94,13 +94,9 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     const Visits<KEYS, SPARSE> visits(c, b, first, min(first + Tiles::QUERIES, c.S) - 1);
 
     auto fill = [&](int i) {    // the i-th tile that goes through the ring
-        if (i < visits.all * 2) {
-            const KeyTile tile = visits(i / 2);
-            const Stream& stream = c.streams.s[tile.stream];
-            const Rows<const bf16> rows = {k + i % 2 * c.h.NKV * c.h.HS, c.row};
-            load_tile<Tiles::THREADS>(tiles.ring[i % STAGES], SPARSE ? in_stream(rows, stream) : rows, tile.first,
-                                      SPARSE ? stream.keys : c.S, c);
-        }
+        if (i < visits.all * 2)
+            load_keys<Tiles::THREADS, SPARSE>(tiles.ring[i % STAGES], {k + i % 2 * c.h.NKV * c.h.HS, c.row},
+                                              visits(i / 2), c);
         cp_async_commit();
     };
     // Waits until the i-th tile is there and all warps are done with the one before it, which is then filled anew.
@@ -125,18 +121,14 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     for (int n = 0; n < visits.all; n++) {
         const KeyTile tile = visits(n);
         const int key = tile.first;
-        if (SPARSE && tile.stream != stream) {
-            stream = tile.stream;
-            sight = Sight<M>(first + row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); });
-        }
+        if (SPARSE && tile.stream != stream) sight = Sight<M>(c, b, first + row, stream = tile.stream);
         const bool sees = meets(sight.some, key, KEYS);    // the same for the whole warp
         float p[M][KEYS / 8][4];
         const Tile<KEYS, D>& k_tile = next(n * 2);
         if (sees) {
             multiply_transposed(p, q_rows, k_tile, 0);
             if constexpr (SHAPED) {
-                const Stream& keys = c.streams.s[stream];
-                const Distance<false> distance(first + row, SPARSE ? keys.key(key) : key, SPARSE ? keys.step : 1);
+                const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
                 bend(p, c.scores);
                 each(p, [&](float& x, int m, int n, int e) { x = c.scores.score(x, slope, distance.at(m, n, e)); });
             }

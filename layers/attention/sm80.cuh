@@ -221,6 +221,13 @@ template <int KEYS, bool SPARSE> struct Visits {
     }
 };
 
+// Starts copying a tile of keys or values.
+template <int THREADS, bool SPARSE, int ROWS, int D>
+__device__ void load_keys(Tile<ROWS, D>& to, Rows<const bf16> rows, const KeyTile& tile, const Call& c) {
+    const Stream& stream = c.streams.s[tile.stream];
+    load_tile<THREADS>(to, SPARSE ? in_stream(rows, stream) : rows, tile.first, SPARSE ? stream.keys : c.S, c);
+}
+
 // Which columns the thread's rows see. some: the columns that any row of the warp sees; all: those that every row sees.
 template <int M> struct Sight {
     Span rows[M][2], some, all;
@@ -232,6 +239,9 @@ template <int M> struct Sight {
         const Span first = of(row), last = of(row + M * 16 - 1);
         some = {first.from, last.to}, all = {last.from, first.to};
     }
+    // What queries from `row` on see of a stream's keys.
+    __device__ Sight(const Call& c, int b, int row, int stream)
+        : Sight(row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); }) {}
     // x = -infinity where a row does not see the column. x begins at `column`.
     template <int N> __device__ void mask(float (&x)[M][N][4], int column) const {
         if (holds(all, column, N * 8)) return;
@@ -291,6 +301,12 @@ __device__ inline void each_kept(float (&x)[M][N][4], const Dropout& d, uint64_t
                     f(x[m][n + right][e], m, n + right, e, words.v[k] >= d.least_kept());
                 }
             }
+}
+
+// That of queries from `row` on and the tile's keys.
+template <bool SPARSE> __device__ inline Distance<false> distance_of(const Call& c, int row, const KeyTile& tile) {
+    const Stream& keys = c.streams.s[tile.stream];
+    return {row, SPARSE ? keys.key(tile.first) : tile.first, SPARSE ? keys.step : 1};
 }
 
 // ---- head sizes -----------------------------------------------------------------------------------------------------

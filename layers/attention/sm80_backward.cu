@@ -60,6 +60,14 @@ __device__ void row_stats(QueryTiles<D>& tiles, float* stats, const bf16* dy, co
     }
 }
 
+// The numbers of a thread's rows, from `row` of the tile on.
+template <int M> __device__ inline void own_rows(float (&own)[M][2], const float* of_tile, int row) {
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int r = 0; r < 2; r++) own[m][r] = of_tile[row + m * 16 + r * 8 + threadIdx.x % 32 / 4];
+}
+
 template <int D, bool SHAPED, bool SPARSE>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
 query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
@@ -75,14 +83,9 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
 
     auto fill = [&](int n) {
         if (n < visits.all) {
-            const KeyTile tile = visits(n);
-            const Stream& stream = c.streams.s[tile.stream];
-            for (int v = 0; v < 2; v++) {
-                const Rows<const bf16> rows = {k + v * c.h.NKV * c.h.HS, c.row};
-                load_tile<Tiles::THREADS>(v ? tiles.stage[n % 2].v : tiles.stage[n % 2].k,
-                                          SPARSE ? in_stream(rows, stream) : rows, tile.first,
-                                          SPARSE ? stream.keys : c.S, c);
-            }
+            auto& stage = tiles.stage[n % 2];
+            load_keys<Tiles::THREADS, SPARSE>(stage.k, {k, c.row}, visits(n), c);
+            load_keys<Tiles::THREADS, SPARSE>(stage.v, {k + c.h.NKV * c.h.HS, c.row}, visits(n), c);
         }
         cp_async_commit();
     };
@@ -93,14 +96,8 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
     row_stats(tiles, stats + at.head * 2 * padded(c.S), dy + o, y + o, stride, lse + int64_t(at.head) * c.S, first, c);
     __syncthreads();
     float row_lse[M][2], row_delta[M][2];
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int i = row + m * 16 + r * 8 + threadIdx.x % 32 / 4;
-            row_lse[m][r] = tiles.lse[i], row_delta[m][r] = tiles.delta[i];
-        }
-
+    own_rows(row_lse, tiles.lse, row);
+    own_rows(row_delta, tiles.delta, row);
     Sight<M> sight(first + row, [&](int query) { return c.keys_of(b, query); });
     int stream = 0;    // that `sight` is of
     const FromShared<M, ROWS, D> q_rows{tiles.q, row}, dy_rows{tiles.dy, row};
@@ -112,22 +109,18 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         __syncthreads();    // this tile is there, and all warps have done with the one before it
         fill(n + 1);
         const KeyTile tile = visits(n);
-        if (SPARSE && tile.stream != stream) {
-            stream = tile.stream;
-            sight = Sight<M>(first + row, [&](int query) { return c.streams.s[stream].of(c.keys_of(b, query)); });
-        }
+        if (SPARSE && tile.stream != stream) sight = Sight<M>(c, b, first + row, stream = tile.stream);
         if (!meets(sight.some, tile.first, KEYS)) continue;
         const auto& stage = tiles.stage[n % 2];
         multiply_transposed(p, q_rows, stage.k, 0);
         if (SHAPED) bend(p, c.scores);
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
-        const Stream& keys = c.streams.s[stream];
         if (SPARSE && c.scores.drops)
-            each_kept<false>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row, keys.key(tile.first),
-                             keys.step, [&](float& x, int, int, int, bool kept) { x = kept ? x * factor : 0; });
-        const Distance<false> distance(first + row, SPARSE ? keys.key(tile.first) : tile.first,
-                                       SPARSE ? keys.step : 1);
+            each_kept<false>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row,
+                             c.streams.s[stream].key(tile.first), c.streams.s[stream].step,
+                             [&](float& x, int, int, int, bool kept) { x = kept ? x * factor : 0; });
+        const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
         each(ds, [&](float& value, int m, int j, int e) {
             const float x = p[m][j][e], lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e)
                                                      : row_lse[m][e / 2];
@@ -143,13 +136,27 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
 // ---- dK, dV ---------------------------------------------------------------------------------------------------------
 
 template <int D> struct KeyTiles {
-    static constexpr int THREADS = Shape<D>::WARPS * Shape<D>::HALVES * 32;
+    static constexpr int THREADS = Shape<D>::WARPS * Shape<D>::HALVES * 32, QUERIES = Shape<D>::COLUMNS;
     Tile<Shape<D>::ROWS, D> k, v;
-    struct {
-        Tile<Shape<D>::COLUMNS, D> q, dy;
-        float lse[Shape<D>::COLUMNS], delta[Shape<D>::COLUMNS];
+    struct Stage {
+        Tile<QUERIES, D> q, dy;
+        float lse[QUERIES], delta[QUERIES];
     } stage[2];
 };
+
+// Starts copying queries of a head, and what belongs to them.
+template <int D>
+__device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* stats, const bf16* dy, const bf16* qkv,
+                             int b, int head, int query, const Call& c) {
+    typedef KeyTiles<D> Tiles;
+    const int64_t o = int64_t(b) * c.S * c.h.NH + head;
+    load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c.S, c);
+    load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c.S, c);
+    const float* from = stats + (int64_t(b) * c.h.NH + head) * 2 * padded(c.S) + query;
+    const int j = threadIdx.x * 4;
+    if (j < Tiles::QUERIES) cp_async_16(stage.lse + j, from + j);
+    if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
+}
 
 // The tile of keys that a block owns: those of the pattern, which most queries see, go first.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
@@ -181,17 +188,8 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
 
     auto query_of = [&](int i) { return (from + i % per_head) * QUERIES; };
     auto fill = [&](int i) {    // the i-th tile of queries, head after head
-        if (i < group * per_head) {
-            auto& stage = tiles.stage[i % 2];
-            const int head = head0 + i / per_head, query = query_of(i);
-            const int64_t o = int64_t(b) * c.S * c.h.NH + head;
-            load_tile<Tiles::THREADS>(stage.q, {qkv + b * (c.S * c.row) + head * c.h.HS, c.row}, query, c.S, c);
-            load_tile<Tiles::THREADS>(stage.dy, {dy + o * c.h.HS, int64_t(c.h.NH) * c.h.HS}, query, c.S, c);
-            const float* from = stats + (int64_t(b) * c.h.NH + head) * 2 * padded(c.S) + query;
-            const int j = threadIdx.x * 4;
-            if (j < QUERIES) cp_async_16(stage.lse + j, from + j);
-            if (j < QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
-        }
+        if (i < group * per_head)
+            load_queries<D>(tiles.stage[i % 2], stats, dy, qkv, b, head0 + i / per_head, query_of(i), c);
         cp_async_commit();
     };
     load_tile<Tiles::THREADS>(tiles.k, in_stream(Rows<const bf16>{qkv + k, c.row}, stream), first, stream.keys, c);
