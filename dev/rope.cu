@@ -32,7 +32,7 @@ struct Call {
         float out = value(d);
         if (d < t.dims) {
             const int half = t.dims / 2, pair = d % half;
-            const float* const row = turns + ((pos ? *pos : 0) + n % S) * t.dims;
+            const float* const row = turns + (pos ? max(0, pos[n]) : n % S) * t.dims;
             out = d < half ? out * row[pair] - value(d + half) * row[half + pair]
                            : out * row[pair] + value(d - half) * row[half + pair];
         }

@@ -158,6 +158,19 @@ __device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* st
     if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
 }
 
+// Drops of dp, whose rows are keys, what dropout drops. A bit for each element that stays.
+template <int M, int N>
+__device__ uint32_t drop(float (&dp)[M][N][4], const Call& c, int b, int head, int key, int query, int step) {
+    static_assert(M * N * 4 <= 32);
+    uint32_t stays = 0;
+    each_kept<true>(dp, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), key, query, step,
+                    [&](float& x, int m, int n, int e, bool kept) {
+                        x = kept ? x * c.h.dropout.factor() : 0;
+                        stays |= uint32_t(kept) << ((m * N + n) * 4 + e);
+                    });
+    return stays;
+}
+
 // The tile of keys that a block owns: those of the pattern, which most queries see, go first.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
     if constexpr (SPARSE)
@@ -212,15 +225,8 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
         const int head = head0 + i / per_head;
-        uint32_t stays = 0;    // a bit for each element that dropout keeps
-        static_assert(M * QUERIES / 2 <= 32);
-        auto bit = [](int m, int n, int e) { return (m * (QUERIES / 8) + n) * 4 + e; };
-        if (SPARSE && c.scores.drops)
-            each_kept<true>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), stream.key(first + row),
-                            query_of(i), stream.step, [&](float& x, int m, int n, int e, bool kept) {
-                x = kept ? x * factor : 0;
-                stays |= uint32_t(kept) << bit(m, n, e);
-            });
+        uint32_t stays = ~0u;
+        if (SPARSE && c.scores.drops) stays = drop(ds, c, b, head, stream.key(first + row), query_of(i), stream.step);
         const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
@@ -230,7 +236,7 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
             if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
-            if (SPARSE && c.scores.drops && !(stays >> bit(m, n, e) & 1)) value = 0;
+            if (SPARSE && !(stays >> ((m * (QUERIES / 8) + n) * 4 + e) & 1)) value = 0;
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
