@@ -53,6 +53,7 @@ TEST_CASE("cuda attention cached: a recorded call follows the position") {
     op.record();
     op.attention_cached(y, qkv, cache.device(), 1, 1, pos, h);
     void* graph = op.recorded();
+    op.attention_cached(y2, qkv, again.device(), 1, 1, pos, h);    // both hold the same at position 0
     for (int p : {63, 64, 199, 5, 128}) {
         at(p);
         op.replay(graph);

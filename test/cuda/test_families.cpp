@@ -32,6 +32,7 @@ TEST_CASE("families on cuda: models of kinds that no family has compute what PyT
             golden.check_kind(text, training, logits, gradients, loss, 5);
         };
         check(cuda_ops<float>(Dtype::fp32), 1e-5, 4e-5, 2e-6);
-        check(cuda_ops<bf16>(Dtype::bf16), 0.05, 0.1, 2e-3);
+        // A prefix leaves few targets, so fewer roundings cancel.
+        check(cuda_ops<bf16>(Dtype::bf16), 0.05, golden.c.sees == Sees::prefix ? 0.25 : 0.1, 2e-3);
     }
 }
