@@ -83,9 +83,9 @@ template <class T, class P> void expect_golden(const Ops<T, P>& op, const Case& 
 TEST_CASE("attention golden: every mask and shape of the scores, forward and backward, is PyTorch's") {
     for (const Case& c : CASES) {
         expect_golden(reference_ops(), c, 1e-6);
-        // As in tools/selftest/attention.cpp: bf16 is what y, probabilities or their gradients are rounded to.
+        // bf16 is what the inputs, y, probabilities or their gradients are rounded to.
         each_table(TablePart::attention, [&]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
-            expect_golden(op, c, sizeof(T) == 2 || op.attention_rounds ? 5e-3 : 1e-5);
+            expect_golden(op, c, sizeof(T) == 2 || op.attention_rounds ? 8e-3 : 1e-5);
         });
     }
 }
