@@ -5,7 +5,6 @@
 #include "tiles.h"
 
 namespace ISA {
-typedef int8_t vsb __attribute__((vector_size(VW), aligned(1), may_alias));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
@@ -14,10 +13,21 @@ constexpr int RUN = 2 * COUNTERS;    // keys
 INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, int q, int key) {
     uint32_t words[RANDOMS];
     random_words<1, COUNTERS>(words, d.seed, row, pair_index(q, key));
-    const uint32_t least_kept = d.least_kept();
-    for (int k = 0; k < 4; k++)
-        for (int i = 0; i < COUNTERS; i++)
-            (k / 2 ? high : low)[i / 8 * 16 + k % 2 * 8 + i % 8] = words[k * COUNTERS + i] >= least_kept ? -1 : 0;
+    const vu least_kept = vu{} + d.least_kept();
+#pragma GCC unroll 16
+    for (int i = 0; i < RANDOMS; i += VW) {
+        vu word;
+        __builtin_memcpy(&word, words + i, sizeof word);
+        const vs stays = __builtin_convertvector(vi(word >= least_kept), vs);    // in two steps: AVX2 has no one
+        const vc bytes = __builtin_convertvector(stays, vc);
+        constexpr int N = VW < 8 ? VW : 8;
+#pragma GCC unroll 2
+        for (int h = 0; h < VW; h += N) {
+            const int k = (i + h) / COUNTERS, at = (i + h) % COUNTERS;
+            const auto* from = reinterpret_cast<const int8_t*>(&bytes) + h;
+            __builtin_memcpy((k / 2 ? high : low) + at / 8 * 16 + k % 2 * 8 + at % 8, from, N);
+        }
+    }
 }
 
 // The pairs of at most QB queries and KB keys.
@@ -48,7 +58,9 @@ template <int QB, int KB> struct Kept {
         }
     }
     INLINE_MEMBER vi lanes_of(int r, int j) const {
-        return __builtin_convertvector(*reinterpret_cast<const vsb*>(of(r) + j), vi);
+        vc bytes;
+        __builtin_memcpy(&bytes, of(r) + j, VW);
+        return __builtin_convertvector(bytes, vi);
     }
 };
 }   // namespace ISA
