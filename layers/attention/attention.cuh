@@ -88,11 +88,15 @@ struct Scores {
     // d score / d product, as a part of scale; 0 where t is -infinity.
     __device__ float steepness(float t) const { return fmaxf(1 - bend * t * t, 0); }
 };
-// Calls f(SHAPED, SPARSE): with soft caps, slopes and biases; with a pattern or dropout, which go with SHAPED.
+// Calls f(SHAPED, SPARSE, DROPS): with soft caps, slopes and biases; with a pattern, which goes with SHAPED; with
+// dropout, which goes with both.
 template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
-    if (h.stride || h.globals || s.drops) f(std::true_type(), std::true_type());
-    else if (s.shaped()) f(std::true_type(), std::false_type());
-    else f(std::false_type(), std::false_type());
+    const std::true_type yes;
+    const std::false_type no;
+    if (s.drops) f(yes, yes, yes);
+    else if (h.stride || h.globals) f(yes, yes, no);
+    else if (s.shaped()) f(yes, no, no);
+    else f(no, no, no);
 }
 // Calls f(SHAPED), which dropout needs, too.
 template <class F> void for_shape(const Scores& s, F f) {

@@ -79,7 +79,7 @@ __device__ void finish(Rows<bf16> y, float* lse, Tile<ROWS, D>& tile, float (&o)
     store_rows(y, tile, o, row, 0, first, c, [&](int s) { return s < c.S; });
 }
 
-template <int D, bool SHAPED, bool SPARSE>
+template <int D, bool SHAPED, bool SPARSE, bool DROPS>
 __global__ void __launch_bounds__(ForwardTiles<D>::THREADS)
 forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
     typedef ForwardTiles<D> Tiles;
@@ -126,6 +126,8 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
         float p[M][KEYS / 8][4];
         const Tile<KEYS, D>& k_tile = next(n * 2);
         if (sees) {
+            const Stream& keys = c.streams.s[tile.stream];
+            const Stays<DROPS, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(key), keys.step);
             multiply_transposed(p, q_rows, k_tile, 0);
             if constexpr (SHAPED) {
                 const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
@@ -134,10 +136,7 @@ forward_kernel(bf16* y, float* lse, const bf16* qkv, Call c) {
             }
             sight.mask(p, key);
             online_softmax(p, o, top, sum, scale);
-            if (SPARSE && c.scores.drops)
-                each_kept<false>(p, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row,
-                                 c.streams.s[stream].key(key), c.streams.s[stream].step,
-                                 [](float& x, int, int, int, bool kept) { x = kept ? x : 0; });
+            if (DROPS) each(p, [&](float& x, int m, int n, int e) { x = stays.at(m, n, e) ? x : 0; });
         }
         const Tile<KEYS, D>& v_tile = next(n * 2 + 1);
         if (sees) multiply_add(o, p, v_tile, 0);
@@ -150,9 +149,9 @@ template <int D> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S
     typedef ForwardTiles<D> Tiles;
     static_assert(sizeof(Tiles) <= 99 * 1024, "sm_86 and sm_89");
     const Call c(B, S, h, h.NH, Tiles::QUERIES, int64_t(4) * S * h.HS * h.NKV / h.NH + 1);
-    for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(forward_kernel<D, SHAPED, SPARSE>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y, lse, qkv,
-               c);
+    for_kind(c.scores, h, [&](auto SHAPED, auto SPARSE, auto DROPS) {
+        launch(forward_kernel<D, SHAPED, SPARSE, DROPS>, {dim3(c.blocks()), dim3(Tiles::THREADS), sizeof(Tiles)}, y,
+               lse, qkv, c);
     });
 }
 }   // namespace

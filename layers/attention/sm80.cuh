@@ -271,37 +271,56 @@ template <bool KEYS> struct Distance {
     }
 };
 
-// Calls f(element, m, n, e, whether dropout keeps it) for all elements. KEYS: the rows are keys. `head`: pair_row.
-// `row`, `column`: the positions of the first element; those of keys are `step` apart, those of queries begin at a
-// multiple of 16.
-template <bool KEYS, int M, int N, class F>
-__device__ inline void each_kept(float (&x)[M][N][4], const Dropout& d, uint64_t head, int row, int column, int step,
-                                 F f) {
-    const int r = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4 * 2;
-    if (step != 1 || (KEYS ? row : column) % 16) {
-        each(x, [&](float& value, int m, int n, int e) {
-            const int i = 16 * m + r + e / 2 * 8, j = 8 * n + c + e % 2;
-            const bool kept = KEYS ? keeps_pair(d, head, column + j, row + step * i)
-                                   : keeps_pair(d, head, row + i, column + step * j);
-            f(value, m, n, e, kept);
-        });
-        return;
+// Which elements of a product dropout keeps, a bit for each; drawn before the product, whose registers it then has.
+// KEYS: the rows are keys. DROPS: there is dropout; else all stay.
+template <bool DROPS, bool KEYS, int M, int N> struct Stays {
+    uint32_t bits[DROPS ? (M * N * 4 + 31) / 32 : 1] = {};
+    // `row`, `column`: the positions of the first element; those of keys are `step` apart, those of queries begin at a
+    // multiple of 16.
+    __device__ Stays(const Heads& h, int b, int head, int row, int column, int step) {
+        if constexpr (DROPS) {
+            const uint64_t stream = pair_row(h.dropout, b, head, h.NH);
+            if (step == 1 && (KEYS ? row : column) % 16 == 0) draw(h.dropout, stream, row, column);
+            else draw_apart(h.dropout, stream, row, column, step);
+        }
     }
+    __device__ void put(int m, int n, int e, bool kept) {
+        const int i = (m * N + n) * 4 + e;
+        bits[i / 32] |= uint32_t(kept) << i % 32;
+    }
+    __device__ bool at(int m, int n, int e) const {
+        const int i = (m * N + n) * 4 + e;
+        return !DROPS || bits[i / 32] >> i % 32 & 1;
+    }
+    __device__ void draw(const Dropout& d, uint64_t stream, int row, int column) {
+        const int r = row + int(threadIdx.x) % 32 / 4, c = column + int(threadIdx.x) % 4 * 2;
 #pragma unroll
-    for (int m = 0; m < M; m++)
+        for (int m = 0; m < M; m++)
 #pragma unroll
-        for (int n = 0; n < N; n += 2)
+            for (int n = 0; n < N; n += 2)
 #pragma unroll
-            for (int odd = 0; odd < 2; odd++) {    // a call for the elements 8 rows and 8 columns apart
-                const int i = row + 16 * m + r, j = column + 8 * n + c + odd;
-                const Philox4 words = philox(d.seed, head, KEYS ? pair_index(j, i) : pair_index(i, j));
+                for (int odd = 0; odd < 2; odd++) {    // a call for the elements 8 rows and 8 columns apart
+                    const int i = r + 16 * m, j = c + 8 * n + odd;
+                    const Philox4 words = philox(d.seed, stream, KEYS ? pair_index(j, i) : pair_index(i, j));
 #pragma unroll
-                for (int k = 0; k < 4; k++) {
-                    const int below = KEYS ? k % 2 : k / 2, right = KEYS ? k / 2 : k % 2, e = odd + 2 * below;
-                    f(x[m][n + right][e], m, n + right, e, words.v[k] >= d.least_kept());
+                    for (int k = 0; k < 4; k++) {
+                        const int below = KEYS ? k % 2 : k / 2, right = KEYS ? k / 2 : k % 2;
+                        put(m, n + right, odd + 2 * below, words.v[k] >= d.least_kept());
+                    }
                 }
-            }
-}
+    }
+    __device__ void draw_apart(const Dropout& d, uint64_t stream, int row, int column, int step) {
+        const int r = int(threadIdx.x) % 32 / 4, c = int(threadIdx.x) % 4 * 2;
+#pragma unroll 1
+        for (int i = 0; i < M * N * 4; i++) {
+            const int e = i % 4, below = i / 4 / N * 16 + r + e / 2 * 8, right = i / 4 % N * 8 + c + e % 2;
+            const bool kept = KEYS ? keeps_pair(d, stream, column + right, row + step * below)
+                                   : keeps_pair(d, stream, row + below, column + step * right);
+#pragma unroll
+            for (int w = 0; w < int(sizeof bits / 4); w++) bits[w] |= uint32_t(kept && i / 32 == w) << i % 32;
+        }
+    }
+};
 
 // That of queries from `row` on and the tile's keys.
 template <bool SPARSE> __device__ inline Distance<false> distance_of(const Call& c, int row, const KeyTile& tile) {

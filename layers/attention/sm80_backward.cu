@@ -68,7 +68,7 @@ template <int M> __device__ inline void own_rows(float (&own)[M][2], const float
         for (int r = 0; r < 2; r++) own[m][r] = of_tile[row + m * 16 + r * 8 + threadIdx.x % 32 / 4];
 }
 
-template <int D, bool SHAPED, bool SPARSE>
+template <int D, bool SHAPED, bool SPARSE, bool DROPS>
 __global__ void __launch_bounds__(QueryTiles<D>::THREADS, D > 64 ? 1 : 2)
 query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, Call c) {
     typedef QueryTiles<D> Tiles;
@@ -112,18 +112,17 @@ query_kernel(bf16* dqkv, float* stats, const bf16* dy, const bf16* y, const bf16
         if (SPARSE && tile.stream != stream) sight = Sight<M>(c, b, first + row, stream = tile.stream);
         if (!meets(sight.some, tile.first, KEYS)) continue;
         const auto& stage = tiles.stage[n % 2];
+        const Stream& keys = c.streams.s[tile.stream];
+        const Stays<DROPS, false, M, KEYS / 8> stays(c.h, b, head, first + row, keys.key(tile.first), keys.step);
         multiply_transposed(p, q_rows, stage.k, 0);
         if (SHAPED) bend(p, c.scores);
         sight.mask(p, tile.first);
         multiply_transposed(ds, dy_rows, stage.v, 0);
-        if (SPARSE && c.scores.drops)
-            each_kept<false>(ds, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), first + row,
-                             c.streams.s[stream].key(tile.first), c.streams.s[stream].step,
-                             [&](float& x, int, int, int, bool kept) { x = kept ? x * factor : 0; });
         const Distance<false> distance = distance_of<SPARSE>(c, first + row, tile);
         each(ds, [&](float& value, int m, int j, int e) {
             const float x = p[m][j][e], lse = SHAPED ? row_lse[m][e / 2] + slope * distance.at(m, j, e)
                                                      : row_lse[m][e / 2];
+            if (DROPS) value = stays.at(m, j, e) ? value * factor : 0;
             value = exp2_approx(fmaf(x, c.scores.log2, -lse)) * (value - row_delta[m][e / 2]);
             if (SHAPED) value *= c.scores.steepness(x);
         });
@@ -158,19 +157,6 @@ __device__ void load_queries(typename KeyTiles<D>::Stage& stage, const float* st
     if (j < Tiles::QUERIES) cp_async_16(stage.delta + j, from + padded(c.S) + j);
 }
 
-// Drops of dp, whose rows are keys, what dropout drops. A bit for each element that stays.
-template <int M, int N>
-__device__ uint32_t drop(float (&dp)[M][N][4], const Call& c, int b, int head, int key, int query, int step) {
-    static_assert(M * N * 4 <= 32);
-    uint32_t stays = 0;
-    each_kept<true>(dp, c.h.dropout, pair_row(c.h.dropout, b, head, c.h.NH), key, query, step,
-                    [&](float& x, int m, int n, int e, bool kept) {
-                        x = kept ? x * c.h.dropout.factor() : 0;
-                        stays |= uint32_t(kept) << ((m * N + n) * 4 + e);
-                    });
-    return stays;
-}
-
 // The tile of keys that a block owns: those of the pattern, which most queries see, go first.
 template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& c, int i) {
     if constexpr (SPARSE)
@@ -182,7 +168,7 @@ template <int ROWS, bool SPARSE> __device__ inline KeyTile own_tile(const Call& 
     return {0, i * ROWS};
 }
 
-template <int D, bool SHAPED, bool SPARSE>
+template <int D, bool SHAPED, bool SPARSE, bool DROPS>
 __global__ void __launch_bounds__(KeyTiles<D>::THREADS)
 key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call c) {
     typedef KeyTiles<D> Tiles;
@@ -219,14 +205,12 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
         fill(i + 1);
         if (!meets(sight.some, query_of(i), QUERIES)) continue;
         const auto& stage = tiles.stage[i % 2];
-        const int j = threadIdx.x % 4 * 2;
+        const int j = threadIdx.x % 4 * 2, head = head0 + i / per_head;
+        const Stays<DROPS, true, M, QUERIES / 8> stays(c.h, b, head, stream.key(first + row), query_of(i), stream.step);
         multiply_transposed(p, k_rows, stage.q, 0);
         if (SHAPED) bend(p, c.scores);
         sight.mask(p, query_of(i));
         multiply_transposed(ds, v_rows, stage.dy, 0);
-        const int head = head0 + i / per_head;
-        uint32_t stays = ~0u;
-        if (SPARSE && c.scores.drops) stays = drop(ds, c, b, head, stream.key(first + row), query_of(i), stream.step);
         const Tilt slope = SHAPED ? c.scores.slope(head) : Tilt{};
         const Distance<true> distance(stream.key(first + row), query_of(i), stream.step);
         each(p, [&](float& value, int m, int n, int e) {
@@ -234,15 +218,16 @@ key_kernel(bf16* dqkv, const float* stats, const bf16* dy, const bf16* qkv, Call
             float lse = load<2>(stage.lse + n * 8 + j)[e % 2];
             if (SHAPED) lse += slope * distance.at(m, n, e);
             value = exp2_approx(fmaf(x, c.scores.log2, -lse));
+            if (DROPS) ds[m][n][e] = stays.at(m, n, e) ? ds[m][n][e] * factor : 0;
             ds[m][n][e] = value * (ds[m][n][e] - load<2>(stage.delta + n * 8 + j)[e % 2]);
             if (SHAPED) ds[m][n][e] *= c.scores.steepness(x);
-            if (SPARSE && !(stays >> ((m * (QUERIES / 8) + n) * 4 + e) & 1)) value = 0;
+            if (DROPS && !stays.at(m, n, e)) value = 0;
         });
         multiply_add(dv, p, stage.dy, 0, column);
         multiply_add(dk, ds, stage.q, 0, column);
     }
     each(dk, [&](float& value, int, int, int) { value *= c.scores.scale; });
-    each(dv, [&](float& value, int, int, int) { value *= factor; });
+    if (DROPS) each(dv, [&](float& value, int, int, int) { value *= factor; });
     __syncthreads();    // k and v have been read by all warps
     // A key of the pattern is another block's row.
     auto mine = [&](int t) { return t < stream.keys && !(SPARSE && stream.all && in_pattern(c.h, t)); };
@@ -258,12 +243,12 @@ void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const 
     const Call queries(B, S, h, h.NH, Shape<D>::ROWS, pair / group + 1);
     Call keys(B, S, h, h.NKV, Shape<D>::ROWS, pair * group);
     for (int i = 1; i < keys.streams.count; i++) keys.tiles += int(ceil_div(keys.streams.s[i].keys, Shape<D>::ROWS));
-    for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE) {
-        launch(query_kernel<D, SHAPED, SPARSE>,
+    for_kind(keys.scores, h, [&](auto SHAPED, auto SPARSE, auto DROPS) {
+        launch(query_kernel<D, SHAPED, SPARSE, DROPS>,
                {dim3(queries.blocks()), dim3(QueryTiles<D>::THREADS), sizeof(QueryTiles<D>)}, dqkv, stats, dy, y, qkv,
                lse, queries);
-        launch(key_kernel<D, SHAPED, SPARSE>, {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)},
-               dqkv, stats, dy, qkv, keys);
+        launch(key_kernel<D, SHAPED, SPARSE, DROPS>,
+               {dim3(keys.blocks()), dim3(KeyTiles<D>::THREADS), sizeof(KeyTiles<D>)}, dqkv, stats, dy, qkv, keys);
     });
 }
 }   // namespace
