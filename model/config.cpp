@@ -216,6 +216,9 @@ Status config_check(const Config& c) {
         return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
+    if (c.position == Position::alibi && c.sees != Sees::causal)
+        return fail(Exit::usage, "%s, --objective %s: its slopes are for keys before the query", position.c_str(),
+                    c.sees == Sees::prefix ? "prefix" : "mlm");
     if (c.window && c.sees != Sees::causal)
         return fail(Exit::usage, "--window %d, --objective %s: a window is for models that see what lies before alone",
                     c.window, c.sees == Sees::prefix ? "prefix" : "mlm");

@@ -127,6 +127,7 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
     const struct { Words more; const char* says; } rows[] = {
         {{"--objective", "mlm", "--window", "8"}, "--window 8, --objective mlm"},
         {{"--objective", "prefix", "--window", "8"}, "--window 8, --objective prefix"},
+        {{"--objective", "prefix", "--position", "alibi"}, "--position alibi, --objective prefix"},
         {{"--objective", "prefix", "--documents"}, "--documents, --objective prefix"},
         {{"--mask-token", "3"}, "--mask-token needs --objective mlm"},
         {{"--objective", "prefix", "--mask-fraction", "0.2"}, "--mask-fraction needs --objective mlm"},
