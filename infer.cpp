@@ -50,7 +50,10 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
     std::vector<std::string> lines;
     std::istringstream text(TRY(read_input(o.prompts_file)));
-    for (std::string line; std::getline(text, line);) lines.push_back(line);
+    for (std::string line; std::getline(text, line);) {
+        if (line.ends_with('\r')) line.pop_back();
+        lines.push_back(line);
+    }
     if (lines.empty())
         return fail(Exit::input, "%s: expected a prompt in each line, found none", o.prompts_file.c_str());
     return lines;

@@ -17,13 +17,14 @@ static const char* cannot_roll(const Config& c) {
     if (c.position == Position::learned || c.position == Position::sinusoidal)
         return "the model's positions are a table, which ends with its context";
     if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
-    if (c.heads(0).stride || c.heads(c.L - 1).stride) return "the model's attention has a stride";
+    if (c.stride) return "the model's attention has a stride";
     return nullptr;
 }
 
 Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length) {
     if (choice.positions > c.T)
-        return fail(Exit::usage, "--cache %d: the model's context has %d positions", choice.positions, c.T);
+        return fail(Exit::usage, "--cache %d: the model's context has %d positions%s", choice.positions, c.T,
+                    c.position == Position::learned ? "" : "; --context asks for more");
     const char* why = cannot_roll(c);
     if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s", choice.sinks, why);
     CacheRoom room = {choice.positions ? choice.positions : c.T, choice.sinks < 0 ? 4 : choice.sinks, false, false};
@@ -39,10 +40,12 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
     } else if (!why) {
         // Positions before every window are seen by nobody: the cache is exact without them.
         room.exact = window && window + CacheRoom::PIECE + Pages::SIZE <= room.positions;
+        if (room.exact && choice.sinks > 0)
+            return fail(Exit::usage, "--sinks %d: each layer has a window, none would see them", choice.sinks);
         if (room.exact) room.positions = window + CacheRoom::PIECE + Pages::SIZE, room.sinks = 0;
         room.rolls = room.exact || room.positions >= least;
-        if (!room.rolls && choice.positions)
-            return fail(Exit::usage, "--cache %d: at least %d with --sinks %d", choice.positions, least, room.sinks);
+        if (!room.rolls && (choice.positions || choice.sinks >= 0))
+            return fail(Exit::usage, "--cache %d: at least %d with --sinks %d", room.positions, least, room.sinks);
     } else if (choice.positions) {
         return fail(Exit::usage, "--cache %d: %s", choice.positions, why);
     }

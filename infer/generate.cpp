@@ -197,11 +197,12 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
     const CacheRoom room = TRY(cache_room(g.c, choice, int64_t(longest) + what.tokens));
     exact = room.exact;
     CacheKind kind = {TRY(cache_type(choice.type, g.op.activation)), room.rolls, room.sinks};
-    // A sequence shares the prompt's full pages.
+    // A sequence shares the prompt's full pages, unless its context is fed again.
     int64_t pages = 0;
     for (size_t n : lengths) {
-        const int end = int(std::min<int64_t>(room.positions, int64_t(n) + what.tokens));
-        const int shared = room.rolls ? 0 : std::min(int(n), room.positions) / Pages::SIZE;
+        const int64_t all = int64_t(n) + what.tokens;
+        const int end = int(std::min<int64_t>(room.positions, all));
+        const int shared = room.rolls || all > room.positions ? 0 : int(n) / Pages::SIZE;
         pages += shared + int64_t(what.num) * (pages_for(end) - shared);
     }
     if (!room.rolls) kind.pages = int(pages);

@@ -27,9 +27,12 @@ Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool
     if (documents && o.begin < 0)
         return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
                     "that has <|endoftext|>, EOS or BOS");
-    if (documents && (c.stride || c.global_tokens))
-        return fail(Exit::usage, "--documents, %s: a pattern counts positions of the sequence, not of a document; "
-                    "expected one of them", c.stride ? "--stride" : "--global-tokens");
+    for (auto [value, name] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
+        if (value && documents)
+            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
+                        "start; expected one of them", name, value);
+    if (o.sees != Sees::all && fraction != Objective{}.fraction)
+        return fail(Exit::usage, "--mask-fraction needs --objective mlm");
     if (documents && o.sees == Sees::prefix)
         return fail(Exit::usage, "--documents, --objective prefix: a sequence has one prefix, whatever documents lie "
                     "in it; expected one of them");

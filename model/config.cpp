@@ -281,6 +281,15 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && asked.words[i] != AS_MODEL &&
             c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
             return fail(Exit::usage, "%s needs --rope-factor", asked_as(c, &Config::rope_scaling).c_str());
+    for (size_t i = 0; i < rows.size(); i++) {
+        if (!asked_value(asked, i)) continue;
+        if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
+            return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
+                        asked_as(c, &Config::position).c_str());
+        if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
+            return fail(Exit::usage, "%s needs --window: without, all is seen",
+                        asked_as(c, &Config::global_every).c_str());
+    }
     return config_check(c);
 }
 
@@ -320,7 +329,7 @@ Status config_stretch(Config* c, const Stretch& to) {
     for (size_t i = 0; i < rows.size(); i++)
         if (rows[i].member == ConfigRow::Member(&Config::rope_scaling)) asked.words[i] = to.scaling;
     Config now = config_with(*c, asked);
-    if (scaled)
+    if (scaled && now.rope_scaling != RopeScaling::none)
         now.rope_factor = std::max(1.0f, float(to.context) / float(c->rope_original)), now.rope_magnitude = 0;
     if (to.factor != 0) now.rope_factor = float(to.factor);
     if (c->position != Position::learned) now.T = to.context;

@@ -113,7 +113,7 @@ Status Trainer::choose_model() {
     const bool turns_by_it = asked.rope_local_theta > 0 || (asked.family->layers & Family::local_turns);
     if (asked.window >= context && !turns_by_it && (start.empty() || asked.window != config.window)) {
         progress.note(formatted("window %d is no limit in a context of %d: none is set", asked.window, context));
-        asked.window = 0;
+        asked.window = asked.stride = asked.global_tokens = 0;
     }
     if (const auto other = config_listed(config, &asked); !start.empty() && !other.empty())
         return fail(Exit::usage, "%s has %s, the command line asks for %s; leave out --model, --seq-len and the "
@@ -144,8 +144,6 @@ Status Trainer::choose_model() {
 Status Trainer::choose_objective() {
     const bool mlm = config.sees == Sees::all;
     if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
-    if (!mlm && o.mask_fraction != TrainOptions{}.mask_fraction)
-        return fail(Exit::usage, "--mask-fraction needs --objective mlm");
     if (mlm && o.sample_every)
         return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
                     "write text");
@@ -160,10 +158,6 @@ Status Trainer::choose_objective() {
                         "adds one, --mask-token names one", start.c_str());
         config.V = std::max(config.V, config.mask + 1);
     }
-    for (auto [value, name] : {std::pair{config.stride, "--stride"}, {config.global_tokens, "--global-tokens"}})
-        if (value && o.documents)
-            return fail(Exit::usage, "%s %d, --documents: what is seen beyond the window counts from the sequence's "
-                        "start; expected one of them", name, value);
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
     return {};
 }
