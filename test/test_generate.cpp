@@ -312,6 +312,12 @@ TEST_CASE("generate: past the context it goes on from the last half, and says so
     what.prompts = {tokenizer.encode("456789abcdefghij")};
     CHECK(run(talker.g, tokenizer, what).texts[0] == cut);
     CHECK(notes.size() == 1);
+
+    Talker large(64);    // samples that share the pages of their prompt, until their contexts are fed again
+    Generation several = asked(tokenizer.encode("a prompt of some forty bytes: 2 pages and more"), 200, 3);
+    const std::string first = run(large.g, tokenizer, several).texts[0];
+    several.num = 1;
+    CHECK(run(large.g, tokenizer, several).texts[0] == first);
 }
 
 TEST_CASE("generate: a reader that has gone stops everything") {

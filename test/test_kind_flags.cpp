@@ -59,6 +59,8 @@ TEST_CASE("kind flags: kinds that no model has together are refused, and both ar
     must(toy.args("a", {"--position", "rope", "--rope-factor", "2"}), 2, "--rope-factor 2 needs --rope-scaling");
     must(toy.args("a", {"--norm-place", "post", "--parallel", "one"}), 2, "--norm-place post, --parallel one");
     must(toy.args("a", {"--position", "t5", "--score-cap", "3"}), 2, "--score-cap 3, --position t5");
+    must(toy.args("a", {"--rope-theta", "5000"}), 2, "--rope-theta needs --position rope, found --position learned");
+    must(toy.args("a", {"--global-every", "2"}), 2, "--global-every 2 needs --window");
     must(toy.args("a", {"--position", "cosine"}), 2,
          "--position: expected one of model, none, learned, rope, alibi, sinusoidal, t5, found 'cosine'");
     CHECK(!fs::exists(toy.dir + "/a/run.toml"));
@@ -85,6 +87,8 @@ TEST_CASE("kind flags: beyond the context where positions do not end with it") {
     };
     refused("learned", {"--context", "64"}, "--context 64: the model has --position learned, a table of 32");
     refused("t5", {"--context", "64", "--rope-scaling", "ntk"}, "--rope-scaling ntk: the model has --position t5");
+    must(with(sample, {"--rope-scaling", "none"}));
+    refused("rope", {"--mask-fraction", "0.3"}, "--mask-fraction needs --objective mlm");
     refused("rope", {"--rope-scaling", "ntk"}, "--rope-scaling needs --context");
     refused("rope", {"--seq-len", "64"}, "; --context asks for more");
 }
