@@ -75,14 +75,14 @@ template <> HOST_DEVICE inline int8 from_float<int8>(float x) { return to_int8(x
 
 template <class T> constexpr Element element_of = sizeof(T) == 8 ? Element::f64 : sizeof(T) == 4 ? Element::f32
                                                                                                : Element::bf16;
-template <> constexpr Element element_of<fp8> = Element::fp8;
-template <> constexpr Element element_of<int8> = Element::int8;
+template <> inline constexpr Element element_of<fp8> = Element::fp8;
+template <> inline constexpr Element element_of<int8> = Element::int8;
 
 // The largest number of a type whose rows have a factor; 0: they have none. The factor is the row's largest number over
 // it. A row of which nothing is larger than TINY is zero.
 template <class T> constexpr float LARGEST = 0;
-template <> constexpr float LARGEST<fp8> = 480;
-template <> constexpr float LARGEST<int8> = 127;
+template <> inline constexpr float LARGEST<fp8> = 480;
+template <> inline constexpr float LARGEST<int8> = 127;
 constexpr float TINY = 1e-30f;
 
 // n elements of any type as floats, and floats as such elements, rounded to nearest. On the host.
