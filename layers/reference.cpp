@@ -8,7 +8,7 @@
 
 #include "dropout.h"
 #include "gate.h"
-#include "held.h"
+#include "cached_rows.h"
 #include "reference.h"
 
 namespace {
@@ -183,7 +183,7 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
 // ---- attention: layers/attention/reference.cpp ----------------------------------------------------------------------
 
 void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
-    const Held keys = keys_of(cache, h.HS), values = values_of(cache, h.HS);
+    const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
     for (int i = 0; i < n; i++)
         for (int kv = 0; kv < h.NKV; kv++)
             for (int r = 0; r < Pages::SIZE; r++) {

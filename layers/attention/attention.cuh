@@ -3,45 +3,7 @@
 #pragma once
 #include "layers/dropout.h"
 #include "layers/softcap.cuh"
-
-// The keys that the query at position i sees; with a pattern, those within its window. Positions beyond the last see
-// what the last one does. Neither end decreases with i.
-__device__ inline Span keys_of(const Heads& h, int S, int b, int i) {
-    const int window = h.window ? max(0, i - h.window + 1) : 0;
-    if (!h.keys) return {window, i + 1};
-    const Span span = h.keys[int64_t(b) * S + min(i, S - 1)];
-    return {max(window, span.from), span.to};
-}
-// The queries that see the key at position j, if it is not one of the pattern's.
-__device__ inline Span queries_of(const Heads& h, int S, int b, int j) {
-    const Span span = h.queries ? h.queries[int64_t(b) * S + min(j, S - 1)] : Span{j, S};
-    return {span.from, h.window ? min(span.to, j + h.window) : span.to};
-}
-
-// Keys are read in streams, each dense in an index t of its own: all of them, of which a query sees its window; and the
-// pattern's, first + t * step, of which it sees those before its window.
-struct Stream {
-    int first, step, keys;
-    bool all;
-    HOST_DEVICE int key(int t) const { return first + t * step; }
-    // How many of its keys lie below `end`.
-    HOST_DEVICE int below(int end) const { return end <= first ? 0 : min(keys, (end - first + step - 1) / step); }
-    HOST_DEVICE Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
-    static HOST_DEVICE int min(int a, int b) { return a < b ? a : b; }
-};
-struct Streams {
-    Stream s[3];
-    int count;
-    HOST_DEVICE Streams(const Heads& h, int S) : s{{0, 1, S, true}}, count(1) {
-        if (h.globals) s[count++] = {0, 1, h.globals < S ? h.globals : S, false};
-        if (!h.stride) return;
-        const int first = (h.globals + h.stride - 1) / h.stride * h.stride;
-        if (first < S) s[count++] = {first, h.stride, (S - first + h.stride - 1) / h.stride, false};
-    }
-};
-__device__ inline bool in_pattern(const Heads& h, int key) {
-    return key < h.globals || (h.stride && key % h.stride == 0);
-}
+#include "streams.h"
 
 // What a head's scores lose with the distance from key to query, in powers of two: as many times ALiBi's slope; or,
 // with biases, less the distance's.
@@ -94,7 +56,7 @@ template <class F> void for_kind(const Scores& s, const Heads& h, F f) {
     const std::true_type yes;
     const std::false_type no;
     if (s.drops) f(yes, yes, yes);
-    else if (h.stride || h.globals) f(yes, yes, no);
+    else if (has_pattern(h)) f(yes, yes, no);
     else if (s.shaped()) f(yes, no, no);
     else f(no, no, no);
 }
@@ -118,6 +80,8 @@ void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h);
 template <class T>
 void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h);
+// plain_backward.cu: delta (B,NH,S) = dy . y
+template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
 // plain.cu: S queries over a cache of type X, which already holds their keys and values.
 template <class T, class X>

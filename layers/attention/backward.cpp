@@ -263,7 +263,7 @@ template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahe
 template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int j0) {
     auto in_tile = [&](int t) { return most(0, least(pair.n, t - j0)); };
     for (int r = 0; r < pair.m; r++) {
-        const Span window = keys_of(c.h, c.S, 0, b, i0 + r), see = pair.stream.of(window);
+        const Span window = keys_of(c.h, c.S, b, i0 + r), see = pair.stream.of(window);
         pair.first[r] = in_tile(see.from), pair.before[r] = in_tile(see.to);
         pair.limit[r] = pair.stream.all ? pair.before[r] : in_tile(pair.stream.below(i0 + r + 1));
     }
@@ -283,7 +283,7 @@ void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
                      Shape(c.h, i), stream, i0, j0, pair_row(c.h.dropout, b, i, c.h.NH), stream.key(j0) - i0,
                      {}, {}, {}};
-        const bool near = plain && keys_of(c.h, c.S, 0, b, i0 + m - 1).from <= j0;
+        const bool near = plain && keys_of(c.h, c.S, b, i0 + m - 1).from <= j0;
         if (!near) see_keys<half>(c, pair, b, i0, j0);
         const auto add = shaped ? backward_pair<half, Kind::shaped> : near ? backward_pair<half, Kind::near>
                                                                            : backward_pair<half, Kind::masked>;

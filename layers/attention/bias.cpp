@@ -33,7 +33,7 @@ INLINE void add_along(float* sums, int reach, int first, vf x) {
 template <bool half>
 void add_pair(float* sums, const Tiles& t, const Call& c, const Shape& shape, int b, int i, int i0, int m, int j0) {
     const int D = words<half>(c.h.HS), Q = padded(D), rows = tiles(m, MR) * MR, n = least(KB, c.S - j0);
-    const bool pattern = c.h.globals || c.h.stride;
+    const bool pattern = has_pattern(c.h);
     for (int p = 0; p < n; p += PANEL)
         for (int r = 0; r < rows; r += MR) {
             const int columns = padded(least(PANEL, n - p));
@@ -48,7 +48,7 @@ void add_pair(float* sums, const Tiles& t, const Call& c, const Shape& shape, in
         kept.draw(c.h.dropout, pair_row(c.h.dropout, b, i, c.h.NH), i0, m, {0, 1, c.S, true}, j0,
                   [](int) { return 0; }, [&](int) { return n; });
     for (int r = 0; r < m; r++) {
-        const Span see = keys_of(c.h, c.S, 0, b, i0 + r);
+        const Span see = keys_of(c.h, c.S, b, i0 + r);
         const int from = pattern ? 0 : most(0, see.from - j0) / VW * VW, to = least(n, see.to - j0);
         for (int u = from; u < to; u += VW) {
             const int distance = j0 + u - i0 - r;
@@ -69,7 +69,7 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
     const int HS = c.h.HS, S = c.S, Q = padded(words<half>(HS)), C = c.h.NH * HS;
     const Keys keys = packed_keys(c.qkv, S, c.h);
     const int64_t at = b * keys.sequence + int64_t(i / (c.h.NH / c.h.NKV)) * HS, out = int64_t(b) * S * C + i * HS;
-    const bool pattern = c.h.globals || c.h.stride;
+    const bool pattern = has_pattern(c.h);
     const Shape shape(c.h, i);
     clear(sums - c.h.reach, row_floats(c.h));
     for (int s = 0; s < S; s++) {
@@ -87,8 +87,8 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
         }
         for (int i0 = 0; i0 < S; i0 += QB) {
             const int m = least(QB, S - i0), rows = tiles(m, MR) * MR;
-            if (keys_of(c.h, S, 0, b, i0 + m - 1).to <= j0) continue;
-            if (!pattern && keys_of(c.h, S, 0, b, i0).from >= j0 + KB) continue;
+            if (keys_of(c.h, S, b, i0 + m - 1).to <= j0) continue;
+            if (!pattern && keys_of(c.h, S, b, i0).from >= j0 + KB) continue;
             pack_rows<half>(t.q, c.qkv + b * keys.sequence + i0 * keys.row + i * HS, keys.row, m, rows, HS);
             pack_rows<half>(t.dy, c.dy + out + int64_t(i0) * C, C, m, rows, HS);
             add_pair<half>(sums, t, c, shape, b, i, i0, m, j0);

@@ -5,15 +5,18 @@
 // end along the diagonals, which another kernel adds up by distance. No atomics: the same bits every run.
 //
 // Thread mapping: 128 threads for a tile. bf16 by mma.sync, a warp owns 16 queries (sm80.cuh); float, and head sizes
-// that the tensor cores do not take, by FMAs, 8 rows and 4 columns of the tile a thread (as in plain.cu).
+// that the tensor cores do not take, by FMAs (plain.cuh).
 //
 // FLOPs for each pair of query and key: 4 HS. Bound by the copies of tiles: each is read once for every band. Two tiles
 // at a time keep shared memory small, so that other blocks of a multiprocessor compute while one waits.
+#include "plain.cuh"
 #include "sm80.cuh"
 
 namespace {
 
-constexpr int TILE = BiasScratch::TILE, THREADS = 128, DIAGONALS = BiasScratch::DIAGONALS, PITCH = TILE + 4;
+constexpr int TILE = BiasScratch::TILE, THREADS = plain::THREADS, DIAGONALS = BiasScratch::DIAGONALS;
+constexpr int PITCH = plain::PITCH;
+static_assert(TILE == plain::TILE);
 
 struct Bands {
     Heads h;
@@ -44,7 +47,7 @@ struct Band {
         for (int i = max(offset, 0); i < min(c.tiles, c.tiles + offset); i++) {
             const int query = i * TILE, key = (i - offset) * TILE, last = min(query + TILE, c.S) - 1;
             if (key >= keys_of(c.h, c.S, b, last).to) continue;
-            const bool pattern = c.h.globals || c.h.stride;
+            const bool pattern = has_pattern(c.h);
             if (!pattern && key + TILE <= keys_of(c.h, c.S, b, query).from) continue;
             f(query, key);
         }
@@ -77,20 +80,6 @@ struct Query {
         return exp2f(s.score(s.inside(product), at.tilt, float(i - j)) - lse2) * (dp - delta);
     }
 };
-
-// delta (B,NH,S) = dy . y: a warp has a row. Bound by memory.
-template <class T>
-__global__ void __launch_bounds__(THREADS) delta_kernel(float* delta, const T* dy, const T* y, int B, int S, int NH,
-                                                        int HS) {
-    const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;    // (b,s,head)
-    if (row >= int64_t(B) * S * NH) return;
-    float sum = 0;
-    for (int d = int(threadIdx.x) % 32; d < HS; d += 32)
-        sum += to_float(dy[row * HS + d]) * to_float(y[row * HS + d]);
-    sum = warp_sum<32>(sum);
-    const int64_t n = row / NH;
-    if (threadIdx.x % 32 == 0) delta[(n / S * NH + row % NH) * S + n % S] = sum;
-}
 
 // ---- tensor cores ---------------------------------------------------------------------------------------------------
 
@@ -146,37 +135,7 @@ mma_kernel(float* partial, const bf16* dy, const bf16* qkv, const float* lse, co
 
 // ---- FMAs -----------------------------------------------------------------------------------------------------------
 
-constexpr int ROWS = 8, COLUMNS = 4;
-struct PlainTiles { float left[TILE][PITCH], right[TILE][PITCH]; };
-
-// x += a b^T, for 64 rows of each from a_first and b_first on.
-template <class T>
-__device__ inline void add_product(float (&x)[ROWS][COLUMNS], PlainTiles& tiles, const T* a, int64_t a_row, int a_first,
-                                   const T* b, int64_t b_row, int b_first, int S, int HS) {
-    for (int c0 = 0; c0 < HS; c0 += TILE) {
-        __syncthreads();
-        for (int i = int(threadIdx.x); i < TILE * TILE; i += THREADS) {
-            const int r = i / TILE, c = c0 + i % TILE;
-            tiles.left[r][i % TILE] = a_first + r < S && c < HS ? to_float(a[(a_first + r) * a_row + c]) : 0;
-            tiles.right[r][i % TILE] = b_first + r < S && c < HS ? to_float(b[(b_first + r) * b_row + c]) : 0;
-        }
-        __syncthreads();
-#pragma unroll 1
-        for (int d = 0; d < min(TILE, HS - c0); d += 4) {
-            Vec<float> y[COLUMNS];
-#pragma unroll
-            for (int c = 0; c < COLUMNS; c++) y[c] = load<4>(&tiles.right[threadIdx.x % 16 + 16 * c][d]);
-#pragma unroll
-            for (int r = 0; r < ROWS; r++) {
-                const Vec<float> left = load<4>(&tiles.left[threadIdx.x / 16 + 8 * r][d]);
-#pragma unroll
-                for (int e = 0; e < 4; e++)
-#pragma unroll
-                    for (int c = 0; c < COLUMNS; c++) x[r][c] += left.v[e] * y[c].v[e];
-            }
-        }
-    }
-}
+struct PlainTiles { plain::Tile left, right; };
 
 template <class T>
 __global__ void __launch_bounds__(THREADS)
@@ -185,26 +144,32 @@ plain_kernel(float* partial, const T* dy, const T* qkv, const float* lse, const 
     const Band band(bands);
     const int HS = bands.h.HS, S = bands.S;
     const int64_t y_row = int64_t(bands.h.NH) * HS;
-    float sums[ROWS][COLUMNS] = {};
+    plain::Sums sums = {};
+    auto product = [&](plain::Sums& x, const T* a, int64_t a_row, int query, const T* b, int key) {
+        const bool vectors = HS % VEC<T> == 0;
+        const plain::Rows<T> left = {a + query * a_row, a_row, S - query, vectors};
+        const plain::Rows<T> right = {b + key * bands.row, bands.row, S - key, vectors};
+        plain::add_abt(x, plain::Operand<T>{tiles.left, left, false}, plain::Operand<T>{tiles.right, right, false}, HS);
+    };
     band.each_tile([&](int query, int key) {
-        float s[ROWS][COLUMNS] = {}, dp[ROWS][COLUMNS] = {};
-        add_product(s, tiles, qkv + band.qkv(band.head), bands.row, query, qkv + band.k(), bands.row, key, S, HS);
-        add_product(dp, tiles, dy + band.y(), y_row, query, qkv + band.v(), bands.row, key, S, HS);
+        plain::Sums p = {}, dp = {};
+        product(p, qkv + band.qkv(band.head), bands.row, query, qkv + band.k(), key);
+        product(dp, dy + band.y(), y_row, query, qkv + band.v(), key);
 #pragma unroll
-        for (int r = 0; r < ROWS; r++) {
-            const Query row(band, query + int(threadIdx.x) / 16 + 8 * r, lse, delta);
+        for (int r = 0; r < plain::ROWS; r++) {
+            const Query row(band, query + plain::tile_row(r), lse, delta);
 #pragma unroll
-            for (int c = 0; c < COLUMNS; c++)
-                sums[r][c] += row.gradient(s[r][c], dp[r][c], key + int(threadIdx.x) % 16 + 16 * c);
+            for (int c = 0; c < plain::COLUMNS; c++)
+                sums[r][c] += row.gradient(p[r][c], dp[r][c], key + plain::tile_column(c));
         }
     });
     __syncthreads();
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
+    for (int r = 0; r < plain::ROWS; r++)
 #pragma unroll
-        for (int c = 0; c < COLUMNS; c++) tiles.left[threadIdx.x / 16 + 8 * r][threadIdx.x % 16 + 16 * c] = sums[r][c];
+        for (int c = 0; c < plain::COLUMNS; c++) tiles.left.x[plain::tile_row(r)][plain::tile_column(c)] = sums[r][c];
     __syncthreads();
-    band.write(partial, tiles.left);
+    band.write(partial, tiles.left.x);
 }
 
 // ---- sums by distance -----------------------------------------------------------------------------------------------
@@ -235,8 +200,7 @@ void attention_bias_backward(float* dbias, const T* dy, const T* y, const T* qkv
     float* delta = static_cast<float*>(cuda_scratch(s.bytes));
     float* partial = delta + s.partial / 4;
     const Bands bands(B, S, h, s);
-    const int64_t rows = int64_t(B) * S * h.NH;
-    launch(delta_kernel<T>, {unsigned(ceil_div(rows, THREADS / 32)), THREADS}, delta, dy, y, B, S, h.NH, h.HS);
+    attention_delta(delta, dy, y, B, S, h);
     const unsigned blocks = unsigned(B) * unsigned(h.NH) * unsigned(s.bands);
     bool done = false;
     if constexpr (sizeof(T) == 2)

@@ -17,21 +17,21 @@ constexpr int SPLIT = 256;    // keys of an item
 // ---- rows of a cache ------------------------------------------------------------------------------------------------
 
 // Keys or values.
-template <class X> struct HeldRows { X* rows; float* factors; };
-template <class X> struct Held {
-    HeldRows<X> k, v;
-    explicit Held(const Pages& p)
+template <class X> struct TypedRows { X* rows; float* factors; };
+template <class X> struct TypedCache {
+    TypedRows<X> k, v;
+    explicit TypedCache(const Pages& p)
         : k{static_cast<X*>(p.k), p.k_factor}, v{static_cast<X*>(p.v), p.v_factor} {}
 };
-// Calls f(Held<X>) with the cache's type.
-template <class F> static void as_held(const Pages& p, F f) {
-    if (p.type == Element::f32) f(Held<float>(p));
-    else if (p.type == Element::bf16) f(Held<bf16>(p));
-    else if (p.type == Element::fp8) f(Held<fp8>(p));
-    else f(Held<int8>(p));
+// Calls f(TypedCache<X>) with the cache's type.
+template <class F> static void with_type(const Pages& p, F f) {
+    if (p.type == Element::f32) f(TypedCache<float>(p));
+    else if (p.type == Element::bf16) f(TypedCache<bf16>(p));
+    else if (p.type == Element::fp8) f(TypedCache<fp8>(p));
+    else f(TypedCache<int8>(p));
 }
 
-template <class X> static void put_row(HeldRows<X> all, int64_t row, const float* x, int HS) {
+template <class X> static void put_row(TypedRows<X> all, int64_t row, const float* x, int HS) {
     X* to = all.rows + row * HS;
     float inverse = 1;
     if (LARGEST<X> != 0) {
@@ -48,7 +48,7 @@ template <class X> static void put_row(HeldRows<X> all, int64_t row, const float
         at.put(to + d, LARGEST<X> != 0 ? at.get(x + d) * inverse : at.get(x + d));
     });
 }
-template <class X> static void get_row(float* to, HeldRows<X> all, int64_t row, int HS) {
+template <class X> static void get_row(float* to, TypedRows<X> all, int64_t row, int HS) {
     const X* from = all.rows + row * HS;
     const float factor = LARGEST<X> != 0 ? all.factors[row] : 1;
     each_vector(HS, [&](int64_t d, auto at) {
@@ -58,23 +58,10 @@ template <class X> static void get_row(float* to, HeldRows<X> all, int64_t row, 
 
 // ---- one position ---------------------------------------------------------------------------------------------------
 
-// The keys that the query at position p sees: the pattern's before its window, then all from `first` on; n of them.
-struct Seen {
-    int globals, strided, first, n, stride;
-    Seen(const Heads& h, int p) : first(h.window ? most(0, p + 1 - h.window) : 0), stride(h.stride) {
-        globals = least(h.globals, first);
-        strided = stride ? tiles(first, stride) - tiles(globals, stride) : 0;
-        n = globals + strided + p + 1 - first;
-    }
-    INLINE_MEMBER int key(int i) const {
-        if (i >= globals + strided) return first + i - globals - strided;
-        return i < globals ? i : (tiles(globals, stride) + i - globals) * stride;
-    }
-};
 // An item's keys: their positions, and their rows in the cache.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
-    void fill(const Pages& cache, const Seen& seen, int b, int kv, int from) {
+    void fill(const Pages& cache, const SeenKeys& seen, int b, int kv, int from) {
         n = most(0, least(SPLIT, seen.n - from));
         for (int i = 0; i < n;) {
             const int first = seen.key(from + i), left = Pages::SIZE - first % Pages::SIZE;
@@ -118,7 +105,7 @@ INLINE void weigh(float* o, const float* p, const X* v, const Run& run, const X*
 // The keys of a run for one query: o (padded HS) = sum of exp(score - top) v.
 struct Part { float top, sum; };
 template <class X>
-static Part decode_part(float* o, const float* q, Held<X> held, const Run& run, const Run* next, const Heads& h,
+static Part decode_part(float* o, const float* q, TypedCache<X> typed, const Run& run, const Run* next, const Heads& h,
                         int head, int p) {
     const int HS = h.HS, n = run.n;
     const float scale = has_shape(h) ? 1 : scale_of(h);
@@ -126,11 +113,11 @@ static Part decode_part(float* o, const float* q, Held<X> held, const Run& run, 
     vf top = set1(-INF), total = {};
     for (int j = 0; j < n; j++) {
         vf s = {};
-        const X* k = held.k.rows + int64_t(run.row[j]) * HS;
-        fetch_row(held.v.rows + int64_t(run.row[j]) * HS, HS);
+        const X* k = typed.k.rows + int64_t(run.row[j]) * HS;
+        fetch_row(typed.v.rows + int64_t(run.row[j]) * HS, HS);
         each_vector(HS, [&](int64_t d, auto at) { s += at.get(q + d) * at.get(k + d); });
         score[j] = sum(s) * scale;
-        if (LARGEST<X> != 0) score[j] *= held.k.factors[run.row[j]];
+        if (LARGEST<X> != 0) score[j] *= typed.k.factors[run.row[j]];
     }
     if (has_shape(h)) {
         const Shape shape(h, head);
@@ -147,8 +134,8 @@ static Part decode_part(float* o, const float* q, Held<X> held, const Run& run, 
         total += e;
         at.put(score + j, e);
     });
-    for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= held.v.factors[run.row[j]];
-    const X *v = held.v.rows, *k = held.k.rows;
+    for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.v.factors[run.row[j]];
+    const X *v = typed.v.rows, *k = typed.k.rows;
     int d = 0;
     for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, run, k, d ? nullptr : next, HS);
     for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, run, k, d ? nullptr : next, HS);
@@ -175,16 +162,16 @@ static void join_parts(float* y, const float* o, const Part* end, int splits, in
 
 // Each query's output, maximum and sum over each part of its keys.
 static int64_t decode_scratch(int B, int p, const Heads& h) {
-    return int64_t(sizeof(float)) * B * h.NH * tiles(Seen(h, p).n, SPLIT) * (padded(h.HS) + 2);
+    return int64_t(sizeof(float)) * B * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
 // S = 1, a position of each sequence. The item with a head's last keys first appends the new one.
 template <class X>
-static void decode(float* y, const float* qkv, Held<X> held, const Pages& cache, int B, const int* pos, Heads h) {
+static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, const int* pos, Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV;
     int last = 0;
     for (int b = 0; b < B; b++) last = most(last, pos[b]);
-    const int most_keys = Seen(h, last).n, splits = tiles(most_keys, SPLIT);
+    const int most_keys = SeenKeys(h, last).n, splits = tiles(most_keys, SPLIT);
     const int64_t parts = int64_t(B) * NH * splits;
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(B, last, h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
@@ -194,7 +181,7 @@ static void decode(float* y, const float* qkv, Held<X> held, const Pages& cache,
         const int b = item / splits / h.NKV;
         run.n = 0;
         if (pos[b] >= 0)
-            run.fill(cache, Seen(h, pos[b]), b, item / splits % h.NKV, item % splits * SPLIT);
+            run.fill(cache, SeenKeys(h, pos[b]), b, item / splits % h.NKV, item % splits * SPLIT);
     };
 #pragma omp parallel if (int64_t(B) * h.NKV * most_keys * HS > ONE_THREAD)
     {
@@ -209,13 +196,13 @@ static void decode(float* y, const float* qkv, Held<X> held, const Pages& cache,
             const int split = item % splits, kv = item / splits % h.NKV, b = item / splits / h.NKV;
             if (run.key[run.n - 1] == pos[b]) {
                 const int64_t from = b * fresh.sequence + kv * fresh.head;
-                put_row(held.k, run.row[run.n - 1], fresh.k + from, HS);
-                put_row(held.v, run.row[run.n - 1], fresh.v + from, HS);
+                put_row(typed.k, run.row[run.n - 1], fresh.k + from, HS);
+                put_row(typed.v, run.row[run.n - 1], fresh.v + from, HS);
             }
             for (int i = kv * group; i < (kv + 1) * group; i++) {
                 const int64_t row = int64_t(b) * NH + i, part = row * splits + split;
                 const float* q = qkv + b * fresh.sequence + int64_t(i) * HS;
-                ends[part] = decode_part(o + part * P, q, held, run, next, h, i, pos[b]);
+                ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[b]);
                 if (splits == 1) join_parts(y + row * HS, o + part * P, ends + part, 1, HS);
             }
         }
@@ -224,7 +211,7 @@ static void decode(float* y, const float* qkv, Held<X> held, const Pages& cache,
             for (int64_t row = rows.from; row < rows.to; row++) {
                 const int p = pos[row / NH];
                 if (p >= 0)
-                    join_parts(y + row * HS, o + row * splits * P, ends + row * splits, tiles(Seen(h, p).n, SPLIT), HS);
+                    join_parts(y + row * HS, o + row * splits * P, ends + row * splits, tiles(SeenKeys(h, p).n, SPLIT), HS);
             }
         }
     }
@@ -239,11 +226,11 @@ static int64_t dense_bytes(int keys, const Heads& h) {
 
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
-static void prompt(float* y, const float* qkv, Held<X> held, const Pages& cache, int b, int S, int p, int n, Heads h) {
+static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
     // Tiles begin at multiples of up to 256 keys; earlier keys, which no query sees, stay behind.
-    const int first = h.stride || h.globals || !h.window ? 0 : most(0, p + 1 - h.window - 256), keys = end - first;
+    const int first = has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256), keys = end - first;
     const int64_t bytes = dense_bytes(keys, h);
     float* dense = static_cast<float*>(cpu_scratch(bytes + prompt_bytes(h, end)));
     const int64_t head = int64_t(keys) * HS, values = h.NKV * head;
@@ -253,11 +240,11 @@ static void prompt(float* y, const float* qkv, Held<X> held, const Pages& cache,
         const int64_t row = cache.row(b, kv, j), to = kv * head + (j - first) * int64_t(HS);
         if (j >= p) {
             const int64_t from = b * fresh.sequence + (j - p) * fresh.row + kv * fresh.head;
-            put_row(held.k, row, fresh.k + from, HS);
-            put_row(held.v, row, fresh.v + from, HS);
+            put_row(typed.k, row, fresh.k + from, HS);
+            put_row(typed.v, row, fresh.v + from, HS);
         }
-        get_row(dense + to, held.k, row, HS);
-        get_row(dense + values + to, held.v, row, HS);
+        get_row(dense + to, typed.k, row, HS);
+        get_row(dense + values + to, typed.v, row, HS);
     }
     const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
     const int64_t row = int64_t(b) * S;
@@ -265,12 +252,12 @@ static void prompt(float* y, const float* qkv, Held<X> held, const Pages& cache,
 }
 
 static void attention_cached(float* y, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
-    as_held(cache, [&](auto held) {
-        if (S == 1) return decode(y, qkv, held, cache, B, pos, h);
+    with_type(cache, [&](auto typed) {
+        if (S == 1) return decode(y, qkv, typed, cache, B, pos, h);
         for (int b = 0; b < B; b++) {
             int n = 0;
             while (n < S && pos[b * S + n] >= 0) n++;
-            if (n > 0) prompt(y, qkv, held, cache, b, S, pos[b * S], n, h);
+            if (n > 0) prompt(y, qkv, typed, cache, b, S, pos[b * S], n, h);
         }
     });
 }
@@ -283,21 +270,21 @@ static int64_t cached_scratch(const CallSizes& call) {
 static void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
     const int half = t.dims / 2, HS = h.HS;
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * 2 * HS));
-    as_held(cache, [&](auto held) {
+    with_type(cache, [&](auto typed) {
         for (int i = 0; i < n * h.NKV * Pages::SIZE; i++) {
             const int copy = i / Pages::SIZE / h.NKV, kv = i / Pages::SIZE % h.NKV, row = i % Pages::SIZE;
             const int64_t to = cache.row_of(pages[2 * copy], kv, row);
             const int64_t from = cache.row_of(pages[2 * copy + 1], kv, row);
             const float *cos = turns + int64_t(copy) * t.dims, *sin = cos + half;
-            get_row(scratch, held.k, from, HS);
+            get_row(scratch, typed.k, from, HS);
             for (int c = 0; c < half; c++) {
                 float &u = scratch[t.interleaved ? 2 * c : c], &v = scratch[t.interleaved ? 2 * c + 1 : c + half];
                 const float u0 = u, v0 = v;
                 u = u0 * cos[c] - v0 * sin[c], v = v0 * cos[c] + u0 * sin[c];
             }
-            put_row(held.k, to, scratch, HS);
-            get_row(scratch, held.v, from, HS);
-            put_row(held.v, to, scratch, HS);
+            put_row(typed.k, to, scratch, HS);
+            get_row(scratch, typed.v, from, HS);
+            put_row(typed.v, to, scratch, HS);
         }
     });
 }

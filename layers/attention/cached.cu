@@ -202,21 +202,6 @@ __device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, in
     return true;
 }
 
-// The keys that the query at position p sees: the pattern's before its window, then all from `first` on; n of them.
-struct Seen {
-    int globals, strided, first, n, stride;
-    __device__ Seen(const Heads& h, int p) : first(h.window ? max(0, p + 1 - h.window) : 0), stride(h.stride) {
-        globals = min(h.globals, first);
-        strided = stride ? multiples(first) - multiples(globals) : 0;
-        n = globals + strided + p + 1 - first;
-    }
-    __device__ int multiples(int end) const { return (end + stride - 1) / stride; }    // below it
-    __device__ int key(int i) const {
-        if (i >= globals + strided) return first + i - globals - strided;
-        return i < globals ? i : (multiples(globals) + i - globals) * stride;
-    }
-};
-
 // One split of an item: G heads that share the keys and values of kv head (b,kv). A cache of another type than T holds
 // the new key already; else no block reads it there in this launch, and one of them puts it there.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED>
@@ -229,7 +214,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
     const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, p = pos[b];
     if (p < 0) return;
-    const Seen seen(h, p);
+    const SeenKeys seen(h, p);
     const Range keys = range(0, seen.n, U * rows, splits, split);
     if (split >= keys.count) return;
 

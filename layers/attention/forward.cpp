@@ -217,7 +217,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
 // Adds all tiles of a stream that the queries see.
 template <bool half>
 static void add_stream(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const Queries& at, const PackedStream& s) {
-    for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, c.pos, at.b, at.i0 + r));
+    for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
     const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys;
     for (int j0 = from / KB * KB; j0 < to; j0 += KB)
@@ -279,12 +279,12 @@ template <bool half> static void forward(const Call& c) {
         for (int item = 0; item < work.items; item++) {
             const auto [b, kv, from, to] = work.item(item);
             const int64_t head = b * c.keys.sequence + kv * c.keys.head;
-            int packed[3] = {keys_of(c.h, c.S, c.pos, b, from).from / KB * KB, 0, 0};
+            int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
             ahead.begin(item);
             for (int i = kv * group; i < (kv + 1) * group; i++)
                 for (int i0 = from; i0 < to; i0 += QB) {
                     const int m = least(QB, c.S - i0);
-                    const Span window = keys_of(c.h, c.S, c.pos, b, i0 + m - 1);
+                    const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
                     for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
                         packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n],
                                                     streams.s[n].of(window).to);

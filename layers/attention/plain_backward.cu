@@ -195,14 +195,20 @@ void backward(T* dqkv, const T* dy, const T* qkv, const float* lse, const float*
 
 }   // namespace
 
-template <class T>
-void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S,
-                              Heads h) {
-    float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::plain, B, S, h)));
+template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h) {
     int lanes = 1;
     while (lanes < 32 && lanes * VEC<T> < h.HS) lanes *= 2;
     const int64_t rows = int64_t(B) * S * h.NH;
     launch(delta_kernel<T>, {unsigned(ceil_div(rows * lanes, THREADS)), THREADS}, delta, dy, y, B, S, lanes, h);
+}
+template void attention_delta(float*, const float*, const float*, int, int, Heads);
+template void attention_delta(float*, const bf16*, const bf16*, int, int, Heads);
+
+template <class T>
+void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S,
+                              Heads h) {
+    float* delta = static_cast<float*>(cuda_scratch(attention_scratch(AttentionKernels::plain, B, S, h)));
+    attention_delta(delta, dy, y, B, S, h);
     if (h.HS <= 64) backward<T, 64>(dqkv, dy, qkv, lse, delta, B, S, h);
     else backward<T, 128>(dqkv, dy, qkv, lse, delta, B, S, h);
 }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "layers/dropout.h"
-#include "layers/held.h"
+#include "layers/cached_rows.h"
 
 namespace {
 using T = double;
@@ -142,7 +142,7 @@ void attention_bias_backward(T* dbias, const T* dy, const T* y, const T* qkv, co
 void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     Packed at{S, h};
     const int group = h.NH / h.NKV;
-    const Held keys = keys_of(cache, h.HS), values = values_of(cache, h.HS);
+    const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
             for (int kv = 0; kv < h.NKV && pos[b * S + s] >= 0; kv++) {

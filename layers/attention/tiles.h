@@ -1,8 +1,9 @@
-// tiles.h - what attention's forward and backward on the CPU share: which keys a query sees, where heads lie in memory,
-// a logarithm, prefetching.
+// tiles.h - what attention's forward and backward on the CPU share: what becomes a score, where heads lie in memory, a
+// logarithm, prefetching.
 #pragma once
 #include "layers/simd/tanh.h"
 #include "layers/simd/tile.h"
+#include "streams.h"
 
 namespace ISA {
 constexpr float INF = __builtin_inff();
@@ -15,41 +16,6 @@ INLINE int most(int a, int b) { return a > b ? a : b; }
 INLINE vf between(int at, int first, int limit, vf v, float fill) {
     return (lanes() + at >= first) & (lanes() + at < limit) ? v : set1(fill);
 }
-// The keys that query s of sequence b sees, at position pos + s; of heads with a pattern, those within its window.
-INLINE Span keys_of(const Heads& h, int S, int pos, int b, int s) {
-    const int p = pos + s, window = h.window ? most(0, p - h.window + 1) : 0;
-    if (!h.keys) return {window, p + 1};
-    const Span span = h.keys[int64_t(b) * S + s];
-    return {most(window, span.from), span.to};
-}
-INLINE int first_key(const Heads& h, int S, int pos, int b, int s) { return keys_of(h, S, pos, b, s).from; }
-// The queries that see a key: within its window, if it is not one of the pattern's.
-INLINE Span queries_of(const Heads& h, int S, int b, int key) {
-    const Span span = h.queries ? h.queries[int64_t(b) * S + key] : Span{key, S};
-    return {span.from, h.window ? least(span.to, key + h.window) : span.to};
-}
-
-// Keys are read in streams, each dense in an index t of its own: all of them, of which a query sees its window; and the
-// pattern's, first + t * step, of which it sees those before its window.
-struct Stream {
-    int first, step, keys;
-    bool all;
-    INLINE_MEMBER int key(int t) const { return first + t * step; }
-    // How many of its keys lie below `end`.
-    INLINE_MEMBER int below(int end) const { return least(keys, tiles(most(0, end - first), step)); }
-    INLINE_MEMBER Span of(Span window) const { return all ? window : Span{0, below(window.from)}; }
-};
-struct Streams {
-    Stream s[3];
-    int count;
-    INLINE_MEMBER Streams(const Heads& h, int n) : s{{0, 1, n, true}}, count(1) {
-        if (h.globals) s[count++] = {0, 1, least(h.globals, n), false};
-        if (!h.stride) return;
-        const int first = tiles(h.globals, h.stride) * h.stride;
-        if (first < n) s[count++] = {first, h.stride, tiles(n - first, h.stride), false};
-    }
-};
-INLINE bool in_pattern(const Heads& h, int key) { return key < h.globals || (h.stride && key % h.stride == 0); }
 INLINE float scale_of(Heads h) { return h.scale != 0 ? h.scale : 1 / __builtin_sqrtf(float(h.HS)); }
 INLINE bool has_shape(Heads h) { return h.softcap != 0 || h.alibi || h.bias; }
 // What soft cap, ALiBi and biases make of a query's products with keys. dz: that of the score by the scaled product.

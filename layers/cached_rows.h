@@ -1,4 +1,4 @@
-// held.h - rows of a cache of keys and values, of any of its types, as doubles: for the reference.
+// cached_rows.h - rows of a cache of keys and values, of any of its types, as doubles: for the reference.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "ops.h"
 
 // Keys or values.
-struct Held {
+struct CachedRows {
     void* rows;
     float* factors;
     Element type;
@@ -45,5 +45,5 @@ struct Held {
         return x;
     }
 };
-inline Held keys_of(const Pages& p, int HS) { return {p.k, p.k_factor, p.type, HS}; }
-inline Held values_of(const Pages& p, int HS) { return {p.v, p.v_factor, p.type, HS}; }
+inline CachedRows cached_keys(const Pages& p, int HS) { return {p.k, p.k_factor, p.type, HS}; }
+inline CachedRows cached_values(const Pages& p, int HS) { return {p.v, p.v_factor, p.type, HS}; }
