@@ -18,8 +18,8 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
     next_B = batch_B, next_S = batch_S, next = {N, spans != nullptr};
     const int64_t ints = spans ? input_ints() : from_target || !from_tok ? most() + N : N;
     if (from_tok || spans) {
-        host_input.resize(size_t(INPUT_HEAD + input_ints()));
-        const auto to = host_input.begin() + INPUT_HEAD;
+        host_input.resize(size_t(input_ints()));
+        const auto to = host_input.begin();
         if (from_tok) std::copy_n(from_tok, N, to);
         if (from_target) std::copy_n(from_target, N, to + most());
         if (from_target) next.targets = std::count_if(from_target, from_target + N, [](int t) { return t >= 0; });
@@ -49,9 +49,9 @@ Dropout Model::dropout(Dropped where, int l) const {
     const int64_t first = where == Dropped::probabilities ? first_sequence : first_sequence * S * c.C;
     return {rate, seed.v[0] | uint64_t(seed.v[1]) << 32, first};
 }
-Heads Model::heads(int l, bool spans) const {
+Heads Model::heads(int l) const {
     Heads h = c.heads(l);
-    if (spans) h.keys = keys(), h.queries = queries();
+    if (now.spans) h.keys = keys(), h.queries = queries();
     h.bias = reinterpret_cast<const float*>(bias);
     h.dropout = dropout(Dropped::probabilities, l);
     return h;
@@ -82,13 +82,15 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = heads(l, now.spans);
+    const Heads h = heads(l);
     const int C = c.C, N = B * S;
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     turn(l, cache);
     if (cache) {
-        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->held, heads(l, false));
+        Heads past = h;
+        past.keys = past.queries = nullptr;
+        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->slot, past);
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
@@ -271,7 +273,7 @@ void Model::attention_backward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const Heads h = heads(l, now.spans);
+    const Heads h = heads(l);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);

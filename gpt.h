@@ -56,7 +56,7 @@ struct Cache {
     char* memory = nullptr;
     float *angles[2] = {}, *turns[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
-    int *held = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): place in the cache, in `angles` and wpe
+    int *slot = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): places in the cache; in `angles` and wpe
 
     std::vector<int> running;        // the sequences of the last call
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
@@ -147,23 +147,22 @@ struct Model {
     Activation* head = nullptr;                 // (head_rows,Vp): logits, then their gradients
     int head_rows = 0;                          // rows of logits that exist at a time
 
-    // The current batch, and the next one. input: the first position and 15 unused, tok (N), target (N), and where
-    // there may be spans, keys (N) and queries (N)
+    // The current batch, and the next one. input: tok (N), target (N), and where there may be spans, keys (N) and
+    // queries (N)
     int *input = nullptr, *staged = nullptr;
     struct Batch {
         int64_t targets = 0;    // that count
         bool spans = false;
     } now, next;
     int B = 0, S = 0, next_B = 0, next_S = 0;
-    static constexpr int INPUT_HEAD = 16;
     int64_t most() const { return int64_t(plan.B) * plan.S; }
-    int* tok() const { return input + INPUT_HEAD; }
+    int* tok() const { return input; }
     int* target() const { return tok() + most(); }
     Span* keys() const { return reinterpret_cast<Span*>(tok() + 2 * most()); }
     Span* queries() const { return keys() + most(); }
     bool may_span() const { return plan.spans || c.sees != Sees::causal; }
     int64_t input_ints() const { return (may_span() ? 6 : 2) * most(); }    // a batch's
-    int64_t input_bytes(int64_t n) const { return int64_t(sizeof(int)) * (INPUT_HEAD + n); }
+    static int64_t input_bytes(int64_t n) { return int64_t(sizeof(int)) * n; }
 
     // The step.
     StepTotals totals;
@@ -183,7 +182,7 @@ struct Model {
     // Where dropout draws, each place another stream; layer l has three.
     enum class Dropped { embeddings, probabilities, attention, ffn };
     Dropout dropout(Dropped where, int l = 0) const;
-    Heads heads(int l, bool spans) const;    // with dropout; and the batch's spans, or without
+    Heads heads(int l) const;    // with the batch's spans and dropout
     void embed(const Cache* cache);
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation

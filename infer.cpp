@@ -84,6 +84,9 @@ Status sample(SampleOptions o) {
         if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m.tokenizer, m.documents);
     }
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
+    // A table of positions stays as long as it is: less of it is used.
+    const bool table = m.g->c.position == Position::learned;
+    if (table && !what.cache.positions) what.cache.positions = o.source.stretch.context;
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
     if (!o.ignore_end) append(what.stop, m.generation.stop);

@@ -12,42 +12,26 @@ Result<std::optional<Element>> cache_type(const std::string& name, Element activ
     return std::optional<Element>(type);
 }
 
-// A table of positions ends with the context; a stride counts positions from the first.
-static const char* cannot_roll(const Config& c) {
-    if (c.position == Position::learned || c.position == Position::sinusoidal)
-        return "the model's positions are a table, which ends with its context";
-    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
-    if (c.stride) return "the model's attention has a stride";
-    return nullptr;
-}
-
 Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length) {
     if (choice.positions > c.T)
         return fail(Exit::usage, "--cache %d: the model's context has %d positions%s", choice.positions, c.T,
                     c.position == Position::learned ? "" : "; --context asks for more");
-    const char* why = cannot_roll(c);
+    const char* why = cache_cannot_roll(c);
+    const int needed = cache_positions(c);
     if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s", choice.sinks, why);
     CacheRoom room = {choice.positions ? choice.positions : c.T, choice.sinks < 0 ? 4 : choice.sinks, false, false};
-    int window = 0;    // the widest
-    for (int l = 0; l < c.L; l++) {
-        const Heads h = c.heads(l);
-        window = l && !window ? 0 : h.window && !h.globals ? std::max(window, h.window) : 0;
-        room.sinks = std::max(room.sinks, h.globals);
-    }
+    for (int l = 0; l < c.L; l++) room.sinks = std::max(room.sinks, c.heads(l).globals);
     const int least = (pages_for(room.sinks) + 3) * Pages::SIZE;
-    if (length <= room.positions && (!window || length <= window + CacheRoom::PIECE + Pages::SIZE)) {
+    if (length <= std::min(room.positions, needed)) {
         room.positions = int(length);
     } else if (!why) {
-        // Positions before every window are seen by nobody: the cache is exact without them.
-        room.exact = window && window + CacheRoom::PIECE + Pages::SIZE <= room.positions;
+        room.exact = needed < c.T && needed <= room.positions;
         if (room.exact && choice.sinks > 0)
             return fail(Exit::usage, "--sinks %d: each layer has a window, none would see them", choice.sinks);
-        if (room.exact) room.positions = window + CacheRoom::PIECE + Pages::SIZE, room.sinks = 0;
+        if (room.exact) room.positions = needed, room.sinks = 0;
         room.rolls = room.exact || room.positions >= least;
         if (!room.rolls && (choice.positions || choice.sinks >= 0))
             return fail(Exit::usage, "--cache %d: at least %d with --sinks %d", room.positions, least, room.sinks);
-    } else if (choice.positions) {
-        return fail(Exit::usage, "--cache %d: %s", choice.positions, why);
     }
     return room;
 }

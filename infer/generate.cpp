@@ -17,17 +17,16 @@ bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.scor
 
 // Calls f(score, id) for all tokens, in order. NaN becomes the least likely score.
 template <class F> void each_score(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, F f) {
-    std::vector<int> once;
-    if (s.repetition_penalty != 1) once = seen;
-    std::sort(once.begin(), once.end());
-    once.erase(std::unique(once.begin(), once.end()), once.end());
-    once.push_back(V);
-    int v = 0;
-    for (int stop : once) {
-        for (; v < std::min(stop, V); v++) f(std::isnan(logits[v]) ? -INFINITY : double(logits[v]), v);
-        if (v == V) return;
+    std::vector<bool> penalised;
+    if (s.repetition_penalty != 1) {
+        penalised.resize(size_t(V));
+        for (int id : seen)
+            if (id < V) penalised[size_t(id)] = true;
+    }
+    for (int v = 0; v < V; v++) {
         const double x = std::isnan(logits[v]) ? -INFINITY : double(logits[v]);
-        f(x > 0 ? x / s.repetition_penalty : x * s.repetition_penalty, v++);
+        const bool is = !penalised.empty() && penalised[size_t(v)];
+        f(!is ? x : x > 0 ? x / s.repetition_penalty : x * s.repetition_penalty, v);
     }
 }
 
@@ -138,6 +137,8 @@ class Generator {
   private:
     Status open();
     Status open_cache(int longest, const std::vector<size_t>& lengths);
+    int piece_length(size_t running) const;
+    bool fits(const std::vector<std::vector<int>>& tokens) const;
     void feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows);
     bool take(Sequence& s, int id, Generated& out);
     void go_on();
@@ -209,18 +210,37 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
     return g.cache_allocate(cache, total(), room.positions, kind);
 }
 
+// The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
+// depends on it: there it is the same however many run, unless nobody sees what goes.
+int Generator::piece_length(size_t running) const {
+    const int room = std::max(1, int(int64_t(g.plan.B) * g.plan.S / int64_t(running)));
+    if (!cache.kind.rolls) return room;
+    if (exact) return std::min(room, LONGEST_PIECE);
+    return std::min(LONGEST_PIECE / 2, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
+}
+// Whether a piece of each fits the activations.
+bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
+    size_t longest = 0;
+    for (const std::vector<int>& t : tokens) longest = std::max(longest, t.size());
+    const int64_t each = std::min<int64_t>(piece_length(tokens.size()), int64_t(longest));
+    return each * int64_t(tokens.size()) <= int64_t(g.plan.B) * g.plan.S;
+}
+
 // Feeds each of these sequences its tokens, in pieces that the activations can hold. rows (which,V): the logits of each
 // one's last token
 void Generator::feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows) {
     const int V = g.c.V;
+    if (const size_t half = which.size() / 2; half > 0 && !fits(tokens)) {
+        feed({which.begin(), which.begin() + ptrdiff_t(half)}, {tokens.begin(), tokens.begin() + ptrdiff_t(half)}, rows);
+        return feed({which.begin() + ptrdiff_t(half), which.end()}, {tokens.begin() + ptrdiff_t(half), tokens.end()},
+                    rows + half * size_t(V));
+    }
     std::vector<size_t> left(which.size());    // into which
     for (size_t i = 0; i < which.size(); i++) left[i] = i;
     std::vector<float> some;
     for (size_t from = 0; !left.empty();) {
-        int most = std::max(1, int(int64_t(g.plan.B) * g.plan.S / int64_t(left.size()))), S = 0;
-        if (cache.kind.rolls)
-            most = std::min(most, exact ? CacheRoom::PIECE
-                                        : (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
+        const int most = piece_length(left.size());
+        int S = 0;
         std::vector<int> now, lengths, piece;
         for (size_t i : left) {
             now.push_back(which[i]);
@@ -266,8 +286,8 @@ void Generator::go_on() {
     bool is_full = false;
     for (int b : running) {
         const std::vector<int>& tokens = sequences[size_t(b)].tokens;
-        is_full |= cache.table[b].held() == cache.positions;
-        if (cache.kind.rolls || cache.table[b].held() < cache.positions) {
+        is_full |= cache.table[b].length() == cache.positions;
+        if (cache.kind.rolls || cache.table[b].length() < cache.positions) {
             on.push_back(b), next.push_back({tokens.back()});
         } else {
             cache.table.rewind(b, 0);

@@ -49,9 +49,8 @@ struct CacheChoice {
 };
 // What a model's cache is, for sequences of so many positions. exit 2: an impossible choice
 struct CacheRoom {
-    static constexpr int PIECE = 512;
     int positions, sinks;
-    bool rolls, exact;    // exact: what is given up lies before every layer's window, if PIECE are fed at once
+    bool rolls, exact;    // exact: what is given up lies before every layer's window
 };
 Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length);
 Result<std::optional<Element>> cache_type(const std::string& name, Element activation);
@@ -64,8 +63,8 @@ struct Generation {
     CacheChoice cache = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
-    std::function<bool(int sequence, std::string_view text)> text =
-        {};    // as in StreamedText; false: stop everything
+    // As in StreamedText; false: stop everything.
+    std::function<bool(int sequence, std::string_view text)> text = {};
     std::function<void(const std::string&)> note = {};    // takes notes for the user
 };
 struct Generated {

@@ -11,21 +11,21 @@
 
 void PageTable::resize(int sequences, int pages) {
     all.assign(size_t(sequences), {});
-    held.assign(size_t(pages), 0);
+    holders.assign(size_t(pages), 0);
     unused = pages;
 }
 // The first that is free from `wish` on.
 int PageTable::take(int wish) {
-    CHECK(unused > 0, "all of the cache's %zu pages are in use", held.size());
-    size_t page = size_t(wish) % held.size();
-    while (held[page]) page = (page + 1) % held.size();
-    held[page] = 1, unused--;
+    CHECK(unused > 0, "all of the cache's %zu pages are in use", holders.size());
+    size_t page = size_t(wish) % holders.size();
+    while (holders[page]) page = (page + 1) % holders.size();
+    holders[page] = 1, unused--;
     return int(page);
 }
-void PageTable::leave(int page) { unused += --held[size_t(page)] == 0; }
+void PageTable::leave(int page) { unused += --holders[size_t(page)] == 0; }
 void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
     Sequence& s = all[size_t(b)];
-    const size_t last = size_t(s.held() / Pages::SIZE);
+    const size_t last = size_t(s.length() / Pages::SIZE);
     if (more > 0 && last < s.pages.size() && users(s.pages[last]) > 1) {
         int& page = s.pages[last];
         const int own = take(page + 1);
@@ -36,8 +36,8 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
     }
     s.pos += more;
     // Each sequence has a range of its own to begin with.
-    const int begin = int(int64_t(held.size()) * b / sequences());
-    for (; int(s.pages.size()) < pages_for(s.held()); changed = true)
+    const int begin = int(int64_t(holders.size()) * b / sequences());
+    for (; int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
 }
 void PageTable::fork(int from, int to) {
@@ -45,8 +45,8 @@ void PageTable::fork(int from, int to) {
     rewind(to, 0);
     Sequence& s = all[size_t(to)];
     s = all[size_t(from)];
-    for (int page : s.pages) held[size_t(page)]++;
-    for (int page : s.first) held[size_t(page)]++;
+    for (int page : s.pages) holders[size_t(page)]++;
+    for (int page : s.first) holders[size_t(page)]++;
 }
 void PageTable::rewind(int b, int pos) {
     changed = true;
@@ -91,11 +91,29 @@ static int64_t layer_bytes(const Config& c, Element type) {
 }
 int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, type); }
 
+// A table of positions ends with the context; a stride counts positions from the first.
+const char* cache_cannot_roll(const Config& c) {
+    if (c.position == Position::learned || c.position == Position::sinusoidal)
+        return "the model's positions are a table, which ends with its context";
+    if (c.sees != Sees::causal) return "the model's prompts see all of themselves at once";
+    if (c.stride) return "the model's attention has a stride";
+    return nullptr;
+}
+int cache_positions(const Config& c) {
+    int window = 0;
+    for (int l = 0; l < c.L; l++) {
+        const Heads h = c.heads(l);
+        if (!h.window || h.globals || cache_cannot_roll(c)) return c.T;
+        window = std::max(window, h.window);
+    }
+    return std::min(c.T, window + LONGEST_PIECE + Pages::SIZE);
+}
+
 std::string cache_text(const Config& c) {
     std::string text;
     for (auto [type, name] :
          {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
-        text += human_bytes(double(pages_for(c.T) * page_bytes(c, type))) + " as " + name;
+        text += human_bytes(double(pages_for(cache_positions(c)) * page_bytes(c, type))) + " as " + name;
     return text;
 }
 
@@ -109,18 +127,18 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     cache.pages = kind.pages ? kind.pages : sequences * width + turned;
     cache.table.resize(sequences, cache.pages);
     const int most = plan.B * plan.S, copied = std::max(sequences, turned);    // pages at once
-    const int64_t held = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
+    const int64_t rows = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
     const int64_t angles = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
     const int64_t turns = round_up(angle_bytes(c, turned), 64);
     const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * copied;
-    cache.bytes = held + angles + turns + int64_t(sizeof(int)) * ints;
+    cache.bytes = rows + angles + turns + int64_t(sizeof(int)) * ints;
     cache.memory = static_cast<char*>(op.allocate(cache.bytes));
     if (!cache.memory)
         return fail(Exit::device,
-                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; a smaller --num "
-                    "or --cache, or --cache-dtype int8, needs less",
+                    "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; fewer or shorter "
+                    "ones, or --cache-dtype int8, need less",
                     sequences, positions, double(cache.bytes) / (1 << 30));
-    char* at = cache.memory + held;
+    char* at = cache.memory + rows;
     if (!kind.rolls) place_angles(cache.angles, reinterpret_cast<float*>(at), positions);
     else divide_angles(cache.angles, reinterpret_cast<float*>(at), most);
     divide_angles(cache.turns, reinterpret_cast<float*>(at + angles), turned);
@@ -149,12 +167,12 @@ void Model::cache_roll(Cache& cache, const std::vector<int>& lengths) {
     std::vector<int> dropped;    // by each turned page's sequence
     for (size_t i = 0; i < lengths.size(); i++) {
         const int b = cache.running[i], before = cache.table[b].dropped, more = lengths[i];
-        while (cache.kind.rolls && cache.table[b].held() + more > cache.positions) {
+        while (cache.kind.rolls && cache.table[b].length() + more > cache.positions) {
             CHECK(int(cache.table[b].pages.size()) > cache.sink_pages, "%d positions at once", more);
             cache.table.drop(b, cache.sink_pages);
         }
         const PageTable::Sequence& s = cache.table[b];
-        CHECK(s.held() + more <= cache.positions, "pos=%d S=%d max=%d", s.pos, more, cache.positions);
+        CHECK(s.length() + more <= cache.positions, "pos=%d S=%d max=%d", s.pos, more, cache.positions);
         if (s.dropped > before && c.rope_dims && cache.sink_pages) {
             cache.table.turn_first(b, cache.sink_pages, turned);
             dropped.resize(turned.size(), s.dropped);
@@ -220,7 +238,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         const PageTable::Sequence& s = cache.table[b];
         first.push_back(s.pos);
         for (int n = i * S, k = 0; k < S; n++, k++) {
-            host[size_t(n)] = k < length ? s.held() + k : -1;
+            host[size_t(n)] = k < length ? s.length() + k : -1;
             host[size_t(N + n)] = cache.kind.rolls ? n : k < length ? s.pos + k : -1;
             host[size_t(2 * N + n)] = from_tok[n];
         }
@@ -228,7 +246,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     }
     copy_pages(cache, copies);
     op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
-    cache.held = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
+    cache.slot = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
     if (rebuild || cache.table.changed) upload_table(cache);
     for (int table : {0, 1})
         if (const int l = c.reader_of(table); l >= 0 && cache.kind.rolls)

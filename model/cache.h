@@ -25,7 +25,7 @@ class PageTable {
         std::vector<int> pages;    // in order of positions
         std::vector<int> first;    // the sinks' pages as they were, where `pages` has copies with turned keys
         int pos = 0, dropped = 0;  // positions seen, and given up again
-        int held() const { return pos - dropped; }
+        int length() const { return pos - dropped; }    // positions that it keeps
     };
     struct Copy { int to, from; };
 
@@ -33,7 +33,7 @@ class PageTable {
     const Sequence& operator[](int b) const { return all[size_t(b)]; }
     int sequences() const { return int(all.size()); }
     int free() const { return unused; }
-    int users(int page) const { return held[size_t(page)]; }
+    int users(int page) const { return holders[size_t(page)]; }
 
     bool changed = true;    // since somebody last cleared this
 
@@ -50,13 +50,20 @@ class PageTable {
     int take(int wish);
     void leave(int page);
     std::vector<Sequence> all;
-    std::vector<int> held;
+    std::vector<int> holders;    // of each page
     int unused = 0;
 };
 
 constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }
-// The bytes of a page in all layers, of a model whose activations are of this type.
+// The most tokens of a sequence that are fed to a cache at once, if it rolls.
+constexpr int LONGEST_PIECE = 512;
+// Why a model's cache cannot roll; null: it can.
 struct Config;
+const char* cache_cannot_roll(const Config& c);
+// The most positions that a sequence's cache has to keep: the context's; or, where the cache rolls and each layer has a
+// window, those that the widest one sees. The positions before are seen by nobody.
+int cache_positions(const Config& c);
+// The bytes of a page in all layers, of a model whose activations are of this type.
 int64_t page_bytes(const Config& c, Element type);
 // What a full sequence takes: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8".
 std::string cache_text(const Config& c);

@@ -128,7 +128,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         at.take(g.bucket, 2 * RELATIVE_REACH + 1);
     }
-    for (int** p : {&g.input, &g.staged}) at.take(*p, Model::INPUT_HEAD + g.input_ints());
+    for (int** p : {&g.input, &g.staged}) at.take(*p, g.input_ints());
 }
 
 void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {

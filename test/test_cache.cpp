@@ -78,7 +78,7 @@ TEST_CASE("cache: sequences share pages until one of them writes") {
     t.fork(0, 1);
     t.drop(0, 1);
     CHECK(t.free() == 3);         // the other one holds it
-    CHECK(t[0].held() == 3 * SIZE);
+    CHECK(t[0].length() == 3 * SIZE);
     CHECK(t[0].pages == Ids{t[1].pages[0], t[1].pages[2], t[1].pages[3]});
     t.turn_first(0, 1, copies);
     CHECK(t.users(t[0].first[0]) == 2);
@@ -199,8 +199,8 @@ TEST_CASE("cache: rolling equals a pass over what is left, as neighbours") {
                 i += n;
                 const int dropped = cache.table[0].dropped;
                 CHECK(dropped % Pages::SIZE == 0);
-                CHECK(cache.table[0].held() <= 64);
-                CHECK(cache.table[0].held() > 64 - Pages::SIZE - 12 - (i <= 64 ? 64 : 0));
+                CHECK(cache.table[0].length() <= 64);
+                CHECK(cache.table[0].length() > 64 - Pages::SIZE - 12 - (i <= 64 ? 64 : 0));
                 if (i % 7 && i < 190) continue;
                 const auto got = logits_of(g);
                 const Ids left = dropped ? joined(part(tokens, 0, kept), part(tokens, kept + dropped, i))
@@ -293,13 +293,14 @@ TEST_CASE("cache: which one a command gets") {
     CHECK(cache_room(c, {"auto", 40, -1}, 100).status.code == Exit::usage);
     c.window = 30;
     CHECK(room({}, 2000).exact);
-    CHECK(room({}, 2000).positions == 30 + CacheRoom::PIECE + Pages::SIZE);
+    CHECK(room({}, 2000).positions == 30 + LONGEST_PIECE + Pages::SIZE);
     CHECK(room({}, 2000).sinks == 0);
     c.global_every = 2;
     CHECK(!room({}, 2000).exact);
     c = PLAIN;    // learned positions
     CHECK(!room({}, 2000).rolls);
-    CHECK(cache_room(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
+    CHECK(!room({"auto", 60, -1}, 100).rolls);
+    CHECK(room({"auto", 60, -1}, 100).positions == 60);
     CHECK(cache_room(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
     CHECK(cache_type("fp32", Element::bf16).status.code == Exit::usage);
     CHECK(cache_type("int8", Element::bf16).value == Element::int8);
