@@ -292,6 +292,7 @@ TEST_CASE("generate: a prompt beyond a rolling cache is read alike among others"
     Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, 120});    // two prompts' pieces at once
     Generation what = asked({}, 40);
+    what.sampling = PLAIN;
     what.cache = {"auto", 128, 4};
     what.prompts.clear();
     for (int n : {200, 150, 30, 230}) what.prompts.push_back(toy_tokens(n, c.V, uint64_t(n)));
