@@ -43,6 +43,9 @@ endif
 # first: of an inline function that several objects hold, the linker then keeps the one that every CPU can run.
 LOOPS := $(patsubst layers/%.cpp,%,$(shell grep -l '^namespace ISA' layers/*.cpp layers/*/*.cpp))
 ISAS := $(if $(filter x86_64,$(shell uname -m)),base avx2 avx512 avx512bf16,base)
+CPUINFO_avx2 := avx2
+CPUINFO_avx512 := avx512bw
+CPUINFO_avx512bf16 := avx512_bf16
 MARCH_base :=
 MARCH_avx2 := -march=x86-64-v3
 MARCH_avx512 := -march=x86-64-v4 -mprefer-vector-width=512
@@ -116,6 +119,8 @@ RELEASE := $(or $(shell cat VERSION 2>/dev/null),\
     $(shell cat $(BUILD)/version 2>/dev/null),unknown $(shell date +%F))
 VERSION := $(firstword $(RELEASE))
 $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(RELEASE)" >$(BUILD)/version)
+# Tests are compiled more often than they run.
+$(BUILD)/test/%.o: OPT = -O1
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
 $(BUILD)/main.cpp.o: $(BUILD)/version
 $(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
@@ -142,11 +147,14 @@ $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
 	@echo "  c++  $< (emulated GPU)"
 	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
+# What sanitizers instrument among the loops takes minutes to compile: they get those of two instruction sets.
+SANITIZED := base $(lastword base $(foreach i,$(ISAS:base=),$(if $(shell grep -m1 -w '$(CPUINFO_$i)' /proc/cpuinfo),$i)))
+loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$(FLAGS)))
 define isa
 $(BUILD)/%.$1.o: %.cpp
 	@mkdir -p $$(@D)
 	@echo "  c++  $$< ($1)"
-	$$(Q)$$(CXX) $$(FLAGS) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
+	$$(Q)$$(CXX) $$(call loop_flags,$1) $$(MARCH_$1) -DISA=$1 -c $$< -o $$@
 	@! nm -C $$@ | grep ' W ' || { echo "$$@: inline functions that every CPU could be given"; rm $$@; false; } >&2
 endef
 $(foreach i,$(ISAS),$(eval $(call isa,$i)))

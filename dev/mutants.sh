@@ -3,8 +3,8 @@
 # Usage: mutants.sh [PATTERN]: only the rows that this regular expression matches.
 # A row of mutants.txt: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
 #
-# Each worker has a tree of its own. The layers' loops are first compiled for this CPU's best instruction set alone;
-# only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
+# Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's best instruction set
+# alone; only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
 set -u
 unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to those that are started here
 export EMU_CC=90    # all kernels
@@ -28,6 +28,9 @@ compile() {    # tree, arguments of make
 }
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 900 "$2" -tc="$3" -aa=1 >build/log 2>&1)
+}
+passes_best() {    # of the layers' tests, those of the best instruction set
+    FLATGPT_ISA=$best passes "$@"
 }
 binary_of() {    # file
     case $1 in
@@ -60,7 +63,7 @@ try() {    # tree, row: prints the verdict
     sed -i "$change" "$tree/$file"
     if cmp -s "$tree/$file" "$tree/build/original"; then echo "FAILED   $file: the line to break is gone: $change"
     elif ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
-    elif passes "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
+    elif passes_best "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
         echo "SURVIVED $file: $change"
     elif grep -q FAILED "$tree/build/log"; then echo "caught   $file: $change"
     else echo "FAILED   $file: the tests did not run: $(tail -1 "$tree/build/log")"
@@ -86,7 +89,7 @@ while IFS= read -r row; do
 done <<<"$rows"
 [ ${#list[@]} -gt 0 ] || { echo "mutants.sh: no row matches $1" >&2; exit 2; }
 unbroken() {    # binary, test cases: a test that fails without a mutant proves nothing
-    [ -z "$2" ] || passes $all/0 "$1" "$2" ||
+    [ -z "$2" ] || { passes_best $all/0 "$1" "$2" && passes $all/0 "$1" "$2"; } ||
         echo "FAILED   before anything is broken: $(grep -a ^FAILED $all/0/build/log || tail -1 $all/0/build/log)"
 }
 cp -a $all/0/build $all/before

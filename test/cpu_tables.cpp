@@ -1,6 +1,8 @@
-// cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, with our own products and
-// with oneDNN's.
+// cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, or of FLATGPT_ISA's alone;
+// with our own products and with oneDNN's.
 #include "layers/cpu.h"
+
+#include <cstring>
 
 #include "ops/ops.h"
 
@@ -8,9 +10,13 @@ namespace {
 const int THREADS[] = {0, 1, 1, 2, 3};    // 0: as many as there are cores; twice the same
 const char* const NAMES[] = {"base", "avx2", "avx512", "avx512bf16"};
 
+bool wanted(Isa isa) {
+    const char* only = getenv("FLATGPT_ISA");
+    return cpu_supports(isa) && (!only || !*only || !strcmp(only, NAMES[int(isa)]));
+}
 template <class P> void add(std::vector<TestTable>& tables) {
     for (int i = 0; i < ISA_COUNT; i++) {
-        if (!cpu_supports(Isa(i))) continue;
+        if (!wanted(Isa(i))) continue;
         tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
         const Ops<float, P>* library = onednn_ops<P>(Isa(i));    // null also where it has no bf16
         if (!library) continue;
@@ -52,6 +58,7 @@ std::string absent_tables() {
     std::string absent;
     for (int i = 0; i < ISA_COUNT; i++)
         if (!cpu_supports(Isa(i))) absent += std::string("this CPU has no ") + NAMES[i] + "; ";
+        else if (!wanted(Isa(i))) absent += std::string("FLATGPT_ISA leaves out ") + NAMES[i] + "; ";
     if (!onednn_ops<float>(Isa::base)) absent += "this build has no oneDNN; ";
     else if (!cpu_chosen().tiles) absent += "no AMX here; ";
     return absent;

@@ -124,6 +124,7 @@ struct Rows {
     void head_and_update();
     std::vector<std::pair<std::string, Heads>> masks();
     void attention();
+    void cached(int rows, Element type, const std::string& name);
     void linear();
     void linear(const std::string& name, int rows, int in, int out, bool ffn);
     void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
@@ -222,25 +223,23 @@ void Rows::head_and_update() {
 // The model's heads, and others that see fewer or more pairs.
 std::vector<std::pair<std::string, Heads>> Rows::masks() {
     std::vector<std::pair<std::string, Heads>> all = {{"", h}};
-    // Spans of `documents` equal documents, each causal or bidirectional.
-    auto spans = [&](const char* name, int documents, bool causal) {
-        std::vector<Span> both(size_t(2 * N));
-        for (int i = 0; i < N; i++) {
-            const int s = i % S, d = int(int64_t(s) * documents / S);
-            const int from = int(ceil_div(int64_t(d) * S, documents));
-            const int to = int(ceil_div(int64_t(d + 1) * S, documents));
-            both[size_t(i)] = {from, causal ? s + 1 : to};
-            both[size_t(N + i)] = {causal ? s : from, to};
-        }
-        Span* p = allocate<Span>(int64_t(both.size() * sizeof(Span)));
+    auto spans = [&](const char* name, Sees sees, const std::vector<Text>& texts) {
+        Spans all_spans;
+        for (int b = 0; b < B; b++) all_spans.add(texts, S, sees);
+        const int64_t bytes = N * int64_t(sizeof(Span));
+        Span* p = allocate<Span>(2 * bytes);
         if (!p) return;
-        op.upload(p, both.data(), int64_t(both.size() * sizeof(Span)));
+        op.upload(p, all_spans.keys.data(), bytes);
+        op.upload(p + N, all_spans.queries.data(), bytes);
         Heads masked = h;
         masked.window = 0, masked.keys = p, masked.queries = p + N;
         all.push_back({name, masked});
     };
-    spans(", 8 documents", 8, true);
-    spans(", bidirectional", 1, false);
+    std::vector<Text> documents;
+    for (int i = 0; i < std::min(8, S); i++) documents.push_back({int(int64_t(i) * S / std::min(8, S))});
+    spans(", 8 documents", Sees::causal, documents);
+    spans(", bidirectional", Sees::all, {Text{}});
+    spans(", half a prefix", Sees::prefix, {{0, S / 2}});
     all.push_back({", dropout", h});
     all.back().second.dropout = {0.1f, 1};
     Heads window = h;
@@ -257,28 +256,45 @@ void Rows::attention() {
     auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
-    for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, h);
     for (const auto& [name, heads] : masks()) {
         ROW(attention_forward, name, y[i], lse[i], qkv[i], B, S, heads);
+        if (!bench.wanted("attention_backward" + name)) continue;
+        for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, heads);
         ROW(attention_backward, name, dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, heads);
     }
     free_all();
-    const int keys = h.window ? std::min(h.window, c.T) : c.T;
-    for (int rows : {1, 8, 64}) {
-        const int width = pages_for(c.T);
-        const int64_t cache = int64_t(rows) * width * Pages::SIZE * h.NKV * h.HS;
-        auto k = arrays<Activation>(cache), v = arrays<Activation>(cache);
-        auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
-        auto pos = ids(rows, 1), table = ids(rows * width, 1);
-        if (!v[0] || !table[0]) return bench.short_of_memory("attention_cached");
-        std::vector<int> last(size_t(rows), c.T - 1), numbers(size_t(rows * width));
-        for (size_t i = 0; i < numbers.size(); i++) numbers[i] = int(i);
-        for (int* p : pos) op.upload(p, last.data(), 4 * rows);
-        for (int* t : table) op.upload(t, numbers.data(), 4 * rows * width);
-        ROW(attention_cached, ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys", o[i], q[i],
-            (Pages{op.activation, k[i], v[i], nullptr, nullptr, rows * width, table[i], width}), rows, 1, pos[i], h);
-        free_all();
-    }
+    for (int rows : {1, 8, 64}) cached(rows, op.activation, "");
+    if (op.activation == Element::f32) cached(8, Element::bf16, " in bf16");
+    cached(8, Element::fp8, " in fp8");
+    cached(8, Element::int8, " in int8");
+}
+
+// A token for each of so many sequences, whose caches are full; and all their pages copied, keys turned.
+void Rows::cached(int rows, Element type, const std::string& name) {
+    const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
+    const int64_t all_rows = int64_t(h.NKV) * 2 * pages * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
+    const Turn turn = {.dims = h.HS / 2 * 2};
+    // Bytes of any type are numbers: zeros.
+    auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
+    auto k_factor = arrays<float>(all_rows), v_factor = arrays<float>(all_rows);
+    auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
+    auto pos = ids(rows, 1), table = ids(pages, 1), copies = ids(2 * pages, 1);
+    auto turns = arrays<float>(int64_t(pages) * turn.dims);
+    if (!v_factor[0] || !turns[0]) return bench.short_of_memory("attention_cached");
+    std::vector<int> last(size_t(rows), c.T - 1), numbers(size_t(pages)), from_to;
+    for (int i = 0; i < pages; i++) numbers[size_t(i)] = i, from_to.push_back(pages + i), from_to.push_back(i);
+    for (int* p : pos) op.upload(p, last.data(), 4 * rows);
+    for (int* t : table) op.upload(t, numbers.data(), 4 * pages);
+    for (int* t : copies) op.upload(t, from_to.data(), 8 * pages);
+    const bool factors = type == Element::fp8 || type == Element::int8;
+    auto cache = [&](int i) {
+        return Pages{type, k[size_t(i)], v[size_t(i)], factors ? k_factor[size_t(i)] : nullptr,
+                     factors ? v_factor[size_t(i)] : nullptr, 2 * pages, table[size_t(i)], width};
+    };
+    const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
+    ROW(attention_cached, size, o[i], q[i], cache(i), rows, 1, pos[i], h);
+    if (rows == 8) ROW(cache_turn, size, cache(i), copies[i], pages, turns[i], h, turn);
+    free_all();
 }
 
 // T5's, whose gradient is an operation of its own.

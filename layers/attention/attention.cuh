@@ -16,8 +16,13 @@ __device__ inline float operator*(const Tilt& t, float distance) {
     return t.row ? -LOG2E * t.row[max(min(-int(distance), t.reach), -t.reach)] : t.slope * distance;
 }
 
+// A function of its own: its registers are not those of kernels that mostly run without dropout.
+__device__ __noinline__ inline bool keeps_pair(float rate, uint64_t seed, uint64_t row, int query, int key) {
+    return keeps_pair(Dropout{rate, seed, 0}, row, query, key);
+}
 __device__ inline bool keeps(const Heads& h, int b, int head, int query, int key) {
-    return h.dropout.rate == 0 || keeps_pair(h.dropout, pair_row(h.dropout, b, head, h.NH), query, key);
+    const Dropout& d = h.dropout;
+    return d.rate == 0 || keeps_pair(d.rate, d.seed, pair_row(d, b, head, h.NH), query, key);
 }
 
 // How products q . k become scores, in powers of two: t = tanh(product inner) with a soft cap, else the product;
@@ -83,8 +88,8 @@ void attention_backward_plain(T* dqkv, const T* dy, const T* y, const T* qkv, co
 // plain_backward.cu: delta (B,NH,S) = dy . y
 template <class T> void attention_delta(float* delta, const T* dy, const T* y, int B, int S, Heads h);
 
-// plain.cu: S queries over a cache of type X, which already holds their keys and values.
-template <class T, class X>
+// plain.cu: S queries over a cache, which already holds their keys and values.
+template <class T>
 void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 
 // layers/attention/cached.cu, pages.cu: generation.

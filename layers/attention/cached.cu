@@ -290,17 +290,17 @@ void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const i
 
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
-    const bool prompt = S > 1 || !CachedPlan::takes(h);
-    if (prompt || cache.type != element_of<T>) cache_append(qkv, cache, B, S, pos, h);
+    const bool narrow = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
+    const bool prompt = S > 1 || !CachedPlan::takes(h) || (narrow && !aligned);    // the last is too rare for kernels
+    if (prompt || narrow) cache_append(qkv, cache, B, S, pos, h);
+    if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
+    const CachedPlan x(B, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
+    if (!aligned) return decode<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h);
     with_cache_type<T>(cache.type, [&]<class X>(X*) {
-        if (prompt) return attention_prompt<T, X>(y, qkv, cache, B, S, pos, h);
-        const bool aligned = rows_align<T>(h.HS);
-        const CachedPlan x(B, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
-        (!aligned    ? decode<T, X, 1, 32, 1>
-         : x.E == 32 ? decode<T, X, 1, 32, VEC<T>>
-         : x.G == 1  ? decode<T, X, 1, 8, VEC<T>>
-         : x.G == 2  ? decode<T, X, 2, 8, VEC<T>>
-                     : decode<T, X, 4, 8, VEC<T>>)(x, y, qkv, cache, pos, h);
+        (x.E == 32  ? decode<T, X, 1, 32, VEC<T>>
+         : x.G == 1 ? decode<T, X, 1, 8, VEC<T>>
+         : x.G == 2 ? decode<T, X, 2, 8, VEC<T>>
+                    : decode<T, X, 4, 8, VEC<T>>)(x, y, qkv, cache, pos, h);
     });
 }
 template void attention_cached(float*, const float*, Pages, int, int, const int*, Heads);

@@ -41,6 +41,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
 // Where keys and values lie: in packed qkv,
 template <class T> struct PackedKeys {
     typedef Rows<T> Some;
+    static constexpr bool DROPS = true;
     const T* qkv;
     __device__ int first(int, int) const { return 0; }            // position of a sequence's first query
     __device__ int queries(int, int S) const { return S; }
@@ -49,9 +50,10 @@ template <class T> struct PackedKeys {
     }
     __device__ Some values(const Heads& h, int S, int b, int kv) const { return keys(h, S, b, h.NKV + kv); }
 };
-// or in a cache of type X. pos (B,S): where the queries are, -1 from some on.
-template <class X> struct PagedKeys {
-    typedef PagedRows<X> Some;
+// or in a cache. pos (B,S): where the queries are, -1 from some on.
+struct PagedKeys {
+    typedef PagedRows Some;
+    static constexpr bool DROPS = false;    // generation has no dropout
     Pages cache;
     const int* pos;
     __device__ int first(int b, int S) const { return pos[b * S]; }
@@ -65,10 +67,10 @@ template <class X> struct PagedKeys {
         return n;
     }
     __device__ Some keys(const Heads&, int, int b, int kv) const {
-        return {static_cast<const X*>(cache.k), cache.k_factor, cache, b, kv, 0, 1, 0};
+        return {cache.k, cache.k_factor, cache, b, kv, 0, 1, 0};
     }
     __device__ Some values(const Heads&, int, int b, int kv) const {
-        return {static_cast<const X*>(cache.v), cache.v_factor, cache, b, kv, 0, 1, 0};
+        return {cache.v, cache.v_factor, cache, b, kv, 0, 1, 0};
     }
 };
 
@@ -93,7 +95,9 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const Sight sight(h, S, w.b, w.row, p0);
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
-    auto stays = [&](int r, int key) { return keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key); };
+    auto stays = [&](int r, int key) {
+        return !Source::DROPS || keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key);
+    };
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns
 #pragma unroll
@@ -139,15 +143,13 @@ void forward(T* y, float* lse, const T* qkv, Source source, int B, int S, Heads 
 template <class T> void attention_forward_plain(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     forward(y, lse, qkv, PackedKeys<T>{qkv}, B, S, h);
 }
-template <class T, class X>
+template <class T>
 void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h) {
-    forward(y, nullptr, qkv, PagedKeys<X>{cache, pos}, B, S, h);
+    forward(y, nullptr, qkv, PagedKeys{cache, pos}, B, S, h);
 }
 
-#define PROMPT(T, X) template void attention_prompt<T, X>(T*, const T*, const Pages&, int, int, const int*, Heads);
 #define INSTANCES(T)                                                              \
     template void attention_forward_plain(T*, float*, const T*, int, int, Heads); \
-    PROMPT(T, bf16) PROMPT(T, fp8) PROMPT(T, int8)
+    template void attention_prompt(T*, const T*, const Pages&, int, int, const int*, Heads);
 INSTANCES(float)
 INSTANCES(bf16)
-PROMPT(float, float)

@@ -37,8 +37,8 @@ template <class T> struct Rows {
     }
 };
 // `count` rows of a head of sequence b in a cache: every `step`-th position from `first` on.
-template <class X> struct PagedRows {
-    const X* rows;
+struct PagedRows {
+    const void* rows;
     const float* factors;
     Pages cache;
     int b, kv, first, step, count;
@@ -80,7 +80,7 @@ template <class T> __device__ inline void load_tile(Tile& tile, const Rows<T>& r
             store(&tile.x[r0 + t * STEP][c + e], Vec<float>{{x[t][e], x[t][e + 1], x[t][e + 2], x[t][e + 3]}});
 }
 
-template <class X> __device__ inline void load_tile(Tile& tile, const PagedRows<X>& rows, int c0, int HS) {
+template <class X> __device__ inline void load_paged(Tile& tile, const PagedRows& rows, int c0, int HS) {
     constexpr int PER_ROW = TILE / 4, STEP = THREADS / PER_ROW;
     const int c = int(threadIdx.x) % PER_ROW * 4;
 #pragma unroll
@@ -89,7 +89,7 @@ template <class X> __device__ inline void load_tile(Tile& tile, const PagedRows<
         if (r < rows.count) {
             const int64_t row = rows.cache.row(rows.b, rows.kv, rows.first + r * rows.step);
             const float factor = LARGEST<X> != 0 ? rows.factors[row] : 1;
-            const X* from = rows.rows + row * HS + c0 + c;
+            const X* from = static_cast<const X*>(rows.rows) + row * HS + c0 + c;
             if (HS % 4 == 0 && c0 + c < HS) {
                 const Vec<X, 4> four = load<4>(from);
 #pragma unroll
@@ -99,6 +99,15 @@ template <class X> __device__ inline void load_tile(Tile& tile, const PagedRows<
             }
         }
         store(&tile.x[r][c], x);
+    }
+}
+// The cache's type is chosen here, not by a kernel for each: a tile's products take far longer.
+__device__ inline void load_tile(Tile& tile, const PagedRows& rows, int c0, int HS) {
+    switch (rows.cache.type) {
+        case Element::bf16: return load_paged<bf16>(tile, rows, c0, HS);
+        case Element::fp8: return load_paged<fp8>(tile, rows, c0, HS);
+        case Element::int8: return load_paged<int8>(tile, rows, c0, HS);
+        default: return load_paged<float>(tile, rows, c0, HS);
     }
 }
 
