@@ -148,7 +148,8 @@ $(BUILD)/emu/%.o: %
 	@echo "  c++  $< (emulated GPU)"
 	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
 # What sanitizers instrument among the loops takes minutes to compile: they get those of two instruction sets.
-SANITIZED := base $(lastword base $(foreach i,$(ISAS:base=),$(if $(shell grep -m1 -w '$(CPUINFO_$i)' /proc/cpuinfo),$i)))
+HAS = $(shell grep -m1 -ow '$(CPUINFO_$1)' /proc/cpuinfo)
+SANITIZED := base $(lastword $(foreach i,$(ISAS:base=),$(if $(call HAS,$i),$i)))
 loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$(FLAGS)))
 define isa
 $(BUILD)/%.$1.o: %.cpp

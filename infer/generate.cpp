@@ -231,9 +231,10 @@ bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
 void Generator::feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows) {
     const int V = g.c.V;
     if (const size_t half = which.size() / 2; half > 0 && !fits(tokens)) {
-        feed({which.begin(), which.begin() + ptrdiff_t(half)}, {tokens.begin(), tokens.begin() + ptrdiff_t(half)}, rows);
-        return feed({which.begin() + ptrdiff_t(half), which.end()}, {tokens.begin() + ptrdiff_t(half), tokens.end()},
-                    rows + half * size_t(V));
+        const auto which_half = which.begin() + ptrdiff_t(half);
+        const auto tokens_half = tokens.begin() + ptrdiff_t(half);
+        feed({which.begin(), which_half}, {tokens.begin(), tokens_half}, rows);
+        return feed({which_half, which.end()}, {tokens_half, tokens.end()}, rows + half * size_t(V));
     }
     std::vector<size_t> left(which.size());    // into which
     for (size_t i = 0; i < which.size(); i++) left[i] = i;

@@ -50,7 +50,7 @@ class PageTable {
     int take(int wish);
     void leave(int page);
     std::vector<Sequence> all;
-    std::vector<int> holders;    // of each page
+    std::vector<int> holders;    // for each page: how many
     int unused = 0;
 };
 

@@ -281,8 +281,9 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     auto pos = ids(rows, 1), table = ids(pages, 1), copies = ids(2 * pages, 1);
     auto turns = arrays<float>(int64_t(pages) * turn.dims);
     if (!v_factor[0] || !turns[0]) return bench.short_of_memory("attention_cached");
-    std::vector<int> last(size_t(rows), c.T - 1), numbers(size_t(pages)), from_to;
-    for (int i = 0; i < pages; i++) numbers[size_t(i)] = i, from_to.push_back(pages + i), from_to.push_back(i);
+    const std::vector<int> last(size_t(rows), c.T - 1);
+    std::vector<int> numbers, from_to;
+    for (int i = 0; i < pages; i++) numbers.push_back(i), from_to.push_back(pages + i), from_to.push_back(i);
     for (int* p : pos) op.upload(p, last.data(), 4 * rows);
     for (int* t : table) op.upload(t, numbers.data(), 4 * pages);
     for (int* t : copies) op.upload(t, from_to.data(), 8 * pages);

@@ -17,7 +17,8 @@ __device__ inline float operator*(const Tilt& t, float distance) {
 }
 
 // A function of its own: its registers are not those of kernels that mostly run without dropout.
-__device__ __noinline__ inline bool keeps_pair(float rate, uint64_t seed, uint64_t row, int query, int key) {
+__device__ __attribute__((noinline)) inline bool keeps_pair(float rate, uint64_t seed, uint64_t row, int query,
+                                                            int key) {
     return keeps_pair(Dropout{rate, seed, 0}, row, query, key);
 }
 __device__ inline bool keeps(const Heads& h, int b, int head, int query, int key) {

@@ -167,7 +167,8 @@ static int64_t decode_scratch(int B, int p, const Heads& h) {
 
 // S = 1, a position of each sequence. The item with a head's last keys first appends the new one.
 template <class X>
-static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, const int* pos, Heads h) {
+static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, const int* pos,
+                   Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV;
     int last = 0;
     for (int b = 0; b < B; b++) last = most(last, pos[b]);
@@ -210,8 +211,9 @@ static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages&
 #pragma omp barrier
             for (int64_t row = rows.from; row < rows.to; row++) {
                 const int p = pos[row / NH];
-                if (p >= 0)
-                    join_parts(y + row * HS, o + row * splits * P, ends + row * splits, tiles(SeenKeys(h, p).n, SPLIT), HS);
+                if (p < 0) continue;
+                const int parts_of_row = tiles(SeenKeys(h, p).n, SPLIT);
+                join_parts(y + row * HS, o + row * splits * P, ends + row * splits, parts_of_row, HS);
             }
         }
     }
@@ -226,7 +228,8 @@ static int64_t dense_bytes(int keys, const Heads& h) {
 
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
-static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n, Heads h) {
+static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
+                   Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
     // Tiles begin at multiples of up to 256 keys; earlier keys, which no query sees, stay behind.

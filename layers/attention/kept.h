@@ -5,7 +5,6 @@
 #include "tiles.h"
 
 namespace ISA {
-typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 INLINE vf kept_lanes(vf x, vi keep) { return reinterpret_cast<vf>(reinterpret_cast<vi>(x) & keep); }
 
 constexpr int RUN = 2 * COUNTERS;    // keys
@@ -18,14 +17,13 @@ INLINE void kept_run(int8_t* low, int8_t* high, const Dropout& d, uint64_t row, 
     for (int i = 0; i < RANDOMS; i += VW) {
         vu word;
         __builtin_memcpy(&word, words + i, sizeof word);
-        const vs stays = __builtin_convertvector(vi(word >= least_kept), vs);    // in two steps: AVX2 has no one
-        const vc bytes = __builtin_convertvector(stays, vc);
+        int8_t bytes[VW];
+        store_bytes(bytes, word >= least_kept);
         constexpr int N = VW < 8 ? VW : 8;
 #pragma GCC unroll 2
         for (int h = 0; h < VW; h += N) {
             const int k = (i + h) / COUNTERS, at = (i + h) % COUNTERS;
-            const auto* from = reinterpret_cast<const int8_t*>(&bytes) + h;
-            __builtin_memcpy((k / 2 ? high : low) + at / 8 * 16 + k % 2 * 8 + at % 8, from, N);
+            __builtin_memcpy((k / 2 ? high : low) + at / 8 * 16 + k % 2 * 8 + at % 8, bytes + h, N);
         }
     }
 }
@@ -57,10 +55,6 @@ template <int QB, int KB> struct Kept {
             }
         }
     }
-    INLINE_MEMBER vi lanes_of(int r, int j) const {
-        vc bytes;
-        __builtin_memcpy(&bytes, of(r) + j, VW);
-        return __builtin_convertvector(bytes, vi);
-    }
+    INLINE_MEMBER vi lanes_of(int r, int j) const { return load_bytes(of(r) + j); }
 };
 }   // namespace ISA

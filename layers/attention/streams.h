@@ -5,7 +5,7 @@
 #ifdef __CUDACC__
 #define EVERYWHERE __host__ __device__ __forceinline__
 #else
-#define EVERYWHERE inline __attribute__((always_inline))    // leaves no function behind: loops are compiled for many CPUs
+#define EVERYWHERE inline __attribute__((always_inline))    // loops for several CPUs may leave no function behind
 #endif
 
 EVERYWHERE int smaller(int a, int b) { return a < b ? a : b; }

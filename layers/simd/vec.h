@@ -48,31 +48,48 @@ INLINE vh nearest_bf16(vf x) {
 }
 INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
-typedef uint8_t vb __attribute__((vector_size(VW)));
 typedef int8_t vc __attribute__((vector_size(VW)));
-INLINE vf load(const fp8* p) {    // to_float
-    vb bytes;
+typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
+// VW bytes as integers, and back. GCC 12's own conversions take a byte at a time where a step is missing here. In
+// templates, as other instruction sets do not know the names.
+template <class V> INLINE vi wide(V bytes) {
+    if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd512_mask(bytes, vi{}, -1));
+    else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd256(bytes));
+    else {
+        const V pairs = __builtin_shuffle(V{}, bytes, V{0, 16, 0, 17, 0, 18, 0, 19, 0, 0, 0, 0, 0, 0, 0, 0});
+        const V top = __builtin_shuffle(V{}, pairs, V{0, 0, 16, 17, 0, 0, 18, 19, 0, 0, 20, 21, 0, 0, 22, 23});
+        return reinterpret_cast<vi>(top) >> 24;
+    }
+}
+INLINE vi load_bytes(const void* p) {
+    typedef char bytes_of_sse __attribute__((vector_size(16)));
+    bytes_of_sse bytes = {};
     __builtin_memcpy(&bytes, p, VW);
-    const vu u = __builtin_convertvector(bytes, vu), code = u & 0x7f;
-    return reinterpret_cast<vf>((code != 0 ? (code + 960) << 20 : vu{}) | (u & 0x80) << 24);
+    return wide(bytes);
+}
+INLINE void store_bytes(void* p, vi x) {
+    vc bytes;
+    if constexpr (VW == 16) bytes = __builtin_convertvector(x, vc);
+    else bytes = __builtin_convertvector(__builtin_convertvector(x, vs), vc);
+    __builtin_memcpy(p, &bytes, VW);
+}
+INLINE vf load(const fp8* p) {    // to_float
+    const vu u = reinterpret_cast<vu>(load_bytes(p)), code = u & 0x7f;
+    return reinterpret_cast<vf>((code != 0 ? (code + 960) << 20 : vu{}) | (u & 0x80000000));
 }
 INLINE void store(fp8* p, vf x) {    // to_fp8
     const vu u = reinterpret_cast<vu>(x), a = u & 0x7fffffff;
     vi code = reinterpret_cast<vi>((a + 0x7ffff + (a >> 20 & 1)) >> 20) - 960;
     code = code < 0 ? vi{} : code > 127 ? vi{} + 127 : code;
-    const vb bytes = __builtin_convertvector(reinterpret_cast<vu>(code) | (u >> 24 & 0x80), vb);
-    __builtin_memcpy(p, &bytes, VW);
+    store_bytes(p, code | reinterpret_cast<vi>(u >> 24 & 0x80));
 }
 INLINE vf load(const int8* p) {
-    vc bytes;
-    __builtin_memcpy(&bytes, p, VW);
-    return __builtin_convertvector(__builtin_convertvector(bytes, vi), vf);
+    return __builtin_convertvector(load_bytes(p), vf);
 }
 INLINE void store(int8* p, vf x) {    // to_int8
     const vf some = x == x ? (x > 127 ? vf{} + 127 : x < -127 ? vf{} - 127 : x) : vf{};
     const vi number = reinterpret_cast<vi>(some + 0x1.8p23f) - 0x4B400000;
-    const vc bytes = __builtin_convertvector(number, vc);
-    __builtin_memcpy(p, &bytes, VW);
+    store_bytes(p, number);
 }
 // The first n < VW elements; the others are zero.
 template <class X> INLINE vf load_some(const X* p, int n) {
