@@ -2,7 +2,8 @@
 //
 // build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS pieces of LENGTH
 // tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even
-// beyond the context. Prints PARTS means of equally many tokens each, then the mean of all, as a JSON object.
+// beyond the context. Prints, as a JSON object, PARTS means of equally many tokens each with the microseconds for a
+// step and the process's memory at its end (both should stay, however long the text), then the mean of all.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "infer/generate.h"
 #include "model/device.h"
+#include "train/train.h"
 
 constexpr int PARTS = 16;
 
@@ -23,17 +25,21 @@ static Status cached_loss(char** args) {
     if (length < PARTS || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
         return fail(Exit::usage, "the text has %zu tokens", ids.size());
     if (!kept) config.T = std::max(config.T, length);
+    const bool rolls = kept && kept < length;
+    if (const char* why = cache_cannot_roll(config); rolls && why) return fail(Exit::usage, "CACHE %d: %s", kept, why);
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     Model& g = *device.model;
     TRY(g.allocate(config, {Use::infer, streams, 1}));
     TRY(checkpoint_weights(model, g));
     Cache cache;
-    const CacheKind kind = {TRY(cache_type(type, g.op.activation)), kept && kept < length, sinks};
-    TRY(g.cache_allocate(cache, streams, kept && kept < length ? kept : length, kind));
+    const CacheKind kind = {TRY(cache_type(type, g.op.activation)), rolls, sinks};
+    TRY(g.cache_allocate(cache, streams, rolls ? kept : length, kind));
     std::vector<float> logits(size_t(streams) * size_t(config.V));
-    std::vector<double> sums(PARTS);
+    std::vector<double> sums(PARTS), micros, mebibytes;
+    auto part_of = [&](int i) { return int(int64_t(i) * PARTS / (length - 1)); };
     std::vector<int> tok(static_cast<size_t>(streams));
     const double start = now_seconds();
+    double begun = start;
     for (int i = 0; i + 1 < length; i++) {
         for (int b = 0; b < streams; b++) tok[size_t(b)] = ids[size_t(b * length + i)];
         g.extend(cache, tok.data(), 1);
@@ -44,8 +50,12 @@ static Status cached_loss(char** args) {
             double sum = 0;
             for (int v = 0; v < config.V; v++) sum += std::exp(double(row[v]) - top);
             const int target = ids[size_t(b * length + i + 1)];
-            sums[size_t(int64_t(i) * PARTS / (length - 1))] += top + std::log(sum) - double(row[target]);
+            sums[size_t(part_of(i))] += top + std::log(sum) - double(row[target]);
         }
+        if (i + 2 < length && part_of(i + 1) == part_of(i)) continue;
+        const double now = now_seconds(), steps = double(length - 1) / PARTS;
+        micros.push_back(1e6 * (now - begun) / steps), mebibytes.push_back(double(resident_bytes()) / (1 << 20));
+        begun = now;
     }
     double all = 0;
     printf("{\"cache\":%d,\"sinks\":%d,\"type\":\"%s\",\"cache_bytes\":%lld,\"losses\":[", kept, sinks, type.c_str(),
@@ -53,6 +63,10 @@ static Status cached_loss(char** args) {
     for (size_t i = 0; i < PARTS; i++) {
         printf("%s%.4f", i ? "," : "", sums[i] * PARTS / double(length - 1) / streams);
         all += sums[i];
+    }
+    for (auto [name, values] : {std::pair{"microseconds", &micros}, {"mebibytes", &mebibytes}}) {
+        printf("],\"%s\":[", name);
+        for (size_t i = 0; i < PARTS; i++) printf("%s%.1f", i ? "," : "", (*values)[i]);
     }
     const double loss = all / double(length - 1) / streams;
     printf("],\"loss\":%.5f,\"perplexity\":%.4f,\"seconds\":%.1f}\n", loss, std::exp(loss), now_seconds() - start);

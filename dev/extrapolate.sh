@@ -36,7 +36,7 @@ row() {
             printf ' %8.3f' "$loss"
             echo "{\"step\":$length,\"val_loss\":$loss}" >>"$OUT/curves/$name/metrics.jsonl"
         elif grep -q 'position learned' "$OUT/log"; then
-            printf ' %8s' none    # a table of T positions
+            printf ' %8s' -    # a table of T positions
         else
             cat "$OUT/log"
             exit 1
@@ -46,7 +46,7 @@ row() {
 }
 
 for kind in learned none sinusoidal t5 alibi rope; do train $kind; done
-printf '\nLoss by length of the sequences; trained with %d tokens, %d steps. none: no such positions.\n' "$T" "$STEPS"
+printf '\nLoss by length of the sequences; trained with %d tokens, %d steps. -: no such positions.\n' "$T" "$STEPS"
 printf '%-14s %8d %8d %8d\n' '' "$T" $((2 * T)) $((4 * T))
 for kind in learned none sinusoidal t5 alibi rope; do row $kind $kind; done
 for scaling in linear ntk dynamic yarn; do row rope+$scaling rope --rope-scaling $scaling; done
