@@ -1,3 +1,4 @@
+#include "heads.h"
 #include "ops.h"
 
 #include "tools/selftest/attention.h"
@@ -41,16 +42,6 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     CHECK(of_largest(lse_out.read(), saved_lse) < 2e-6);    // float throughout
     CHECK(of_largest(gradient.read(), dqkv) < 0x1p-9 * 2);
     CHECK((out.intact() && lse_out.intact() && gradient.intact()));
-}
-
-Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
-    h.scale = scale, h.softcap = softcap, h.alibi = alibi;
-    return h;
-}
-
-Heads pattern(Heads h, int stride, int globals) {
-    h.stride = stride, h.globals = globals;
-    return h;
 }
 
 Heads dropping(Heads h, float rate, int64_t first = 0) {
@@ -172,12 +163,12 @@ TEST_CASE("attention: strides and global keys beside a window against the refere
         for (const auto& [stride, globals] : {std::pair{0, 3}, {1, 0}, {2, 0}, {7, 1}, {64, 70}, {3, 9}}) {
             Heads h = kinds[k % 3];
             h.HS = sizes[(k + k / 9) % 4], h.window = window;
-            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], pattern(h, stride, globals)});
+            if (k++ % EVERY == 0 || k % 2) shapes.push_back({2, lengths[k / 3 % 4], patterned(h, stride, globals)});
         }
-    shapes.push_back({1, 600, pattern({2, 1, 16, 40}, 2, 0)});        // several tiles of a stream
-    shapes.push_back({1, 600, pattern({2, 2, 64, 40}, 130, 300)});
-    shapes.push_back({1, 130, pattern(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3)});
-    shapes.push_back({8, 130, pattern({4, 4, 32, 20}, 3, 2)});        // many heads: the CPU does not split dQ
+    shapes.push_back({1, 600, patterned({2, 1, 16, 40}, 2, 0)});        // several tiles of a stream
+    shapes.push_back({1, 600, patterned({2, 2, 64, 40}, 130, 300)});
+    shapes.push_back({1, 130, patterned(shaped({4, 2, 20, 20}, 0.3f, 2, true), 5, 3)});
+    shapes.push_back({8, 130, patterned({4, 4, 32, 20}, 3, 2)});        // many heads: the CPU does not split dQ
     both_ways(shapes);
 }
 
@@ -210,9 +201,9 @@ TEST_CASE("attention: dropout against the reference") {
     for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
         shapes.push_back({1, 200, dropping({2, 1, 64}, 0.3f), 70, false, kind});
     shapes.push_back({1, 600, dropping({2, 1, 16}, 0.3f, int64_t(1) << 40)});    // several tiles of keys
-    shapes.push_back({1, 600, dropping(pattern({2, 2, 64, 40}, 2, 0), 0.3f)});
-    shapes.push_back({2, 130, dropping(pattern({2, 1, 20, 7}, 3, 9), 0.3f)});
-    shapes.push_back({1, 290, dropping(pattern({1, 1, 64, 20}, 1, 5), 0.3f)});
+    shapes.push_back({1, 600, dropping(patterned({2, 2, 64, 40}, 2, 0), 0.3f)});
+    shapes.push_back({2, 130, dropping(patterned({2, 1, 20, 7}, 3, 9), 0.3f)});
+    shapes.push_back({1, 290, dropping(patterned({1, 1, 64, 20}, 1, 5), 0.3f)});
     shapes.push_back({1, 130, dropping(shaped({4, 2, 40}, 0.3f, 2, true), 0.3f)});
     shapes.push_back({8, 100, dropping({4, 4, 32}, 0.5f)});
     both_ways(shapes);
@@ -251,7 +242,7 @@ TEST_CASE("attention: the same bits in any order") {
         };
         same(1, {4, 2, 20}), same(1, {4, 2, 20, 40});
         same(9, {4, 2, 20}), same(9, documents.in({4, 2, 20, 70})), same(9, prefixes.in({4, 2, 20}));
-        same(1, pattern({4, 2, 20, 40}, 3, 5)), same(1, prefixes.in({2, 1, 64}));
+        same(1, patterned({4, 2, 20, 40}, 3, 5)), same(1, prefixes.in({2, 1, 64}));
         same(2, {2, 1, 40}), same(2, {2, 1, 36, 70}), same(2, {1, 1, 132});
         same(2, shaped({4, 2, 20, 40}, 0.3f, 1, true)), same(3, dropping({4, 2, 40}, 0.2f));
     });
@@ -304,7 +295,7 @@ TEST_CASE("attention: gradients of the reference") {
     const TrueSpans documents(S, {{2}, {1, 4}}), prefix(S, {{2}, {}}, TrueSpans::prefix);
     const TrueSpans all(S, {{2}, {}}, TrueSpans::all);
     for (Heads h : {Heads{2, 2, 3}, Heads{4, 2, 2}, Heads{2, 1, 2, 2}, documents.in({2, 2, 2}), prefix.in({2, 2, 2}),
-                    all.in({2, 1, 2}), pattern({2, 1, 2, 1}, 2, 0), pattern({2, 2, 2, 2}, 0, 1),
+                    all.in({2, 1, 2}), patterned({2, 1, 2, 1}, 2, 0), patterned({2, 2, 2, 2}, 0, 1),
                     shaped({2, 1, 3}, 0.7f, 0), shaped({2, 2, 3}, 0, 1), shaped({3, 1, 2, 3}, 0.9f, 2, true),
                     dropping({4, 2, 3}, 0.4f, 3)}) {
         Numbers qkv = random_normal(packed(B, S, h), 1), g = random_normal(heads(B, S, h), 2), y(g), d(qkv);

@@ -1,3 +1,4 @@
+#include "heads.h"
 #include "ops.h"
 
 #include "tools/selftest/cached.h"
@@ -5,14 +6,6 @@
 namespace {
 int64_t packed(int B, int S, Heads h) { return int64_t(B) * S * (h.NH + 2 * h.NKV) * h.HS; }
 int64_t heads(int B, int S, Heads h) { return int64_t(B) * S * h.NH * h.HS; }
-Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
-    h.scale = scale, h.softcap = softcap, h.alibi = alibi;
-    return h;
-}
-Heads patterned(Heads h, int stride, int globals) {
-    h.stride = stride, h.globals = globals;
-    return h;
-}
 const Element TYPES[] = {Element::bf16, Element::fp8, Element::int8};
 
 struct Call { int B, S, pos, maxT; Heads h; };

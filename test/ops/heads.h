@@ -1,0 +1,12 @@
+// heads.h - heads with one thing more, for the tests of attention.
+#pragma once
+#include "layers/ops.h"
+
+inline Heads shaped(Heads h, float scale, float softcap, bool alibi = false) {
+    h.scale = scale, h.softcap = softcap, h.alibi = alibi;
+    return h;
+}
+inline Heads patterned(Heads h, int stride, int globals) {
+    h.stride = stride, h.globals = globals;
+    return h;
+}
