@@ -195,7 +195,8 @@ void print_legend(const Curve& c, const std::vector<Point>& train, size_t run, b
     if (!train.empty()) text += formatted(" loss %.4g at step %.0f", train.back().y, train.back().x);
     if (!c.val.empty()) {
         auto best = std::min_element(c.val.begin(), c.val.end(), [](auto& a, auto& b) { return a.y < b.y; });
-        text += formatted("; ● val %.4g, lowest %.4g at step %.0f", c.val.back().y, best->y, best->x);
+        text += train.empty() ? " " : "; ";
+        text += formatted("● val %.4g, lowest %.4g at step %.0f", c.val.back().y, best->y, best->x);
     }
     puts(text.c_str());
 }
