@@ -48,15 +48,10 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
         return fail(Exit::usage, "--prompt, --prompt-file and --prompts: only one of them");
     if (!o.prompt_file.empty()) return std::vector<std::string>{TRY(read_input(o.prompt_file))};
     if (o.prompts_file.empty()) return o.prompt.empty() ? std::vector<std::string>{""} : o.prompt;
-    std::vector<std::string> lines;
-    std::istringstream text(TRY(read_input(o.prompts_file)));
-    for (std::string line; std::getline(text, line);) {
-        if (line.ends_with('\r')) line.pop_back();
-        lines.push_back(line);
-    }
-    if (lines.empty())
-        return fail(Exit::input, "%s: expected a prompt in each line, found none", o.prompts_file.c_str());
-    return lines;
+    if (o.prompts_file == "-") note_typed_input();
+    std::vector<std::string> prompts;
+    for (Line& line : TRY(read_lines(o.prompts_file, ""))) prompts.push_back(std::move(line.text));
+    return prompts;
 }
 
 Status sample(SampleOptions o) {
@@ -201,12 +196,13 @@ Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation&
 }
 Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
     TRY(has_tokenizer(m));
+    const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
     const std::vector<std::vector<int>> texts =
-        TRY(read_texts(o.text, o.field, m.tokenizer, beginning_of_text(m.tokenizer, m.documents)));
+        encode_texts(lines, m.tokenizer, beginning_of_text(m.tokenizer, m.documents));
     const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
     for (size_t i = 0; i < each.size() && o.json; i++)
-        printf("{\"text\":%zu,\"loss\":%s,\"tokens\":%lld}\n", i, json_number(each[i].loss).c_str(),
-               (long long)each[i].tokens);
+        printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
+               json_number(each[i].loss).c_str(), (long long)each[i].tokens);
     return together(each);
 }
 
@@ -239,6 +235,9 @@ Status eval(const EvalOptions& o) {
         const int context = o.source.stretch.context;
         return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length(), o.documents};
     }));
+    if (const int context = o.source.stretch.context; context && o.seq_len > context)
+        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", o.seq_len,
+                    context);
     if (o.seq_len > m.g->c.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
                     m.g->c.position == Position::learned ? "" : "; --context asks for more");
@@ -269,7 +268,8 @@ Command sample_command() {
            'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
-          {"--prompts", &o->prompts_file, "read a prompt from each line of a file; -: of standard input"},
+          {"--prompts", &o->prompts_file, "read a prompt from each line of a file, or JSON line (.jsonl; field text); "
+           "-: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt; all are computed together", 1, 4096},
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},

@@ -127,7 +127,8 @@ Result<bool> Corpus::next_line(Segment& segment) {
         line++;
         if (text.find_first_not_of(" \t\r") == std::string_view::npos) continue;
         if (!json && text.ends_with('\r')) text.remove_suffix(1);
-        segment = {std::string(text), true, hold_out(), json ? name + ":" + std::to_string(line) : ""};
+        segment = {std::string(text), true, hold_out(), json ? name + ":" + std::to_string(line) : "",
+                   line};
         return true;
     }
 }

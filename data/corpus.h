@@ -14,6 +14,7 @@ struct Segment {
     std::string text;
     bool begins_document = false, validation = false;
     std::string where;    // JSON lines: file and line; text is the whole line until json_text
+    int64_t line = 0;     // where each line is a document: its number, from 1
 };
 
 struct CorpusConfig {

@@ -30,8 +30,9 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
             return fail(Exit::usage, "--sinks %d: each layer has a window, none would see them", choice.sinks);
         if (room.exact) room.positions = needed, room.sinks = 0;
         room.rolls = room.exact || room.positions >= least;
-        if (!room.rolls && (choice.positions || choice.sinks >= 0))
-            return fail(Exit::usage, "--cache %d: at least %d with --sinks %d", room.positions, least, room.sinks);
+        if (!room.rolls && choice.sinks >= 0)
+            return fail(Exit::usage, "--sinks %d: a cache of %d positions has no room for them: at least %d",
+                        room.sinks, room.positions, least);
     }
     return room;
 }
@@ -39,8 +40,9 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
 std::vector<Flag> cache_flags(CacheChoice& choice) {
     return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 "
              "hold a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
-            {"--cache", &choice.positions, "positions that a sequence keeps; the oldest are given up; 0: the model's "
-             "context", 0, 1 << 24},
+            {"--cache", &choice.positions, "positions that a sequence keeps: the oldest are given up, page by page; "
+             "with fewer than 64, or positions that are a table, it goes on from its last half; 0: the model's context",
+             0, 1 << 24},
             {"--sinks", &choice.sinks, "the first so many positions are never given up, rounded up to 16; auto: 4, "
              "where any are given up", -1, 4096, {"auto"}}};
 }

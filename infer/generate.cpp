@@ -296,7 +296,8 @@ void Generator::go_on() {
         }
     }
     if (is_full && !said && !exact) {
-        note("the context of " + std::to_string(cache.positions) + " tokens is full: going on " +
+        note("the " + std::string(cache.positions < g.c.T ? "cache" : "context") + " of " +
+             std::to_string(cache.positions) + " tokens is full: going on " +
              (cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
         said = true;
     }

@@ -5,18 +5,28 @@
 
 #include "data/corpus.h"
 
-Result<std::vector<std::vector<int>>> read_texts(const std::string& path, const std::string& field,
-                                                 const Tokenizer& tokenizer, const std::vector<int>& begin) {
-    const std::vector<int>& bos = tokenizer.vocabulary().before;
+Result<std::vector<Line>> read_lines(const std::string& path, const std::string& field) {
     Corpus corpus = TRY(Corpus::open({.files = {path}, .field = field, .lines = true}));
-    std::vector<std::vector<int>> texts;
+    std::vector<Line> lines;
     for (Segment line; TRY(corpus.next(line));) {
+        if (!field.empty() && line.where.empty())
+            return fail(Exit::usage, "--field %s: %s is no file of JSON lines (.jsonl, .ndjson)", field.c_str(),
+                        path.c_str());
         TRY(corpus.json_text(line));
+        lines.push_back({line.text, line.line});
+    }
+    if (lines.empty()) return fail(Exit::input, "%s: expected a text on each line, found none", path.c_str());
+    return lines;
+}
+std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const Tokenizer& tokenizer,
+                                           const std::vector<int>& begin) {
+    const std::vector<int>& bos = tokenizer.vocabulary().before;
+    std::vector<std::vector<int>> texts;
+    for (const Line& line : lines) {
         texts.push_back(bos.empty() ? begin : bos);
         const std::vector<int> ids = tokenizer.encode(line.text);
         texts.back().insert(texts.back().end(), ids.begin(), ids.end());
     }
-    if (texts.empty()) return fail(Exit::input, "%s: expected a text on each line, found none", path.c_str());
     return texts;
 }
 

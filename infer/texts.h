@@ -2,10 +2,16 @@
 #pragma once
 #include "generate.h"
 
-// The tokens of each line of a file that is not blank, or of the field of each JSON line; `begin` before each, and BOS
-// where the tokenizer puts it there instead. Exit 3 naming the line.
-Result<std::vector<std::vector<int>>> read_texts(const std::string& path, const std::string& field,
-                                                 const Tokenizer& tokenizer, const std::vector<int>& begin);
+struct Line {
+    std::string text;
+    int64_t number;    // in the file, from 1
+};
+// A file's lines that are not blank, or the field of its JSON lines (.jsonl, .ndjson; empty: text). -: standard input.
+// Exit 3 naming the line, or where there is none; 2 where a field is given and the lines are no JSON.
+Result<std::vector<Line>> read_lines(const std::string& path, const std::string& field);
+// Their tokens; `begin` before each, and BOS where the tokenizer puts it there instead.
+std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const Tokenizer& tokenizer,
+                                           const std::vector<int>& begin);
 
 // Each text's loss over all tokens but its first one, or over the masked ones, or those after a prefix: which these are
 // is drawn by its number in the file. Longer texts than the model's plan come in pieces that do not see each other.

@@ -212,17 +212,22 @@ Status config_check(const Config& c) {
     TRY(either(c.score_cap != 0 && c.position == Position::t5, asked_as(c, &Config::score_cap) + ", " + position));
     if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
+    if (c.rope_factor < 1)
+        return fail(Exit::usage, "rope factor: expected at least 1, which slows nothing, found %g",
+                    double(c.rope_factor));
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})
         if (value && !c.window) return fail(Exit::usage, "%s %d needs --window: without, all is seen", option, value);
     if (c.position == Position::alibi && c.sees != Sees::causal)
-        return fail(Exit::usage, "%s, --objective %s: its slopes are for keys before the query", position.c_str(),
-                    c.sees == Sees::prefix ? "prefix" : "mlm");
+        return fail(Exit::usage, "%s, --objective %s: its slopes are for keys before the query; expected another "
+                    "--position, or --objective causal", position.c_str(), c.sees == Sees::prefix ? "prefix" : "mlm");
     if (c.window && c.sees != Sees::causal)
-        return fail(Exit::usage, "--window %d, --objective %s: a window is for models that see what lies before alone",
-                    c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
-    if (c.mask >= c.V) return fail(Exit::usage, "mask token %d: the vocabulary has %d tokens", c.mask, c.V);
+        return fail(Exit::usage, "--window %d, --objective %s: windows are for --objective causal; expected one of "
+                    "them", c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    if (c.mask >= c.V)
+        return fail(Exit::usage, "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "
+                    "it larger", c.mask, c.V - 1);
     if (c.rope_scaling == RopeScaling::llama3 && c.rope_high <= c.rope_low)
         return fail(Exit::usage, "rope high (%g): expected more than rope low (%g)", c.rope_high, c.rope_low);
     if (c.position == Position::rope && (c.rope_dims < 2 || c.rope_dims % 2 || c.rope_dims > c.HS))
@@ -280,7 +285,7 @@ Status config_asked_check(const Asked& asked, const Config& c) {
     for (size_t i = 0; i < rows.size(); i++)
         if (rows[i].member == ConfigRow::Member(&Config::rope_scaling) && asked.words[i] != AS_MODEL &&
             c.rope_scaling != none && c.rope_scaling != dynamic && c.rope_factor == 1)
-            return fail(Exit::usage, "%s needs --rope-factor", asked_as(c, &Config::rope_scaling).c_str());
+            return fail(Exit::usage, "%s needs a --rope-factor above 1", asked_as(c, &Config::rope_scaling).c_str());
     for (size_t i = 0; i < rows.size(); i++) {
         if (!asked_value(asked, i)) continue;
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
@@ -320,7 +325,8 @@ Status config_stretch(Config* c, const Stretch& to) {
     if (!to.context) return {};
     const std::string position = asked_as(*c, &Config::position);
     if (c->position == Position::learned && to.context > c->T)
-        return fail(Exit::usage, "--context %d: the model has %s, a table of %d", to.context, position.c_str(), c->T);
+        return fail(Exit::usage, "--context %d: the model has %s, a table of %d; %d at most", to.context,
+                    position.c_str(), c->T, c->T);
     if (scaled && c->position != Position::rope)
         return fail(Exit::usage, "--rope-scaling %s: the model has %s", to.scaling.c_str(), position.c_str());
     if (!c->rope_original) c->rope_original = c->T;

@@ -290,7 +290,8 @@ TEST_CASE("cache: which one a command gets") {
     CHECK(!room({}, 1025).exact);
     CHECK(room({"auto", 100, 20}, 200).sinks == 20);
     CHECK(cache_room(c, {"auto", 2000, -1}, 10).status.code == Exit::usage);
-    CHECK(cache_room(c, {"auto", 40, -1}, 100).status.code == Exit::usage);
+    CHECK(!room({"auto", 40, -1}, 100).rolls);
+    CHECK(cache_room(c, {"auto", 40, 4}, 100).status.code == Exit::usage);
     c.window = 30;
     CHECK(room({}, 2000).exact);
     CHECK(room({}, 2000).positions == 30 + LONGEST_PIECE + Pages::SIZE);

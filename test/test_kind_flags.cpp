@@ -55,7 +55,7 @@ TEST_CASE("kind flags: kinds that no model has together are refused, and both ar
     must(toy.args("a", {"--rope-scaling", "linear", "--rope-factor", "2"}), 2,
          "--rope-scaling linear needs --position rope");
     must(toy.args("a", {"--position", "rope", "--rope-scaling", "linear"}), 2,
-         "--rope-scaling linear needs --rope-factor");
+         "--rope-scaling linear needs a --rope-factor above 1");
     must(toy.args("a", {"--position", "rope", "--rope-factor", "2"}), 2, "--rope-factor 2 needs --rope-scaling");
     must(toy.args("a", {"--norm-place", "post", "--parallel", "one"}), 2, "--norm-place post, --parallel one");
     must(toy.args("a", {"--position", "t5", "--score-cap", "3"}), 2, "--score-cap 3, --position t5");

@@ -146,6 +146,10 @@ TEST_CASE("train objective: what cannot be together is refused, both options nam
     must({"eval", model, "--text", text, "--documents"}, 2, "--documents, --text");
     must({"eval", model, "--data", data, "--field", "x"}, 2, "--field needs --text");
     must({"eval", model, "--text", toy.dir + "/nothing.txt"}, 3, "nothing.txt");
+    std::ofstream(toy.dir + "/plain.txt") << "abc";
+    must({"eval", model, "--text", toy.dir + "/plain.txt", "--field", "x"}, 2, "no file of JSON lines");
+    must({"eval", model, "--data", data, "--context", "4", "--seq-len", "8"}, 2, "--seq-len 8, --context 4");
+    must(toy.command("bad", {"--attention-dropout", "-0.1"}), 2, "--attention-dropout -0.1");
 }
 
 TEST_CASE("eval: texts have the losses that each has alone, in lines, JSON lines, and pieces") {
@@ -169,7 +173,7 @@ TEST_CASE("eval: texts have the losses that each has alone, in lines, JSON lines
     for (int i = 0; i < 3; i++) {
         REQUIRE(std::getline(rows, row));
         const std::string text = texts[size_t(i ? i + 1 : 0)];
-        CHECK(number(row, "\"text\":") == i);
+        CHECK(number(row, "\"line\":") == (i ? i + 2 : 1));
         CHECK(number(row, "\"tokens\":") == double(text.size()));
         std::ofstream(toy.dir + "/one.txt") << text;
         const std::string alone = eval(toy.dir + "/one.txt", {"--batch", "1"});

@@ -174,7 +174,8 @@ Status Trainer::dry_run() {
     for (const MemoryRow& r : rows) printf("  %-40s %12s\n", r.purpose, human_bytes(double(r.bytes)).c_str());
     const int64_t total = total_bytes(rows);
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
-    printf("generation    its cache of %d tokens takes %s\n", cache_positions(config), cache_text(config).c_str());
+    if (config.sees != Sees::all)
+        printf("generation    its cache of %d tokens takes %s\n", cache_positions(config), cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     if (plan.ranks > 1) print_ranks(*this);
     return {};

@@ -144,6 +144,10 @@ Status Trainer::choose_model() {
 Status Trainer::choose_objective() {
     const bool mlm = config.sees == Sees::all;
     if (!mlm && o.mask_token >= 0) return fail(Exit::usage, "--mask-token needs --objective mlm");
+    if (o.attention_dropout < 0 && o.attention_dropout != -1)
+        return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
+                    o.attention_dropout);
+    if (!mlm) config.mask = -1;    // what it goes on from may have one
     if (mlm && o.sample_every)
         return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "
                     "write text");
@@ -156,6 +160,9 @@ Status Trainer::choose_objective() {
         if (config.mask == config.V && !start.empty() && !o.resize_vocab)
             return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
                         "adds one, --mask-token names one", start.c_str());
+        if (o.shape.V && config.mask == config.V)
+            Progress().note(formatted("--vocab %d has no token for masks: the vocabulary gets one more, token %d",
+                                      config.V, config.mask));
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));
