@@ -15,8 +15,8 @@ std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const
 
 // Each text's loss over all tokens but its first one, or over the masked ones, or those after a prefix: which these are
 // is drawn by its number in the file. Longer texts than the model's plan come in pieces that do not see each other.
-// Pieces of about the same length are computed together, the shorter ones padded: to rounding, each has the loss that it
-// would have alone.
+// Pieces of about the same length are computed together, the shorter ones padded: to rounding, each has the loss that
+// it would have alone.
 std::vector<Evaluation> evaluate_texts(Model& g, const Tokenizer& tokenizer,
                                        const std::vector<std::vector<int>>& texts, const Objective& objective);
 Evaluation together(const std::vector<Evaluation>& each);
