@@ -91,7 +91,8 @@ flatgpt: $(BUILD)/flatgpt
 LINK = @echo "  link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
 $(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-$(BUILD)/test_all: $(TEST_OBJ) $(OBJ) $(CUDA_OBJ)
+# Products come first: of an inline function that tests hold, too, theirs is kept, which may be sanitized.
+$(BUILD)/test_all: $(OBJ) $(CUDA_OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
@@ -99,7 +100,7 @@ $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
-$(BUILD)/emu/test_cuda: $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST) $(OBJ) $(EMU_OBJ)
+$(BUILD)/emu/test_cuda: $(OBJ) $(EMU_OBJ) $(CUDA_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST)
 	$(LINK) -o $@
 $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
@@ -147,7 +148,7 @@ $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
 	@echo "  c++  $< (emulated GPU)"
 	$(Q)$(CXX) $(FLAGS) $(EMU_FLAGS) -x c++ -c $< -o $@
-# What sanitizers instrument among the loops takes minutes to compile: they get those of two instruction sets.
+# Sanitized loops take minutes to compile: only those of base and of this CPU's best instruction set are.
 HAS = $(shell grep -m1 -ow '$(CPUINFO_$1)' /proc/cpuinfo)
 SANITIZED := base $(lastword $(foreach i,$(ISAS:base=),$(if $(call HAS,$i),$i)))
 loop_flags = $(if $(filter $1,$(SANITIZED)),$(FLAGS),$(filter-out -fsanitize=%,$(FLAGS)))

@@ -3,7 +3,7 @@
 // build/dev/cached_loss MODEL TEXT LENGTH STREAMS CACHE SINKS TYPE reads the text's first STREAMS pieces of LENGTH
 // tokens side by side. CACHE positions are kept, and of these the first SINKS for ever; CACHE 0: all LENGTH, even
 // beyond the context. Prints, as a JSON object, PARTS means of equally many tokens each with the microseconds for a
-// step and the process's memory at its end (both should stay, however long the text), then the mean of all.
+// step and the process's memory at the end of each part (both should stay the same), then the mean of all.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -22,11 +22,13 @@ static Status cached_loss(char** args) {
     const int length = atoi(args[2]), streams = atoi(args[3]), kept = atoi(args[4]), sinks = atoi(args[5]);
     Config config = TRY(checkpoint_config(model));
     const std::vector<int> ids = TRY(checkpoint_tokenizer(model)).encode(text);
-    if (length < PARTS || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
-        return fail(Exit::usage, "the text has %zu tokens", ids.size());
+    if (length <= PARTS || kept < 0 || sinks < 0 || streams < 1 || int64_t(ids.size()) < int64_t(length) * streams)
+        return fail(Exit::usage, "the text has %zu tokens; LENGTH: more than %d", ids.size(), PARTS);
     if (!kept) config.T = std::max(config.T, length);
     const bool rolls = kept && kept < length;
     if (const char* why = cache_cannot_roll(config); rolls && why) return fail(Exit::usage, "CACHE %d: %s", kept, why);
+    if (const int least = (pages_for(sinks) + 2) * Pages::SIZE; rolls && kept < least)
+        return fail(Exit::usage, "CACHE %d: at least %d with SINKS %d", kept, least, sinks);
     Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
     Model& g = *device.model;
     TRY(g.allocate(config, {Use::infer, streams, 1}));

@@ -18,7 +18,9 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
                     c.position == Position::learned ? "" : "; --context asks for more");
     const char* why = cache_cannot_roll(c);
     const int needed = cache_positions(c);
-    if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s", choice.sinks, why);
+    if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s; leave it out", choice.sinks, why);
+    if (choice.positions && c.sees != Sees::causal)
+        return fail(Exit::usage, "--cache %d: %s; leave it out", choice.positions, why);
     CacheRoom room = {choice.positions ? choice.positions : c.T, choice.sinks < 0 ? 4 : choice.sinks, false, false};
     for (int l = 0; l < c.L; l++) room.sinks = std::max(room.sinks, c.heads(l).globals);
     const int least = (pages_for(room.sinks) + 3) * Pages::SIZE;
@@ -32,7 +34,7 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
         room.rolls = room.exact || room.positions >= least;
         if (!room.rolls && choice.sinks >= 0)
             return fail(Exit::usage, "--sinks %d: a cache of %d positions has no room for them: at least %d",
-                        room.sinks, room.positions, least);
+                        choice.sinks, room.positions, least);
     }
     return room;
 }
@@ -41,8 +43,8 @@ std::vector<Flag> cache_flags(CacheChoice& choice) {
     return {{"--cache-dtype", &choice.type, "type of cached keys and values; auto: as activations are. fp8 and int8 "
              "hold a factor for each key and value of a head", 0, 0, {"auto", "fp32", "bf16", "fp8", "int8"}},
             {"--cache", &choice.positions, "positions that a sequence keeps: the oldest are given up, page by page; "
-             "with fewer than 64, or positions that are a table, it goes on from its last half; 0: the model's context",
-             0, 1 << 24},
+             "it goes on from its last half instead where there is no room for the sinks and three pages (64 with 4 "
+             "sinks), with a stride, and where positions are a table; 0: the model's context", 0, 1 << 24},
             {"--sinks", &choice.sinks, "the first so many positions are never given up, rounded up to 16; auto: 4, "
              "where any are given up", -1, 4096, {"auto"}}};
 }

@@ -213,10 +213,11 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
 // The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
 // depends on it: there it is the same however many run, unless nobody sees what goes.
 int Generator::piece_length(size_t running) const {
-    const int room = std::max(1, int(int64_t(g.plan.B) * g.plan.S / int64_t(running)));
+    const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
+    const int room = std::max(1, all / int(running));
     if (!cache.kind.rolls) return room;
     if (exact) return std::min(room, LONGEST_PIECE);
-    return std::min(LONGEST_PIECE / 2, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
+    return std::min({all, LONGEST_PIECE / 2, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2});
 }
 // Whether a piece of each fits the activations.
 bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
@@ -296,8 +297,7 @@ void Generator::go_on() {
         }
     }
     if (is_full && !said && !exact) {
-        note("the " + std::string(cache.positions < g.c.T ? "cache" : "context") + " of " +
-             std::to_string(cache.positions) + " tokens is full: going on " +
+        note("the context of " + std::to_string(cache.positions) + " tokens is full: going on " +
              (cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
         said = true;
     }

@@ -57,11 +57,11 @@ class PageTable {
 constexpr int pages_for(int positions) { return (positions + Pages::SIZE - 1) / Pages::SIZE; }
 // The most tokens of a sequence that are fed to a cache at once, if it rolls.
 constexpr int LONGEST_PIECE = 512;
-// Why a model's cache cannot roll; null: it can.
 struct Config;
+// Why a model's cache cannot roll; null: it can.
 const char* cache_cannot_roll(const Config& c);
 // The most positions that a sequence's cache has to keep: the context's; or, where the cache rolls and each layer has a
-// window, those that the widest one sees. The positions before are seen by nobody.
+// window, those that the widest one sees and a piece that is fed. The positions before are seen by nobody.
 int cache_positions(const Config& c);
 // The bytes of a page in all layers, of a model whose activations are of this type.
 int64_t page_bytes(const Config& c, Element type);

@@ -73,7 +73,7 @@ static std::vector<ConfigRow> position_rows() {
         KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
         ASKED(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
               {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
-        ASKED(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1e-3,
+        ASKED(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1,
               1e6),
         KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
         KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
@@ -212,9 +212,6 @@ Status config_check(const Config& c) {
     TRY(either(c.score_cap != 0 && c.position == Position::t5, asked_as(c, &Config::score_cap) + ", " + position));
     if (c.rope_scaling != RopeScaling::none && c.position != Position::rope)
         return fail(Exit::usage, "%s needs --position rope, found %s", scaling.c_str(), position.c_str());
-    if (c.rope_factor < 1)
-        return fail(Exit::usage, "rope factor: expected at least 1, which slows nothing, found %g",
-                    double(c.rope_factor));
     if (c.rope_factor != 1 && c.rope_scaling == RopeScaling::none)
         return fail(Exit::usage, "%s needs --rope-scaling", asked_as(c, &Config::rope_factor).c_str());
     for (auto [value, option] : {std::pair{c.stride, "--stride"}, {c.global_tokens, "--global-tokens"}})

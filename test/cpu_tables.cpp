@@ -11,6 +11,7 @@ const int THREADS[] = {0, 1, 1, 2, 3};    // 0: as many as there are cores; twic
 const char* const NAMES[] = {"base", "avx2", "avx512", "avx512bf16"};
 
 bool wanted(Isa isa) {
+    (void)cpu_chosen();    // stops where it names none
     const char* only = getenv("FLATGPT_ISA");
     return cpu_supports(isa) && (!only || !*only || !strcmp(only, NAMES[int(isa)]));
 }

@@ -190,5 +190,34 @@ TEST_CASE("train objective: a prefix model writes, from a prompt longer than a b
     Documents toy;
     must(toy.command("p", {"--objective", "prefix", "--sample-every", "8"}), 0, "--- sample after step 8");
     const Words sample = {"sample", toy.dir + "/p", "--prompt", "abcdefghijk", "--tokens", "40", "--num", "3"};
-    CHECK(must(sample).out == must(sample).out);
+    const std::string three = must(sample).out;
+    CHECK(three == must(sample).out);
+    CHECK(three.starts_with("--- 1 ---\n" + must({"sample", toy.dir + "/p", "--prompt", "abcdefghijk", "--tokens",
+                                                  "40"}).out));
+}
+
+TEST_CASE("sample: prompts of a file's lines, of JSON lines, and a shorter context of a table") {
+    Documents toy;
+    must(toy.command("a", {}));
+    const std::string model = toy.dir + "/a", lines = toy.dir + "/p.txt", json = toy.dir + "/p.jsonl";
+    std::ofstream(lines) << "abc\r\n\n de\n";
+    std::ofstream(json) << "{\"text\":\"abc\"}\n\n{\"text\":\" de\"}\n";
+    const Words more = {"--tokens", "30", "--temperature", "0"};
+    auto sample = [&](Words a) {
+        a.insert(a.begin(), {"sample", model}), a.insert(a.end(), more.begin(), more.end());
+        return must(a);
+    };
+    const std::string both = sample({"--prompt", "abc", "--prompt", " de"}).out;
+    CHECK(sample({"--prompts", lines}).out == both);
+    CHECK(sample({"--prompts", json}).out == both);
+    CHECK(contains(sample({"--prompt", "abc", "--context", "6"}).err, "context of 6 tokens is full"));
+    must({"sample", model, "--context", "6", "--cache", "8"}, 2, "--cache 8, --context 6");
+}
+
+TEST_CASE("train objective: a causal run that goes on from masked tokens has no mask") {
+    Documents toy;
+    must(toy.command("m", {"--objective", "mlm"}));
+    must(toy.command("c", {"--from", toy.dir + "/m", "--objective", "causal"}));
+    CHECK(!contains(must({"info", toy.dir + "/c"}).out, "mask token"));
+    CHECK(contains(must({"info", toy.dir + "/m"}).out, "mask token"));
 }

@@ -272,15 +272,21 @@ void Rows::attention() {
 // A token for each of so many sequences, whose caches are full; and all their pages copied, keys turned.
 void Rows::cached(int rows, Element type, const std::string& name) {
     const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
-    const int64_t all_rows = int64_t(h.NKV) * 2 * pages * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
+    const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
+    const bool turns_too = rows == 8;
+    const bool attends = bench.wanted("attention_cached" + size);
+    if (!(turns_too && bench.wanted("cache_turn" + size)) && !attends) return;
+    const int all = turns_too ? 2 * pages : pages;
+    const int64_t all_rows = int64_t(h.NKV) * all * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
     const Turn turn = {.dims = h.HS / 2 * 2};
-    // Bytes of any type are numbers: zeros.
+    // Zeros of floats are numbers in every type.
     auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
     auto k_factor = arrays<float>(all_rows), v_factor = arrays<float>(all_rows);
     auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
     auto pos = ids(rows, 1), table = ids(pages, 1), copies = ids(2 * pages, 1);
     auto turns = arrays<float>(int64_t(pages) * turn.dims);
-    if (!v_factor[0] || !turns[0]) return bench.short_of_memory("attention_cached");
+    if (!k[0] || !v[0] || !v_factor[0] || !o[0] || !copies[0] || !turns[0])
+        return bench.short_of_memory("attention_cached");
     const std::vector<int> last(size_t(rows), c.T - 1);
     std::vector<int> numbers, from_to;
     for (int i = 0; i < pages; i++) numbers.push_back(i), from_to.push_back(pages + i), from_to.push_back(i);
@@ -290,11 +296,10 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     const bool factors = type == Element::fp8 || type == Element::int8;
     auto cache = [&](int i) {
         return Pages{type, k[size_t(i)], v[size_t(i)], factors ? k_factor[size_t(i)] : nullptr,
-                     factors ? v_factor[size_t(i)] : nullptr, 2 * pages, table[size_t(i)], width};
+                     factors ? v_factor[size_t(i)] : nullptr, all, table[size_t(i)], width};
     };
-    const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
     ROW(attention_cached, size, o[i], q[i], cache(i), rows, 1, pos[i], h);
-    if (rows == 8) ROW(cache_turn, size, cache(i), copies[i], pages, turns[i], h, turn);
+    if (turns_too) ROW(cache_turn, size, cache(i), copies[i], pages, turns[i], h, turn);
     free_all();
 }
 

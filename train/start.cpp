@@ -161,8 +161,8 @@ Status Trainer::choose_objective() {
             return fail(Exit::usage, "--objective mlm: the vocabulary of %s has no token for masks; --resize-vocab "
                         "adds one, --mask-token names one", start.c_str());
         if (o.shape.V && config.mask == config.V)
-            Progress().note(formatted("--vocab %d has no token for masks: the vocabulary gets one more, token %d",
-                                      config.V, config.mask));
+            progress.note(formatted("--vocab %d has no token for masks: the vocabulary gets one more, token %d",
+                                    config.V, config.mask));
         config.V = std::max(config.V, config.mask + 1);
     }
     objective = TRY(objective_of(config, tokenizer, o.documents, o.mask_fraction, uint64_t(o.seed)));

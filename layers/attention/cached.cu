@@ -291,7 +291,7 @@ void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const i
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     CHECK(!h.keys, "spans in generation");
     const bool narrow = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
-    const bool prompt = S > 1 || !CachedPlan::takes(h) || (narrow && !aligned);    // the last is too rare for kernels
+    const bool prompt = S > 1 || !CachedPlan::takes(h) || (narrow && !aligned);    // too rare for kernels of its own
     if (prompt || narrow) cache_append(qkv, cache, B, S, pos, h);
     if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
     const CachedPlan x(B, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());

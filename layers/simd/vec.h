@@ -50,8 +50,8 @@ INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_una
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
 typedef int8_t vc __attribute__((vector_size(VW)));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
-// VW bytes as integers, and back. GCC 12's own conversions take a byte at a time where a step is missing here. In
-// templates, as other instruction sets do not know the names.
+// VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte where it knows no single
+// instruction. In templates, as other instruction sets do not know the names.
 template <class V> INLINE vi wide(V bytes) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd512_mask(bytes, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd256(bytes));
