@@ -54,6 +54,19 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     return prompts;
 }
 
+// A table of positions stays as long as it is: of a shorter context (0: none is asked for) the cache is shorter.
+Status shorten(CacheChoice& cache, const Config& c, int context) {
+    if (!context || context >= c.T) return {};
+    if (cache.positions > context)
+        return fail(Exit::usage, "--cache %d, --context %d: a cache is no longer than the context", cache.positions,
+                    context);
+    if (c.sees != Sees::causal)
+        return fail(Exit::usage, "--context %d: the model's prompts see all of themselves at once; leave it out",
+                    context);
+    if (!cache.positions) cache.positions = context;
+    return {};
+}
+
 Status sample(SampleOptions o) {
     const std::vector<std::string> prompts = TRY(read_prompts(o));
     const int64_t all = int64_t(prompts.size()) * o.num;
@@ -79,16 +92,7 @@ Status sample(SampleOptions o) {
         if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m.tokenizer, m.documents);
     }
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
-    // A table of positions stays as long as it is: less of it is used.
-    if (const int context = o.source.stretch.context; context && m.g->c.position == Position::learned) {
-        if (what.cache.positions > context)
-            return fail(Exit::usage, "--cache %d, --context %d: a cache is no longer than the context",
-                        what.cache.positions, context);
-        if (context < m.g->c.T && m.g->c.sees != Sees::causal)
-            return fail(Exit::usage, "--context %d: the model's prompts see all of themselves at once; leave it out",
-                        context);
-        if (!what.cache.positions && context < m.g->c.T) what.cache.positions = context;
-    }
+    if (m.g->c.position == Position::learned) TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
     if (!o.ignore_end) append(what.stop, m.generation.stop);
@@ -275,8 +279,8 @@ Command sample_command() {
            'p'},
           {"--prompt-file", &o->prompt_file, "read the prompt from a file; -: from standard input, without the newline "
            "at its end"},
-          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON line (.jsonl; "
-           "field text); -: of standard input"},
+          {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON line "
+           "(.jsonl; field text); -: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
           {"--num", &o->num, "number of samples of each prompt; all are computed together", 1, 4096},
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
