@@ -122,6 +122,8 @@ VERSION := $(firstword $(RELEASE))
 $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(RELEASE)" >$(BUILD)/version)
 # Tests are compiled more often than they run; what they test is sanitized, not they.
 $(BUILD)/test/%.o: override OPT := -O1
+# The reference takes most of the sanitized tests' time: 1.8 times less with -O3, and seconds more to compile.
+$(BUILD)/layers/reference.cpp.o $(BUILD)/layers/attention/reference.cpp.o: override OPT := $(OPT:-O1=-O3)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
 $(BUILD)/main.cpp.o: $(BUILD)/version
 $(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
