@@ -26,6 +26,9 @@ cpu avx512_bf16 && best=avx512bf16
 compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
+remove_binaries() {    # tree: so that make links again
+    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/test_cuda)
+}
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 900 "$2" -tc="$3" -aa=1 >build/log 2>&1)
 }
@@ -69,7 +72,8 @@ try() {    # tree, row: prints the verdict
     else echo "FAILED   $file: the tests did not run: $(tail -1 "$tree/build/log")"
     fi
     cp -p "$tree/build/original" "$tree/$file"
-    (cd "$tree/build" && rm -f flatgpt test_all test_ranks emu/test_cuda &&
+    remove_binaries "$tree"
+    (cd "$tree/build" &&
         find . -type f \( -name '*.o' -o -name '*.d' \) -newer began -print0 |
             (cd ../../before && xargs -0r cp -p --parents -t "$OLDPWD"))
 }
@@ -77,9 +81,8 @@ try() {    # tree, row: prints the verdict
 rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
-# The first goal by name: where `make` found nvcc it is missing, and for make none of the others needs it.
-compile $all/0 build/model/device.cpp.o flatgpt build/test_all build/test_ranks build/emu/test_cuda ||
-    { tail $all/0/build/log; exit 1; }
+remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
+compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
 list=() clean_all= clean_cuda=
 while IFS= read -r row; do
     [ -n "$row" ] && can_run "${row%% ;; *}" && [[ $row =~ ${1:-} ]] || continue
