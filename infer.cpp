@@ -54,9 +54,9 @@ Result<std::vector<std::string>> read_prompts(const SampleOptions& o) {
     return prompts;
 }
 
-// A table of positions stays as long as it is: of a shorter context (0: none is asked for) the cache is shorter.
+// A table of positions keeps its length. Where a shorter context is asked for (0: none is), the cache is shorter.
 Status shorten(CacheChoice& cache, const Config& c, int context) {
-    if (!context || context >= c.T) return {};
+    if (c.position != Position::learned || !context || context >= c.T) return {};
     if (cache.positions > context)
         return fail(Exit::usage, "--cache %d, --context %d: a cache is no longer than the context", cache.positions,
                     context);
@@ -92,7 +92,7 @@ Status sample(SampleOptions o) {
         if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m.tokenizer, m.documents);
     }
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
-    if (m.g->c.position == Position::learned) TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
+    TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
     what.sampling.seed = uint64_t(o.seed);
     what.end_of_text = !o.ignore_end;
     if (!o.ignore_end) append(what.stop, m.generation.stop);
