@@ -136,8 +136,7 @@ struct Model {
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
     Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS))
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
-    Activation* dbranch = nullptr;              // (N,C): of a branch's product, where a norm or factor follows it, or
-                                                // of its sum
+    Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
