@@ -95,6 +95,20 @@ struct Turn {
 // The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf;
 // silu: x sigmoid(x); relu2: relu(x)^2.
 enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
+// A router gives each position to K of E experts. Its scores are softmax(z) of its logits z, or sigmoid(z); the K largest
+// count (of equal ones the first), as they are or divided by their sum.
+struct Router {
+    int E = 0, K = 0;
+    bool sigmoid = false, normalise = true;
+};
+// Which rows go to which expert. Row n*K + k is position n's k-th choice. Experts read and write slots: expert e's are
+// offsets[e]..offsets[e+1]-1, with its rows in order. No row is dropped.
+struct Routes {
+    int *expert, *slot;    // (N,K) of each row
+    int* row;              // (N*K) in each slot
+    int* counts;           // (B,E): a sequence's rows for an expert
+    int* offsets;          // (E+1)
+};
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
 struct Logits { float scale = 1, cap = 0; };
 

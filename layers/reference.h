@@ -1,4 +1,5 @@
-// reference.h - what the files of the reference share: layers/reference.cpp and layers/attention/reference.cpp.
+// reference.h - what the files of the reference share: layers/reference.cpp, layers/reference_experts.cpp and
+// layers/attention/reference.cpp.
 #pragma once
 #include "ops.h"
 
@@ -16,5 +17,19 @@ void bias_rows_forward(double* bias, const double* table, const int* bucket, int
 void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, int buckets, int NH, int n);
 void attention_bias_backward(double* dbias, const double* dy, const double* y, const double* qkv, const float* lse,
                              int B, int S, Heads h);
+
+void router_forward(double* weight, Routes to, double* totals, const double* logits, Router r, int B, int S);
+void router_backward(double* dlogits, const double* dweight, Routes routes, const double* logits, Router r,
+                     float balance, float z, int B, int S);
+void experts_gather(double* y, const double* x, Routes routes, Router r, int N, int C);
+void experts_combine(double* y, const double* residual, const double* x, const double* weight, Routes routes, Router r,
+                     int N, int C);
+void experts_combine_backward(double* dx, double* dweight, const double* dy, const double* x, const double* weight,
+                              Routes routes, Router r, int N, int C);
+void experts_forward(double* y, const double* x, const double* w, Routes routes, Router r, int N, int C, int OC);
+void experts_backward(double* dx, double* dw, const double* dy, const double* x, const double* w, Routes routes,
+                      Router r, int N, int C, int OC);
+void row_gate_forward(double* y, const double* x, const double* gate, int N, int F);
+void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
 
 }   // namespace reference
