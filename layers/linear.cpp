@@ -2,38 +2,9 @@
 //
 // Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters the inputs of every product are
 // rounded to bf16; sums and results are float. Up to GEMV_ROWS rows, as in generation, go to gemv.
-#include "layers/simd/vec.h"
+#include "layers/simd/products.h"
 
 namespace ISA {
-void matmul(const Matmul<float>& m);
-void matmul(const Matmul<bf16>& m);
-int64_t matmul_scratch(const Matmul<float>& m);
-int64_t matmul_scratch(const Matmul<bf16>& m);
-// gelu: if not null, gets gelu(y).
-void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
-          int OC);
-void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
-          int OC);
-int64_t gemv_scratch(int C);
-
-template <class P> constexpr bool halves = sizeof(P) == 2;
-
-// The three products. y = x w^T
-template <class P> static Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
-    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
-}
-// dx = dy w
-template <class P> static Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
-    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
-            .halves = halves<P>};
-}
-// dw += dy^T x, db[o] += sum_n dy[n,o]
-template <class P> static Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,
-                                                        int C, int OC) {
-    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
-            .halves = halves<P>, .row_sums = db};
-}
-
 template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual,
                                               int N, int C, int OC) {
     if (N <= GEMV_ROWS) return gemv(y, nullptr, x, w, b, residual, N, C, OC);

@@ -95,9 +95,10 @@ struct Turn {
 // The ffn's activation. gelu_tanh: Hendrycks & Gimpel 2016, the tanh form (gelu_new); gelu: with erf;
 // silu: x sigmoid(x); relu2: relu(x)^2.
 enum class Act { gelu_tanh, gelu, silu, relu, relu2 };
-// A router gives each position to K of E experts. Its scores are softmax(z) of its logits z, or sigmoid(z); the K largest
-// count (of equal ones the first), as they are or divided by their sum.
+// A router gives each position to K of E experts. Its scores are softmax(z) of its logits z, or sigmoid(z). The K
+// largest count (of equal ones the first), as they are or divided by their sum.
 struct Router {
+    static constexpr int MOST = 512;    // experts
     int E = 0, K = 0;
     bool sigmoid = false, normalise = true;
 };

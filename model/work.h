@@ -66,6 +66,9 @@ class WorkOf {
 
     static Work moved(double bytes) { return {{}, 0, 0, bytes}; }
     static Work rows(int N, int C, double bytes) { return {{.rows = N, .in = C}, 0, 0, bytes}; }
+    static Work routed(int B, int S, const Router& r, double bytes) {
+        return {{.rows = B * S, .in = r.E, .out = r.K, .B = B, .S = S}, 0, 0, bytes};
+    }
     // So many products of (N,C) and (C,OC).
     static Work linear(int products, int N, int C, int OC, const void* bias, double bytes) {
         return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr}, 2.0 * products * N * C * OC, 0, bytes};

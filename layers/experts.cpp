@@ -1,0 +1,131 @@
+// experts.cpp - products of rows that are ordered by expert, and what brings rows there and back.
+//
+// Each expert has a range of rows: one product after the other, each on all threads, as linear.cpp has them. Bound by
+// FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward. With few rows for each expert bound by reading the weights.
+// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more (operations.inc).
+#include "layers/simd/activation.h"
+#include "layers/simd/products.h"
+
+namespace ISA {
+// f(expert, its first slot, its slots) for experts that have any.
+template <class F> INLINE void each_expert(const Routes& routes, const Router& r, F f) {
+    for (int i = 0; i < r.E; i++) {
+        const int from = routes.offsets[i], n = routes.offsets[i + 1] - from;
+        if (n > 0) f(i, from, n);
+    }
+}
+
+// An expert may get any number of rows: scratch for the most that a product of so many or fewer of them asks for.
+template <class F> INLINE int64_t most_scratch(int rows, int C, int OC, F scratch) {
+    int64_t most = 0;
+    for (int n : {rows, least(rows, C), least(rows, OC), least(rows, 1536), least(rows, 768)}) {
+        const int64_t bytes = scratch(n);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+template <class P> static int64_t forward_scratch(int rows, int C, int OC) {
+    const int64_t few = gemv_scratch(C), many = most_scratch(rows, C, OC, [&](int n) {
+        return matmul_scratch(output<P>(nullptr, nullptr, static_cast<const P*>(nullptr), n, C, OC));
+    });
+    return few > many ? few : many;
+}
+template <class P> static int64_t backward_scratch(int rows, int C, int OC) {
+    return most_scratch(rows, C, OC, [&](int n) {
+        const P* w = nullptr;
+        const int64_t dx = matmul_scratch(input_gradient<P>(nullptr, nullptr, w, n, C, OC));
+        const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, n, C, OC));
+        return dx > dw ? dx : dw;
+    });
+}
+
+// A position has an expert at most once: N bounds an expert's rows. So which loop computes a row depends on N alone,
+// not on what else is in the batch.
+template <class P> static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
+                                       int OC) {
+    cpu_scratch(forward_scratch<P>(N * r.K, C, OC));
+    each_expert(routes, r, [&](int i, int64_t from, int n) {
+        float* to = y + from * OC;
+        const P* matrix = w + int64_t(i) * OC * C;
+        if (N <= GEMV_ROWS) gemv(to, nullptr, x + from * C, matrix, nullptr, nullptr, n, C, OC);
+        else matmul(output(to, x + from * C, matrix, n, C, OC));
+    });
+}
+template <class P> static void backward(float* dx, float* dw, const float* dy, const float* x, const P* w,
+                                        Routes routes, Router r, int N, int C, int OC) {
+    cpu_scratch(backward_scratch<P>(N * r.K, C, OC));
+    each_expert(routes, r, [&](int i, int64_t from, int n) {
+        const int64_t matrix = int64_t(i) * OC * C;
+        matmul(input_gradient(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
+        matmul(weight_gradient<P>(dw + matrix, nullptr, dy + from * OC, x + from * C, n, C, OC));
+    });
+}
+
+static void gather(float* y, const float* x, Routes routes, Router r, int N, int C) {
+    const int64_t rows = int64_t(N) * r.K;
+#pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
+    for (int64_t i = 0; i < rows; i++)
+        __builtin_memcpy(y + i * C, x + int64_t(routes.row[i] / r.K) * C, size_t(C) * sizeof(float));
+}
+
+static void combine(float* y, const float* residual, const float* x, const float* weight, Routes routes, Router r,
+                    int N, int C) {
+#pragma omp parallel for schedule(static) if (int64_t(N) * r.K * C > ONE_THREAD)
+    for (int64_t n = 0; n < N; n++)
+        each_vector(C, [&](int64_t c, auto at) {
+            vf s = residual ? at.get(residual + n * C + c) : vf{};
+            for (int64_t row = n * r.K; row < (n + 1) * r.K; row++) {
+                const vf v = at.get(x + int64_t(routes.slot[row]) * C + c);
+                s += weight ? v * weight[row] : v;
+            }
+            at.put(y + n * C + c, s);
+        });
+}
+static void combine_backward(float* dx, float* dweight, const float* dy, const float* x, const float* weight,
+                             Routes routes, Router r, int N, int C) {
+    const int64_t rows = int64_t(N) * r.K;
+#pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
+    for (int64_t row = 0; row < rows; row++) {
+        const int64_t to = int64_t(routes.slot[row]) * C, from = row / r.K * C;
+        vf dot = {};
+        each_vector(C, [&](int64_t c, auto at) {
+            const vf d = at.get(dy + from + c);
+            dot += d * at.get(x + to + c);
+            at.put(dx + to + c, d * weight[row]);
+        });
+        dweight[row] = sum(dot);
+    }
+}
+
+static void gate_forward(float* y, const float* x, const float* gate, int N, int F) {
+#pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
+    for (int64_t n = 0; n < N; n++) {
+        const vf s = sigmoid(set1(gate[n])).s;
+        each_vector(F, [&](int64_t i, auto at) { at.put(y + n * F + i, s * at.get(x + n * F + i)); });
+    }
+}
+static void gate_backward(float* dx, float* dgate, const float* dy, const float* x, const float* gate, int N, int F) {
+#pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
+    for (int64_t n = 0; n < N; n++) {
+        const Sigmoid g = sigmoid(set1(gate[n]));
+        vf dot = {};
+        each_vector(F, [&](int64_t i, auto at) {
+            const vf d = at.get(dy + n * F + i);
+            dot += d * at.get(x + n * F + i);
+            at.put(dx + n * F + i, g.s * d);
+        });
+        dgate[n] = sum(dot) * g.slope[0];
+    }
+}
+
+template <class P> static int64_t forward_room(const CallSizes& c) { return forward_scratch<P>(c.rows, c.in, c.out); }
+template <class P> static int64_t backward_room(const CallSizes& c) { return backward_scratch<P>(c.rows, c.in, c.out); }
+
+ENTRY_WITH_SCRATCH(experts_forward, forward<P>, forward_room<P>)
+ENTRY_WITH_SCRATCH(experts_backward, backward<P>, backward_room<P>)
+ENTRY(experts_gather, gather)
+ENTRY(experts_combine, combine)
+ENTRY(experts_combine_backward, combine_backward)
+ENTRY(row_gate_forward, gate_forward)
+ENTRY(row_gate_backward, gate_backward)
+}   // namespace ISA

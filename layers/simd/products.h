@@ -1,0 +1,34 @@
+// products.h - the products of a linear layer, for linear.cpp and experts.cpp.
+#pragma once
+#include "vec.h"
+
+namespace ISA {
+void matmul(const Matmul<float>& m);
+void matmul(const Matmul<bf16>& m);
+int64_t matmul_scratch(const Matmul<float>& m);
+int64_t matmul_scratch(const Matmul<bf16>& m);
+// gelu: if not null, gets gelu(y).
+void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
+          int OC);
+void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
+          int OC);
+int64_t gemv_scratch(int C);
+
+template <class P> constexpr bool halves = sizeof(P) == 2;
+
+// The three products. y = x w^T
+template <class P> INLINE Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
+}
+// dx = dy w
+template <class P> INLINE Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
+            .halves = halves<P>};
+}
+// dw += dy^T x, db[o] += sum_n dy[n,o]
+template <class P> INLINE Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,
+                                                        int C, int OC) {
+    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
+            .halves = halves<P>, .row_sums = db};
+}
+}   // namespace ISA
