@@ -23,6 +23,21 @@ struct EmbeddingScratch {
     int64_t bytes() const { return 2 * order + place + partial; }
 };
 
+// router_forward, for each part of a sequence: its rows of each expert, then their first slots; sums of shares, and of
+// lse^2. For each expert: its rows and its share of the balance.
+struct RouterScratch {
+    static constexpr int PART = 128;    // positions
+    int per_sequence, parts;
+    int64_t slots, shares, squares, rows, balance, bytes;    // where each begins
+    RouterScratch(int B, int S, int E) : per_sequence(int(ceil_div(S, PART))), parts(B * per_sequence), slots(0) {
+        shares = slots + round_up(4 * int64_t(E) * parts, 256);
+        squares = shares + round_up(4 * int64_t(E) * parts, 256);
+        rows = squares + round_up(8 * int64_t(parts), 256);
+        balance = rows + round_up(4 * E, 256);
+        bytes = balance + 8 * E;
+    }
+};
+
 constexpr int NORM_PARTS = 512;    // blocks of norm_backward: four for each multiprocessor of the largest GPUs
 inline int64_t norm_scratch(int64_t N, int64_t C) { return std::min<int64_t>(NORM_PARTS, N) * 2 * C * 4; }
 
@@ -117,6 +132,7 @@ struct CachedPlan {
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
         case Operation::embedding_backward: return EmbeddingScratch(c.rows, c.in).bytes();
+        case Operation::router_forward: return RouterScratch(c.B, c.S, c.in).bytes;
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
         case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.turn);
         case Operation::linear_forward:

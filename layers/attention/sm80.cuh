@@ -1,11 +1,11 @@
-// sm80.cuh - what the mma.sync kernels of attention share: which keys a query sees, the order of blocks, swizzled tiles
-// in shared memory, and the two products.
+// sm80.cuh - what the mma.sync kernels of attention share: which keys a query sees, the order of blocks, and the two
+// products.
 //
 // A warp owns 16 M rows of a result, all of their columns, so that no kernel reduces across warps. Results are held as
-// float [M][N][4]: element e of piece (m, n) is row 16 m + lane / 4 + 8 (e / 2), column 8 n + lane % 4 * 2 + e % 2.
+// tile.cuh has them.
 #pragma once
 #include "attention.cuh"
-#include "layers/ptx.cuh"
+#include "layers/tile.cuh"
 
 namespace sm80 {
 
@@ -53,20 +53,6 @@ __device__ inline Place place(const Call& c, unsigned block) {
 
 // ---- tiles ----------------------------------------------------------------------------------------------------------
 
-// Rows of D elements in shared memory. 16-byte chunk c of row r lies at c ^ x(r), so that the same chunk of eight rows,
-// which ldmatrix reads at a time, covers all 32 banks. Rows of D = 32 and 96 are odd multiples of 16 banks.
-template <int ROWS, int D> struct alignas(128) Tile {
-    bf16 at[ROWS * D];
-    __device__ static int place(int r, int c) { return r * D + (c ^ (D % 64 == 0 ? r % 8 : r / 2 % 4)) * 8; }
-    __device__ bf16* chunk(int r, int c) { return at + place(r, c); }
-    // Where this lane points ldmatrix for the 16 by 16 elements from row r and column 16 k: rows 0..7 and 8..15 of the
-    // left half, then of the right.
-    __device__ const bf16* piece(int r, int k) const {
-        const int lane = threadIdx.x % 32;
-        return at + place(r + lane % 16, k * 2 + lane / 16);
-    }
-};
-
 // Position s of one head lies at `at` + s * stride.
 template <class T> struct Rows { T* at; int64_t stride; };
 
@@ -108,16 +94,6 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
         const int r = row + i / N, n = first_column / 8 + i % N, s = first + r;
         if (keep(s) && n * 8 < c.h.HS) store<8>(to.at + s * to.stride + n * 8, load<8>(tile.chunk(r, n)));
     }
-}
-
-// Calls f(element, m, n, e) for all elements of a result.
-template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4], F f) {
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
 }
 
 // ---- products of one warp -------------------------------------------------------------------------------------------

@@ -3,27 +3,8 @@
 #include "selftest.h"
 
 namespace {
-// The limit for an output of type X, of a table of T, that is a sum of K products. Three errors: storing it; rounding
-// the sum, randomly in float (a CPU's bf16, too: there T is float), always downward in tensor cores, 16 products at a
-// time; tf32's inputs: 2^-11 each, twice that if they cancel.
-template <class X, class T> double limit(Dtype dtype, int64_t K) {
-    const bool random = dtype == Dtype::fp32 || (dtype == Dtype::bf16 && sizeof(T) == 4);
-    const double sum = random ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
-    return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
-}
 Check named(const char* op, Dtype dtype, int N, int C, int OC, const std::string& more = "") {
     return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, (dtype == Dtype::tf32 ? " tf32" : "") + more);
-}
-// A float table's bf16 products get inputs that are bf16 values already: their rounding changes nothing.
-template <class X> Numbers normal(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
-    const Numbers x = random_normal(n, stream, scale);
-    return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
-}
-// Start values to which a gradient over N rows is added: so far from zero that the sum is far from zero, too.
-Numbers start(int64_t n, uint64_t stream, int N) {
-    Numbers v = random_normal(n, stream, std::sqrt(N));
-    for (double& x : v) x += 4 * std::sqrt(N);
-    return rounded<float>(v);
 }
 }   // namespace
 
@@ -33,8 +14,8 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     const int64_t n = int64_t(N) * OC;
     const char* added = residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual";
     Check check = named("linear_forward", dtype, N, C, OC, (bias ? " bias" : "") + std::string(added));
-    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<P>(dtype, OC, 3), r = normal<T>(dtype, n, 4);
+    const Numbers x = operand<T>(dtype, int64_t(N) * C, 1), w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = operand<P>(dtype, OC, 3), r = operand<T>(dtype, n, 4);
     Numbers expected(static_cast<size_t>(n));
     reference_ops().linear_forward(expected.data(), x.data(), w.data(), bias ? b.data() : nullptr,
                                    residual != Residual::none ? r.data() : nullptr, N, C, OC);
@@ -43,7 +24,7 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     Array<T>& y = residual == Residual::in_y ? dr : apart;
     op.linear_forward(y, dx, dw, bias ? static_cast<P*>(db) : nullptr,
                       residual != Residual::none ? static_cast<T*>(dr) : nullptr, N, C, OC);
-    check.expect("y", y, expected, limit<T, T>(dtype, C));
+    check.expect("y", y, expected, product_limit<T, T>(dtype, C));
     return check;
 }
 
@@ -51,9 +32,9 @@ template <class T, class P>
 Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype) {
     const Memory m(op);
     Check check = named("linear_backward", dtype, N, C, OC, std::string(with_dx ? " dx" : "") + (bias ? " db" : ""));
-    const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, int64_t(N) * C, 2);
-    const Numbers w = normal<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
-    Numbers dw = start(int64_t(OC) * C, 4, N), db = start(OC, 5, N);
+    const Numbers dy = operand<T>(dtype, int64_t(N) * OC, 1), x = operand<T>(dtype, int64_t(N) * C, 2);
+    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
+    Numbers dw = start_sums(int64_t(OC) * C, 4, N), db = start_sums(OC, 5, N);
     Array<Grad<P>> dw_out(m, dw), db_out(m, db);
     Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x);
     Array<P> w_in(m, w);
@@ -61,9 +42,9 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     reference_ops().linear_backward(dx.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), N, C, OC);
     op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, dw_out,
                        bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC);
-    if (with_dx) check.expect("dx", dx_out, dx, limit<T, T>(dtype, OC));
-    check.expect("dw", dw_out, dw, limit<Grad<P>, T>(dtype, N));
-    if (bias) check.expect("db", db_out, db, limit<Grad<P>, T>(dtype, N));
+    if (with_dx) check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC));
+    check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
+    if (bias) check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));
     return check;
 }
 
@@ -72,16 +53,16 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
     const Memory m(op);
     Check check = named("linear_gelu_forward", dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
-    const Numbers x = normal<T>(dtype, int64_t(N) * C, 1), w = normal<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
-    const Numbers b = normal<P>(dtype, OC, 3);
+    const Numbers x = operand<T>(dtype, int64_t(N) * C, 1), w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers b = operand<P>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
     reference_ops().linear_forward(pre.data(), x.data(), w.data(), bias ? b.data() : nullptr, nullptr, N, C, OC);
     reference_ops().activation_forward(y.data(), pre.data(), Act::gelu_tanh, false, N, OC);
     Array<P> w_in(m, w), b_in(m, b);
     Array<T> x_in(m, x), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
     op.linear_gelu_forward(y_out, pre_out, x_in, w_in, bias ? static_cast<P*>(b_in) : nullptr, N, C, OC);
-    check.expect("pre", pre_out, pre, limit<T, T>(dtype, C));
-    check.expect("y", y_out, y, limit<T, T>(dtype, C));
+    check.expect("pre", pre_out, pre, product_limit<T, T>(dtype, C));
+    check.expect("y", y_out, y, product_limit<T, T>(dtype, C));
     return check;
 }
 
@@ -91,9 +72,10 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Check check = named("linear_gelu_backward", dtype, N, C, OC);
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
-    const Numbers dy = normal<T>(dtype, int64_t(N) * OC, 1), x = normal<T>(dtype, n, 2), pre = normal<T>(dtype, n, 3);
-    const Numbers w = normal<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
-    Numbers dw = start(int64_t(OC) * C, 5, N), db = start(OC, 6, N), dpre_sum = start(C, 7, N);
+    const Numbers dy = operand<T>(dtype, int64_t(N) * OC, 1), x = operand<T>(dtype, n, 2);
+    const Numbers pre = operand<T>(dtype, n, 3);
+    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
+    Numbers dw = start_sums(int64_t(OC) * C, 5, N), db = start_sums(OC, 6, N), dpre_sum = start_sums(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
     Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
     Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), pre_in(m, pre);
@@ -105,10 +87,12 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Grad<P>* const db_at = bias ? static_cast<Grad<P>*>(db_out) : nullptr;
     Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;
     op.linear_gelu_backward(dpre_out, dw_out, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
-    check.expect("dpre", dpre_out, dpre, limit<T, T>(dtype, OC) + ROUNDING<T> / 2);    // in steps dy w is rounded, too
-    check.expect("dw", dw_out, dw, limit<Grad<P>, T>(dtype, N));
-    check.expect("db", db_out, db, limit<Grad<P>, T>(dtype, N));
-    check.expect("dpre_sum", sum_out, dpre_sum, limit<T, T>(dtype, N + OC));    // dpre or the sum may be rounded
+    // In steps dy w is rounded, too.
+    check.expect("dpre", dpre_out, dpre, product_limit<T, T>(dtype, OC) + ROUNDING<T> / 2);
+    check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
+    check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));
+    // dpre or the sum may be rounded.
+    check.expect("dpre_sum", sum_out, dpre_sum, product_limit<T, T>(dtype, N + OC));
     return check;
 }
 

@@ -2,6 +2,26 @@
 #pragma once
 #include "check.h"
 
+// The limit for an output of type X, of a table of T, that is a sum of K products. Three errors: storing it; rounding
+// the sum, randomly in float (a CPU's bf16, too: there T is float), always downward in tensor cores, 16 products at a
+// time; tf32's inputs: 2^-11 each, twice that if they cancel.
+template <class X, class T> double product_limit(Dtype dtype, int64_t K) {
+    const bool random = dtype == Dtype::fp32 || (dtype == Dtype::bf16 && sizeof(T) == 4);
+    const double sum = random ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
+    return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
+}
+// A float table's bf16 products get inputs that are bf16 values already: their rounding changes nothing.
+template <class X> Numbers operand(Dtype dtype, int64_t n, uint64_t stream, double scale = 1) {
+    const Numbers x = random_normal(n, stream, scale);
+    return dtype == Dtype::bf16 ? rounded<bf16>(x) : rounded<X>(x);
+}
+// Start values to which a gradient over N rows is added: so far from zero that the sum is far from zero, too.
+inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
+    Numbers v = random_normal(n, stream, std::sqrt(N));
+    for (double& x : v) x += 4 * std::sqrt(N);
+    return rounded<float>(v);
+}
+
 // dtype says how much the products may round
 enum class Residual { none, apart, in_y };
 template <class T, class P>

@@ -1,0 +1,314 @@
+// router.cu - which experts a position goes to, the order of rows by expert, and the router's gradient.
+//
+// A warp has a position: each lane the logits of experts lane, lane + 32, ... in registers. The K choices are K rounds
+// of a maximum over the warp, of (logit, lower number first): of equal ones there is one order. Bound by instructions:
+// about 15 for a round, and 20 for every 32 experts; E elements and 16 K bytes are too few for memory to matter.
+//
+// Rows are ordered by a counting sort without atomics on memory. Parts of 128 positions of one sequence count their
+// rows of each expert; a warp for each expert makes the parts' first slots of these counts, and one warp the experts'
+// offsets; then each part puts its rows behind the earlier ones: a thread for each expert reads all of the part's
+// choices in order. Totals are sums of parts' sums, in order and in double: the same bits always.
+#include "activation.cuh"
+
+namespace {
+constexpr int WARPS = 8, PART = RouterScratch::PART;
+
+// A position's scores, of experts lane + 32 j; share: of all scores, times a score.
+template <int R> struct Scores {
+    float z[R], score[R], share, lse;
+    template <class T> __device__ Scores(const T* logits, const Router& r) {
+        const int lane = threadIdx.x % 32;
+        float top = -INFINITY, sum = 0, gates = 0;
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            z[j] = lane + 32 * j < r.E ? to_float(logits[lane + 32 * j]) : -INFINITY;
+            top = fmaxf(top, z[j]);
+        }
+        top = warp_max(top);
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            score[j] = lane + 32 * j < r.E ? expf(z[j] - top) : 0;
+            sum += score[j];
+        }
+        sum = warp_sum(sum);
+        lse = top + logf(sum);
+        share = 1;
+#pragma unroll
+        for (int j = 0; j < R; j++) {
+            if (!r.sigmoid) score[j] /= sum;
+            else score[j] = lane + 32 * j < r.E ? sigmoid(z[j]).s : 0;
+            gates += score[j];
+        }
+        if (r.sigmoid) share = 1 / warp_sum(gates);
+    }
+    // A number that is larger for a larger logit, and for a lower expert where they are equal. NaN comes last.
+    __device__ uint64_t rank(int j) const {
+        const uint32_t bits = __float_as_uint(z[j] + 0.0f);    // -0 becomes 0
+        const uint32_t rising = z[j] != z[j] ? 0 : bits >> 31 ? ~bits : bits | 0x80000000u;
+        return uint64_t(rising) << 32 | ~uint32_t(threadIdx.x % 32 + 32 * j);
+    }
+    // The largest rank below `last`.
+    __device__ uint64_t next(uint64_t last, const Router& r) const {
+        uint64_t best = 0;
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            if (const uint64_t own = rank(j); int(threadIdx.x % 32) + 32 * j < r.E && own < last && own > best)
+                best = own;
+#pragma unroll
+        for (int bit = 16; bit; bit >>= 1) {
+            const uint64_t other = __shfl_xor_sync(0xffffffff, best, bit);
+            best = other > best ? other : best;
+        }
+        return best;
+    }
+    __device__ float of(int expert) const {    // all lanes get it
+        float s = 0;
+#pragma unroll
+        for (int j = 0; j < R; j++)
+            if (expert == int(threadIdx.x % 32) + 32 * j) s = score[j];
+        return __shfl_sync(0xffffffff, s, expert % 32);
+    }
+};
+// Calls f(integral constant R) with 32 R >= E.
+template <class F> void for_experts(int E, F f) {
+    CHECK(E <= Router::MOST, "%d experts: at most %d", E, Router::MOST);
+    if (E <= 32) f(std::integral_constant<int, 1>());
+    else if (E <= 64) f(std::integral_constant<int, 2>());
+    else if (E <= 128) f(std::integral_constant<int, 4>());
+    else if (E <= 256) f(std::integral_constant<int, 8>());
+    else f(std::integral_constant<int, 16>());
+}
+
+// ---- forward --------------------------------------------------------------------------------------------------------
+
+// What router_forward keeps in scratch: arrays as RouterScratch has them.
+struct Kept {
+    int parts, per_sequence;
+    int* slots;         // (E,parts): a part's rows of an expert; then the first one's slot among the expert's
+    float* shares;      // (E,parts)
+    double* squares;    // (parts)
+    int* rows;          // (E)
+    double* balance;    // (E)
+    Kept(const RouterScratch& s, char* at)
+        : parts(s.parts), per_sequence(s.per_sequence), slots(reinterpret_cast<int*>(at + s.slots)),
+          shares(reinterpret_cast<float*>(at + s.shares)), squares(reinterpret_cast<double*>(at + s.squares)),
+          rows(reinterpret_cast<int*>(at + s.rows)), balance(reinterpret_cast<double*>(at + s.balance)) {}
+    __device__ int64_t first(int part, int S) const {    // its first position
+        return int64_t(part / per_sequence) * S + part % per_sequence * PART;
+    }
+    __device__ int positions(int part, int S) const { return min(PART, S - part % per_sequence * PART); }
+};
+
+// A part's choices and weights, and what it counts.
+template <class T, int R>
+__global__ void __launch_bounds__(WARPS * 32)
+choose(float* weight, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
+    SHARED(int[32 * R], count);
+    SHARED(float[WARPS][32 * R], chosen);    // scores; then each warp's sums of shares
+    SHARED(double[WARPS], squares);
+    const int part = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int e = threadIdx.x; e < 32 * R; e += WARPS * 32) count[e] = 0;
+    __syncthreads();
+    float shares[R] = {};
+    double square = 0;
+    for (int i = warp; i < kept.positions(part, S); i += WARPS) {
+        const int64_t n = kept.first(part, S) + i;
+        const Scores<R> s(logits + n * r.E, r);
+        float sum = 0;
+        uint64_t last = ~uint64_t(0);
+        for (int k = 0; k < r.K; k++) {
+            last = s.next(last, r);
+            const int e = int(~uint32_t(last));
+            const float score = s.of(e);
+            sum += score;
+            if (lane == 0) {
+                expert[n * r.K + k] = e, chosen[warp][k] = score;
+                atomicAdd(&count[e], 1);
+            }
+        }
+        __syncwarp();
+        const float factor = r.normalise ? 1 / sum : 1;
+        for (int k = lane; k < r.K; k += 32) weight[n * r.K + k] = chosen[warp][k] * factor;
+        __syncwarp();    // the next position's scores go there
+#pragma unroll
+        for (int j = 0; j < R; j++) shares[j] += s.score[j] * s.share;
+        square += double(s.lse) * double(s.lse);
+    }
+#pragma unroll
+    for (int j = 0; j < R; j++) chosen[warp][lane + 32 * j] = shares[j];
+    if (lane == 0) squares[warp] = square;
+    __syncthreads();
+    for (int e = threadIdx.x; e < r.E; e += WARPS * 32) {
+        kept.slots[int64_t(e) * kept.parts + part] = count[e];
+        if (!totals) continue;
+        float sum = 0;
+        for (int w = 0; w < WARPS; w++) sum += chosen[w][e];
+        kept.shares[int64_t(e) * kept.parts + part] = sum;
+    }
+    if (threadIdx.x != 0) return;
+    double sum = 0;
+    for (int w = 0; w < WARPS; w++) sum += squares[w];
+    kept.squares[part] = sum;
+}
+
+// The sum over the warp's lanes up to this one.
+__device__ inline int warp_inclusive_sum(int x) {
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+        const int left = __shfl_up_sync(0xffffffff, x, by);
+        if (int(threadIdx.x % 32) >= by) x += left;
+    }
+    return x;
+}
+
+// A warp has an expert: the first slot of each part's rows among the expert's, and its rows in each sequence.
+__global__ void order_parts(int* counts, Kept kept, int E, int B, int S, bool totals) {
+    const int lane = threadIdx.x % 32, e = int(blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32);
+    if (e >= E) return;
+    int* slots = kept.slots + int64_t(e) * kept.parts;
+    const float* shares = kept.shares + int64_t(e) * kept.parts;
+    int all = 0;
+    for (int from = 0; from < kept.parts; from += 32) {
+        const int part = from + lane, own = part < kept.parts ? slots[part] : 0, upto = warp_inclusive_sum(own);
+        if (part < kept.parts) slots[part] = all + upto - own;
+        all += __shfl_sync(0xffffffff, upto, 31);
+    }
+    __syncwarp();    // lanes read what others have written
+    double balance = 0;
+    for (int b = lane; b < B; b += 32) {
+        const int from = b * kept.per_sequence, to = from + kept.per_sequence;
+        const int n = (to < kept.parts ? slots[to] : all) - slots[from];
+        counts[int64_t(b) * E + e] = n;
+        double share = 0;
+        for (int part = from; part < to && totals; part++) share += double(shares[part]);
+        balance += double(n) / S * (share / S);
+    }
+    balance = warp_sum(balance);
+    if (lane == 0) kept.rows[e] = all, kept.balance[e] = balance;
+}
+
+// One warp: the experts' first slots, and the totals.
+__global__ void order_experts(int* offsets, double* totals, Kept kept, Router r) {
+    const int lane = threadIdx.x;
+    int all = 0;
+    for (int from = 0; from < r.E; from += 32) {
+        const int e = from + lane, own = e < r.E ? kept.rows[e] : 0, upto = warp_inclusive_sum(own);
+        if (e < r.E) offsets[e] = all + upto - own;
+        all += __shfl_sync(0xffffffff, upto, 31);
+    }
+    if (lane == 0) offsets[r.E] = all;
+    if (!totals) return;
+    double balance = 0, squares = 0;
+    for (int e = lane; e < r.E; e += 32) {
+        totals[e] += kept.rows[e];
+        balance += kept.balance[e];
+    }
+    for (int part = lane; part < kept.parts; part += 32) squares += kept.squares[part];
+    balance = warp_sum(balance), squares = warp_sum(squares);
+    if (lane != 0) return;
+    totals[r.E] += double(r.E) / r.K * balance;
+    totals[r.E + 1] += squares;
+}
+
+// Puts a part's rows into their slots, in order: a thread for each expert.
+constexpr int STAGED = 1024;
+__global__ void place_rows(int* slot, int* row, const int* expert, const int* offsets, Kept kept, Router r, int S) {
+    SHARED(int[STAGED], choice);
+    const int part = blockIdx.x, e = threadIdx.x, n = kept.positions(part, S) * r.K;
+    const int64_t first = kept.first(part, S) * r.K;
+    int at = e < r.E ? offsets[e] + kept.slots[int64_t(e) * kept.parts + part] : 0;
+    for (int from = 0; from < n; from += STAGED) {
+        const int staged = min(STAGED, n - from);
+        __syncthreads();    // all threads are done with those before
+        for (int i = threadIdx.x; i < staged; i += blockDim.x) choice[i] = expert[first + from + i];
+        __syncthreads();
+#pragma unroll 8
+        for (int i = 0; i < staged; i++)
+            if (choice[i] == e) {
+                slot[first + from + i] = at;
+                row[at++] = int(first + from + i);
+            }
+    }
+}
+
+template <class T>
+void router_forward(float* weight, Routes to, double* totals, const T* logits, Router r, int B, int S) {
+    const RouterScratch scratch(B, S, r.E);
+    const Kept kept(scratch, static_cast<char*>(cuda_scratch(scratch.bytes)));
+    const unsigned parts = unsigned(kept.parts), threads = unsigned(r.E < 128 ? 128 : round_up(r.E, 32));
+    for_experts(r.E, [&](auto R) {
+        launch(choose<T, R>, {parts, WARPS * 32}, weight, to.expert, kept, logits, r, S, totals != nullptr);
+    });
+    launch(order_parts, {unsigned(ceil_div(r.E, 4)), 128}, to.counts, kept, r.E, B, S, totals != nullptr);
+    launch(order_experts, {1, 32}, to.offsets, totals, kept, r);
+    launch(place_rows, {parts, threads}, to.slot, to.row, to.expert, to.offsets, kept, r, S);
+}
+
+// ---- backward -------------------------------------------------------------------------------------------------------
+
+// A warp has a position. of_rows: the balance's gradient by a share, for each of the expert's rows.
+template <class T, int R>
+__global__ void __launch_bounds__(WARPS * 32)
+router_backward_kernel(T* dlogits, const float* dweight, const int* expert, const int* counts, const T* logits,
+                       Router r, float of_rows, float z, int N, int S) {
+    const int lane = threadIdx.x % 32;
+    const int64_t n = blockIdx.x * int64_t(WARPS) + threadIdx.x / 32;
+    if (n >= N) return;
+    const Scores<R> s(logits + n * r.E, r);
+    float dw[R] = {};
+    uint32_t taken = 0;    // bit j: expert lane + 32 j is chosen
+    for (int from = 0; from < r.K; from += 32) {
+        const bool any = from + lane < r.K;
+        const int mine = any ? expert[n * r.K + from + lane] : 0;
+        const float d = any ? dweight[n * r.K + from + lane] : 0;
+        for (int k = 0; k < min(32, r.K - from); k++) {
+            const int e = __shfl_sync(0xffffffff, mine, k);
+            const float of_e = __shfl_sync(0xffffffff, d, k);
+            if (e % 32 != lane) continue;
+            taken |= 1u << e / 32;
+#pragma unroll
+            for (int j = 0; j < R; j++)
+                if (j == e / 32) dw[j] = of_e;
+        }
+    }
+    float chosen = 0, dot = 0, mean_share = 0, mean_score = 0, slope[R];
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        const int e = lane + 32 * j;
+        if (taken >> j & 1) chosen += s.score[j], dot += s.score[j] * dw[j];
+        slope[j] = e < r.E ? of_rows * float(counts[n / S * r.E + e]) : 0;
+        mean_share += s.score[j] * s.share * slope[j];
+    }
+    mean_share = warp_sum(mean_share);
+    const float factor = r.normalise ? 1 / warp_sum(chosen) : 1;
+    const float mean = r.normalise ? warp_sum(dot) * factor : 0;
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        slope[j] = (slope[j] - mean_share) * s.share + (taken >> j & 1 ? (dw[j] - mean) * factor : 0);
+        mean_score += s.score[j] * slope[j];
+    }
+    if (!r.sigmoid) mean_score = warp_sum(mean_score);
+#pragma unroll
+    for (int j = 0; j < R; j++) {
+        if (lane + 32 * j >= r.E) continue;
+        const float of_score = r.sigmoid ? sigmoid(s.z[j]).slope * slope[j] : s.score[j] * (slope[j] - mean_score);
+        dlogits[n * r.E + lane + 32 * j] = from_float<T>(of_score + 2 * z * s.lse * expf(s.z[j] - s.lse));
+    }
+}
+
+template <class T>
+void router_backward(T* dlogits, const float* dweight, Routes routes, const T* logits, Router r, float balance,
+                     float z, int B, int S) {
+    const int N = B * S;
+    const float of_rows = balance * float(r.E) / float(r.K) / float(S);
+    for_experts(r.E, [&](auto R) {
+        launch(router_backward_kernel<T, R>, {unsigned(ceil_div(N, WARPS)), WARPS * 32}, dlogits, dweight,
+               routes.expert, routes.counts, logits, r, of_rows, z, N, S);
+    });
+}
+
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+    o.router_forward = router_forward<T>;
+    o.router_backward = router_backward<T>;
+});
+}   // namespace

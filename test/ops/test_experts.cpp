@@ -1,0 +1,389 @@
+// test_experts.cpp - routing, the experts' products, gathering and combining, and the gate of a row.
+#include "ops.h"
+
+#include "tools/selftest/experts.h"
+
+namespace {
+struct Count { int E, K; };
+constexpr Spread SPREADS[] = {Spread::random, Spread::ties, Spread::one};
+constexpr Residual RESIDUALS[] = {Residual::none, Residual::apart, Residual::in_y};
+
+// The four kinds of routers.
+Router router(Count c, int kind) {
+    return {.E = c.E, .K = c.K, .sigmoid = kind % 2 > 0, .normalise = kind / 2 % 2 > 0};
+}
+}   // namespace
+
+// ---- routing --------------------------------------------------------------------------------------------------------
+
+TEST_CASE("experts: routing against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            int kind = 0;
+            for (Count c : {Count{1, 1}, {2, 1}, {2, 2}, {7, 3}, {8, 2}, {31, 4}, {32, 32}, {33, 1}, {64, 8}, {65, 6},
+                            {130, 9}, {512, 3}})
+                for (auto [B, S] : {std::pair{1, 1}, {5, 1}, {2, 3}, {3, 47}}) {
+                    const Router r = router(c, kind);
+                    const Spread spread = SPREADS[kind / 4 % 3];
+                    EXPECT(check_router_forward(op, r, B, S, spread, kind % 5 > 0));
+                    EXPECT(check_router_backward(op, r, B, S, spread, kind % 3 ? 0.7f : 0, kind % 4 ? 0.1f : 0));
+                    kind++;
+                }
+        });
+    });
+}
+
+TEST_CASE("experts: routing of many positions") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (Spread spread : SPREADS) {
+                EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
+                EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
+            }
+            EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, Spread::random, 1, 0.1f));
+        });
+    });
+}
+
+TEST_CASE("experts: of equal logits the lower numbers are chosen, in their order") {
+    const Router r = {.E = 70, .K = 5};
+    Numbers logits(size_t(3 * r.E), 1);
+    for (int i : {68, 9, 41}) logits[size_t(r.E + i)] = 2;    // position 1: three that are equal, then the first two
+    for (int i : {0, 66}) logits[size_t(2 * r.E + i)] = i ? 0.0 : -1;
+    for (int i = 1; i < r.E; i++) logits[size_t(2 * r.E + i)] = i % 2 ? 0.0 : -0.0;    // zeros of both signs are equal
+    const Numbers expected = {0, 1, 2, 3, 4, 9, 41, 68, 0, 1, 1, 2, 3, 4, 5};
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        TableRoutes to(m, r, 1, 3);
+        Array<T> z(m, logits);
+        Array<Grad<P>> weight(m, 3 * r.K);
+        op.router_forward(weight, to.in(), nullptr, z, r, 1, 3);
+        CHECK(to.expert.read() == expected);
+    });
+}
+
+// Whatever the logits are: K different experts for each position, and all tables of routes fit together.
+TEST_CASE("experts: logits that are no numbers spoil their position alone") {
+    const int B = 2, S = 9, N = B * S;
+    for (Count c : {Count{6, 2}, {40, 40}, {70, 8}})
+        for (int kind : {0, 1, 2, 3}) {
+            const Router r = router(c, kind);
+            const Numbers sound = router_logits(r.E, N, Spread::random);
+            Numbers spoilt = sound;
+            for (int i = 0; i < r.E; i++) spoilt[size_t(4 * r.E + i)] = NAN;             // position 4: none is a number
+            spoilt[size_t(11 * r.E + 1)] = NAN, spoilt[size_t(13 * r.E)] = INFINITY;
+            auto harmed = [&](int64_t n) { return n == 4 || n == 11 || n == 13; };
+            each_table([&]<class T, class P>(const Ops<T, P>& op) {
+                const Memory m(op);
+                TableRoutes to(m, r, B, S), as_sound(m, r, B, S);
+                Array<T> z(m, spoilt), sound_z(m, sound), dz(m, N * r.E), sound_dz(m, N * r.E);
+                Array<Grad<P>> weight(m, N * r.K), sound_weight(m, N * r.K), dweight(m, random_normal(N * r.K, 3));
+                op.router_forward(sound_weight, as_sound.in(), nullptr, sound_z, r, B, S);
+                op.router_forward(weight, to.in(), nullptr, z, r, B, S);
+                op.router_backward(sound_dz, dweight, as_sound.in(), sound_z, r, 0, 0.1f, B, S);
+                op.router_backward(dz, dweight, to.in(), z, r, 0, 0.1f, B, S);
+                const Numbers expert = to.expert.read(), expected = as_sound.expert.read(), slot = to.slot.read();
+                const Numbers row = to.row.read(), offsets = to.offsets.read();
+                std::vector<bool> taken(size_t(N * r.E)), filled(slot.size());
+                for (size_t i = 0; i < slot.size(); i++) {
+                    const int n = int(i) / r.K, e = int(expert[i]), at = int(slot[i]);
+                    REQUIRE((e >= 0 && e < r.E && at >= offsets[size_t(e)] && at < offsets[size_t(e) + 1]));
+                    CHECK((!taken[size_t(n * r.E + e)] && !filled[size_t(at)] && row[size_t(at)] == double(i)));
+                    taken[size_t(n * r.E + e)] = filled[size_t(at)] = true;
+                    if (!harmed(n)) CHECK(expert[i] == expected[i]);
+                }
+                CHECK((offsets[0] == 0 && offsets.back() == N * r.K));
+                CHECK((to.expert.intact() && to.slot.intact() && to.row.intact() && to.counts.intact()));
+                CHECK((to.offsets.intact() && weight.intact() && dz.intact()));
+                const Numbers w = weight.read(), sound_w = sound_weight.read(), d = dz.read(), e = sound_dz.read();
+                for (int i = 0; i < N * r.K; i++)
+                    if (!harmed(i / r.K)) CHECK(w[size_t(i)] == sound_w[size_t(i)]);
+                for (int i = 0; i < N * r.E; i++)
+                    if (!harmed(i / r.E)) CHECK(d[size_t(i)] == e[size_t(i)]);
+                CHECK(std::isnan(w[size_t(4 * r.K)]));
+            });
+        }
+}
+
+TEST_CASE("experts: routing gives the same bits in any order, and of a sequence whatever else is in the batch") {
+    const int B = 3, S = 150, N = B * S;
+    for (int kind : {2, 3}) {
+        const Router r = router({40, 4}, kind);
+        const Numbers logits = router_logits(r.E, N, Spread::ties), start = random_normal(r.E + 2, 2);
+        each_table([&]<class T, class P>(const Ops<T, P>& op) {
+            const Memory m(op);
+            Array<T> z(m, logits);
+            Array<Grad<P>> dweight(m, random_normal(N * r.K, 3));
+            expect_same_bits([&] {
+                TableRoutes to(m, r, B, S), alone(m, r, 1, S);
+                Array<Grad<P>> weight(m, N * r.K), weight_alone(m, S * r.K);
+                Array<double> totals(m, start);
+                Array<T> dz(m, N * r.E), dz_alone(m, S * r.E);
+                op.router_forward(weight, to.in(), totals, z, r, B, S);
+                op.router_backward(dz, dweight, to.in(), z, r, 0.7f, 0.1f, B, S);
+                op.router_forward(weight_alone, alone.in(), nullptr, z + S * r.E, r, 1, S);
+                op.router_backward(dz_alone, dweight + S * r.K, alone.in(), z + S * r.E, r, 0.7f, 0.1f, 1, S);
+                auto same = [&](const auto& one, const auto& all) {    // `one` is the second third of `all`
+                    const Bits a = one.bits(), b = all.bits();
+                    CHECK((a.size() * B == b.size() && std::equal(a.begin(), a.end(), b.begin() + long(a.size()))));
+                };
+                same(alone.expert, to.expert), same(alone.counts, to.counts);
+                same(weight_alone, weight), same(dz_alone, dz);
+                return bits_of(to.expert, to.slot, to.row, to.counts, to.offsets, weight, totals, dz);
+            });
+        });
+    }
+}
+
+// ---- rows there and back --------------------------------------------------------------------------------------------
+
+TEST_CASE("experts: gathering and combining against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            int variant = 0;
+            for (Count c : {Count{1, 1}, {3, 3}, {8, 2}, {130, 7}})
+                for (int N : {1, 5, 33})
+                    for (int C : {1, 8, 33, 264}) {
+                        const Router r = router(c, 2);
+                        EXPECT(check_experts_gather(op, r, N, C));
+                        EXPECT(check_experts_combine(op, r, N, C, RESIDUALS[variant % 3], variant / 3 % 2));
+                        EXPECT(check_experts_combine_backward(op, r, N, C, variant % 2));
+                        variant++;
+                    }
+            EXPECT(check_experts_gather(op, router({4, 2}, 2), 3, 4104));
+            EXPECT(check_experts_combine(op, router({4, 2}, 2), 3, 4104, Residual::in_y, true));
+            EXPECT(check_experts_combine_backward(op, router({4, 2}, 2), 3, 4104, true));
+        });
+    });
+}
+
+TEST_CASE("row gate: against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            for (int N : {1, 3, 34})
+                for (int F : {1, 7, 8, 33, 264, 2056}) {
+                    EXPECT(check_row_gate_forward(op, N, F));
+                    EXPECT(check_row_gate_backward(op, N, F, false));
+                    EXPECT(check_row_gate_backward(op, N, F, true));
+                }
+        });
+    });
+}
+
+TEST_CASE("experts: rows give the same bits in any order, in place too") {
+    const Router r = {.E = 6, .K = 3};
+    const int N = 70, C = 520, n = N * C;
+    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        const Memory m(op);
+        TableRoutes in(m, routes);
+        const Numbers rows = random_normal(n * r.K, 1), positions = random_normal(n, 2);
+        Array<T> x(m, rows), dy(m, positions), gate(m, random_normal(N, 4));
+        Array<Grad<P>> weight(m, random_normal(N * r.K, 3));
+        expect_same_bits([&] {
+            Array<T> y(m, n), in_y(m, positions), dx(m, n * r.K), in_x(m, rows), gated(m, n), in_dy(m, positions);
+            Array<T> dgate(m, N), again(m, N), dgated(m, n);
+            Array<Grad<P>> dweight(m, N * r.K), second(m, N * r.K);
+            op.experts_combine(y, dy, x, weight, in.in(), r, N, C);
+            op.experts_combine(in_y, in_y, x, weight, in.in(), r, N, C);
+            op.experts_combine_backward(dx, dweight, dy, x, weight, in.in(), r, N, C);
+            op.experts_combine_backward(in_x, second, dy, in_x, weight, in.in(), r, N, C);
+            op.row_gate_forward(gated, dy, gate, N, C);
+            op.row_gate_backward(dgated, dgate, dy, y, gate, N, C);
+            op.row_gate_backward(in_dy, again, in_dy, y, gate, N, C);
+            CHECK(in_y.bits() == y.bits());
+            CHECK(in_x.bits() == dx.bits());
+            CHECK(second.bits() == dweight.bits());
+            CHECK(in_dy.bits() == dgated.bits());
+            CHECK(again.bits() == dgate.bits());
+            return bits_of(y, dx, dweight, gated, dgated, dgate);
+        });
+    });
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+TEST_CASE("experts: products against the reference") {
+    each_table(TablePart::products, [](auto& op, const TestTable& t) {
+        auto both = [&](Count c, int N, int C, int OC, Spread spread) {
+            EXPECT(check_experts_forward(op, router(c, 2), N, C, OC, spread, t.dtype));
+            EXPECT(check_experts_backward(op, router(c, 2), N, C, OC, spread, t.dtype));
+        };
+        int variant = 0;
+        for (Count c : {Count{1, 1}, {5, 2}, {9, 9}})
+            for (int N : {1, 4, 5, 33})
+                for (auto [C, OC] : {std::pair{1, 1}, {7, 24}, {8, 8}, {40, 16}, {33, 9}, {72, 136}})
+                    both(c, N, C, OC, SPREADS[variant++ % 3]);
+        both({130, 3}, 20, 24, 16, Spread::random);    // most experts have no row
+        both({3, 2}, 150, 200, 24, Spread::one);       // several tiles of rows, one of them not full
+        both({2, 1}, 300, 40, 136, Spread::random);
+    });
+}
+
+TEST_CASE("experts: products give the same bits in any order") {
+    const Router r = {.E = 5, .K = 2};
+    const int N = 90;
+    TrueRoutes routes(router_logits(r.E, N, Spread::one), r, 1, N);
+    for (auto [C, OC] : {std::pair{72, 40}, {35, 30}})
+        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+            if (!t.same_bits) return;
+            const Memory m(op);
+            TableRoutes in(m, routes);
+            Array<T> x(m, random_normal(N * r.K * C, 1)), dy(m, random_normal(N * r.K * OC, 2));
+            Array<P> w(m, random_normal(r.E * OC * C, 3));
+            expect_same_bits([&] {
+                Array<T> y(m, N * r.K * OC), dx(m, N * r.K * C);
+                Array<Grad<P>> dw(m, random_normal(r.E * OC * C, 4));
+                op.experts_forward(y, x, w, in.in(), r, N, C, OC);
+                op.experts_backward(dx, dw, dy, x, w, in.in(), r, N, C, OC);
+                return bits_of(y, dx, dw);
+            });
+        });
+}
+
+// An expert's products are those of linear_forward and linear_backward of its rows; no row spoils another, and none an
+// expert that it does not go to.
+TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone") {
+    const Router r = {.E = 4, .K = 1};
+    const int N = 50;
+    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    const int bad = 21, expert = routes.expert[size_t(routes.row[bad])];    // a slot
+    for (auto [C, OC] : {std::pair{40, 24}, {35, 9}})
+        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable&) {
+            const Memory m(op);
+            TableRoutes in(m, routes);
+            Numbers x = random_normal(N * C, 1), dy = random_normal(N * OC, 2);
+            x[size_t(bad * C + 3)] = dy[size_t(bad * OC + 2)] = NAN;
+            Array<T> x_in(m, x), dy_in(m, dy), y(m, N * OC), dx(m, N * C);
+            Array<P> w(m, random_normal(r.E * OC * C, 3));
+            Array<Grad<P>> dw(m, Numbers(size_t(r.E * OC * C), 1));
+            op.experts_forward(y, x_in, w, in.in(), r, N, C, OC);
+            op.experts_backward(dx, dw, dy_in, x_in, w, in.in(), r, N, C, OC);
+            expect_nan(y.read(), [&](int64_t i) { return i / OC == bad; });
+            expect_nan(dx.read(), [&](int64_t i) { return i / C == bad; });
+            expect_nan(dw.read(), [&](int64_t i) {
+                return i / (OC * C) == expert && (i % C == 3 || i / C % OC == 2);
+            });
+        });
+}
+
+TEST_CASE("experts: a row's product does not depend on what else is in the batch") {
+    const Router r = {.E = 3, .K = 2};
+    const int B = 4, S = 40, N = B * S;
+    const Numbers logits = router_logits(r.E, N, Spread::random);
+    TrueRoutes routes(logits, r, B, S);
+    TrueRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
+    for (auto [C, OC] : {std::pair{72, 40}, {35, 9}})
+        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+            if (!t.same_bits) return;
+            const Memory m(op);
+            TableRoutes in(m, routes), in_one(m, second);
+            Array<T> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), y(m, N * r.K * OC), out(m, N * OC);
+            Array<T> one_x(m, S * r.K * C), one_y(m, S * r.K * OC), one_out(m, S * OC);
+            Array<P> w(m, random_normal(r.E * OC * C, 3));
+            op.experts_gather(x, h, in.in(), r, N, C);
+            op.experts_forward(y, x, w, in.in(), r, N, C, OC);
+            op.experts_combine(out, nullptr, y, nullptr, in.in(), r, N, OC);
+            op.experts_gather(one_x, h + S * C, in_one.in(), r, S, C);
+            op.experts_forward(one_y, one_x, w, in_one.in(), r, S, C, OC);
+            op.experts_combine(one_out, nullptr, one_y, nullptr, in_one.in(), r, S, OC);
+            const Bits all = out.bits(), alone = one_out.bits();
+            CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
+        });
+}
+
+// ---- gradients of the reference -------------------------------------------------------------------------------------
+
+TEST_CASE("experts: the router's gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int B = 2, S = 4, N = B * S;
+    for (Count c : {Count{5, 2}, {4, 1}, {3, 3}})
+        for (int kind : {0, 1, 2, 3}) {
+            const Router r = router(c, kind);
+            Numbers logits = router_logits(r.E, N, Spread::random), dweight = random_normal(N * r.K, 2);
+            const Numbers none(size_t(N * r.K), 0);
+            TrueRoutes routes(logits, r, B, S);
+            Numbers d(logits.size());
+            auto of_weights = [&] { return dot(TrueRoutes(logits, r, B, S).weight, dweight); };
+            auto total = [&](int i) {    // the choices stay, and so do the counts
+                Numbers totals(size_t(r.E + 2), 0);
+                TrueRoutes(logits, r, B, S, totals.data());
+                return totals[size_t(r.E + i)];
+            };
+            op.router_backward(d.data(), dweight.data(), routes.in(), logits.data(), r, 0, 0, B, S);
+            if (r.K > 1 || !r.normalise) CHECK(gradient_error(logits, d, of_weights) < 1e-6);
+            // The weight of `balance` is that of a position: S of them have the sequence's.
+            op.router_backward(d.data(), none.data(), routes.in(), logits.data(), r, 2, 0, B, S);
+            if (r.K < r.E) CHECK(gradient_error(logits, d, [&] { return 2 * S * total(0); }) < 1e-6);
+            op.router_backward(d.data(), none.data(), routes.in(), logits.data(), r, 0, 0.5f, B, S);
+            CHECK(gradient_error(logits, d, [&] { return 0.5 * total(1); }) < 1e-6);
+        }
+}
+
+TEST_CASE("experts: what the balance and the z term are") {
+    Router r = {.E = 4, .K = 2};
+    Numbers totals(6, 0);
+    TrueRoutes(Numbers(3 * 4, 0.5), r, 1, 3, totals.data());    // equal scores: experts 0 and 1 have all rows
+    CHECK(totals[0] == 3);
+    CHECK(totals[1] == 3);
+    CHECK(totals[2] == 0);
+    CHECK(totals[4] == doctest::Approx(4.0 / 2 * (1 + 1) * 0.25));    // even probabilities: 1, whatever f is
+    CHECK(totals[5] == doctest::Approx(3 * std::pow(0.5 + std::log(4.0), 2)));
+    r = {.E = 2, .K = 1};
+    totals.assign(4, 0);
+    TrueRoutes({50, -50, 50, -50}, r, 1, 2, totals.data());    // all rows and all of the scores: the worst, E / K
+    CHECK(totals[2] == doctest::Approx(2));
+}
+
+TEST_CASE("experts: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const Router r = {.E = 3, .K = 2};
+    const int N = 5, C = 4, OC = 3, rows = N * r.K;
+    TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
+    Numbers h = random_normal(N * C, 1), x = random_normal(rows * C, 2), w = random_normal(r.E * OC * C, 3);
+    Numbers weight = random_normal(rows, 4), g = random_normal(rows * OC, 5), gh = random_normal(N * C, 6);
+    {
+        Numbers y(g.size()), dx(x.size()), dw(w.size());
+        op.experts_backward(dx.data(), dw.data(), g.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
+        auto loss = [&] {
+            op.experts_forward(y.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
+            return dot(y, g);
+        };
+        CHECK(gradient_error(x, dx, loss) < 1e-7);
+        CHECK(gradient_error(w, dw, loss) < 1e-7);
+    }
+    {
+        Numbers y(gh.size()), dx(x.size()), dweight(weight.size());
+        op.experts_combine_backward(dx.data(), dweight.data(), gh.data(), x.data(), weight.data(), routes.in(), r, N,
+                                    C);
+        auto loss = [&] {
+            op.experts_combine(y.data(), h.data(), x.data(), weight.data(), routes.in(), r, N, C);
+            return dot(y, gh);
+        };
+        CHECK(gradient_error(x, dx, loss) < 1e-7);
+        CHECK(gradient_error(weight, dweight, loss) < 1e-7);
+        CHECK(gradient_error(h, gh, loss) < 1e-7);    // the residual passes dy on
+    }
+    {   // A position's gradient is the sum of its rows': combine without weights is gather's backward.
+        Numbers y(x.size()), dh(h.size());
+        op.experts_combine(dh.data(), nullptr, x.data(), nullptr, routes.in(), r, N, C);
+        CHECK(gradient_error(h, dh, [&] {
+            op.experts_gather(y.data(), h.data(), routes.in(), r, N, C);
+            return dot(y, x);
+        }) < 1e-7);
+    }
+}
+
+TEST_CASE("row gate: gradients of the reference") {
+    const Ops<double>& op = reference_ops();
+    const int N = 4, F = 6;
+    Numbers x = random_normal(N * F, 1), gate = random_normal(N, 2), g = random_normal(N * F, 3);
+    Numbers y(x.size()), dx(x.size()), dgate(gate.size());
+    op.row_gate_backward(dx.data(), dgate.data(), g.data(), x.data(), gate.data(), N, F);
+    auto loss = [&] {
+        op.row_gate_forward(y.data(), x.data(), gate.data(), N, F);
+        return dot(y, g);
+    };
+    CHECK(gradient_error(x, dx, loss) < 1e-7);
+    CHECK(gradient_error(gate, dgate, loss) < 1e-7);
+}
