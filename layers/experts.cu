@@ -1,5 +1,5 @@
-// experts.cu - products of rows that are ordered by expert (grouped.cuh), what brings rows there and back, and the gate of
-// a row.
+// experts.cu - products of rows that are ordered by expert (grouped.cuh), what brings rows there and back, and the gate
+// of a row.
 //
 // Gathering, combining and gates are bound by memory: 16-byte vectors; gather moves N C (1 + K) elements, combine one
 // more row for each position, its backward N C (1 + 2 K), of which dy is read K times, but from L1. A warp has a row
@@ -28,7 +28,8 @@ template <class T, class F> void for_width(int C, F f) {
 
 // ---- rows there and back --------------------------------------------------------------------------------------------
 
-template <class T, int W> __global__ void gather_kernel(T* y, const T* x, const int* row, int K, int C, unsigned per_row) {
+template <class T, int W>
+__global__ void gather_kernel(T* y, const T* x, const int* row, int K, int C, unsigned per_row) {
     const int64_t i = blockIdx.x / per_row;
     const int c = int(blockIdx.x % per_row * blockDim.x + threadIdx.x) * W;
     if (c < C) store<W>(y + i * C + c, load<W>(x + int64_t(row[i] / K) * C + c));
