@@ -38,7 +38,9 @@ void Model::forward(bool drops) {
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
     ends.assign(size_t(B), S);
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
+    counting = drops && totals.routed;
     blocks(nullptr);
+    counting = false;
 }
 
 Dropout Model::dropout(Dropped where, int l) const {
@@ -94,10 +96,10 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
-    add_branch(t.x2, t.x, t.atty, h.width(), attention_end(l));
+    add_branch(t.x2, t.x, attention_end(l));
     ffn_forward(l);
-    if (out) add_branch(out, t.x2, t.fcg, c.F, ffn_end(l));
-    else if (c.post_norm()) add_branch(dt, t.x2, t.fcg, c.F, ffn_end(l));    // for the product; dt is free here
+    if (out) add_branch(out, t.x2, ffn_end(l));
+    else if (c.post_norm()) add_branch(dt, t.x2, ffn_end(l));    // for the product; dt is free here
 }
 
 void Model::turn(int l, const Cache* cache) {
@@ -113,38 +115,48 @@ void Model::turn(int l, const Cache* cache) {
 void Model::ffn_forward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const int C = c.C, F = c.F, N = B * S;
     if (c.pre_norm() && c.parallel != Parallel::one)
-        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
-    if (fused_gelu()) {
-        op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
-    } else {
-        op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width());
-        op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
-    }
+        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), B * S, c.C);
+    if (c.ffn_width(l)) dense_forward(l);
+    if (c.routed(l)) expert_outputs(l);
+}
+void Model::dense_forward(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const int C = c.C, F = c.ffn_width(l), N = B * S;
+    if (fused_gelu(l)) return op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
+    op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l));
+    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
+    if (!p.shared_gatew) return;
+    op.linear_forward(t.shared_gate, t.ln2, p.shared_gatew, nullptr, nullptr, N, C, 1);
+    op.row_gate_forward(t.gated, t.fcg, t.shared_gate, N, F);
 }
 
 Model::Branch Model::attention_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.projw, p.projb, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b,
+    return {t.atty, c.attention_width(), p.projw, p.projb, nullptr, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b,
             dropout(Dropped::attention, l)};
 }
 Model::Branch Model::ffn_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.fc2w, p.fc2b, t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b,
-            dropout(Dropped::ffn, l)};
+    return {p.shared_gatew ? t.gated : t.fcg, c.ffn_width(l), p.fc2w, p.fc2b, c.routed(l) ? &t : nullptr, t.out2,
+            t.post_mean2, t.post_rstd2, p.post2w, p.post2b, dropout(Dropped::ffn, l)};
 }
-// out = x + branch_scale * drop(norm(in w^T + b)); with sum_norm norm(x + drop(in w^T + b))
-void Model::add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end) {
+// out = x + branch_scale * drop(norm(in w^T + b + experts)); with sum_norm norm(x + drop(in w^T + b + experts))
+void Model::add_branch(Activation* out, const Activation* x, const Branch& end) {
     const int C = c.C, N = B * S;
     Activation* product = c.post_norm() ? end.product : out;
     const bool in_product = c.branch_scale == 1 && end.dropout.rate == 0 && (!c.post_norm() || c.sum_norm());
     auto add = [&](Activation* to) {
         if (!in_product) op.add_scaled(to, x, to, c.branch_scale, int64_t(N) * C, end.dropout);
     };
-    op.linear_forward(product, in, end.w, end.b, in_product ? x : nullptr, N, width, C);
+    const Activation* before = in_product ? x : nullptr;
+    if (end.width) op.linear_forward(product, end.in, end.w, end.b, before, N, end.width, C);
+    if (const Activations* t = end.experts)
+        op.experts_combine(product, end.width ? product : before, t->expert_out, t->weight, t->routes, c.router_of(), N,
+                           C);
     if (c.sum_norm()) add(product);
     if (c.post_norm())
         op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
@@ -155,7 +167,7 @@ void Model::loss(bool train, float scale) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = B * S;
     const Parameter* head_w = c.tied ? w.wte : w.headw;
     Gradient* head_dw = c.tied ? dw.wte : dw.headw;
-    if (train) shards.gradients_begin(0);
+    if (train) shards.gradients_begin(0), loss_scale = scale;
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
@@ -225,7 +237,9 @@ void Model::block_again(int l) {
     if (p.qw) turn(l);
     if (c.pre_norm() && c.parallel != Parallel::one)
         op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
-    op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, c.F);
+    if (const int F = c.ffn_width(l)) op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
+    if (p.shared_gatew) op.row_gate_forward(t.gated, t.fcg, t.shared_gate, N, c.ffn_width(l));
+    if (c.routed(l)) experts_again(l);
 }
 
 void Model::block_backward(int l) {
@@ -252,20 +266,28 @@ void Model::block_backward(int l) {
 
 // to: the gradient of the ffn's input
 void Model::ffn_backward(int l, Activation* to) {
+    const Block<Gradient>& d = dw.block[size_t(l)];
+    const Activation* dy = product_gradient(ffn_end(l), d.post2w, d.post2b);
+    if (c.ffn_width(l)) dense_backward(l, to, dy);
+    if (c.routed(l)) experts_backward(l, to, dy);
+}
+void Model::dense_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const int C = c.C, F = c.F, N = B * S;
-    const Activation* dy = product_gradient(ffn_end(l), d.post2w, d.post2b);
-    if (fused_gelu()) {
+    const int C = c.C, F = c.ffn_width(l), N = B * S;
+    if (fused_gelu(l)) {
         op.linear_gelu_backward(dwide, d.fc2w, d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
-        op.linear_backward(to, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
-    } else {
-        Activation* dactivated = c.gated ? dgated : dwide;
-        op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, t.fcg, p.fc2w, N, F, C);
-        op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
-        op.linear_backward(to, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width());
+        return op.linear_backward(to, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
     }
+    Activation* dactivated = c.gated ? dgated : dwide;
+    op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, p.shared_gatew ? t.gated : t.fcg, p.fc2w, N, F, C);
+    if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
+    op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
+    op.linear_backward(to, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
+    if (!p.shared_gatew) return;
+    op.linear_backward(gathered, d.shared_gatew, nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
+    op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});
 }
 
 // dt: the gradient of attention's input
@@ -311,6 +333,7 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
 void Model::begin_step(int64_t targets, uint64_t seed, int64_t number) {
     shards.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
+    if (totals.routed) op.zero(totals.routed, 8 * totals.routed_count);
     step_targets = 0, all_targets = targets;
     step_seed = seed, step_number = number, sequences = 0;
 }
@@ -337,11 +360,12 @@ void Model::update(const AdamW& adam, const Limits& limits, uint64_t seed, int s
     }
     char* to = results + updates % 2 * result_bytes();
     op.download_later(to, step, int64_t(sizeof(Step)));
-    op.download_later(to + sizeof(Step), totals.reports, plan.ranks * int64_t(sizeof(RankReport)));
+    // The reports, and what follows them: the routers' totals.
+    op.download_later(to + sizeof(Step), totals.reports, result_bytes() - int64_t(sizeof(Step)));
     marks[updates++ % 2] = op.mark();
 }
 
-Step Model::finish(std::vector<RankReport>* reports) {
+Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* routed) {
     CHECK(finished < updates, "no update is pending");
     {
         Waiting waiting(shards.comm ? shards.comm->pulse : nullptr);
@@ -353,6 +377,10 @@ Step Model::finish(std::vector<RankReport>* reports) {
     if (reports) {
         reports->resize(size_t(plan.ranks));
         memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
+    }
+    if (routed) {
+        routed->resize(size_t(totals.routed_count));
+        memcpy(routed->data(), from + result_bytes() - 8 * totals.routed_count, 8 * routed->size());
     }
     return s;
 }

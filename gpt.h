@@ -22,6 +22,9 @@ struct Plan {
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
     // Dropout while training: of the embeddings and of each branch's output; of attention's probabilities.
     float dropout = 0, attention_dropout = 0;
+    // Where there are experts: factors of the losses that keep them in even use and the router's logits small
+    // (router_forward's balance, and mean lse^2), each added to the loss for every layer.
+    float balance = 0, router_z = 0;
 };
 struct MemoryRow {
     const char* purpose;
@@ -36,6 +39,13 @@ struct Activations {
     Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
     Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
     Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
+    // Experts: the router's logits (N,E), the factors of what it chooses (N,K), and its choice; the experts' products as
+    // those of the ffn, in slots: (N*K,F or 2*F), (N*K,F), (N*K,C).
+    Activation* router;
+    Gradient* weight;
+    Routes routes;
+    Activation *expert_up, *expert_act, *expert_out;
+    Activation *shared_gate, *gated;         // (N), (N,F): the shared expert's gate, and fcg gated
     Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
@@ -110,7 +120,8 @@ struct Model {
     // the loader counts them: it is the same however ranks and batches divide the step.
     void begin_step(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0);
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
-    Step finish(std::vector<RankReport>* reports = nullptr);
+    // routed: router_forward's totals in the step, (L,E+2)
+    Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* routed = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
     // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
@@ -138,6 +149,9 @@ struct Model {
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
     Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
+    Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): the experts' input; gradients of what they share
+    Activation *drouter = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
+    Gradient* dweight = nullptr;                // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
     // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
@@ -168,13 +182,17 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
+    float loss_scale = 0;          // of the last batch's loss
+    bool counting = false;         // the router adds to the step's totals: not when a block is computed again
     int64_t step_targets = 0;      // since begin_step
     int64_t all_targets = 0;       // what begin_step was told
     uint64_t step_seed = 0;        // dropout's: the run's seed, the step's number
     int64_t step_number = 0;
     int64_t sequences = 0, first_sequence = 0;    // forward passes with dropout since begin_step; the batch's first one
     bool dropping = false;                        // the forward pass that ran last had dropout
-    int64_t result_bytes() const { return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)); }
+    int64_t result_bytes() const {
+        return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)) + 8 * totals.routed_count;
+    }
 
   private:
     void blocks(Cache* cache);                                    // every block, and the final norm
@@ -195,9 +213,12 @@ struct Model {
     void copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies);
     void upload_table(Cache& cache);
     void run(Cache& cache, bool as_before);
-    // The end of a branch: its product's weights, the product before its norm, and the norm.
+    // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.
     struct Branch {
+        const Activation* in;
+        int width;
         const Parameter *w, *b;
+        const Activations* experts;    // null: none
         Activation* product;
         float *mean, *rstd;
         const Parameter *norm_w, *norm_b;
@@ -205,14 +226,22 @@ struct Model {
     };
     Branch attention_end(int l) const;
     Branch ffn_end(int l) const;
-    void add_branch(Activation* out, const Activation* x, const Activation* in, int width, const Branch& end);
+    void add_branch(Activation* out, const Activation* x, const Branch& end);
     // The gradient of the branch's product, where dx is that of what add_branch makes. dx becomes that of the residual.
     // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
     void ffn_forward(int l);
     const Activation* ffn_input(int l) const { return c.parallel == Parallel::none ? a[size_t(l)].x2 : a[size_t(l)].x; }
-    bool fused_gelu() const { return op.linear_gelu_forward && c.activation == Act::gelu_tanh && !c.gated; }
+    bool fused_gelu(int l) const {
+        return op.linear_gelu_forward && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
+    }
+    void dense_forward(int l);
+    void dense_backward(int l, Activation* to, const Activation* dy);
+    // Layers with experts (model/experts.cpp). outputs: all but their sum, which add_branch computes.
+    void expert_outputs(int l);
+    void experts_again(int l);
+    void experts_backward(int l, Activation* to, const Activation* dy);
     void block_again(int l);                                      // what plan.recompute did not keep
     void block_backward(int l);
     void ffn_backward(int l, Activation* to);

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <tuple>
 
 #include "files/json.h"
@@ -98,7 +99,7 @@ Status Trainer::issue() {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish(&reports);
+    const Step s = device.model->finish(&reports, &routed);
     for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
@@ -119,6 +120,34 @@ Step Trainer::outcome() {
     return s;
 }
 
+double Trainer::busiest_expert() const {
+    double most = 0;
+    for (int l = 0; l < config.L && config.experts; l++) {
+        const auto from = routed.begin() + l * (config.experts + 2), end = from + config.experts;
+        const double rows = std::accumulate(from, end, 0.0);
+        if (rows > 0) most = std::max(most, *std::max_element(from, end) * config.experts / rows);
+    }
+    return most;
+}
+
+// By layer that has experts: each one's share of the rows; the mean of the sequences' balance, and of lse^2.
+std::string Trainer::experts_json() const {
+    std::string load, balance, z;
+    const double rows = double(o.total_batch) * config.experts_used;
+    for (int l = 0; l < config.L && config.experts; l++) {
+        if (!config.routed(l)) continue;
+        const double* totals = &routed[size_t(l * (config.experts + 2))];
+        std::string shares;
+        for (int i = 0; i < config.experts; i++) shares += formatted(",%.4g", totals[i] / rows);
+        load += ",[" + shares.substr(1) + "]";
+        balance += "," + json_number(totals[config.experts] * o.seq_len / double(o.total_batch));
+        z += "," + json_number(totals[config.experts + 1] / double(o.total_batch));
+    }
+    if (load.empty()) return "";
+    return ",\"expert_load\":[" + load.substr(1) + "],\"expert_balance\":[" + balance.substr(1) +
+           "],\"router_z\":[" + z.substr(1) + "]";
+}
+
 Status Trainer::report(const Step& s, double seconds) {
     if (!ranks.first()) return {};
     const double lr = learning_rate(schedule, state.step - 1), rate = double(o.total_batch) / seconds;
@@ -136,13 +165,14 @@ Status Trainer::report(const Step& s, double seconds) {
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
                             val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
                             human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed.c_str()) +
+                      (routed.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
-                      ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") + extra +
+                      ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") + experts_json() + extra +
                       "}\n";
     extra.clear();
     if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)

@@ -14,6 +14,13 @@ bool Config::windowed(int l) const {
 bool Config::turns(int l) const {
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
+void Config::fill_experts() {
+    if (!experts) return;
+    if (!experts_used) experts_used = std::min(2, experts);
+    if (expert_ffn) return;
+    expert_ffn = std::max(1, F / experts_used);
+    if (experts_every == 1) F = expert_ffn;    // no layer has another
+}
 Heads Config::heads(int l) const {
     const bool near = windowed(l);
     return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
@@ -42,6 +49,32 @@ static ConfigRow kind(ConfigRow::Member member, const char* name, const char* ke
 #define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
 #define ASKED(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
 
+static std::vector<ConfigRow> expert_rows() {
+    using C = Config;
+    using enum ConfigRow::Presence;
+    // clang-format off
+    return {
+        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MOST, rare,
+         "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
+         "model's, none in a new one"},
+        {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
+         Router::MOST, rare, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
+        {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
+         1 << 18, rare, "with --experts: width of each; 0: the model's (in a new one feed-forward width / experts "
+         "used: as many FLOPs as without)"},
+        {&C::experts_every, "experts_every", false, "--experts-every", "flatgpt_experts_every", nullptr, 1, 1024, rare,
+         "with --experts: each so many-th layer has them; 0: the model's, all in a new one"},
+        {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
+         0, 1 << 18, rare, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
+        ASKED(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
+              1),
+        ASKED(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
+              {{"softmax"}, {"sigmoid"}}),
+        ASKED(&C::experts_normalised, "experts_normalised", "--normalise-experts",
+              "with --experts: the factors of a token's experts are divided by their sum", 0, 1),
+    };
+    // clang-format on
+}
 static std::vector<ConfigRow> window_rows() {
     using C = Config;
     using enum ConfigRow::Presence;
@@ -143,7 +176,7 @@ const std::vector<ConfigRow>& config_rows() {
     // clang-format on
     static const std::vector<ConfigRow> all = [] {
         std::vector<ConfigRow> all = rows;
-        for (const ConfigRow& row : window_rows()) all.push_back(row);
+        for (const auto& more : {expert_rows(), window_rows()}) all.insert(all.end(), more.begin(), more.end());
         for (const ConfigRow& row : position_rows()) all.push_back(row);
         return all;
     }();
@@ -199,6 +232,9 @@ Status config_check(const Config& c) {
     if (const int most = 1 << 18, width = c.qkv_width(); width > most)
         return fail(Exit::usage, "attention: (%d + 2 x %d) heads of size %d are %d wide, %d at most", c.NH, c.NKV, c.HS,
                     width, most);
+    if (c.experts && (c.experts_used < 1 || c.experts_used > c.experts || c.expert_ffn < 1))
+        return fail(Exit::usage, "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
+                    "found %d and %d", c.experts, c.experts, c.experts_used, c.expert_ffn);
     // What no family has, and the pages of gpt.cpp do not carry.
     auto either = [](bool both, const std::string& what) {
         return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
@@ -292,6 +328,13 @@ Status config_asked_check(const Asked& asked, const Config& c) {
             return fail(Exit::usage, "%s needs --window: without, all is seen",
                         asked_as(c, &Config::global_every).c_str());
     }
+    if (asked.F && c.experts && c.experts_every == 1 && (asked.expert_ffn || c.F != c.expert_ffn))
+        return fail(Exit::usage, "--ffn %d has no effect: each layer has experts, of width %d; expected --expert-ffn",
+                    asked.F, c.expert_ffn);
+    for (const ConfigRow& row : expert_rows())
+        if (const auto asks = asked_value(asked, size_t(&config_row(row.member) - rows.data())); asks && !c.experts)
+            return fail(Exit::usage, "%s needs --experts", asked_as(c, row.member).c_str());
+    if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
 }
 
@@ -310,6 +353,8 @@ Config config_with(const Config& base, const Asked& asked) {
             config_set(c, rows[i], config_value(now, rows[i]));
     if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
+    if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
+    c.fill_experts();
     return c;
 }
 

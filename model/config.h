@@ -13,6 +13,7 @@ extern const Family GPT2;
 
 enum class NormKind { layer, rms };
 enum class NormPlace { pre, branch, sandwich, post };    // x + f(n(x));  x + n(f(x));  x + n'(f(n(x)));  n(x + f(x))
+enum class RouterKind { softmax, sigmoid };    // Router::sigmoid
 enum class Parallel { none, one, two };    // attention and ffn both read the block's input: through one norm, or two
 enum class Position { none, learned, rope, alibi, sinusoidal, t5 };
 // T5's biases: buckets of distances, and the distance from which on all are in the last one. Raffel et al. 2020.
@@ -36,6 +37,14 @@ struct Config {
     int HS = NH > 0 && C % NH == 0 ? C / NH : 0;    // head size; attention is NH * HS wide
     Act activation = Act::gelu_tanh;                // the ffn's
     bool gated = false;                             // act(gate) * up
+    // Experts, in each so many-th layer in place of the ffn. Their matrices have no biases.
+    int experts = 0, experts_used = 0;    // Router::E, K; 0: none
+    int expert_ffn = 0;                   // an expert's width
+    int experts_every = 1;
+    int shared_ffn = 0;         // width of an expert that every position has; 0: none
+    bool shared_gate = false;   // its output times sigmoid(x w)
+    RouterKind router = RouterKind::softmax;
+    bool experts_normalised = true;    // Router::normalise
     // Norms.
     NormKind norm = NormKind::layer;
     NormPlace place = NormPlace::pre;
@@ -84,12 +93,22 @@ struct Config {
     Logits logits_of() const { return {logit_scale, logit_cap}; }
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
-    int up_width() const { return gated ? 2 * F : F; }    // the ffn's first product: gate, then up
+    bool routed(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
+    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }    // of what every position has; 0: nothing
+    int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }    // the first product: gate, then up
+    int widest_up() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
+    int expert_up_width() const { return (gated ? 2 : 1) * expert_ffn; }
+    bool gates_shared(int l) const { return routed(l) && shared_ffn && shared_gate; }
+    Router router_of() const {
+        return {.E = experts, .K = experts_used, .sigmoid = router == RouterKind::sigmoid,
+                .normalise = experts_normalised};
+    }
     bool pre_norm() const { return place == NormPlace::pre || place == NormPlace::sandwich; }
     bool post_norm() const { return place != NormPlace::pre; }    // a branch's output is normed, or its sum
     bool sum_norm() const { return place == NormPlace::post; }    // the sum: the last one is the final norm
     Config plain() const;    // the family's kinds at these V, T, L, NH, C
     void settle();           // sets the fields that follow from others
+    void fill_experts();     // where there are experts: how many are used, how wide they are, if nothing says it
     bool operator==(const Config&) const = default;
 };
 
@@ -98,7 +117,7 @@ struct ConfigRow {
     enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
-                         RopeScaling Config::*, Sees Config::*>
+                         RopeScaling Config::*, Sees Config::*, RouterKind Config::*>
         Member;
     Member member;
     const char* name;          // "kv_heads"; null: never listed

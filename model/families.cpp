@@ -53,10 +53,6 @@ const std::vector<const Family*>& families() {
 
 const char* missing_for(const std::string& type) {
     static const std::pair<const char*, const char*> known[] = {
-        {"mixtral", "experts"},
-        {"qwen2_moe", "experts"},
-        {"qwen3_moe", "experts"},
-        {"olmoe", "experts"},
         {"phimoe", "experts"},
         {"granitemoe", "experts"},
         {"gpt_oss", "experts and attention sinks"},
@@ -105,6 +101,7 @@ static Config sized(const Family& family, const Preset& p) {
     if (c.position == Position::rope) c.rope_dims = int(p.HS * family.rope.usual);
     c.NKV = p.NKV, c.HS = p.HS, c.F = p.F;
     if (p.more) p.more(c);
+    c.fill_experts();
     return c;
 }
 

@@ -67,7 +67,8 @@ struct Family {
     std::vector<Fixed> fixed = {};
 
     // The names in files of the model's tensors `ours`, less .weight and .bias: "ln1" is of ln1w and ln1b. One name, or
-    // one for each of its parts (tensors.cpp); # is the block's number. Without a row files have our names.
+    // one for each of its parts (tensors.cpp); # is the block's number, @ the expert's. "shared_fc" is of fcw in a
+    // layer with experts. Without a row files have our names.
     struct Name { const char* ours; std::vector<const char*> file; FileLayout layout = FileLayout::straight; };
     std::vector<Name> names = {};
     // What names begin with: in our files the first of these; in others' files any of them, or nothing.

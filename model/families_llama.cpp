@@ -89,6 +89,24 @@ Names branch_names() {
                         {"post2", {"model.layers.#.post_feedforward_layernorm"}}});
 }
 
+// Experts and router in `mlp`, and in layers with them the shared expert.
+Names expert_names(const Names& more = {}) {
+    return llama_names(with<Family::Name>(
+        {{"router", {"model.layers.#.mlp.gate"}},
+         {"expert_up", {"model.layers.#.mlp.experts.@.gate_proj", "model.layers.#.mlp.experts.@.up_proj"}},
+         {"expert_down", {"model.layers.#.mlp.experts.@.down_proj"}}},
+        more, &Family::Name::ours));
+}
+// The keys of their numbers and widths, each with what it means where a file does not say.
+Keys expert_keys(Keys keys, const char* number, double count, double per_token, const char* width, double of_each) {
+    keys.push_back({number, &C::experts, ConfigKey::as_is, count});
+    keys.push_back({"num_experts_per_tok", &C::experts_used, ConfigKey::as_is, per_token});
+    keys.push_back({width, &C::expert_ffn, ConfigKey::as_is, of_each});
+    return keys;
+}
+const ConfigKey SPARSE_STEP = {"decoder_sparse_step", &C::experts_every, ConfigKey::as_is, 1},
+                NORM_TOPK = {"norm_topk_prob", &C::experts_normalised, ConfigKey::as_is, 0};
+
 const std::vector<Family::Fixed> PLAIN = {{"initializer_range", "0.02", true, false},
                                           {"pad_token_id", "null", true, false}};
 std::vector<Family::Fixed> fixed(const std::vector<Family::Fixed>& more) {
@@ -108,6 +126,9 @@ void gemma3_kinds(Config& c) {
     gemma_kinds(c);
     c.place = NormPlace::sandwich, c.window = 4096, c.global_every = 6, c.qk_norm = Turn::Normed::head;
     c.rope_theta = 1e6f, c.rope_local_theta = 1e4f;
+}
+void expert_kinds(Config& c, int experts, int used) {
+    c.experts = experts, c.experts_used = used, c.experts_normalised = false, c.norm_eps = 1e-5f;
 }
 void smollm_kinds(Config& c) { c.tied = true, c.norm_eps = 1e-5f, c.rope_theta = 1e5f; }
 void llama3_kinds(Config& c) {
@@ -170,6 +191,65 @@ const std::vector<Family> ROWS = {
      .presets = {{"qwen3-0.6b", 151936, 40960, 28, 16, 8, 128, 1024, 3072, qwen_tied},
                  {"qwen3-1.7b", 151936, 40960, 28, 16, 8, 128, 2048, 6144, qwen_tied},
                  {"qwen3-4b", 151936, 40960, 36, 32, 8, 128, 2560, 9728, qwen_tied}}},
+    {.type = "mixtral",
+     .architecture = "MixtralForCausalLM",
+     .kinds = llama_kinds([](Config& c) { expert_kinds(c, 8, 2), c.experts_normalised = true; }),
+     .keys = expert_keys(llama_keys({HEAD_DIM, RMS_EPS, WINDOW}, 8), "num_local_experts", 8, 2, "intermediate_size",
+                         14336),
+     .rope = ROPE,
+     .fixed = fixed({{"output_router_logits", "false", true, false}, {"router_aux_loss_coef", "0.01", true, false}}),
+     .names = expert_names({{"router", {"model.layers.#.block_sparse_moe.gate"}},
+                            {"expert_up", {"model.layers.#.block_sparse_moe.experts.@.w1",
+                                           "model.layers.#.block_sparse_moe.experts.@.w3"}},
+                            {"expert_down", {"model.layers.#.block_sparse_moe.experts.@.w2"}}}),
+     .presets = {{"mixtral-8x7b", 32000, 32768, 32, 32, 8, 128, 4096, 14336,
+                  [](Config& c) { c.expert_ffn = c.F, c.rope_theta = 1e6f; }}}},
+    {.type = "qwen2_moe",
+     .architecture = "Qwen2MoeForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         expert_kinds(c, 60, 4);
+         c.norm_eps = 1e-6f, c.qkv_bias = c.shared_gate = true;
+     }),
+     .keys = expert_keys(llama_keys({HEAD_DIM, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK,
+                                     {"qkv_bias", &C::qkv_bias, ConfigKey::as_is, 1},
+                                     {"shared_expert_intermediate_size", &C::shared_ffn, ConfigKey::as_is, 5632}}, 16),
+                         "num_experts", 60, 4, "moe_intermediate_size", 1408),
+     .rope = ROPE,
+     .layers = Family::types | Family::use_window,
+     .fixed = fixed({{"mlp_only_layers", "[]", true, true}, {"output_router_logits", "false", true, false},
+                     {"router_aux_loss_coef", "0.01", true, false}}),
+     .names = expert_names({{"shared_fc", {"model.layers.#.mlp.shared_expert.gate_proj",
+                                           "model.layers.#.mlp.shared_expert.up_proj"}},
+                            {"shared_fc2", {"model.layers.#.mlp.shared_expert.down_proj"}},
+                            {"shared_gate", {"model.layers.#.mlp.shared_expert_gate"}}}),
+     .presets = {{"qwen1.5-moe-a2.7b", 151936, 8192, 24, 16, 16, 128, 2048, 5632,
+                  [](Config& c) { c.expert_ffn = 1408, c.shared_ffn = 5632, c.rope_theta = 1e6f; }}}},
+    {.type = "qwen3_moe",
+     .architecture = "Qwen3MoeForCausalLM",
+     .kinds = llama_kinds([](Config& c) {
+         expert_kinds(c, 128, 8);
+         c.norm_eps = 1e-6f, c.qk_norm = Turn::Normed::head;
+     }),
+     .keys = attention_bias(expert_keys(
+         llama_keys({{"head_dim", &C::HS, ConfigKey::as_is, 128}, RMS_EPS, QWEN_WINDOW, SPARSE_STEP, NORM_TOPK}, 4),
+         "num_experts", 128, 8, "moe_intermediate_size", 768)),
+     .rope = ROPE,
+     .layers = Family::types | Family::use_window,
+     .fixed = fixed({{"mlp_only_layers", "[]", true, true}, {"output_router_logits", "false", true, false},
+                     {"router_aux_loss_coef", "0.01", true, false}}),
+     .names = expert_names(),
+     .presets = {{"qwen3-30b-a3b", 151936, 40960, 48, 32, 4, 128, 2048, 6144,
+                  [](Config& c) { c.expert_ffn = 768, c.experts_normalised = true, c.rope_theta = 1e6f; }}}},
+    {.type = "olmoe",
+     .architecture = "OlmoeForCausalLM",
+     .kinds = llama_kinds([](Config& c) { expert_kinds(c, 64, 8), c.qk_norm = Turn::Normed::all; }),
+     .keys = attention_bias(expert_keys(llama_keys({HEAD_DIM, RMS_EPS, NORM_TOPK}), "num_experts", 64, 8,
+                                        "intermediate_size", 2048)),
+     .rope = ROPE,
+     .fixed = fixed({{"clip_qkv", "null", true, true}, {"output_router_logits", "false", true, false},
+                     {"router_aux_loss_coef", "0.01", true, false}}),
+     .names = expert_names(),
+     .presets = {{"olmoe-1b-7b", 50304, 4096, 16, 16, 16, 128, 2048, 1024, [](Config& c) { c.expert_ffn = c.F; }}}},
     {.type = "smollm3",
      .architecture = "SmolLM3ForCausalLM",
      .kinds = llama_kinds([](Config& c) { c.tied = true, c.rope_skip_every = 4, c.rope_theta = 2e6f; }),

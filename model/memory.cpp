@@ -14,12 +14,13 @@ template <class X> struct ActivationRow {
     X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
 };
 
-// What a block keeps for its backward, per token.
-std::vector<ActivationRow<Activation>> activation_rows(const Config& c) {
+// What block l keeps for its backward, per token.
+std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, pre = c.pre_norm() ? C : 0, post = c.post_norm() ? C : 0;
     const bool one = c.parallel == Parallel::one, qk = c.qk_norm != Turn::Normed::none;
+    const int K = c.routed(l) ? c.experts_used : 0, gates = c.gates_shared(l);
     return {{&A::x, C, never},
             {&A::ln1, pre, none, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
@@ -28,11 +29,17 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c) {
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
             {&A::ln2, one ? 0 : pre, none, one ? &A::ln1 : &A::x2},
-            {&A::fch, c.up_width(), cheap},
-            {&A::fcg, c.F, none},
+            {&A::fch, c.up_width(l), cheap},
+            {&A::fcg, c.ffn_width(l), none},
+            {&A::router, K ? c.experts : 0, cheap},
+            {&A::expert_up, K * c.expert_up_width(), cheap},
+            {&A::expert_act, K * c.expert_ffn, none},
+            {&A::expert_out, K * C, cheap},
+            {&A::shared_gate, gates, cheap},
+            {&A::gated, gates * c.ffn_width(l), none},
             {&A::out2, post, cheap}};
 }
-std::vector<ActivationRow<float>> statistic_rows(const Config& c) {
+std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap;
     const int mean = c.norm == NormKind::layer, pre = c.pre_norm(), two = pre && c.parallel != Parallel::one;
@@ -89,29 +96,60 @@ void place_training(Layout& at, Model& g) {
     at.take(s.v, held);
     if (g.op.parameter == Element::bf16 && g.plan.master) at.take(s.master, held);
     at.take(s.decays, s.flat / 64);
-    at.take(g.totals.loss, 1 + int64_t(s.buckets.size()) + 2 * s.ranks);
+    g.totals.routed_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
+    at.take(g.totals.loss, 1 + int64_t(s.buckets.size()) + 2 * s.ranks + g.totals.routed_count);
     g.totals.squares = g.totals.loss + 1;
     g.totals.reports = reinterpret_cast<RankReport*>(g.totals.squares + s.buckets.size());
+    if (g.c.experts) g.totals.routed = reinterpret_cast<double*>(g.totals.reports + s.ranks);
     at.take(g.step, 1);
 }
 
+// Each block's arrays. What a block does not keep, all share: the largest, which the first one has that needs it.
+template <class Rows> void place_rows(Layout& at, Model& g, int64_t N, Rows rows_of) {
+    const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
+    std::vector<decltype(rows_of(g.c, 0))> rows;
+    for (int l = 0; l < g.c.L; l++) rows.push_back(rows_of(g.c, l));
+    std::vector<int> holder(rows[0].size(), -1);
+    for (int l = 0; l < g.c.L; l++)
+        for (size_t i = 0; i < rows[0].size(); i++) {
+            const auto& row = rows[size_t(l)][i];
+            auto& field = g.a[size_t(l)].*row.field;
+            const bool kept = train && g.plan.recompute <= row.kept_up_to;
+            int64_t most = row.per_token;
+            for (const auto& others : rows) most = kept ? most : std::max(most, others[i].per_token);
+            if (!row.per_token) field = row.instead ? g.a[size_t(l)].*row.instead : nullptr;
+            else if (!kept && holder[i] >= 0) field = g.a[size_t(holder[i])].*row.field;
+            else at.take(field, N * most), holder[i] = l;
+        }
+}
+// Where rows go: of each block that the backward reads again.
+void place_routes(Layout& at, Model& g, int64_t N) {
+    const Config& c = g.c;
+    const bool kept = g.plan.use == Use::train && g.plan.recompute != Recompute::blocks;
+    const Activations* holder = nullptr;
+    for (int l = 0; l < c.L; l++) {
+        Activations& a = g.a[size_t(l)];
+        if (!c.routed(l)) continue;
+        if (holder && !kept) {
+            a.weight = holder->weight, a.routes = holder->routes;
+            continue;
+        }
+        holder = &a;
+        const int64_t rows = N * c.experts_used;
+        at.take(a.weight, rows);
+        for (int** p : {&a.routes.expert, &a.routes.slot, &a.routes.row}) at.take(*p, rows);
+        at.take(a.routes.counts, int64_t(g.plan.B) * g.plan.S * c.experts);
+        at.take(a.routes.offsets, c.experts + 1);
+    }
+    if (holder) at.take(g.gathered, N * c.experts_used * c.C);
+}
 void place_activations(Layout& at, Model& g, int64_t N) {
     const Config& c = g.c;
     at.purpose("activations");
-    g.a.resize(size_t(c.L));
-    for (int l = 0; l < c.L; l++) {
-        Activations& a = g.a[size_t(l)];
-        const bool train = g.plan.use == Use::train;    // else nobody reads a block's activations again
-        auto place = [&](const auto& rows) {
-            for (const auto& row : rows)
-                if (!row.per_token) a.*row.field = row.instead ? a.*row.instead : nullptr;
-                else if (l == 0 || (train && g.plan.recompute <= row.kept_up_to))
-                    at.take(a.*row.field, N * row.per_token);
-                else a.*row.field = g.a[0].*row.field;
-        };
-        place(activation_rows(c));
-        place(statistic_rows(c));
-    }
+    g.a.assign(size_t(c.L), {});
+    place_rows(at, g, N, activation_rows);
+    place_rows(at, g, N, statistic_rows);
+    place_routes(at, g, N);
     at.take(g.x_last, N * c.C);
     if (c.sum_norm()) g.lnf = g.x_last;
     else at.take(g.lnf, N * c.C);
@@ -145,8 +183,16 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     if (train) {
         at.take(g.dx, N * c.C);
         at.take(g.dt, N * std::max(c.C, c.attention_width()));
-        at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
-        if (c.gated) at.take(g.dgated, N * c.F);
+        const bool experts = c.experts > 0;
+        const int64_t rows = N * c.experts_used;
+        at.take(g.dwide, std::max({N * c.widest_up(), N * c.qkv_width(), rows * c.expert_up_width()}));
+        if (c.gated) at.take(g.dgated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
+        if (experts) {
+            at.take(g.dgathered, rows * c.C);
+            at.take(g.dweight, rows);
+            at.take(g.drouter, N * c.experts);
+            at.take(g.dshared_gate, N);
+        }
         if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);

@@ -16,6 +16,7 @@ template <class S, class T> struct Row {
     int64_t cols;                  // 0: a vector
     Init init;
     int64_t padding = 0;           // further rows, in memory only
+    int experts = 1;               // so many matrices of these parts
 };
 
 template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
@@ -29,12 +30,12 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
             {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
             {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding}};
 }
-template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
+template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int l) {
     using B = Block<T>;
-    const int C = c.C, F = c.F, q = c.attention_width(), kv = c.NKV * c.HS;
+    const int C = c.C, F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts, q = c.attention_width(), kv = c.NKV * c.HS;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.qk_norm != Turn::Normed::none, all = c.qk_norm == Turn::Normed::all;
-    const std::vector<int64_t> up = c.gated ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F};
+    auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
     return {{c.pre_norm() && weight, &B::ln1w, "ln1w", {C}, 0, norm_init(c)},
             {c.pre_norm() && bias, &B::ln1b, "ln1b", {C}, 0, Init::zero},
             {true, &B::qkvw, "qkvw", {q, kv, kv}, C, Init::normal},
@@ -47,10 +48,14 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
             {c.post_norm() && bias, &B::post1b, "post1b", {C}, 0, Init::zero},
             {c.pre_norm() && two && weight, &B::ln2w, "ln2w", {C}, 0, norm_init(c)},
             {c.pre_norm() && two && bias, &B::ln2b, "ln2b", {C}, 0, Init::zero},
-            {true, &B::fcw, "fcw", up, C, Init::normal},
-            {c.up_bias, &B::fcb, "fcb", up, 0, Init::zero},
-            {true, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
-            {c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
+            {c.routed(l), &B::routerw, "routerw", {E}, C, Init::normal},
+            {c.routed(l), &B::expert_upw, "expert_upw", up(FE), C, Init::normal, 0, E},
+            {c.routed(l), &B::expert_downw, "expert_downw", {C}, FE, Init::normal_residual, 0, E},
+            {c.gates_shared(l), &B::shared_gatew, "shared_gatew", {1}, C, Init::normal},
+            {F > 0, &B::fcw, "fcw", up(F), C, Init::normal},
+            {F > 0 && c.up_bias, &B::fcb, "fcb", up(F), 0, Init::zero},
+            {F > 0, &B::fc2w, "fc2w", {C}, F, Init::normal_residual},
+            {F > 0 && c.down_bias, &B::fc2b, "fc2b", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post2w, "post2w", {C}, 0, norm_init(c)},
             {c.post_norm() && bias, &B::post2b, "post2b", {C}, 0, Init::zero}};
 }
@@ -66,13 +71,18 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
                 .decay = row.cols > 0, .vector = row.cols == 0};
     if (!row.exists) return t;
-    for (int64_t rows : row.parts) t.file_rows += rows;
+    for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
+    t.experts = row.experts;
     t.rows = t.file_rows + row.padding;
     // "qkvw" is ".weight" of the name for "qkv", wte that of the name for itself.
     const std::string_view ours = row.name, stem = ours.substr(0, ours.size() - 1);
     const std::vector<Family::Name>& names = c.family->names;
-    const auto name =
-        std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
+    const std::string shared = "shared_" + std::string(stem);
+    auto name = names.end();
+    if (block >= 0 && c.routed(block))
+        name = std::find_if(names.begin(), names.end(), [&](auto& n) { return shared == n.ours; });
+    if (name == names.end())
+        name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
     const bool whole = name != names.end() && name->file.size() == 1;
     if (!whole && (name == names.end() || name->file.size() != row.parts.size())) {    // files have it under our name
         t.pieces = {{t.name, 0, t.file_rows}};
@@ -81,11 +91,16 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     if (!t.vector || name->layout != FileLayout::transposed) t.layout = name->layout;
     if (c.NKV != c.NH && t.layout == FileLayout::by_head) t.layout = FileLayout::straight;
     const char* ending = ours.back() == 'b' ? ".bias" : ".weight";
-    for (size_t i = 0, first = 0; i < name->file.size(); i++, first += size_t(row.parts[i - 1])) {
-        std::string file = std::string(name->file[i]) + ending;
-        if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
-        t.pieces.push_back({file, int64_t(first), whole ? t.file_rows : row.parts[i]});
-    }
+    const bool each = std::string_view(name->file[0]).find('@') != std::string_view::npos;
+    int64_t first = 0;
+    for (int expert = 0; expert < (each ? t.experts : 1); expert++)
+        for (size_t i = 0; i < name->file.size(); i++) {
+            std::string file = std::string(name->file[i]) + ending;
+            if (const size_t at = file.find('#'); at != file.npos) file.replace(at, 1, number);
+            if (const size_t at = file.find('@'); at != file.npos) file.replace(at, 1, std::to_string(expert));
+            t.pieces.push_back({file, first, whole && !each ? t.file_rows : row.parts[i]});
+            first += t.pieces.back().rows;
+        }
     return t;
 }
 
@@ -101,7 +116,7 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
     for (auto& row : first_rows<T>(c)) step(row, p, -1, 0);
     for (int l = 0; l < c.L; l++) {
         offset = round_up(offset, 64 * int64_t(ranks));
-        for (auto& row : block_rows<T>(c)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
+        for (auto& row : block_rows<T>(c, l)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
     }
     for (auto& row : last_rows<T>(c)) step(row, p, -1, c.L);
     return round_up(offset, 64 * int64_t(ranks));

@@ -9,6 +9,7 @@
 template <class T> struct Block {
     T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *projw, *projb, *post1w, *post1b;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
+    T *routerw, *expert_upw, *expert_downw, *shared_gatew;    // (E,C), (E,F or 2*F,C), (E,C,F) of experts, (1,C)
 };
 template <class T> struct Params {
     T *wte, *wpe, *relw, *lnew, *lneb, *headw, *headb;
@@ -36,6 +37,7 @@ struct Tensor {
     bool decay = false, vector = false;    // vector: its shape in files is [rows], not [rows, cols]
     FileLayout layout = FileLayout::straight;
     int bucket = 0;                    // the bucket that it lies in
+    int experts = 1;                   // so many matrices, one after the other
     std::vector<Piece> pieces = {};
     int64_t size() const { return rows * cols; }
 };

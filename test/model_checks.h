@@ -30,6 +30,15 @@ struct Posed {
     Posed(const Posed&) = delete;
 };
 
+// The mean of what the routers add to the losses of `targets`, in a step of one batch.
+inline double routing_loss(Model& g, double targets) {
+    double sum = 0;
+    for (int l = 0; l < g.c.L && g.totals.routed; l++) {
+        const double* totals = g.totals.routed + l * (g.c.experts + 2) + g.c.experts;
+        sum += double(g.plan.balance) * g.S * totals[0] + double(g.plan.router_z) * totals[1];
+    }
+    return sum / targets;
+}
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 inline double loss_in_double(Model& g, const Posed& asked) {
     g.begin_step();
@@ -50,7 +59,7 @@ inline double loss_in_double(Model& g, const Posed& asked) {
         for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v));
         sum += std::log(z) - logit(target);
     }
-    return sum / double(counting(asked.out));
+    return sum / double(counting(asked.out)) + routing_loss(g, double(counting(asked.out)));
 }
 
 // f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.
@@ -62,7 +71,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     const int B = 2, S = 7;
     Model g(reference_ops());
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain(),
-                       .dropout = dropout, .attention_dropout = dropout});
+                       .dropout = dropout, .attention_dropout = dropout, .balance = 0.3f, .router_z = 0.05f});
     const Posed asked(c, B, S, objective);
     for (int pass = 0; pass < 2; pass++)    // nothing of the first must be left in the second
         train_pass(g, asked.in, asked.out, B, S, asked.spans);

@@ -93,6 +93,14 @@ inline std::vector<Kind> kind_configs(Config c) {
         k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
     });
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
+    // All experts are used: where types round differently, a choice of some of them may be another one.
+    add("qwen2_moe", llama, [](Config& k) {
+        k.experts = k.experts_used = 3, k.expert_ffn = 10, k.shared_ffn = 12, k.shared_gate = true;
+        k.experts_normalised = false, k.qkv_bias = true;
+    });
+    add("experts in every second layer", c, [](Config& k) {
+        k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
+    });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }

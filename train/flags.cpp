@@ -57,6 +57,10 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
          "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples", 0, 0.99},
         {"--attention-dropout", &o.attention_dropout, "the same for attention's probabilities alone; -1: as --dropout "
          "says", -1, 0.99},
+        {"--balance-loss", &o.balance_loss, "with --experts: factor of the loss that keeps them in even use (for each "
+         "layer and sequence, 1 where they are)", 0, 100},
+        {"--router-z-loss", &o.router_z_loss, "with --experts: factor of the loss that keeps the router's logits small "
+         "(the mean square of their log-sum-exp)", 0, 100},
         {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
         {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
          "last 128; 0: never", 0, 1e9},

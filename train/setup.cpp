@@ -197,6 +197,7 @@ Status Trainer::choose_batch() {
     plan.spans = o.documents;
     plan.dropout = float(o.dropout);
     plan.attention_dropout = float(o.attention_dropout < 0 ? o.dropout : o.attention_dropout);
+    plan.balance = float(o.balance_loss), plan.router_z = float(o.router_z_loss);
     plan.wire = o.reduce_dtype == "bf16" ? Element::bf16 : Element::f32;
     if (o.batch) return {};
     if (o.total_batch % o.seq_len)

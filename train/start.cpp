@@ -147,6 +147,9 @@ Status Trainer::choose_objective() {
     if (o.attention_dropout < 0 && o.attention_dropout != -1)
         return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
                     o.attention_dropout);
+    for (auto [name, value, usual] : {std::tuple{"--balance-loss", o.balance_loss, TrainOptions{}.balance_loss},
+                                      {"--router-z-loss", o.router_z_loss, TrainOptions{}.router_z_loss}})
+        if (value != usual && !config.experts) return fail(Exit::usage, "%s %g needs --experts", name, value);
     if (!mlm) config.mask = -1;    // what it goes on from may have one
     if (mlm && o.sample_every)
         return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "

@@ -18,7 +18,7 @@ struct TrainOptions {
     double save_minutes = 15;
     bool keep_best = true;
     double lr = 6e-4, final_lr_frac = 0.1, weight_decay = 0.1, beta1 = 0.9, beta2 = 0.95, grad_clip = 1;
-    double dropout = 0, attention_dropout = -1;
+    double dropout = 0, attention_dropout = -1, balance_loss = 0.01, router_z_loss = 0.001;
     double skip_loss_z = 0, skip_norm_z = 0;
     bool init = false, resize_vocab = false;
     std::string objective = "auto";
@@ -59,6 +59,7 @@ struct Trainer {
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
     std::vector<RankReport> reports;    // in the last step
+    std::vector<double> routed;         // in the last step: the routers' totals, (L,E+2)
     bool save_due = false;    // by --save-minutes, on rank 0's clock
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;
@@ -114,6 +115,8 @@ struct Trainer {
     int word_to_ranks() const;    // what update takes: the signal that stops this rank, and whether to save
     Step outcome();                         // waits for the oldest step issued, and counts it
     Status report(const Step& step, double seconds);
+    double busiest_expert() const;    // its rows in the last step, over the mean of its layer
+    std::string experts_json() const;
     Status between_steps();    // validation, sample
     Status validate();
     Status save();

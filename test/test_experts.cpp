@@ -1,0 +1,150 @@
+// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation, choices.
+#include "gpt.h"
+#include "test.h"
+#include "model_checks.h"
+
+namespace {
+// The routers that families have.
+std::vector<Kind> routed_configs(const Config& base) {
+    Config c = base;
+    c.norm = NormKind::rms, c.gated = true, c.activation = Act::silu, c.tied = false;
+    c.qkv_bias = c.proj_bias = c.up_bias = c.down_bias = c.norm_bias = false;
+    c.experts = 4, c.experts_used = 2, c.expert_ffn = 10;
+    std::vector<Kind> all = {{"mixtral", c}};
+    auto add = [&](const char* name, auto change) { all.push_back({name, c}), change(all.back().c); };
+    add("olmoe", [](Config& k) { k.experts_normalised = false, k.qk_norm = Turn::Normed::all, k.experts = 5; });
+    add("qwen2_moe", [](Config& k) {
+        k.experts_normalised = false, k.shared_ffn = 7, k.shared_gate = true, k.experts_every = 2;
+    });
+    add("sigmoid", [](Config& k) { k.router = RouterKind::sigmoid, k.experts_used = 3, k.place = NormPlace::post; });
+    add("one expert of three, beside attention", [](Config& k) {
+        k.experts = 3, k.experts_used = 1, k.experts_normalised = false, k.parallel = Parallel::one, k.gated = false;
+        k.activation = Act::gelu_tanh, k.shared_ffn = 6, k.router = RouterKind::sigmoid;
+    });
+    return all;
+}
+const Config SMALL = {.V = 101, .T = 40, .L = 2, .NH = 4, .C = 48, .NKV = 2, .HS = 12};
+}   // namespace
+
+TEST_CASE("experts: gradients of models with routers equal central differences") {
+    for (const Kind& kind : routed_configs(TOY)) {
+        CAPTURE(std::string(kind.name));
+        check_gradients(kind.c);
+        check_gradients(kind.c, {}, 0.2f);
+    }
+}
+
+TEST_CASE("experts: the cpu agrees with the reference, and no row is dropped") {
+    const int B = 3, S = 33;
+    for (const Kind& kind : routed_configs(SMALL)) {
+        CAPTURE(std::string(kind.name));
+        const Posed asked(kind.c, B, S);
+        Model r(reference_ops()), g(cpu_ops<float>());
+        for (Model* m : {&r, &g}) {
+            toy_model(*m, kind.c, {.use = Use::train, .B = B, .S = S, .balance = 0.5f, .router_z = 0.01f});
+            train_pass(*m, asked.in, asked.out, B, S);
+        }
+        const std::vector<float> grads = flat_grads(g), expected = flat_grads(r);
+        CHECK(norm_error(grads, expected) < 2e-5);
+        for (int64_t i = 0; i < g.totals.routed_count; i++)
+            CHECK(g.totals.routed[i] == doctest::Approx(r.totals.routed[i]).epsilon(1e-5));
+        double rows = 0;
+        for (int l = 0; l < kind.c.L; l++)
+            for (int i = 0; i < kind.c.experts; i++) rows += g.totals.routed[l * (kind.c.experts + 2) + i];
+        CHECK(rows == double(B) * S * kind.c.experts_used * (kind.c.L / kind.c.experts_every));
+    }
+}
+
+TEST_CASE("experts: what the backward computes again has the same bits, for any number of threads") {
+    const int B = 2, S = 24;
+    for (const Kind& kind : routed_configs(SMALL)) {
+        CAPTURE(std::string(kind.name));
+        const Posed asked(kind.c, B, S);
+        std::vector<float> first;
+        for (Recompute how : {Recompute::none, Recompute::cheap, Recompute::blocks})
+            for (int threads : {1, 3}) {
+                cpu_set_threads(threads);
+                Model g(cpu_ops<float>());
+                toy_model(g, kind.c, {.use = Use::train, .B = B, .S = S, .recompute = how, .balance = 0.1f});
+                train_pass(g, asked.in, asked.out, B, S);
+                const std::vector<float> grads = flat_grads(g);
+                if (first.empty()) first = grads;
+                CHECK(memcmp(grads.data(), first.data(), first.size() * sizeof(float)) == 0);
+            }
+        cpu_set_threads(0);
+    }
+}
+
+// Each sequence has a balance of its own: a batch in two pieces gives the same gradient as at once.
+TEST_CASE("experts: gradients do not depend on how a step is divided into batches") {
+    const int S = 20;
+    Config c = routed_configs(SMALL)[0].c;
+    const Posed asked(c, 4, S);
+    std::vector<std::vector<float>> grads;
+    for (int B : {4, 1}) {
+        Model g(reference_ops());
+        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
+        g.begin_step();
+        for (int b = 0; b < 4; b += B) {
+            g.batch(&asked.in[size_t(b * S)], &asked.out[size_t(b * S)], B, S);
+            g.forward(true);
+            g.loss(true, 1.0f / float(4 * S));
+            g.backward(b + B == 4);
+        }
+        grads.push_back(flat_grads(g));
+    }
+    CHECK(norm_error(grads[1], grads[0]) < 1e-6);
+}
+
+TEST_CASE("experts: generation with a cache equals the whole sequence") {
+    const int B = 2, S = 37;
+    for (const Kind& kind : routed_configs(SMALL)) {
+        CAPTURE(std::string(kind.name));
+        Model g(cpu_ops<float>());
+        toy_model(g, kind.c, {Use::infer, B, S});
+        for (int split : {1, 5, 36})
+            generate_toy(g, toy_tokens(B * S, kind.c.V, 1), B, S, split, 6, [&](auto&, auto& cached, auto& whole) {
+                CHECK(relative_error(cached.data(), whole.data(), B * kind.c.V) < 1e-5);
+            });
+    }
+}
+
+TEST_CASE("experts: a step with a balance evens out the rows") {
+    const int B = 4, S = 32;
+    Config c = routed_configs(SMALL)[0].c;
+    c.experts = 8;
+    const Posed asked(c, B, S);
+    std::vector<double> uneven;
+    for (float balance : {0.0f, 1.0f}) {
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = balance});
+        std::vector<double> routed;
+        for (int step = 0; step < 40; step++) {
+            train_pass(g, asked.in, asked.out, B, S);
+            g.update({3e-3f, 0.9f, 0.95f, 1e-8f, 0}, {}, 1);
+            (void)g.finish(nullptr, &routed);
+        }
+        REQUIRE(int64_t(routed.size()) == c.L * (c.experts + 2));
+        double most = 0;
+        for (int i = 0; i < c.experts; i++) most = std::max(most, routed[size_t(i)]);
+        uneven.push_back(most / (double(B) * S * c.experts_used / c.experts));
+    }
+    CHECK(uneven[1] < uneven[0]);
+    CHECK(uneven[1] < 1.7);
+}
+
+TEST_CASE("experts: impossible sizes are refused by their options' names") {
+    Config c = SMALL;
+    c.experts = 4, c.experts_used = 5, c.expert_ffn = 8;
+    const Status s = config_check(c);
+    CHECK(s.code == Exit::usage);
+    CHECK(s.message == "--experts 4: expected --experts-used of 1 to 4 and an --expert-ffn of at least 1, found 5 and "
+                       "8");
+    Asked asked = config_nothing();
+    asked.experts = 8;
+    const Config filled = config_with(SMALL, asked);
+    CHECK(filled.experts_used == 2);
+    CHECK(filled.expert_ffn == SMALL.F / 2);
+    asked.experts = 0, asked.expert_ffn = 24;
+    CHECK(config_asked_check(asked, config_with(SMALL, asked)).message == "--expert-ffn 24 needs --experts");
+}
