@@ -40,6 +40,7 @@ TEST_CASE("experts: routing of many positions") {
                 EXPECT(check_router_forward(op, router({5, 2}, 2), 2, 301, spread));
                 EXPECT(check_router_forward(op, router({130, 3}, 3), 3, 129, spread));
             }
+            EXPECT(check_router_forward(op, router({40, 12}, 2), 1, 130, Spread::random));    // on a GPU in two pieces
             EXPECT(check_router_backward(op, router({40, 3}, 3), 2, 301, Spread::random, 1, 0.1f));
         });
     });

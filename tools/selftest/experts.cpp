@@ -213,7 +213,7 @@ FOR_EACH_TABLE(check_row_gate_backward, int, int, bool)
 // OLMoE's router and widths, an eighth of its rows' width.
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
     const Router olmoe = {.E = 64, .K = 8, .normalise = false}, deepseek = {.E = 256, .K = 8, .sigmoid = true};
-    constexpr int N = 96, C = 256, F = 1024;
+    constexpr int N = 48, C = 256, F = 1024;
     for (Router r : {olmoe, deepseek}) {
         test.row("router_forward", [&] { return check_router_forward(op, r, 4, 1024, Spread::random); });
         test.row("router_backward", [&] { return check_router_backward(op, r, 4, 1024, Spread::random, 1, 0.1f); });
