@@ -81,8 +81,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Room size = room(config, opened.gpu);
-        Status s = m.g->allocate(config, {.use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false,
-                                          .spans = size.spans});
+        Status s = m.g->allocate(config, {.use = size.use, .B = size.B, .S = std::min(size.S, config.T),
+                                          .updates = false, .spans = size.spans});
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;

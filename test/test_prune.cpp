@@ -282,6 +282,7 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     // For people.
     const std::string text = must({"prune", run, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "3",
                                    "--kv-heads", "1", "--out", toy.dir + "/other"}).out;
+    CHECK(text.starts_with("removed                layer 0: "));
     CHECK(contains(text, "heads                  4 -> 3 in each layer (25.0 % fewer)\nkv heads               4 -> 1 "));
     CHECK(contains(text, "\nto train on:\n  flatgpt train --from "));
     CHECK_FALSE(contains(text, "importance"));
@@ -330,6 +331,7 @@ TEST_CASE("prune: what cannot be is exit 2, and says why") {
     refused(run, {"--random", "1", "--kv-heads", "2", "--out", out}, "--random 1 needs --heads");
     refused(run, {"--kv-heads", "2", "--out", out, "--csv", out}, "--csv");
     refused(run, {"--heads", "1", "--out", toy.dir}, "already there");
+    refused(run, {"--heads", "1", "--out", out + "/deeper"}, "there is no directory " + out, 4);
     refused(run, {"--heads", "4", "--out", out}, "expected 1 to 3");
     refused(run, {"--heads", "many", "--out", out}, "found \"many\"");
     refused(run, {"--kv-heads", "3", "--out", out}, "expected a divisor of 4");

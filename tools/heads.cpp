@@ -11,8 +11,8 @@ Result<int> groups_to_remove(const std::string& heads, int groups) {
     const bool percent = std::string_view(rest, size_t(end - rest)) == "%", part = heads.find('.') != heads.npos;
     const double most = percent ? 100 : part ? 1 : 1 << 20;
     if (error != std::errc() || (rest != end && !percent) || !(x > 0 && x <= most))
-        return fail(Exit::usage, "--heads: expected a percentage such as 30%%, a part such as 0.3 or a number of heads, "
-                    "found \"%s\"", heads.c_str());
+        return fail(Exit::usage, "--heads: expected a percentage such as 30%%, a part such as 0.3 or a number of "
+                    "heads, found \"%s\"", heads.c_str());
     if (groups == 1)
         return fail(Exit::usage, "--heads %s: each layer has one key/value head, which all its heads share; one must "
                     "stay", heads.c_str());

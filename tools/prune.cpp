@@ -53,6 +53,8 @@ Status check_flags(const Options& o) {
     std::error_code none;
     if (!o.out.empty() && fs::exists(o.out, none))
         return fail(Exit::usage, "--out %s: expected a new directory, it is already there", o.out.c_str());
+    if (const fs::path in = fs::path(o.out).parent_path(); !in.empty() && !fs::is_directory(in, none))
+        return fail(Exit::io, "--out %s: there is no directory %s", o.out.c_str(), in.c_str());
     return {};
 }
 Result<Plans> plans(const Options& o, const Config& c) {
@@ -133,6 +135,15 @@ void print_importance(const Plans& p, const HeadCut& cut, const Importance& all)
                    leaves(p, cut, l, h) ? 'x' : ' ');
         puts("");
     }
+}
+std::string removed_text(const Plans& p, const HeadCut& cut) {    // "layer 0: 2; layer 1: 0, 3"
+    std::string text;
+    for (int l = 0; l < p.before.L; l++) {
+        text += (l ? "; layer " : "layer ") + std::to_string(l) + ":";
+        for (int h = 0, n = 0; h < p.before.NH; h++)
+            if (leaves(p, cut, l, h)) text += (n++ ? ", " : " ") + std::to_string(h);
+    }
+    return text;
 }
 Status write_csv(const std::string& path, const Plans& p, const HeadCut& cut, const Importance& all) {
     std::string text = "layer,head,importance,removed\n";
@@ -266,6 +277,7 @@ Status prune(const Options& o) {
         const Evaluation after = TRY(measure(same, {o.out, "last", o.source.tokenizer}, "perplexity after", &dtype));
         const std::string command = training_command(o, from.path);
         j["out"] = o.out;
+        if (!o.json && p.groups < p.before.NKV) printf("%-22s %s\n", "removed", removed_text(p, cut).c_str());
         for (const Pair& row : TRY(compared(o, from, p, before, after))) {
             j[row.name] = {{"before", row.before}, {"after", row.after}};
             std::string name = row.name;
