@@ -16,6 +16,7 @@ struct Plan {
     int B = 1, S = 1;    // the largest batch
     Recompute recompute = Recompute::none;
     bool master = true;         // bf16 parameters have fp32 masters; else they are rounded stochastically
+    bool updates = true;        // false: gradients are all that is asked for; no masters, no optimizer state
     int rank = 0, ranks = 1;    // data parallel training: the batch is this rank's
     int zero = 0;    // divided among the ranks: 1 AdamW's state, 2 also the gradients (model/shards.h)
     bool spans = false;    // batches come with spans; else only where Config::sees asks for them

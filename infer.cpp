@@ -222,12 +222,7 @@ Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective&
     config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
     config.vocab = m.g->c.V;
     config.shuffle = false, config.most_tokens = o.eval_tokens;
-    Loader loader = TRY(Loader::open(config));
-    const std::string own = checkpoint_tokenizer_file(m.path);
-    TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
-                     m.own_tokenizer ? TokenizerSource{own, "tokenize the text again with that one"}
-                                     : TokenizerSource{"--tokenizer " + o.source.tokenizer,
-                                                       "give the one that it was made with"}));
+    Loader loader = TRY(open_shards(m, config, o.source.tokenizer));
     const double start = now_seconds();
     Progress progress;
     auto show = [&](int64_t done, int64_t windows) {

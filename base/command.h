@@ -48,14 +48,15 @@ Command eval_command();               // infer.cpp
 Command tokenize_command();           // data/tokenize.cpp
 Command train_tokenizer_command();    // data/tokenize.cpp
 Command convert_command();            // tools/convert.cpp
+Command prune_command();              // tools/prune.cpp
 Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
 Command selftest_command();           // tools/selftest/selftest.cpp
 Command plot_command();               // tools/plot.cpp
 inline std::vector<Command> commands() {    // in the order of --help
     return {train_command(), sample_command(), chat_command(), eval_command(), tokenize_command(),
-            train_tokenizer_command(), convert_command(), info_command(), plot_command(), bench_command(),
-            selftest_command()};
+            train_tokenizer_command(), convert_command(), prune_command(), info_command(), plot_command(),
+            bench_command(), selftest_command()};
 }
 // base/completion.cpp; they read the table of all commands, which must stay where it is.
 Command completion_command(const std::vector<Command>* commands);

@@ -129,4 +129,5 @@ Result<TrainState> state_parse(std::string_view json, const std::string& name);
 std::string config_json(const Config& c, const std::vector<int>& ends, int bos = -1);    // ends: eos_token_id
 // The fields of c that its family's class in transformers has no place for.
 std::vector<const ConfigRow*> config_beyond_class(const Config& c);
+std::string beyond_class_warning(const Config& c);    // says which, and what follows; "" where there is none
 std::string state_json(const TrainState& s);

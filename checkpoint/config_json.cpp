@@ -193,6 +193,13 @@ std::vector<const ConfigRow*> config_beyond_class(const Config& c) {
     return config_listed(c, &kept);
 }
 
+std::string beyond_class_warning(const Config& c) {
+    const std::vector<const ConfigRow*> beyond = config_beyond_class(c);
+    if (beyond.empty()) return "";
+    return "warning: " + config_text(c, beyond) + ": " + c.family->architecture + " of transformers has no such field; "
+           "it cannot load these checkpoints, flatgpt can";
+}
+
 nlohmann::json ids_json(const std::vector<int>& ids) {
     return ids.empty() ? json() : ids.size() == 1 ? json(ids[0]) : json(ids);
 }

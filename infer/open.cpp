@@ -81,7 +81,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Room size = room(config, opened.gpu);
-        Status s = m.g->allocate(config, {.B = size.B, .S = std::min(size.S, config.T), .spans = size.spans});
+        Status s = m.g->allocate(config, {.use = size.use, .B = size.B, .S = std::min(size.S, config.T),
+                                          .updates = false, .spans = size.spans});
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
@@ -103,6 +104,15 @@ Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
     return {};
+}
+Result<Loader> open_shards(const Opened& m, const LoaderConfig& config, const std::string& named) {
+    Loader loader = TRY(Loader::open(config));
+    const std::string own = checkpoint_tokenizer_file(m.path);
+    TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
+                     m.own_tokenizer
+                         ? TokenizerSource{own, "tokenize the text again with that one"}
+                         : TokenizerSource{"--tokenizer " + named, "give the one that it was made with"}));
+    return loader;
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};

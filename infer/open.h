@@ -1,4 +1,4 @@
-// open.h - a model as `flatgpt sample`, `chat` and `eval` open it: its checkpoint, its tokenizer, its device.
+// open.h - a model as `flatgpt sample`, `chat`, `eval` and `prune` open it: its checkpoint, its tokenizer, its device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -23,6 +23,7 @@ struct Source {
 struct Room {
     int B, S;
     bool spans = false;    // batches come with spans
+    Use use = Use::infer;    // train: gradients, but no updates
 };
 
 // Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
@@ -32,5 +33,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
                   const std::function<Room(const Config& c, bool gpu)>& room);
 Status has_tokenizer(const Opened& m);    // exit 3: none, or one that does not fit the model
 Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
+// Shards for the model; exit 3 where another tokenizer made them. named: what --tokenizer says, for the message.
+Result<Loader> open_shards(const Opened& m, const LoaderConfig& config, const std::string& named);
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

@@ -91,11 +91,13 @@ void place_training(Layout& at, Model& g) {
         at.take(s.work[i], most);
     }
     at.purpose("optimizer state");
-    at.take(s.m, held);
-    at.used += 64 * 17;
-    at.take(s.v, held);
-    if (g.op.parameter == Element::bf16 && g.plan.master) at.take(s.master, held);
-    at.take(s.decays, s.flat / 64);
+    if (g.plan.updates) {
+        at.take(s.m, held);
+        at.used += 64 * 17;
+        at.take(s.v, held);
+        if (g.op.parameter == Element::bf16 && g.plan.master) at.take(s.master, held);
+        at.take(s.decays, s.flat / 64);
+    }
     g.totals.routed_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
     at.take(g.totals.loss, 1 + int64_t(s.buckets.size()) + 2 * s.ranks + g.totals.routed_count);
     g.totals.squares = g.totals.loss + 1;
@@ -241,6 +243,7 @@ Status Model::allocate(const Config& config, const Plan& what) {
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
         return op.at(shards.gradients(t.bucket), t.offset - shards.buckets[size_t(t.bucket)].offset);
     });
+    if (!plan.updates) return {};
     const std::vector<uint8_t> ones(1 << 16, 1);    // what allocate gives is zero
     for (const Tensor& t : tensors)
         for (int64_t i = t.offset / 64, end = ceil_div(t.offset + t.size(), 64); t.decay && i < end; i += 1 << 16)

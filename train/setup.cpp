@@ -159,9 +159,7 @@ Status Trainer::set_up() {
     state.config = o.resolved;
     state.dtype = dtype_name(device.dtype), state.backend = device.model->op.name;
     TRY(agreed(open_metrics()));
-    if (const auto more = config_beyond_class(config); !more.empty() && !resuming)
-        progress.note("warning: " + config_text(config, more) + ": " + config.family->architecture +
-                      " of transformers has no such field; it cannot load these checkpoints, flatgpt can");
+    if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
                   counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +

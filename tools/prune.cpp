@@ -1,0 +1,329 @@
+// prune.cpp - `flatgpt prune`: which attention heads matter, and a smaller, faster model without those that do not.
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "base/console.h"
+#include "base/file.h"
+#include "base/toml.h"
+#include "files/json.h"
+#include "heads.h"
+#include "importance.h"
+#include "infer/open.h"
+
+namespace {
+namespace fs = std::filesystem;
+using nlohmann::ordered_json;
+using Importance = std::vector<double>;    // (L,NH)
+
+struct Options {
+    Source source;
+    std::string data, eval_data, heads, out, csv;
+    int64_t random = -1, tokens = 65536, eval_tokens = 1000000;
+    int kv_heads = 0, batch = 8, seq_len = 0;
+    bool dry_run = false, raw_u16 = false, json = false;
+    DeviceOptions device;
+};
+struct Plans {
+    Config before, after;
+    int groups = 0;    // that stay in each layer
+    bool by_importance = false;
+};
+// Before and after.
+struct Pair {
+    const char* name;
+    double before, after;
+    std::string text = {};    // for people; empty: the numbers
+};
+
+Status check_flags(const Options& o) {
+    const bool asked = !o.heads.empty() || o.kv_heads;
+    if (o.dry_run && !o.out.empty())
+        return fail(Exit::usage, "--dry-run, --out %s: it writes no model; expected one of them", o.out.c_str());
+    if (!o.dry_run && !asked)
+        return fail(Exit::usage, "expected --heads (how many to remove), --kv-heads (into how many to merge), or "
+                    "--dry-run");
+    if (!o.dry_run && o.out.empty()) return fail(Exit::usage, "--out is required: a new directory, or --dry-run");
+    if (o.random >= 0 && o.heads.empty())
+        return fail(Exit::usage, "--random %lld needs --heads: how many to remove", (long long)o.random);
+    const bool importance = o.dry_run || (!o.heads.empty() && o.random < 0);
+    if (!importance && !o.csv.empty())
+        return fail(Exit::usage, "--csv %s: it lists importance, which only --heads without --random, or --dry-run, "
+                    "measures", o.csv.c_str());
+    std::error_code none;
+    if (!o.out.empty() && fs::exists(o.out, none))
+        return fail(Exit::usage, "--out %s: expected a new directory, it is already there", o.out.c_str());
+    if (const fs::path in = fs::path(o.out).parent_path(); !in.empty() && !fs::is_directory(in, none))
+        return fail(Exit::io, "--out %s: there is no directory %s", o.out.c_str(), in.c_str());
+    return {};
+}
+Result<Plans> plans(const Options& o, const Config& c) {
+    Plans p = {c, c, c.NKV, o.dry_run || (!o.heads.empty() && o.random < 0)};
+    if (!o.heads.empty()) p.groups -= TRY(groups_to_remove(o.heads, c.NKV));
+    if (o.kv_heads == p.groups)
+        return fail(Exit::usage, "--kv-heads %d: each layer has as many%s, nothing is to be merged", o.kv_heads,
+                    o.heads.empty() ? "" : " after --heads");
+    if (!o.heads.empty() || o.kv_heads)
+        p.after = TRY(cut_config(c, p.groups, o.kv_heads ? o.kv_heads : p.groups));
+    return p;
+}
+
+// ---- what is measured -----------------------------------------------------------------------------------------------
+
+Status open_for(Opened& m, const Options& o, const Source& source, int B, Use use) {
+    TRY(open_model(m, source, o.device, true, [&](const Config& c, bool) {
+        return Room{B, o.seq_len ? o.seq_len : c.usual_length(), false, use};
+    }));
+    if (o.seq_len > m.g->c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
+    return {};
+}
+Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& pattern, int64_t tokens, int B) {
+    LoaderConfig l;
+    l.pattern = pattern, l.raw_u16 = o.raw_u16, l.B = B, l.S = m.g->plan.S, l.vocab = m.g->c.V;
+    l.shuffle = false, l.most_tokens = tokens;
+    return open_shards(m, l, o.source.tokenizer);
+}
+// One refreshed line with its ETA.
+struct Shown {
+    const char* what;
+    Progress progress = Progress();
+    const double start = now_seconds();
+    ~Shown() { progress.clear(); }
+    std::function<void(int64_t, int64_t)> function() {
+        return [this](int64_t done, int64_t windows) {
+            progress.line(evaluation_progress(what, done, windows, now_seconds() - start));
+        };
+    }
+};
+Result<Objective> objective_for(const Opened& m) {
+    return objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
+}
+// dtype: what the model was measured in.
+Result<Evaluation> measure(const Options& o, const Source& source, const char* what, std::string* dtype) {
+    Opened m;
+    TRY(open_for(m, o, source, o.batch, Use::infer));
+    const Objective objective = TRY(objective_for(m));
+    *dtype = m.g->op.parameter == Element::bf16 ? "bf16" : "fp32";
+    Loader loader = TRY(shards_for(o, m, o.eval_data.empty() ? o.data : o.eval_data, o.eval_tokens, o.batch));
+    Shown shown{what};
+    return evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, shown.function(), nullptr, objective);
+}
+Result<Importance> importance_of(const Options& o, const Source& source) {
+    Opened m;
+    TRY(open_for(m, o, source, 1, Use::train));
+    const Objective objective = TRY(objective_for(m));
+    Loader loader = TRY(shards_for(o, m, o.data, o.tokens, 1));
+    Shown shown{"importance"};
+    return head_importance(*m.g, loader, objective, shown.function());
+}
+
+// ---- importance, for people and for programs ------------------------------------------------------------------------
+
+// Whether head h of layer l leaves.
+bool leaves(const Plans& p, const HeadCut& cut, int l, int h) {
+    const std::vector<int>& stay = cut.stay[size_t(l)];
+    return !std::binary_search(stay.begin(), stay.end(), h / (p.before.NH / p.before.NKV));
+}
+void print_importance(const Plans& p, const HeadCut& cut, const Importance& all) {
+    const double most = *std::max_element(all.begin(), all.end());
+    printf("importance of heads, 100 is %.3g nats%s\n", most, p.groups < p.before.NKV ? "; x: removed" : "");
+    for (int l = 0; l < p.before.L; l++) {
+        printf("  layer %-4d", l);
+        for (int h = 0; h < p.before.NH; h++)
+            printf("%6.1f%c", most > 0 ? 100 * all[size_t(l * p.before.NH + h)] / most : 0,
+                   leaves(p, cut, l, h) ? 'x' : ' ');
+        puts("");
+    }
+}
+std::string removed_text(const Plans& p, const HeadCut& cut) {    // "layer 0: 2; layer 1: 0, 3"
+    std::string text;
+    for (int l = 0; l < p.before.L; l++) {
+        text += (l ? "; layer " : "layer ") + std::to_string(l) + ":";
+        for (int h = 0, n = 0; h < p.before.NH; h++)
+            if (leaves(p, cut, l, h)) text += (n++ ? ", " : " ") + std::to_string(h);
+    }
+    return text;
+}
+Status write_csv(const std::string& path, const Plans& p, const HeadCut& cut, const Importance& all) {
+    std::string text = "layer,head,importance,removed\n";
+    for (int l = 0; l < p.before.L; l++)
+        for (int h = 0; h < p.before.NH; h++)
+            text += formatted("%d,%d,%s,%d\n", l, h, json_number(all[size_t(l * p.before.NH + h)]).c_str(),
+                              int(leaves(p, cut, l, h)));
+    return replace_file(path, text);
+}
+ordered_json layers_json(const Plans& p, const std::function<void(ordered_json& row, int l, int h)>& add) {
+    ordered_json layers = ordered_json::array();
+    for (int l = 0; l < p.before.L; l++) {
+        layers.push_back(ordered_json::array());
+        for (int h = 0; h < p.before.NH; h++) add(layers.back(), l, h);
+    }
+    return layers;
+}
+ordered_json cut_json(const std::string& model, const Plans& p, const HeadCut& cut, const Importance& all) {
+    ordered_json j = {{"model", model}};
+    if (!all.empty())
+        j["importance"] = layers_json(p, [&](ordered_json& row, int l, int h) {
+            row.push_back(all[size_t(l * p.before.NH + h)]);
+        });
+    j["removed"] = layers_json(p, [&](ordered_json& row, int l, int h) { if (leaves(p, cut, l, h)) row.push_back(h); });
+    return j;
+}
+
+// ---- the cut model --------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<Model>> whole_model(const Config& c) {
+    Device device = TRY(open_device({.device = "cpu", .dtype = "fp32"}, false));
+    TRY(device.model->allocate(c, {Use::infer, 1, 1}));
+    return std::move(device.model);
+}
+Status write_model(const Options& o, const ModelSource& from, const Plans& p, const HeadCut& cut) {
+    const Tokenizer tokenizer = TRY(checkpoint_tokenizer(from));
+    const GenerationConfig generation = TRY(from.gguf ? GenerationConfig() : checkpoint_generation(from.path));
+    const std::unique_ptr<Model> before = TRY(whole_model(p.before)), after = TRY(whole_model(p.after));
+    TRY(checkpoint_weights(from, *before));
+    cut_heads(*after, *before, cut);
+    return checkpoint_export(o.out, *after, tokenizer, generation);
+}
+Result<double> weight_bytes(const ModelSource& m) {
+    double bytes = 0;
+    std::error_code none;
+    const std::vector<std::string> files =
+        m.gguf ? std::vector{m.path} : TRY(checkpoint_tensor_files(m.path, "model"));
+    for (const std::string& file : files) bytes += double(fs::file_size(file, none));
+    return bytes;
+}
+
+// An option of the run that made the model, as its checkpoint says it; `other` where it does not.
+std::string run_option(const std::string& dir, const char* key, const std::string& other) {
+    const Result<TrainState> state = checkpoint_state(dir);
+    const auto settings = toml_parse(state.value.config, dir);
+    for (const TomlSetting& s : state.ok() && settings.ok() ? settings.value : std::vector<TomlSetting>{})
+        if (s.key == key && s.values.size() == 1) return s.values[0];
+    return other;
+}
+std::string quoted(const std::string& word) {    // for a shell
+    const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=-,") ==
+                       word.npos;
+    std::string text = "'";
+    for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
+    return plain ? word : text + "'";
+}
+// Goes on with a third of the learning rate: what is left must move, and must not forget.
+std::string training_command(const Options& o, const std::string& from) {
+    const double lr = strtod(run_option(from, "lr", "0.0006").c_str(), nullptr);
+    std::string text = "flatgpt train --from " + quoted(o.out) + " --data " + quoted(o.data);
+    if (!o.eval_data.empty()) text += " --val " + quoted(o.eval_data);
+    if (o.raw_u16) text += " --raw-u16";
+    if (!o.source.tokenizer.empty()) text += " --tokenizer " + quoted(o.source.tokenizer);
+    if (o.seq_len) text += formatted(" --seq-len %d", o.seq_len);
+    return text + " --batch " + run_option(from, "batch", "8") + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
+           quoted(o.out + "-trained");
+}
+
+Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, const Plans& p, const Evaluation& whole,
+                                   const Evaluation& cut) {
+    const double bytes[] = {TRY(weight_bytes(from)), TRY(weight_bytes(ModelSource(o.out)))};
+    auto cache = [](const Config& c) { return double(page_bytes(c, Element::f32)) / Pages::SIZE; };
+    std::vector<Pair> rows = {{"heads", double(p.before.NH), double(p.after.NH)},
+                              {"kv_heads", double(p.before.NKV), double(p.after.NKV)},
+                              {"parameters", double(config_parameters(p.before)), double(config_parameters(p.after))},
+                              {"file_bytes", bytes[0], bytes[1]},
+                              {"cache_bytes_per_token", cache(p.before), cache(p.after)},
+                              {"loss", whole.loss, cut.loss},
+                              {"perplexity", std::exp(whole.loss), std::exp(cut.loss)}};
+    auto arrow = [](const std::string& a, const std::string& b) { return a + " -> " + b; };
+    for (Pair& r : rows) {
+        const std::string name = r.name;
+        if (name.ends_with("heads")) r.text = formatted("%.0f -> %.0f in each layer", r.before, r.after);
+        if (name == "heads") r.text += formatted(" (%.1f %% fewer)", 100 * (1 - r.after / r.before));
+        if (name == "parameters") r.text = arrow(human_count(r.before), human_count(r.after));
+        if (name.find("bytes") != name.npos) r.text = arrow(human_bytes(r.before), human_bytes(r.after));
+        if (name.ends_with("token")) r.text += " of fp32";
+        if (name == "loss") r.text = formatted("%.4f -> %.4f", r.before, r.after);
+        if (name == "perplexity")
+            r.text = formatted("%.2f -> %.2f over %lld tokens", r.before, r.after, (long long)cut.tokens);
+    }
+    return rows;
+}
+
+// ---- the command ----------------------------------------------------------------------------------------------------
+
+Status prune(const Options& o) {
+    TRY(check_flags(o));
+    std::vector<std::string> damaged;
+    const ModelSource from = TRY(checkpoint_find(o.source.model, &damaged, o.source.checkpoint));
+    for (const std::string& why : damaged) Progress().note("passed over: " + why);
+    const Plans p = TRY(plans(o, TRY(checkpoint_config(from))));
+    if (const std::string warning = o.dry_run ? "" : beyond_class_warning(p.after); !warning.empty())
+        Progress().note(warning);
+    const Source found = {from.path, "last", o.source.tokenizer};
+    Options same = o;    // the cut model is measured in the type that the whole one is
+    Evaluation before;
+    std::string dtype;
+    if (!o.dry_run) before = TRY(measure(o, found, "perplexity before", &dtype));
+    if (same.device.dtype == "auto") same.device.dtype = dtype;
+    const Importance importance = p.by_importance ? TRY(importance_of(o, found)) : Importance{};
+    HeadCut cut = {random_groups(p.before, p.groups, uint64_t(std::max<int64_t>(0, o.random))), p.after.NKV};
+    if (o.random < 0)
+        cut.stay = most_important(p.before, importance.empty() ? Importance(size_t(p.before.L * p.before.NH))
+                                                               : importance, p.groups);
+    if (!o.csv.empty()) TRY(write_csv(o.csv, p, cut, importance));
+    ordered_json j = cut_json(from.path, p, cut, importance);
+    if (!o.json && !importance.empty()) print_importance(p, cut, importance);
+    if (!o.dry_run) {
+        TRY(write_model(o, from, p, cut));
+        const Evaluation after = TRY(measure(same, {o.out, "last", o.source.tokenizer}, "perplexity after", &dtype));
+        const std::string command = training_command(o, from.path);
+        j["out"] = o.out;
+        if (!o.json && p.groups < p.before.NKV) printf("%-22s %s\n", "removed", removed_text(p, cut).c_str());
+        for (const Pair& row : TRY(compared(o, from, p, before, after))) {
+            j[row.name] = {{"before", row.before}, {"after", row.after}};
+            std::string name = row.name;
+            std::replace(name.begin(), name.end(), '_', ' ');
+            if (!o.json) printf("%-22s %s\n", name.c_str(), row.text.c_str());
+        }
+        j["tokens"] = after.tokens, j["train"] = command;
+        if (!o.json) printf("to train on:\n  %s\n", command.c_str());
+    }
+    if (o.json) puts(j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
+    return {};
+}
+}    // namespace
+
+Command prune_command() {
+    auto o = std::make_shared<Options>();
+    Command c{"prune", "Measure how much each attention head matters; remove the least important ones, or merge "
+              "key/value heads.", "flatgpt prune runs/a --heads 30% --data 'tokens/austen_train_*.bin' --out small"};
+    c.flags = flag_groups({
+        {"Common",
+         {{"MODEL", &o->source.model, "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file",
+           0, 0, {}, true},
+          {"--data", &o->data, "shards on which importance is measured: a path, a glob pattern, or several separated "
+           "by commas", 0, 0, {}, true},
+          {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "
+           "(30%), a part (0.3) or a number. Grouped heads leave in whole groups, with their key/value head"},
+          {"--kv-heads", &o->kv_heads, "merge the key/value heads that are left into so many, each the mean of "
+           "neighbours; 0: do not", 0, 1024},
+          {"--out", &o->out, "a new directory for the smaller model"},
+          {"--dry-run", &o->dry_run, "print the importance of every head, and with --heads which would leave; write no "
+           "model"},
+          {"--tokens", &o->tokens, "tokens to measure importance on, spread evenly over the shards; 0: all", 0, 1e15},
+          {"--random", &o->random, "remove random heads instead, drawn by this seed, to compare with; -1: the least "
+           "important", -1, 9e18},
+          {"--eval-data", &o->eval_data, "shards on which perplexity is measured, before and after; none: those of "
+           "--data"},
+          {"--eval-tokens", &o->eval_tokens, "tokens of that, spread evenly; 0: all", 0, 1e15},
+          {"--batch", &o->batch, "sequences per forward pass of that", 1, 65536},
+          {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
+          {"--checkpoint", &o->source.checkpoint, "of a run: best (lowest validation loss), last, or a step"},
+          {"--raw-u16", &o->raw_u16, "the shards are headerless uint16 tokens (nanoGPT's)"},
+          {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where MODEL has none"},
+          {"--csv", &o->csv, "write layer, head, importance and whether it leaves to this file"},
+          {"--json", &o->json, "one JSON object on standard output"}}},
+        {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
+    });
+    c.run = [o] { return prune(*o); };
+    return c;
+}
