@@ -17,4 +17,8 @@ void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, 
 void attention_bias_backward(double* dbias, const double* dy, const double* y, const double* qkv, const float* lse,
                              int B, int S, Heads h);
 
+// What a head of one sequence makes of its scores: each query's probability of each key, and how many keys it sees;
+// without dropout.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and turned
+void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);
+
 }   // namespace reference
