@@ -23,10 +23,10 @@ struct Cairo {
     void (*surface_mark_dirty)(Surface*), (*surface_finish)(Surface*), (*surface_destroy)(Surface*);
     int (*surface_status)(Surface*), (*surface_write_to_png_stream)(Surface*, Writer, void* to);
     Context* (*create)(Surface*);
-    void (*destroy)(Context*), (*save)(Context*), (*restore)(Context*), (*fill)(Context*), (*stroke)(Context*);
+    void (*destroy)(Context*), (*save)(Context*), (*restore)(Context*), (*stroke)(Context*);
     void (*paint)(Context*), (*rotate)(Context*, double), (*scale)(Context*, double, double);
     void (*translate)(Context*, double, double), (*move_to)(Context*, double, double);
-    void (*line_to)(Context*, double, double), (*rectangle)(Context*, double x, double y, double w, double h);
+    void (*line_to)(Context*, double, double);
     void (*set_source_rgb)(Context*, double, double, double), (*set_line_width)(Context*, double);
     void (*set_source_surface)(Context*, Surface*, double x, double y), (*set_font_size)(Context*, double);
     void (*select_font_face)(Context*, const char* name, int slant, int weight), (*show_text)(Context*, const char*);
@@ -45,8 +45,8 @@ struct Cairo {
         FIND(image_surface_create), FIND(svg_surface_create_for_stream), FIND(image_surface_get_data);
         FIND(image_surface_get_stride), FIND(surface_mark_dirty), FIND(surface_finish), FIND(surface_destroy);
         FIND(surface_status), FIND(surface_write_to_png_stream), FIND(create), FIND(destroy), FIND(save), FIND(restore);
-        FIND(fill), FIND(stroke), FIND(paint), FIND(rotate), FIND(scale), FIND(translate), FIND(move_to), FIND(line_to);
-        FIND(rectangle), FIND(set_source_rgb), FIND(set_line_width), FIND(set_source_surface), FIND(set_font_size);
+        FIND(stroke), FIND(paint), FIND(rotate), FIND(scale), FIND(translate), FIND(move_to), FIND(line_to);
+        FIND(set_source_rgb), FIND(set_line_width), FIND(set_source_surface), FIND(set_font_size);
         FIND(select_font_face), FIND(show_text), FIND(text_extents), FIND(pattern_set_filter), FIND(get_source);
         FIND(status);
 #undef FIND
@@ -96,11 +96,6 @@ struct Pen {
         cairo().restore(to);
         if (up) reach(x + size / 2, y + align * w);
         else reach(x + (1 - align) * w, y + size / 2);
-    }
-    void box(double x, double y, double w, double h) {
-        cairo().rectangle(to, x, y, w, h);
-        cairo().fill(to);
-        reach(x + w, y + h);
     }
     void line(const std::vector<Point>& points, double thick) {
         cairo().set_line_width(to, thick);
@@ -180,20 +175,26 @@ double widest(Pen& pen, const std::vector<std::string>& names, double size) {
     for (auto& name : names) most = std::max(most, pen.width(name, size));
     return most;
 }
-// One map with its names and its title at (x, y).
+int cell_of(const ColourMaps& all, const ColourMap& m) {
+    return std::clamp(all.size / std::max({m.rows, m.columns, 1}), 1, 36);
+}
+bool upright(Pen& pen, const ColourMaps& all, const ColourMap& m) {    // columns' names, as they are wider than columns
+    return widest(pen, m.column_names, NAME) > cell_of(all, m) - 2;
+}
+// One map with its names and its title at (x, y). left, below: what the names take.
 void draw_map(Pen& pen, const ColourMap& m, const ColourMaps& all, double x, double y, double left, double below) {
-    const int longer = std::max({m.rows, m.columns, 1});
-    const int cell = std::clamp(all.size / longer, 1, 36), every = std::max(1, int(std::ceil((NAME + 2) / cell)));
+    const int cell = cell_of(all, m), every = std::max(1, int(std::ceil((NAME + 2) / cell)));
+    const double width = m.columns * cell, height = m.rows * cell;
+    const bool up = upright(pen, all, m);
     pen.colour(INK);
-    pen.text(m.title, x + left, y + TITLE, TITLE);
-    y += TITLE + 8;
+    if (!m.title.empty()) pen.text(m.title, x + left, y - 8, TITLE);
     pen.cells(m, x + left, y, cell);
     pen.colour(INK);
     for (int i = 0; i < int(m.row_names.size()); i += every)
         pen.text(m.row_names[size_t(i)], x + left - 4, y + (i + 0.5) * cell + NAME / 3, NAME, 1);
     for (int j = 0; j < int(m.column_names.size()); j += every)
-        pen.text(m.column_names[size_t(j)], x + left + (j + 0.5) * cell + NAME / 3, y + m.rows * cell + 4, NAME, 1,
-                 true);
+        pen.text(m.column_names[size_t(j)], x + left + (j + 0.5) * cell + (up ? NAME / 3 : 0),
+                 y + height + (up ? 4 : NAME + 3), NAME, up ? 1 : 0.5, up);
     for (size_t k = 0; k < m.texts.size(); k++) {
         pen.colour(m.values[k] < 0.6 ? Colour{1, 1, 1} : INK);
         pen.text(m.texts[k], x + left + (double(k % size_t(m.columns)) + 0.5) * cell,
@@ -201,8 +202,8 @@ void draw_map(Pen& pen, const ColourMap& m, const ColourMaps& all, double x, dou
     }
     pen.colour(INK);
     if (!all.column_axis.empty())
-        pen.text(all.column_axis, x + left + m.columns * cell / 2.0, y + m.rows * cell + below + TITLE, TITLE, 0.5);
-    if (!all.row_axis.empty()) pen.text(all.row_axis, x + TITLE, y + m.rows * cell / 2.0, TITLE, 0.5, true);
+        pen.text(all.column_axis, x + left + width / 2, y + height + below + TITLE + 4, TITLE, 0.5);
+    if (!all.row_axis.empty()) pen.text(all.row_axis, x + TITLE, y + height / 2, TITLE, 0.5, true);
 }
 }    // namespace
 
@@ -219,10 +220,12 @@ Status write_maps(const std::string& path, const ColourMaps& all) {
     return write_picture(path, [&](Pen& pen) {
         pen.colour(INK);
         pen.text(all.title, 0, HEAD, HEAD);
-        double left = 0, below = 0, y = HEAD + GAP, right = 0;
+        const bool titled = std::any_of(all.maps.begin(), all.maps.end(), [](auto& m) { return !m.title.empty(); });
+        const double title = titled ? TITLE + 8 : 0, top = HEAD + GAP + title;
+        double left = 0, below = 0, y = top, right = 0;
         for (auto& m : all.maps) {
             left = std::max(left, widest(pen, m.row_names, NAME) + (m.row_names.empty() ? 0 : 4));
-            below = std::max(below, widest(pen, m.column_names, NAME) + 4);
+            below = std::max(below, upright(pen, all, m) ? widest(pen, m.column_names, NAME) + 4 : NAME + 6);
         }
         left += all.row_axis.empty() ? 0 : TITLE + 8;
         for (size_t i = 0; i < all.maps.size(); i += size_t(all.across)) {
@@ -233,13 +236,12 @@ Status write_maps(const std::string& path, const ColourMaps& all) {
                 x = one.right + GAP, lowest = std::max(lowest, one.bottom);
                 pen.reach(one.right, one.bottom);
             }
-            right = std::max(right, x), y = lowest + GAP;
+            right = std::max(right, x), y = lowest + GAP + title;
         }
-        const double top = HEAD + GAP + TITLE + 8, height = 160;
-        for (int i = 0; i < int(height) && !all.legend.empty(); i++) {
-            pen.colour(colour_of(1 - i / height));
-            pen.box(right + GAP, top + i, 14, 1);
-        }
+        constexpr int height = 160, width = 14;
+        ColourMap bar{"", height, width, {}};
+        for (int i = 0; i < height * width; i++) bar.values.push_back(1 - double(i / width) / height);
+        if (!all.legend.empty()) pen.cells(bar, right + GAP, top, 1);
         pen.colour(INK);
         for (auto& [value, name] : all.legend)
             pen.text(name, right + GAP + 20, top + (1 - value) * height + NAME / 3, NAME);

@@ -12,15 +12,15 @@ Status picture_check(const std::string& path);
 struct ColourMap {
     std::string title;
     int rows, columns;
-    std::vector<double> values;    // (rows,columns): 0 is dark violet, 1 is yellow; below and above as these; NaN is grey
+    std::vector<double> values;    // (rows,columns): 0 is dark violet, 1 is yellow, NaN grey
     std::vector<std::string> row_names = {}, column_names = {}, texts = {};    // UTF-8; texts: in the cells
 };
 struct ColourMaps {
-    std::string title, row_axis, column_axis;    // "query", "key"
-    std::vector<ColourMap> maps;
+    std::string title, row_axis = {}, column_axis = {};    // "query", "key"
+    std::vector<ColourMap> maps = {};
     int across = 1;        // maps side by side
     int size = 100;        // pixels of a map's longer side, at most, where a cell is larger than one
-    std::vector<std::pair<double, std::string>> legend;    // a value's colour, and its name
+    std::vector<std::pair<double, std::string>> legend = {};    // a value's colour, and its name
 };
 Status write_maps(const std::string& path, const ColourMaps& maps);    // exit 2, 4: as of replace_file
 

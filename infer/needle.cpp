@@ -74,7 +74,7 @@ void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Ta
         }
         if (s + 1 < length) feed(s, s + 1);
     }
-    for (int b = 0; b < B; b++) cells[tasks[size_t(b)].cell].trials++, cells[tasks[size_t(b)].cell].found += right[size_t(b)];
+    for (size_t b = 0; b < tasks.size(); b++) cells[tasks[b].cell].trials++, cells[tasks[b].cell].found += right[b];
 }
 }    // namespace
 

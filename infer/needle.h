@@ -14,7 +14,7 @@ struct NeedleOptions {
     int depths = 11, lengths = 8, trials = 4;
     int64_t seed = 1;
     int batch = 8;                             // sequences at once
-    std::vector<int> begin = {}, choices;      // what a sequence begins with; the tokens to draw from
+    std::vector<int> begin = {}, choices = {};     // what a sequence begins with; the tokens to draw from
     std::vector<int> filler = {};              // each trial takes it from another place on; empty: random tokens
 };
 struct NeedleCell {

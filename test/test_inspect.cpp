@@ -47,7 +47,8 @@ std::vector<std::vector<double>> all_maps(Model& g, const std::vector<int>& toke
     for (int l = 0; l < g.c.L; l++)
         for (int h = 0; h < g.c.NH; h++) heads.push_back({l, h});
     std::vector<std::vector<double>> maps(heads.size());
-    attention_maps(g, tokens, prefix, heads, [&](size_t i, const double* p, const int*) { maps[i].assign(p, p + S * S); });
+    attention_maps(g, tokens, prefix, heads,
+                   [&](size_t i, const double* p, const int*) { maps[i].assign(p, p + S * S); });
     return maps;
 }
 }    // namespace

@@ -26,7 +26,7 @@ template <class X> std::vector<double> downloaded(const Model& g, const X* from,
 }    // namespace
 
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
-                    const EachMap& each) {
+                    const EachMap& each, const std::function<void()>& after) {
     const int S = int(tokens.size());
     Spans spans;
     if (g.c.sees != Sees::causal) spans.add({Text{0, prefix}}, S, g.c.sees);
@@ -35,9 +35,9 @@ void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const 
         std::vector<size_t> mine;
         for (size_t i = 0; i < heads.size(); i++)
             if (heads[i].layer == l) mine.push_back(i);
-        if (mine.empty()) return;
         Heads h = g.c.heads(l);
-        const std::vector<double> qkv = downloaded(g, g.a[size_t(l)].turned, int64_t(S) * h.qkv_width());
+        std::vector<double> qkv;
+        if (!mine.empty()) qkv = downloaded(g, g.a[size_t(l)].turned, int64_t(S) * h.qkv_width());
         if (g.bias && bias.empty()) bias = downloaded(g, g.bias, int64_t(h.NH) * (2 * h.reach + 1));
         if (g.bias) h.bias = reinterpret_cast<const float*>(bias.data());
         if (!spans.keys.empty()) h.keys = spans.keys.data(), h.queries = spans.queries.data();
@@ -48,6 +48,7 @@ void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const 
             reference::probabilities(p.data(), visible.data(), qkv.data(), S, h, heads[mine[k]].head);
             each(mine[k], p.data(), visible.data());
         }
+        if (after) after();
     };
     g.batch(tokens.data(), nullptr, 1, S, spans.keys.empty() ? nullptr : &spans);
     g.forward();

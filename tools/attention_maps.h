@@ -9,10 +9,10 @@ const char* without_map(const Config& c, int l);
 
 // Runs the model over one sequence, and hands over heads[i]'s probabilities (S,S), a row for each query, and how many
 // keys each query sees (S). Several threads may call `each` at once. prefix: positions that see each other, where the
-// model has that.
+// model has that. after: called after each layer; may be empty.
 typedef std::function<void(size_t i, const double* p, const int* visible)> EachMap;
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
-                    const EachMap& each);
+                    const EachMap& each, const std::function<void()>& after = {});
 
 // Means over queries. previous, first: the probability of the key before the query, and of key 0, over the queries
 // after it.

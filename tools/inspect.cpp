@@ -116,6 +116,18 @@ Result<std::vector<HeadPlace>> chosen_heads(const Options& o, const Config& c) {
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
+struct Ticks {    // layers of all sequences
+    int64_t all, done = 0;
+    double start = now_seconds();
+    Progress progress = Progress();
+    void tick() {
+        done++;
+        const double seconds = now_seconds() - start;
+        progress.line(formatted("inspect: %.0f %%  ETA %s", 100.0 * double(done) / double(all),
+                                human_time(seconds / double(done) * double(all - done)).c_str()));
+    }
+};
+
 Status measure_text(const Options& o, const Opened& m, const std::string& text, Found& found) {
     const Config& c = m.g->c;
     found.tokens = m.tokenizer.encode_prompt(text);
@@ -135,10 +147,12 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
         return fail(Exit::usage, "%zu heads' maps of %zu tokens are over 4 GiB; choose fewer with --layer, --head",
                     found.heads.size(), found.tokens.size());
     if (keep) found.maps.resize(found.heads.size());
+    Ticks ticks{c.L};
     attention_maps(*m.g, found.tokens, o.prefix, found.heads, [&](size_t i, const double* p, const int* visible) {
         found.sums[i].add(p, visible, int(found.tokens.size()));
         if (keep) found.maps[i].assign(p, p + cells);
-    });
+    }, [&] { ticks.tick(); });
+    ticks.progress.clear();
     return {};
 }
 Status measure_shards(const Options& o, const Opened& m, Found& found) {
@@ -146,16 +160,14 @@ Status measure_shards(const Options& o, const Opened& m, Found& found) {
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
                                                   .most_tokens = int64_t(sequences) * S}));
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
-    const double start = now_seconds();
-    Progress progress;
+    Ticks ticks{loader.samples() * m.g->c.L};
     for (int64_t n = 0; n < loader.samples(); n++) {
         TRY(loader.next(tokens.data(), targets.data()));
         attention_maps(*m.g, tokens, 0, found.heads, [&](size_t i, const double* p, const int* visible) {
             found.sums[i].add(p, visible, S);
-        });
-        progress.line(evaluation_progress("inspect", n + 1, loader.samples(), now_seconds() - start));
+        }, [&] { ticks.tick(); });
     }
-    progress.clear();
+    ticks.progress.clear();
     return {};
 }
 // Induction; where there is nothing else, the other scores, too.
@@ -309,13 +321,13 @@ ColourMaps maps_picture(const Opened& m, const Found& found) {
     all.title = one ? formatted("layer %d, head %d", found.heads[0].layer, found.heads[0].head)
                     : "attention: rows are queries, columns keys";
     all.across = int(layers > 1 ? n / layers : std::ceil(std::sqrt(double(n))));
-    all.size = one ? 1000 : std::clamp(1400 / all.across, 90, 320);
+    all.size = one ? 1400 : std::clamp(1400 / all.across, 90, 320);
     if (one) all.row_axis = "query", all.column_axis = "key";
     for (size_t i = 0; i < n; i++) {
         const SmallMap small = small_map(found.maps[i].data(), int(found.tokens.size()), all.size);
         ColourMap map{one ? "" : formatted("L%d H%d", found.heads[i].layer, found.heads[i].head), small.n, small.n,
                       small.values};
-        for (double& x : map.values) x = std::sqrt(x);
+        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // what is not seen is grey
         if (one) map.row_names = map.column_names = token_names(m, found, small.bin, 24);
         all.maps.push_back(map);
     }
@@ -326,8 +338,9 @@ ColourMaps maps_picture(const Opened& m, const Found& found) {
 ColourMaps scores_picture(const Options& o, const Found& found) {
     const std::vector<int> layers = found.layers();
     const int rows = int(layers.size()), columns = int(found.heads.size()) / rows;
-    ColourMaps all{"heads: rows are layers, columns heads" + std::string(o.data.empty() ? " (random tokens, twice)" : ""),
-                   "", "", {}, 3, 320, {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
+    const std::string title = "heads: rows are layers, columns heads";
+    ColourMaps all{.title = o.data.empty() ? title + " (random tokens, twice)" : title, .across = 3, .size = 320,
+                   .legend = {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
     for (auto& column : COLUMNS) {
         ColourMap map{column.field == &HeadScores::relative ? "entropy, of the most" : column.title, rows, columns, {}};
         double most = 0;
@@ -394,7 +407,7 @@ Command inspect_command() {
            1 << 24},
           {"--seed", &o->seed, "of the random tokens that the induction score is measured with", 0, 9e18},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"},
-          {"--json", &o->json, "one JSON object on standard output; of the layers or heads that are named their maps"}}},
+          {"--json", &o->json, "one JSON object on standard output; with --layer or --head also their maps"}}},
         {"Scores over shards",
          {{"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
           {"--sequences", &o->sequences, "sequences, spread evenly over the shards; 0: 8", 0, 1 << 20},
