@@ -260,8 +260,8 @@ Command eval_command() {
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"By position, and needles",
          {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
-          {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's text, "
-           "or in random tokens; is the value found when the key comes again?"},
+          {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's "
+           "text, or in random tokens; is the value found when the key comes again?"},
           {"--depths", &o->needles.depths, "depths of the needle, from the sequence's beginning to its end", 1, 1000},
           {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},
           {"--trials", &o->needles.trials, "needles for each length and depth", 1, 1e6},

@@ -204,6 +204,7 @@ void print_shades(const ShadeMap& map) {
             const size_t at = size_t(i * map.columns + j);
             line += shaded(map.values[at], map.cell, map.texts.empty() ? "" : map.texts[at], colors);
         }
+        line.resize(line.find_last_not_of(' ') + 1);
         puts(line.c_str());
     }
 }

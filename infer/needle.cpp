@@ -53,12 +53,12 @@ void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Ta
         rows.push_back(needle_sequence(o, length, cells[t.cell].depth, t.trial));
     }
     auto feed = [&](int from, int to) {
-        std::vector<int> piece;
-        for (auto& row : rows) piece.insert(piece.end(), row.begin() + from, row.begin() + to);
-        g.extend(cache, piece.data(), to - from, running);
+        std::vector<int> tokens;
+        for (auto& row : rows) tokens.insert(tokens.end(), row.begin() + from, row.begin() + to);
+        g.extend(cache, tokens.data(), to - from, running);
     };
-    const int asked = length - NEEDLE_TOKENS;
-    for (int s = 0; s < asked; s += g.plan.S) feed(s, std::min(asked, s + g.plan.S));
+    const int asked = length - NEEDLE_TOKENS, piece = std::max(1, int(g.most() / B));
+    for (int s = 0; s < asked; s += piece) feed(s, std::min(asked, s + piece));
     std::vector<float> logits(size_t(B) * size_t(V));
     std::vector<char> right(size_t(B), 1);
     for (int s = asked; s < length; s++) {

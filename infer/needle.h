@@ -26,7 +26,8 @@ struct NeedleCell {
 // A sequence of a trial; its last NEEDLE_TOKENS are the answer.
 std::vector<int> needle_sequence(const NeedleOptions& o, int length, double depth, int trial);
 // Cells by length, then depth. Lengths too short for a needle are left out. Exit 2: all are, or there are too few
-// tokens to draw from; 5. progress may be empty: in tokens.
+// tokens to draw from; 5. progress may be empty: in tokens. A model whose prompts see all of themselves needs a plan of
+// batch sequences of the longest length.
 Result<std::vector<NeedleCell>> find_needles(Model& g, const NeedleOptions& o,
                                              const std::function<void(int64_t done, int64_t all)>& progress);
 

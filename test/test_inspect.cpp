@@ -139,7 +139,7 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
     const Strings text_args = {"inspect", run, "--text", text};
     auto with = [](Strings a, const Strings& more) { return a.insert(a.end(), more.begin(), more.end()), a; };
 
-    const ProcessResult json = must(with(text_args, {"--layer", "1", "--head", "0", "1", "--json", "--csv", csv}));
+    const ProcessResult json = must(with(text_args, {"--layer", "1", "--head", "0,1", "--json", "--csv", csv}));
     const nlohmann::json found = nlohmann::json::parse(json.out);
     const size_t n = found["tokens"].size();
     REQUIRE(n == text.size());
@@ -166,7 +166,7 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
 
     const ProcessResult map = must(with(text_args, {"--layer", "1", "--head", "1"}));
     CHECK(contains(map.out, "layer 1, head 1: rows are queries"));
-    CHECK(contains(map.out, "\n0 a  @@              \n"));    // no terminal: the first token sees itself alone
+    CHECK(contains(map.out, "\n0 a  @@\n"));    // no terminal: the first token sees itself alone
     CHECK_FALSE(contains(map.out, "\x1b"));
     CHECK(contains(map.out, formatted("    1    1  %7.3f", found["heads"][1]["entropy"].get<double>())));
     CHECK(contains(must({"inspect", run}).out, "\n    1 mean "));    // random tokens

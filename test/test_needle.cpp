@@ -139,7 +139,7 @@ TEST_CASE("eval: --needle prints, writes and refuses") {
         return a.insert(a.end(), more.begin(), more.end()), a;
     };
     const ProcessResult r = must(with({"--csv", csv}));
-    CHECK(contains(r.out, "needles found, %: rows are depths, columns lengths in tokens\n           32"));
+    CHECK(contains(r.out, "needles found, %: rows are depths, columns lengths in tokens\n      32\n0 %      0\n"));
     CHECK(contains(r.out, "found 0 of 6 "));
     CHECK(read_file(csv).starts_with("length,depth,trials,found,logprob\n32,0,2,0,-"));
     CHECK(must(small).out == r.out);

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstring>
 #include <memory>
+#include <sstream>
 
 #include "attention_maps.h"
 #include "base/command.h"
@@ -44,7 +45,7 @@ struct Found {
     std::vector<HeadPlace> heads;    // chosen ones, by layer
     std::vector<HeadSums> sums;
     std::vector<int> tokens;         // the text's
-    std::vector<std::vector<double>> maps;    // of the text: (S,S) each; empty where nobody looks at them
+    std::vector<std::vector<double>> maps;    // (S,S) each; empty where nobody looks at them
     HeadScores scores(size_t i) const { return sums[i].scores(); }
     // A layer's mean over the chosen heads; its head with the highest induction score.
     HeadScores layer(int l, int* best) const {
@@ -84,10 +85,11 @@ Status check_flags(const Options& o) {
     if (!o.picture.empty()) TRY(picture_check(o.picture));
     return {};
 }
-// Words as numbers below n; all of them where there are no words.
+// Words, also with commas in them, as numbers below n; all of them where there are no words.
 Result<std::vector<int>> numbers(const Strings& words, const char* flag, int n) {
     std::vector<int> out;
-    for (auto& word : words) {
+    std::istringstream parts(join(words, ","));
+    for (std::string word; std::getline(parts, word, ',');) {
         int x = -1;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
         if (error != std::errc() || end != word.data() + word.size() || x < 0 || x >= n)
@@ -284,7 +286,7 @@ void print_json(const Options& o, const Found& found) {
 
 // ---- files ----------------------------------------------------------------------------------------------------------
 
-// Of a text its maps, a line for each key that is not 0; else the scores.
+// A text's maps, a line for each key that is not 0; without a text the scores.
 Status write_csv(const Options& o, const Opened& m, const Found& found) {
     auto quoted = [&](int id) {
         std::string out = "\"";
@@ -398,8 +400,8 @@ Command inspect_command() {
           {"--text", &o->text, "whose attention is shown: the maps of up to 4 heads, the scores of all; no text, no "
            "--data: the scores for random tokens that come twice"},
           {"--text-file", &o->text_file, "the same of a file's text"},
-          {"--layer", &o->layer, "layers, from 0; none: all"},
-          {"--head", &o->head, "heads, from 0; none: all"},
+          {"--layer", &o->layer, "layers, from 0, separated by commas; none: all"},
+          {"--head", &o->head, "heads, from 0, separated by commas; none: all"},
           {"--csv", &o->csv, "a file for the maps' probabilities; without a text, for the scores"},
           {"--picture", &o->picture, "a .png or .svg for the maps: one with its tokens, or many small ones; without a "
            "text, for the scores"},
