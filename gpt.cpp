@@ -96,6 +96,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
+    if (after_attention) after_attention(l);
     add_branch(t.x2, t.x, attention_end(l));
     ffn_forward(l);
     if (out) add_branch(out, t.x2, ffn_end(l));

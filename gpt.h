@@ -1,6 +1,8 @@
 // gpt.h - the model: what it holds and what it does. All computation is a table's operations (layers/ops.h), so the
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
+#include <functional>
+
 #include "model/cache.h"
 #include "model/shards.h"
 #include "model/spans.h"
@@ -136,6 +138,9 @@ struct Model {
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
+
+    // Called, where there is one, in each block after its attention, while a[l].turned holds what that has read.
+    std::function<void(int l)> after_attention;
 
     // Activations and their gradients.
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept

@@ -11,7 +11,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "files/json.h"
-#include "infer/open.h"
+#include "infer/eval.h"
 #include "infer/talk.h"
 #include "infer/texts.h"
 
@@ -167,94 +167,6 @@ Status chat(ChatFlags o) {
     return talk(session, o.json);
 }
 
-// ---- eval -----------------------------------------------------------------------------------------------------------
-
-struct EvalOptions {
-    Source source;
-    std::string data, text, field;
-    int batch = 8, seq_len = 0;
-    int64_t eval_tokens = 0;
-    double mask_fraction = Objective{}.fraction;
-    bool raw_u16 = false, documents = false, json = false;
-    DeviceOptions device;
-};
-
-// Refuses options that mean nothing together.
-Status check_flags(const EvalOptions& o) {
-    if (o.data.empty() == o.text.empty())
-        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
-    const struct { const char* name; bool given; } of_shards[] = {
-        {"--documents", o.documents}, {"--eval-tokens", o.eval_tokens > 0}, {"--raw-u16", o.raw_u16}};
-    for (auto& row : of_shards)
-        if (row.given && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", row.name, row.name);
-    if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
-    return {};
-}
-Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation& e, double seconds) {
-    const bool known = e.bits_per_byte > 0;
-    if (o.json) {
-        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld}\n", json_number(e.loss).c_str(),
-               json_number(std::exp(e.loss)).c_str(), known ? json_number(e.bits_per_byte).c_str() : "null",
-               (long long)e.tokens);
-    } else {
-        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
-        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
-               (long long)e.tokens);
-    }
-    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
-            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
-    return {};
-}
-Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
-    TRY(has_tokenizer(m));
-    const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
-    const std::vector<std::vector<int>> texts =
-        encode_texts(lines, m.tokenizer, beginning_of_text(m.tokenizer, m.documents));
-    const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
-    for (size_t i = 0; i < each.size() && o.json; i++)
-        printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
-               json_number(each[i].loss).c_str(), (long long)each[i].tokens);
-    return together(each);
-}
-
-Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective) {
-    LoaderConfig config;
-    config.pattern = o.data, config.raw_u16 = o.raw_u16, config.B = o.batch, config.S = m.g->plan.S,
-    config.vocab = m.g->c.V;
-    config.shuffle = false, config.most_tokens = o.eval_tokens;
-    Loader loader = TRY(open_shards(m, config, o.source.tokenizer));
-    const double start = now_seconds();
-    Progress progress;
-    auto show = [&](int64_t done, int64_t windows) {
-        progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
-    };
-    Result<Evaluation> e =
-        evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, show, nullptr, objective);
-    progress.clear();
-    return e;
-}
-
-Status eval(const EvalOptions& o) {
-    TRY(check_flags(o));
-    Opened m;
-    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        const int context = o.source.stretch.context;
-        return Room{o.batch, o.seq_len ? o.seq_len : context ? context : c.usual_length(), o.documents};
-    }));
-    if (const int context = o.source.stretch.context; context && o.seq_len > context)
-        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", o.seq_len,
-                    context);
-    if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, m.g->c.T,
-                    m.g->c.position == Position::learned ? "" : "; --context asks for more");
-    const Objective objective =
-        TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
-    const double start = now_seconds();
-    const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective) : eval_texts(o, m, objective));
-    return print_evaluation(o, m, e, now_seconds() - start);
-}
-
-const char* const MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
     FlagGroup group{"Choice of tokens (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
@@ -346,9 +258,20 @@ Command eval_command() {
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, for bits per byte, where MODEL has none"},
           {"--json", &o->json, "one JSON object on standard output"}}},
+        {"By position, and needles",
+         {{"--by-position", &o->by_position, "also the loss by the position in the context, as a curve"},
+          {"--needle", &o->needle, "instead: a key and a value of random tokens are hidden in --data's or --text's "
+           "text, or in random tokens; is the value found when the key comes again?"},
+          {"--depths", &o->needles.depths, "depths of the needle, from the sequence's beginning to its end", 1, 1000},
+          {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},
+          {"--trials", &o->needles.trials, "needles for each length and depth", 1, 1e6},
+          {"--seed", &o->needles.seed, "of the needles", 0, 9e18},
+          {"--csv", &o->csv, "a file for the losses, or what was found"},
+          {"--picture", &o->picture, "a .png or .svg of them"}}},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
+    c.given = &o->given;
     c.run = [o] { return eval(*o); };
     return c;
 }

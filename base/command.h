@@ -53,9 +53,11 @@ Command info_command();               // tools/info.cpp
 Command bench_command();              // tools/bench.cpp
 Command selftest_command();           // tools/selftest/selftest.cpp
 Command plot_command();               // tools/plot.cpp
+Command inspect_command();            // tools/inspect.cpp
 inline std::vector<Command> commands() {    // in the order of --help
     return {train_command(), sample_command(), chat_command(), eval_command(), tokenize_command(),
-            train_tokenizer_command(), convert_command(), prune_command(), info_command(), plot_command(),
+            train_tokenizer_command(), convert_command(), prune_command(), info_command(), inspect_command(),
+            plot_command(),
             bench_command(), selftest_command()};
 }
 // base/completion.cpp; they read the table of all commands, which must stay where it is.

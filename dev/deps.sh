@@ -29,6 +29,7 @@ without() {
         libopenmpi-dev) echo "no ranks on CPUs" ;;
         openmpi-bin) echo "ranks under mpirun are not tested" ;;
         libedit2) echo "no editing of lines in flatgpt chat" ;;
+        libcairo2) echo "no pictures by flatgpt inspect and eval" ;;
         iproute2) echo "ranks on machines apart are not tested" ;;
     esac
 }
@@ -37,6 +38,7 @@ has_mpi || may="$may libopenmpi-dev"
 command -v mpirun >/dev/null || may="$may openmpi-bin"
 command -v ip >/dev/null || may="$may iproute2"
 ls /usr/lib/*/libedit.so.2 /usr/lib*/libedit.so.2 2>/dev/null | grep -q . || may="$may libedit2"
+ls /usr/lib/*/libcairo.so.2 /usr/lib*/libcairo.so.2 2>/dev/null | grep -q . || may="$may libcairo2"
 tried=build/deps-tried    # optional packages are asked for once; `make deps` asks again
 [ -z "$want" ] && [ -n "$quiet" ] && [ "$(cat $tried 2>/dev/null)" = "$may" ] && may=
 [ -z "$want$may" ] && { [ -n "$quiet" ] || echo "deps: everything is installed"; exit 0; }

@@ -367,7 +367,8 @@ std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t window
 
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch,
-                            const Objective& objective) {
+                            const Objective& objective,
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
     loader.seek({0, 0});
     const int64_t windows = loader.samples();
     const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
@@ -384,6 +385,7 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
         g.forward();
         g.loss(false, 0);
         (void)g.mean_loss(losses.data());
+        if (each) each(rows, losses.data(), targets.data());
         for (int n = 0; n < rows * S; n++) {
             if (n % S == 0) sums.emplace_back();
             sums.back().loss += double(losses[size_t(n)]);

@@ -90,8 +90,9 @@ struct Evaluation {
 // The mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens. Losses are added
 // in the loader's order, so the result does not depend on B or the number of ranks, except for the products' rounding.
 // watch: the ranks divide the batches, as their loaders do. progress may be empty. A window's number, by which the
-// objective draws, is its place in the epoch.
+// objective draws, is its place in the epoch. each: is given every batch's losses and targets (rows,S); may be empty.
 Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
-                            Watch* watch = nullptr, const Objective& objective = {});
+                            Watch* watch = nullptr, const Objective& objective = {},
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
 std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds);    // with its ETA

@@ -97,6 +97,17 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     return {};
 }
 
+Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {
+    what.vocab = m.g->c.V, what.shuffle = false;
+    Loader loader = TRY(Loader::open(what));
+    const std::string own = checkpoint_tokenizer_file(m.path);
+    TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
+                     m.own_tokenizer ? TokenizerSource{own, "tokenize the text again with that one"}
+                                     : TokenizerSource{"--tokenizer " + source.tokenizer,
+                                                       "give the one that it was made with"}));
+    return loader;
+}
+
 Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() == 0)
         return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
@@ -104,15 +115,6 @@ Status has_tokenizer(const Opened& m) {
     if (m.tokenizer.vocab_size() > m.g->c.V)
         return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
     return {};
-}
-Result<Loader> open_shards(const Opened& m, const LoaderConfig& config, const std::string& named) {
-    Loader loader = TRY(Loader::open(config));
-    const std::string own = checkpoint_tokenizer_file(m.path);
-    TRY(shards_match(loader.shards(), m.tokenizer, m.g->c.V,
-                     m.own_tokenizer
-                         ? TokenizerSource{own, "tokenize the text again with that one"}
-                         : TokenizerSource{"--tokenizer " + named, "give the one that it was made with"}));
-    return loader;
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};

@@ -8,6 +8,8 @@
 #include "infer/model_files.h"
 #include "model/device.h"
 
+constexpr const char* MODEL_HELP = "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file";
+
 struct Opened {
     std::string path, device;
     Tokenizer tokenizer;
@@ -31,9 +33,10 @@ struct Room {
 // means the run's own type, if this device has it.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room);
+// Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
+// where another tokenizer has made them.
+Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
 Status has_tokenizer(const Opened& m);    // exit 3: none, or one that does not fit the model
 Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
-// Shards for the model; exit 3 where another tokenizer made them. named: what --tokenizer says, for the message.
-Result<Loader> open_shards(const Opened& m, const LoaderConfig& config, const std::string& named);
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

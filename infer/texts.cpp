@@ -29,6 +29,14 @@ std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const
     }
     return texts;
 }
+std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V) {
+    std::vector<int> ids;
+    for (int id = 0; id < V; id++)
+        if (tokenizer.vocab_size() == 0 ||
+            (id < tokenizer.vocab_size() && !tokenizer.is_special(id) && !tokenizer.token(id).empty()))
+            ids.push_back(id);
+    return ids;
+}
 
 namespace {
 struct Row {    // a text, or a piece of one

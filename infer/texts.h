@@ -13,6 +13,9 @@ Result<std::vector<Line>> read_lines(const std::string& path, const std::string&
 std::vector<std::vector<int>> encode_texts(const std::vector<Line>& lines, const Tokenizer& tokenizer,
                                            const std::vector<int>& begin);
 
+// The ids below V that stand for text: all where the tokenizer is unknown. Tokens are drawn from these.
+std::vector<int> ordinary_tokens(const Tokenizer& tokenizer, int V);
+
 // Each text's loss over all tokens but its first one, or over the masked ones, or those after a prefix: which these are
 // is drawn by its number in the file. Longer texts than the model's plan come in pieces that do not see each other.
 // Pieces of about the same length are computed together, the shorter ones padded: to rounding, each has the loss that

@@ -79,10 +79,8 @@ Status open_for(Opened& m, const Options& o, const Source& source, int B, Use us
     return {};
 }
 Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& pattern, int64_t tokens, int B) {
-    LoaderConfig l;
-    l.pattern = pattern, l.raw_u16 = o.raw_u16, l.B = B, l.S = m.g->plan.S, l.vocab = m.g->c.V;
-    l.shuffle = false, l.most_tokens = tokens;
-    return open_shards(m, l, o.source.tokenizer);
+    return open_shards(m, o.source, {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S,
+                                     .most_tokens = tokens});
 }
 // One refreshed line with its ETA.
 struct Shown {

@@ -48,25 +48,29 @@ T score(T product, Heads h, int i, int back, T* slope = nullptr) {
     return (h.alibi ? capped - alibi_slope(i, h.NH) * back : capped) + bias_of(h, i, -back);
 }
 
-// y = sum_j factor(j) * softmax(score)[j] * v_j over the keys below n that sees(j); returns the log-sum-exp of the
-// scores. s: the query's position
-template <class Sees, class Key, class Value, class Factor>
-T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Value value, Factor factor) {
-    const int HS = h.HS;
-    std::vector<T> p(static_cast<size_t>(n), -INFINITY);
+// p[j] = softmax(score)[j] of the keys below n that sees(j), 0 of the others; returns the log-sum-exp of the scores.
+// s: the query's position
+template <class Sees, class Key>
+T probabilities_of(T* p, const T* q, int s, int n, Heads h, int i, Sees sees, Key key) {
     T top = -INFINITY, sum = 0;
     for (int j = 0; j < n; j++)
-        if (sees(j)) top = std::fmax(top, p[size_t(j)] = score(dot(q, key(j), HS), h, i, s - j));
-    for (int j = 0; j < n; j++)
-        if (sees(j)) sum += p[size_t(j)] = std::exp(p[size_t(j)] - top);
-    for (int j = 0; j < n; j++)
-        if (sees(j)) p[size_t(j)] *= factor(j);
-    for (int d = 0; d < HS; d++) {
+        top = std::fmax(top, p[j] = sees(j) ? score(dot(q, key(j), h.HS), h, i, s - j) : -INFINITY);
+    for (int j = 0; j < n; j++) sum += p[j] = sees(j) ? std::exp(p[j] - top) : 0;
+    for (int j = 0; j < n; j++) p[j] /= sum;
+    return top + std::log(sum);
+}
+// y = sum_j factor(j) * p[j] * v_j; returns the log-sum-exp of the scores.
+template <class Sees, class Key, class Value, class Factor>
+T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Value value, Factor factor) {
+    std::vector<T> p(static_cast<size_t>(n));
+    const T lse = probabilities_of(p.data(), q, s, n, h, i, sees, key);
+    for (int j = 0; j < n; j++) p[size_t(j)] *= factor(j);
+    for (int d = 0; d < h.HS; d++) {
         y[d] = 0;
         for (int j = 0; j < n; j++)
-            if (sees(j)) y[d] += p[size_t(j)] / sum * value(j)[d];
+            if (sees(j)) y[d] += p[size_t(j)] * value(j)[d];
     }
-    return top + std::log(sum);
+    return lse;
 }
 
 // What dropout makes of the probability of keys 0, 1, ... for query s of head i of sequence b.
@@ -90,6 +94,16 @@ void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
                              kept_keys(h, b, i, s));
                 lse[(int64_t(b) * h.NH + i) * S + s] = float(l);
             }
+}
+void probabilities(T* p, int* visible, const T* qkv, int S, const Heads& h, int head) {
+    Packed at{S, h};
+    for (int s = 0; s < S; s++) {
+        auto seen = [&](int j) { return sees(h, S, 0, s, j); };
+        probabilities_of(p + int64_t(s) * S, qkv + at.q(0, s, head), s, S, h, head, seen,
+                         [&](int j) { return qkv + at.k(0, j, head); });
+        visible[s] = 0;
+        for (int j = 0; j < S; j++) visible[s] += seen(j);
+    }
 }
 void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
     Packed at{S, h};

@@ -1,0 +1,155 @@
+// eval.cpp - see eval.h.
+#include "eval.h"
+
+#include <algorithm>
+
+#include "base/console.h"
+#include "base/picture.h"
+#include "by_position.h"
+#include "files/json.h"
+#include "texts.h"
+
+namespace {
+// Refuses options that mean nothing together.
+Status check_flags(const EvalOptions& o) {
+    auto given = [&](const char* flag) { return std::find(o.given.begin(), o.given.end(), flag) != o.given.end(); };
+    if (o.needle ? !o.data.empty() && !o.text.empty() : o.data.empty() == o.text.empty())
+        return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
+    for (const char* flag : {"--documents", "--eval-tokens", "--raw-u16", "--by-position"})
+        if (given(flag) && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", flag, flag);
+    for (const char* flag : {"--documents", "--eval-tokens", "--mask-fraction", "--by-position"})
+        if (given(flag) && o.needle)
+            return fail(Exit::usage, "%s, --needle: expected one of them; text is only what hides the needle", flag);
+    for (const char* flag : {"--depths", "--lengths", "--trials", "--seed"})
+        if (given(flag) && !o.needle) return fail(Exit::usage, "%s needs --needle", flag);
+    for (const char* flag : {"--csv", "--picture"})
+        if (given(flag) && !o.needle && !o.by_position)
+            return fail(Exit::usage, "%s needs --by-position or --needle", flag);
+    if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
+    if (o.raw_u16 && o.data.empty()) return fail(Exit::usage, "--raw-u16 needs --data");
+    return o.picture.empty() ? Status{} : picture_check(o.picture);
+}
+Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation& e,
+                        const std::vector<PositionBin>& bins, double seconds) {
+    const bool known = e.bits_per_byte > 0;
+    if (o.json) {
+        printf("{\"loss\":%s,\"perplexity\":%s,\"bits_per_byte\":%s,\"tokens\":%lld%s}\n",
+               json_number(e.loss).c_str(), json_number(std::exp(e.loss)).c_str(),
+               known ? json_number(e.bits_per_byte).c_str() : "null", (long long)e.tokens,
+               bins.empty() ? "" : (",\"by_position\":" + positions_json(bins)).c_str());
+    } else {
+        const std::string bits = known ? formatted("%.4f", e.bits_per_byte) : "unknown (--tokenizer)";
+        printf("loss %.4f  perplexity %.2f  bits per byte %s  tokens %lld\n", e.loss, std::exp(e.loss), bits.c_str(),
+               (long long)e.tokens);
+        if (!bins.empty()) print_positions(bins);
+    }
+    fprintf(stderr, "%s, %s tokens/s (%s)\n", human_time(seconds).c_str(),
+            human_count(double(e.tokens) / seconds).c_str(), m.device.c_str());
+    return {};
+}
+Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& objective) {
+    TRY(has_tokenizer(m));
+    const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
+    const std::vector<std::vector<int>> texts =
+        encode_texts(lines, m.tokenizer, beginning_of_text(m.tokenizer, m.documents));
+    const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
+    for (size_t i = 0; i < each.size() && o.json; i++)
+        printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
+               json_number(each[i].loss).c_str(), (long long)each[i].tokens);
+    return together(each);
+}
+
+Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective& objective, LossByPosition& positions) {
+    const int S = m.g->plan.S;
+    Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S,
+                                                  .most_tokens = o.eval_tokens}));
+    const double start = now_seconds();
+    Progress progress;
+    auto show = [&](int64_t done, int64_t windows) {
+        progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
+    };
+    auto each = [&](int rows, const float* losses, const int* targets) { positions.add(rows, losses, targets); };
+    Result<Evaluation> e = evaluate(*m.g, loader, m.tokenizer, o.batch, S, show, nullptr, objective, each);
+    progress.clear();
+    return e;
+}
+
+Status check_length(const EvalOptions& o, const Config& c) {
+    if (const int context = o.source.stretch.context; context && o.seq_len > context)
+        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", o.seq_len,
+                    context);
+    if (o.seq_len > c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, c.T,
+                    c.position == Position::learned ? "" : "; --context asks for more");
+    return {};
+}
+int sequence_length(const EvalOptions& o, const Config& c) {
+    const int context = o.source.stretch.context;
+    return std::min(c.T, o.seq_len ? o.seq_len : context ? context : c.usual_length());
+}
+
+// The text that hides the needle: some of --data's or all of --text's.
+Result<std::vector<int>> filler(const EvalOptions& o, const Opened& m) {
+    std::vector<int> all;
+    auto append = [&](const std::vector<int>& more) { all.insert(all.end(), more.begin(), more.end()); };
+    if (!o.text.empty()) {
+        TRY(has_tokenizer(m));
+        for (const Line& line : TRY(read_lines(o.text, o.field))) append(m.tokenizer.encode(line.text + "\n"));
+    } else if (!o.data.empty()) {
+        const int S = std::min(256, o.needles.longest);
+        Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S}));
+        std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
+        for (int64_t n = 0; n < loader.samples() && all.size() < size_t(1) << 20; n++) {
+            TRY(loader.next(tokens.data(), targets.data()));
+            append(tokens);
+        }
+    }
+    return all;
+}
+Status eval_needle(const EvalOptions& o) {
+    Opened m;
+    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool gpu) {
+        const int longest = sequence_length(o, c), rows = gpu ? 8192 : 512;    // that fill the device
+        return Room{o.batch, c.sees == Sees::causal ? std::clamp(rows / o.batch, 1, longest) : longest};
+    }));
+    TRY(check_length(o, m.g->c));
+    TRY(writes_text(m));
+    NeedleOptions n = o.needles;
+    n.longest = sequence_length(o, m.g->c), n.batch = o.batch, n.choices = ordinary_tokens(m.tokenizer, m.g->c.V);
+    if (m.tokenizer.vocab_size()) n.begin = beginning_of_text(m.tokenizer, m.documents);
+    EvalOptions with = o;
+    with.needles = n;
+    n.filler = TRY(filler(with, m));
+    Progress progress;
+    const double start = now_seconds();
+    const std::vector<NeedleCell> cells = TRY(find_needles(*m.g, n, [&](int64_t done, int64_t all) {
+        const double seconds = now_seconds() - start;
+        progress.line(formatted("needle: %.0f %%  ETA %s", 100.0 * double(done) / double(all),
+                                human_time(seconds / double(done) * double(all - done)).c_str()));
+    }));
+    progress.clear();
+    if (o.json) puts(needle_json(cells).c_str());
+    else print_needles(cells);
+    if (!o.csv.empty()) TRY(write_needle_csv(o.csv, cells));
+    return o.picture.empty() ? Status{} : write_needle_picture(o.picture, cells);
+}
+}    // namespace
+
+Status eval(const EvalOptions& o) {
+    TRY(check_flags(o));
+    if (o.needle) return eval_needle(o);
+    Opened m;
+    TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
+        return Room{o.batch, sequence_length(o, c), o.documents};
+    }));
+    TRY(check_length(o, m.g->c));
+    const Objective objective =
+        TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
+    const double start = now_seconds();
+    LossByPosition positions(m.g->plan.S);
+    const Evaluation e = TRY(o.text.empty() ? eval_shards(o, m, objective, positions) : eval_texts(o, m, objective));
+    const std::vector<PositionBin> bins = o.by_position ? positions.bins() : std::vector<PositionBin>{};
+    TRY(print_evaluation(o, m, e, bins, now_seconds() - start));
+    if (!o.csv.empty()) TRY(write_positions_csv(o.csv, bins));
+    return o.picture.empty() ? Status{} : write_positions_picture(o.picture, bins);
+}

@@ -1,0 +1,17 @@
+// eval.h - `flatgpt eval`: a model's loss over shards or texts, by position; needles in a context.
+#pragma once
+#include "needle.h"
+#include "open.h"
+
+struct EvalOptions {
+    Source source;
+    std::string data, text, field, csv, picture;
+    int batch = 8, seq_len = 0;
+    int64_t eval_tokens = 0;
+    double mask_fraction = Objective{}.fraction;
+    bool raw_u16 = false, documents = false, json = false, by_position = false, needle = false;
+    NeedleOptions needles;
+    DeviceOptions device;
+    std::vector<std::string> given;    // names of the options that were set
+};
+Status eval(const EvalOptions& o);

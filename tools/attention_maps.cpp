@@ -1,0 +1,96 @@
+// attention_maps.cpp - see attention_maps.h.
+#include "attention_maps.h"
+
+#include <algorithm>
+
+#include "data/loader.h"
+#include "layers/reference.h"
+
+const char* without_map(const Config&, int) { return nullptr; }    // every layer's attention is softmax
+
+namespace {
+// n numbers of the device's memory.
+template <class X> std::vector<double> downloaded(const Model& g, const X* from, int64_t n) {
+    std::vector<char> raw(size_t(g.op.bytes(from, n)));
+    g.op.download(raw.data(), from, int64_t(raw.size()));
+    std::vector<double> out(static_cast<size_t>(n));
+    if (g.op.element(from) == Element::f64) {
+        memcpy(out.data(), raw.data(), raw.size());
+    } else {
+        std::vector<float> floats(out.size());
+        to_floats(floats.data(), raw.data(), g.op.element(from), n);
+        std::copy(floats.begin(), floats.end(), out.begin());
+    }
+    return out;
+}
+}    // namespace
+
+void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
+                    const EachMap& each, const std::function<void()>& after) {
+    const int S = int(tokens.size());
+    Spans spans;
+    if (g.c.sees != Sees::causal) spans.add({Text{0, prefix}}, S, g.c.sees);
+    std::vector<double> bias;
+    g.after_attention = [&](int l) {
+        std::vector<size_t> mine;
+        for (size_t i = 0; i < heads.size(); i++)
+            if (heads[i].layer == l) mine.push_back(i);
+        Heads h = g.c.heads(l);
+        std::vector<double> qkv;
+        if (!mine.empty()) qkv = downloaded(g, g.a[size_t(l)].turned, int64_t(S) * h.qkv_width());
+        if (g.bias && bias.empty()) bias = downloaded(g, g.bias, int64_t(h.NH) * (2 * h.reach + 1));
+        if (g.bias) h.bias = reinterpret_cast<const float*>(bias.data());
+        if (!spans.keys.empty()) h.keys = spans.keys.data(), h.queries = spans.queries.data();
+#pragma omp parallel for schedule(dynamic)
+        for (size_t k = 0; k < mine.size(); k++) {
+            std::vector<double> p(size_t(S) * size_t(S));
+            std::vector<int> visible(static_cast<size_t>(S));
+            reference::probabilities(p.data(), visible.data(), qkv.data(), S, h, heads[mine[k]].head);
+            each(mine[k], p.data(), visible.data());
+        }
+        if (after) after();
+    };
+    g.batch(tokens.data(), nullptr, 1, S, spans.keys.empty() ? nullptr : &spans);
+    g.forward();
+    g.after_attention = nullptr;
+}
+
+void HeadSums::add(const double* p, const int* visible, int S) {
+    for (int i = 0; i < S; i++) {
+        const double* row = p + int64_t(i) * S;
+        for (int j = 0; j < S; j++) {
+            if (row[j] > 0) entropy -= row[j] * std::log(row[j]);
+            distance += row[j] * std::abs(i - j);
+        }
+        most += std::log(double(visible[i])), queries++;
+        if (i > 0) previous += row[i - 1], first += row[0], later++;
+    }
+}
+void HeadSums::add_induction(const double* p, int S, int before, int length) {
+    for (int k = 0; k < length; k++) induction += p[int64_t(before + length + k) * S + before + k + 1];
+    repeats += length;
+}
+HeadScores HeadSums::scores() const {
+    const double n = double(std::max<int64_t>(1, queries)), m = double(std::max<int64_t>(1, later));
+    return {entropy / n, most > 0 ? entropy / most : 0, distance / n, previous / m, first / m,
+            induction / double(std::max<int64_t>(1, repeats))};
+}
+
+Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,
+                         uint64_t number) {
+    const int before = int(begin.size()), kinds = int(choices.size());
+    Repeated r{begin, before, std::min({64, (most - before) / 2, kinds})};
+    for (int k = 0; k < 2 * r.length; k++)
+        r.tokens.push_back(choices[size_t(shuffled(seed, int64_t(number), kinds, k % r.length))]);
+    return r;
+}
+
+SmallMap small_map(const double* p, int S, int most) {
+    const int bin = std::max(1, int(ceil_div(S, most))), n = int(ceil_div(S, bin));
+    SmallMap map{n, bin, std::vector<double>(size_t(n) * size_t(n))};
+    for (int i = 0; i < S; i++)
+        for (int j = 0; j < S; j++)
+            map.values[size_t(i / bin) * size_t(n) + size_t(j / bin)] +=
+                p[int64_t(i) * S + j] / std::min(bin, S - i / bin * bin);
+    return map;
+}
