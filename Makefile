@@ -71,9 +71,10 @@ CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64
 EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang:: -Itest/cuda_on_cpu/include \
              -DHAVE_CUDA -DEMULATED_GPU
 
+REFERENCE := layers/reference.cpp layers/attention/reference.cpp layers/attention/linear_reference.cpp
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       layers/reference.cpp layers/attention/reference.cpp layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp \
+       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp \
        layers/quantised.cpp layers/quantise.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
@@ -123,7 +124,7 @@ $(shell [ "$$(cat $(BUILD)/version 2>/dev/null)" = "$(RELEASE)" ] || echo "$(REL
 # Tests are compiled more often than they run; what they test is sanitized, not they.
 $(BUILD)/test/%.o: override OPT := -O1
 # The reference takes most of the sanitized tests' time: 1.8 times less with -O3, and seconds more to compile.
-$(BUILD)/layers/reference.cpp.o $(BUILD)/layers/attention/reference.cpp.o: override OPT := $(OPT:-O1=-O3)
+$(REFERENCE:%=$(BUILD)/%.o): override OPT := $(OPT:-O1=-O3)
 $(BUILD)/main.cpp.o: EXTRA += -DVERSION='"$(VERSION)"' -DDATE='"$(lastword $(RELEASE))"'
 $(BUILD)/main.cpp.o: $(BUILD)/version
 $(BUILD)/layers/onednn.cpp.o: EXTRA += $(if $(DNNL),-DHAVE_DNNL)
@@ -196,7 +197,7 @@ asan-cuda:    # the emulated kernels
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
 KERNEL_TEST := $(filter-out %/test_model.cpp %/test_families.cpp %/test_nccl.cpp,$(CUDA_TEST)) \
                $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
-               $(wildcard test/cuda_on_cpu/*.cpp) layers/reference.cpp layers/attention/reference.cpp files/json.cpp
+               $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json.cpp
 $(BUILD)/emu/test_kernels: $(KERNEL_TEST:%=$(BUILD)/emu/%.o) $(OPS_TEST)
 	$(LINK) -o $@
 tsan:

@@ -9,12 +9,19 @@
 #include "families.h"
 
 bool Config::windowed(int l) const {
-    return window && !(global_every && (l + !global_first) % global_every == 0);
+    return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
 bool Config::turns(int l) const {
+    if (recurrent(l) && linear == Linear::elu) return false;    // what f makes of a vector does not turn with it
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
+int Config::recurrent_before(int l) const {
+    int n = 0;
+    while (l-- > 0) n += recurrent(l);
+    return n;
+}
 Heads Config::heads(int l) const {
+    if (recurrent(l)) return {.NH = NH, .NKV = NKV, .HS = HS, .scale = score_scale, .linear = linear};
     const bool near = windowed(l);
     return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
             .globals = near ? global_tokens : 0, .scale = score_scale, .softcap = score_cap,
@@ -55,6 +62,19 @@ static std::vector<ConfigRow> window_rows() {
          "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
         {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
          rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
+    };
+    // clang-format on
+}
+static std::vector<ConfigRow> linear_rows() {
+    using C = Config;
+    // clang-format off
+    return {
+        ASKED(&C::linear, "linear_attention", "--linear-attention",
+              "attention without softmax: a state of constant size in place of the keys and values before", 0, 3,
+              {{"none"}, {"elu"}, {"retention"}, {"gated"}}),
+        {&C::softmax_every, "softmax_every", false, "--softmax-every", "flatgpt_softmax_every", nullptr, 0, 1024,
+         ConfigRow::rare,
+         "with --linear-attention: each so many-th layer has softmax; 0: the model's, none in a new one"},
     };
     // clang-format on
 }
@@ -144,6 +164,7 @@ const std::vector<ConfigRow>& config_rows() {
     static const std::vector<ConfigRow> all = [] {
         std::vector<ConfigRow> all = rows;
         for (const ConfigRow& row : window_rows()) all.push_back(row);
+        for (const ConfigRow& row : linear_rows()) all.push_back(row);
         for (const ConfigRow& row : position_rows()) all.push_back(row);
         return all;
     }();
@@ -184,6 +205,31 @@ std::string asked_as(const Config& c, const ConfigRow::Member& member) {
 }
 }    // namespace
 
+// What goes with attention without softmax.
+static Status linear_check(const Config& c) {
+    if (c.linear == Linear::none) return {};
+    const std::string linear = asked_as(c, &Config::linear), position = asked_as(c, &Config::position);
+    const std::string all = linear + " without --softmax-every";
+    auto refused = [&](const std::string& other, const char* why) {
+        return fail(Exit::usage, "%s, %s: %s; expected one of them", linear.c_str(), other.c_str(), why);
+    };
+    if (c.softmax_every == 1)
+        return fail(Exit::usage, "--softmax-every 1, %s: no layer would be left for it; expected 0, or 2 and more",
+                    linear.c_str());
+    if (c.HS > 256)
+        return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
+                    c.HS);
+    if (c.position == Position::alibi || c.position == Position::t5)
+        return refused(position, "its biases are softmax's");
+    if (c.score_cap != 0) return refused(asked_as(c, &Config::score_cap), "the cap is for softmax's scores");
+    if (c.sees != Sees::causal)
+        return refused(c.sees == Sees::prefix ? "--objective prefix" : "--objective mlm",
+                       "a state holds only what comes before");
+    if (c.window && !c.softmax_every)
+        return fail(Exit::usage, "--window %d, %s: no layer has softmax, whose window it is", c.window, all.c_str());
+    return {};
+}
+
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
         return fail(Exit::usage, "channels (%d) are not a multiple of heads (%d), and no head size is given", c.C,
@@ -222,6 +268,7 @@ Status config_check(const Config& c) {
     if (c.window && c.sees != Sees::causal)
         return fail(Exit::usage, "--window %d, --objective %s: windows are for --objective causal; expected one of "
                     "them", c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    TRY(linear_check(c));
     if (c.mask >= c.V)
         return fail(Exit::usage, "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "
                     "it larger", c.mask, c.V - 1);
@@ -288,6 +335,9 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
                         asked_as(c, &Config::position).c_str());
+        if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
+            return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
+                        asked_as(c, &Config::softmax_every).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
             return fail(Exit::usage, "%s needs --window: without, all is seen",
                         asked_as(c, &Config::global_every).c_str());

@@ -15,7 +15,7 @@ template <class X> struct ActivationRow {
 };
 
 // What a block keeps for its backward, per token.
-std::vector<ActivationRow<Activation>> activation_rows(const Config& c) {
+std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, pre = c.pre_norm() ? C : 0, post = c.post_norm() ? C : 0;
@@ -24,6 +24,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c) {
             {&A::ln1, pre, none, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::gates, c.heads(l).gates(), cheap},
             {&A::atty, c.attention_width(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
@@ -109,7 +110,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
                     at.take(a.*row.field, N * row.per_token);
                 else a.*row.field = g.a[0].*row.field;
         };
-        place(activation_rows(c));
+        place(activation_rows(c, l));
         place(statistic_rows(c));
     }
     at.take(g.x_last, N * c.C);
@@ -145,10 +146,11 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     if (train) {
         at.take(g.dx, N * c.C);
         at.take(g.dt, N * std::max(c.C, c.attention_width()));
-        at.take(g.dwide, N * std::max(c.up_width(), c.qkv_width()));
+        const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
+        at.take(g.dwide, std::max(N * c.up_width(), round_up(N * c.qkv_width(), 64) + N * gates));
         if (c.gated) at.take(g.dgated, N * c.F);
         if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
-        if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0) at.take(g.dbranch, N * c.C);
+        if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0 || gates) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
     at.purpose("logits");

@@ -29,9 +29,9 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
             {!c.tied, &P::headw, "headw", {c.V}, c.C, Init::normal, padding},
             {c.head_bias, &P::headb, "headb", {c.V}, 0, Init::zero, padding}};
 }
-template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
+template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int l) {
     using B = Block<T>;
-    const int C = c.C, F = c.F, q = c.attention_width(), kv = c.NKV * c.HS;
+    const int C = c.C, F = c.F, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.qk_norm != Turn::Normed::none, all = c.qk_norm == Turn::Normed::all;
     const std::vector<int64_t> up = c.gated ? std::vector<int64_t>{F, F} : std::vector<int64_t>{F};
@@ -41,6 +41,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c) {
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
+            {gates > 0, &B::gatew, "gatew", {gates}, C, Init::normal},
+            {gates > 0, &B::gateb, "gateb", {gates}, 0, Init::zero},
             {true, &B::projw, "projw", {C}, q, Init::normal_residual},
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
@@ -101,7 +103,7 @@ template <class T, class Visit> int64_t walk(const Config& c, int ranks, Params<
     for (auto& row : first_rows<T>(c)) step(row, p, -1, 0);
     for (int l = 0; l < c.L; l++) {
         offset = round_up(offset, 64 * int64_t(ranks));
-        for (auto& row : block_rows<T>(c)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
+        for (auto& row : block_rows<T>(c, l)) step(row, p ? &p->block[size_t(l)] : nullptr, l, 1 + l);
     }
     for (auto& row : last_rows<T>(c)) step(row, p, -1, c.L);
     return round_up(offset, 64 * int64_t(ranks));

@@ -38,7 +38,7 @@ double share(const std::string& op, const std::string& output) {
                          {"sum_of_squares", "sum without", 0.15}, {"sum_of_squares", "", 0.1}, {"add_losses", "", 0.1},
                          {"adamw", "", 0.1}, {"activation", "", 0.05}, {"cross_entropy", "", 0.2},
                          {"norm_forward", "", 0.3},                 // sums of 16392
-                         {"norm", "", 0.2}, {"linear", "", 0.15},
+                         {"norm", "", 0.2}, {"linear_attention", "", 1}, {"linear", "", 0.15},
                          {"attention_cached", "", 0.1}, {"attention_forward", "lse", 0.1},
                          {"attention_forward", "y", 0.2},
                          {"attention_backward", "dv", 0.3}, {"attention_backward", "", 0.8}})    // dp and delta cancel

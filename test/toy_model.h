@@ -93,6 +93,11 @@ inline std::vector<Kind> kind_configs(Config c) {
         k.place = NormPlace::post, k.rope_scaling = ntk, k.rope_factor = 4;
     });
     add("t5", llama, [](Config& k) { k.position = Position::t5, k.rope_dims = 0; });
+    add("elu", c, [](Config& k) { k.linear = Linear::elu, k.window = 0; });
+    add("retention, each 2nd softmax", llama, [](Config& k) {
+        k.linear = Linear::retention, k.softmax_every = 2, k.qk_norm = Turn::Normed::head;
+    });
+    add("gated", llama, [](Config& k) { k.linear = Linear::gated, k.window = 0, k.place = NormPlace::sandwich; });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }
