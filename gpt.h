@@ -54,8 +54,8 @@ struct Cache {
     Pages layer(const Config& c, int l) const;
     States states(const Config& c, int l) const;
 
-    // On the device. The pages of layer after layer; the states of sequence after sequence; angles as Model's, of all positions, or, where the cache rolls, of
-    // the rows of this call; the sinks' turns.
+    // On the device. The pages of layer after layer; the states of sequence after sequence; angles as Model's, of all
+    // positions, or, where the cache rolls, of the rows of this call; the sinks' turns.
     char *memory = nullptr, *state = nullptr;
     float *angles[2] = {}, *turns[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;

@@ -26,13 +26,13 @@ struct Dropout {
     HOST_DEVICE float factor() const { return 1 / (1 - rate); }
 };
 
-// Attention without softmax. A key/value head has a state (HS,HS), S_t = a_t S_(t-1) + f(k_t) v_t^T, that a query reads:
+// Attention without softmax. A key/value head has a state (HS,HS), S_t = a_t S_(t-1) + f(k_t) v_t^T; a query reads it:
 // y_t = n_t f(q_t)^T S_t, with n_t one number. The same is f(q_i) . f(k_j) exp(b_i - b_j) over the keys j <= i, where b
 // adds up log a. Decays a are one number for each of the state's rows: the key's channels.
-//   elu        f(x) = elu(x) + 1, no decay; n = 1 / (f(q) . z), z the same recurrence of f(k). Katharopoulos et al. 2020
+//   elu        f(x) = elu(x) + 1, no decay; n = 1 / (f(q) . z), z the same recurrence of f(k). Katharopoulos et al 2020
 //   retention  f(x) = x, a head's decay is a constant (retention_decay); scores have Heads' scale; n makes the mean
 //              square of y 1. Sun et al. 2023
-//   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates being the layer's. Yang et al. 2023;
+//   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates are the layer's. Yang et al. 2023;
 //              the bound, less than 1/7 left of a state, keeps the exponents of a chunk of 36 positions within fp32
 enum class Linear { none, elu, retention, gated };
 constexpr float LINEAR_EPS = 1e-6f, GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // added to f(q) . z or the mean square
@@ -59,7 +59,7 @@ struct Heads {
     const float* bias = nullptr;
     int reach = 0;
     Dropout dropout = {};    // for the probabilities
-    // Instead of softmax. Of what is above, scale counts; and spans, which are documents: the state begins anew at each.
+    // Instead of softmax. Of what is above, scale counts, and spans: they are documents, each of which begins anew.
     Linear linear = Linear::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }

@@ -121,6 +121,7 @@ struct Rows {
     void memory_bound();
     void rope();
     void biases();
+    void recurrences();
     void head_and_update();
     std::vector<std::pair<std::string, Heads>> masks();
     void attention();
@@ -322,6 +323,34 @@ void Rows::biases() {
     free_all();
 }
 
+// Attention without softmax, whatever the model's is.
+void Rows::recurrences() {
+    if (h.HS > 256) return;
+    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
+    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
+    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto gates = arrays<Activation>(narrow), dgates = arrays<Activation>(narrow);
+    auto norms = arrays<float>(int64_t(N) * h.NH);
+    const int rows = std::min(8, N);
+    for (auto [name, kind] :
+         {std::pair{"elu", Linear::elu}, {"retention", Linear::retention}, {"gated", Linear::gated}}) {
+        const Heads with = {.NH = h.NH, .NKV = h.NKV, .HS = h.HS, .linear = kind};
+        auto states = arrays<float>(rows * with.state());
+        auto pos = ids(rows, 1), of = ids(rows, 1);
+        if (!norms[0] || !states[0] || !of[0]) return bench.short_of_memory("linear_attention");
+        std::vector<int> numbers, last(size_t(rows), c.T - 1);
+        for (int i = 0; i < rows; i++) numbers.push_back(i);
+        for (int* p : of) op.upload(p, numbers.data(), 4 * rows);
+        for (int* p : pos) op.upload(p, last.data(), 4 * rows);
+        const std::string text = std::string(", ") + name, some = formatted("%s, %d x 1 token", text.c_str(), rows);
+        ROW(linear_attention_forward, text, y[i], norms[i], qkv[i], gates[i], B, S, with);
+        ROW(linear_attention_backward, text, dqkv[i], dgates[i], dy[i], y[i], qkv[i], gates[i], norms[i], B, S, with);
+        auto at = [&](int i) { return States{states[size_t(i)], with.state(), of[size_t(i)]}; };
+        ROW(linear_attention_cached, some, y[i], at(i), qkv[i], gates[i], rows, 1, pos[i], with);
+    }
+    free_all();
+}
+
 // The entries of one table. ffn: also those with GELU in them.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
@@ -402,6 +431,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.head_and_update();
     rows.attention();
     rows.biases();
+    rows.recurrences();
     rows.linear();
     return {};
 }

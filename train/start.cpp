@@ -147,6 +147,9 @@ Status Trainer::choose_objective() {
     if (o.attention_dropout < 0 && o.attention_dropout != -1)
         return fail(Exit::usage, "--attention-dropout %g: expected 0 to 0.99, or -1: as --dropout says",
                     o.attention_dropout);
+    if (o.attention_dropout > 0 && config.recurrent_before(config.L) == config.L)
+        return fail(Exit::usage, "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
+                    "probabilities that it drops; leave it out", o.attention_dropout);
     if (!mlm) config.mask = -1;    // what it goes on from may have one
     if (mlm && o.sample_every)
         return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "

@@ -8,7 +8,7 @@
 //
 // Thread mapping: a block walks along a key/value head of a sequence for 32 columns of Z, out and S, with 128 threads;
 // the scores L . R are computed again for each 32 columns. A thread has 4 rows and 2 columns of scores, out and S, all
-// in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are float, in an order that depends on the
+// in shared memory. Bound by shared memory: 6 reads for 8 multiply-adds. Sums are float, in an order that depends on
 // sizes alone. FLOPs for a position, head and 32 columns: 2 (32 HS + 32 32 / 2 + 2 * 32 HS).
 #include "attention.cuh"
 
@@ -377,7 +377,8 @@ gradients_kernel(float* g, const T* dy, const T* y, const float* norms, Call<T> 
 template <class T> Call<T> call_of(const T* qkv, const T* gates, const float* g, int B, int S, Heads h) {
     return {qkv, gates, g, B, S, h, h.linear == Linear::elu ? 1 : h.score_scale()};
 }
-template <Walk W, class T> void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* pos = nullptr) {
+template <Walk W, class T>
+void walk(const Out<T>& out, const Call<T>& c, States states = {}, const int* pos = nullptr) {
     const int columns = W == Walk::y ? c.wide() : c.h.HS;
     launch(walk_kernel<T, W>, {dim3(unsigned(c.B * c.h.NKV), unsigned(ceil_div(columns, E))), THREADS,
                                size_t(Room::floats(c.chunk(), c.pitch(), c.h.HS)) * sizeof(float)},
