@@ -89,14 +89,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     turn(l, cache);
-    if (cache) {
-        Heads past = h;
-        past.keys = past.queries = nullptr;
-        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->slot, past);
-    }
-    // Positions of a prefix see each other: what attention_cached did for them is done again.
-    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
-    if (after_attention) after_attention(l);
+    attend(l, cache);
     add_branch(t.x2, t.x, attention_end(l));
     ffn_forward(l);
     if (out) add_branch(out, t.x2, ffn_end(l));
@@ -111,6 +104,25 @@ void Model::turn(int l, const Cache* cache) {
     if (turn.dims || p.qw)
         op.rope_forward(t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, table, B, S, cache ? cache->place : nullptr, c.heads(l),
                         turn);
+}
+
+void Model::attend(int l, Cache* cache) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const Heads h = heads(l);
+    if (c.recurrent(l)) {
+        if (p.gatew) op.linear_forward(t.gates, t.ln1, p.gatew, p.gateb, nullptr, B * S, c.C, h.gates());
+        if (!cache) return op.linear_attention_forward(t.atty, t.lse, t.turned, t.gates, B, S, h);
+        return op.linear_attention_cached(t.atty, cache->states(c, l), t.turned, t.gates, B, S, cache->slot, h);
+    }
+    if (cache) {
+        Heads past = h;
+        past.keys = past.queries = nullptr;
+        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->slot, past);
+    }
+    // Positions of a prefix see each other: what attention_cached did for them is done again.
+    if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
+    if (after_attention) after_attention(l);
 }
 
 void Model::ffn_forward(int l) {
@@ -300,12 +312,18 @@ void Model::attention_backward(int l) {
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
-    op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
+    Activation* dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
+    if (c.recurrent(l))
+        op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.gates, t.lse, B, S, h);
+    else op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
     if (dbias) op.attention_bias_backward(dbias, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
     op.linear_backward(dt, d.qkvw, d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
+    if (!p.gatew) return;
+    op.linear_backward(dbranch, d.gatew, d.gateb, dgates, t.ln1, p.gatew, N, C, h.gates());
+    op.add_scaled(dt, dt, dbranch, 1, int64_t(N) * C, {});
 }
 
 const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, Gradient* dnorm_b) {

@@ -51,7 +51,8 @@ struct Activations {
     Activation *shared_gate, *gated;         // (N), (N,F): the shared expert's gate, and fcg gated
     Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S)
+    Activation* gates;                       // (N,Heads::gates())
+    float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
 // Keys and values of generation, and the last call's positions and tokens.
@@ -60,15 +61,18 @@ struct Cache {
     CacheKind kind;
     Element type = {};
     int positions = 0, pages = 0;    // most that a sequence holds; in all
-    int sink_pages = 0;
+    int sink_pages = 0, width = 0;   // width: pages of a sequence, at most
     int64_t bytes = 0;               // all of it
+    int64_t state_bytes = 0;         // a sequence's, of all layers without softmax
     Pages layer(const Config& c, int l) const;
+    States states(const Config& c, int l) const;
 
-    // On the device. The pages of layer after layer; angles as Model's, of all positions, or, where the cache rolls, of
-    // the rows of this call; the sinks' turns.
-    char* memory = nullptr;
+    // On the device. The pages of layer after layer; the states of sequence after sequence; angles as Model's, of all
+    // positions, or, where the cache rolls, of the rows of this call; the sinks' turns.
+    char *memory = nullptr, *state = nullptr;
     float *angles[2] = {}, *turns[2] = {};
     int *ints = nullptr, *page_numbers = nullptr, *copies = nullptr;
+    int* sequences = nullptr;    // (B): which run
     int *slot = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): places in the cache; in `angles` and wpe
 
     std::vector<int> running;        // the sequences of the last call
@@ -151,9 +155,9 @@ struct Model {
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
-    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS))
+    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS and the gates))
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
-    Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads
+    Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; by way of the gates
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): the experts' input; gradients of what they share
     Activation *drouter = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
@@ -209,6 +213,7 @@ struct Model {
     void embed(const Cache* cache);
     void embed_backward();
     void turn(int l, const Cache* cache = nullptr);               // QK-norm and rotation
+    void attend(int l, Cache* cache);                             // atty from turned
     void place_angles(float* (&tables)[2], float* at, int positions);
     void place_positions();
     void divide_angles(float* (&tables)[2], float* at, int positions) const;
@@ -217,6 +222,7 @@ struct Model {
     void turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies, const std::vector<int>& dropped);
     void upload_copies(Cache& cache, const std::vector<PageTable::Copy>& copies);
     void copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies);
+    void copy_states(Cache& cache);
     void upload_table(Cache& cache);
     void run(Cache& cache, bool as_before);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.

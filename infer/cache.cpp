@@ -21,6 +21,13 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
     if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s; leave it out", choice.sinks, why);
     if (choice.positions && c.sees != Sees::causal)
         return fail(Exit::usage, "--cache %d: %s; leave it out", choice.positions, why);
+    if (const bool states_alone = c.recurrent_before(c.L) == c.L; states_alone && !why) {
+        const char* option = choice.positions ? "--cache" : choice.sinks >= 0 ? "--sinks" : nullptr;
+        if (option)
+            return fail(Exit::usage, "%s %d: with --linear-attention in all layers no position is kept; leave it out",
+                        option, choice.positions ? choice.positions : choice.sinks);
+        return CacheRoom{INT32_MAX / 2, 0, true, true};
+    }
     CacheRoom room = {choice.positions ? choice.positions : c.T, choice.sinks < 0 ? 4 : choice.sinks, false, false};
     for (int l = 0; l < c.L; l++) room.sinks = std::max(room.sinks, c.heads(l).globals);
     const int least = (pages_for(room.sinks) + 3) * Pages::SIZE;

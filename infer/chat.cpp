@@ -23,7 +23,10 @@ Status Chat::open() {
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
-    return g.cache_allocate(cache, 1, context, {TRY(cache_type(options.cache_type, g.op.activation))});
+    CacheKind kind = {TRY(cache_type(options.cache_type, g.op.activation))};
+    states = g.c.linear != Linear::none;
+    if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
+    return g.cache_allocate(cache, states ? 2 : 1, context, kind);
 }
 
 const std::vector<Chat::Verb>& Chat::verbs() {
@@ -176,17 +179,27 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     const size_t most = size_t(int64_t(g.plan.B) * g.plan.S);
     size_t same = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
     if (g.c.sees == Sees::prefix) same = 0;    // tokens of a prefix depend on those after them
-    ids.resize(std::min(same, prompt.size() - 1));    // the last token gives the logits
+    same = std::min(same, prompt.size() - 1);    // the last token gives the logits
+    if (states && same < ids.size()) same = back_to(same);
+    ids.resize(same);
     cache.table.rewind(0, int(ids.size()));
     while (ids.size() < prompt.size()) {
         if (interrupted()) return false;
         const size_t n = std::min(most, prompt.size() - ids.size());
-        g.extend(cache, prompt.data() + ids.size(), int(n));
+        g.extend(cache, prompt.data() + ids.size(), int(n), {0});
         computed += int64_t(n);
         ids.insert(ids.end(), prompt.begin() + ptrdiff_t(ids.size()), prompt.begin() + ptrdiff_t(ids.size() + n));
     }
     g.logits(logits.data());
+    if (states) cache.table.fork(0, 1);
     return true;
+}
+// A state goes back only to where there is a copy of it: the last prompt's end. Gives that place, or 0.
+size_t Chat::back_to(size_t same) {
+    const size_t copy = size_t(cache.table[1].pos);
+    if (copy > same) return cache.table.rewind(1, 0), 0;
+    cache.table.fork(1, 0);
+    return copy;
 }
 
 Result<int> Chat::generate(std::vector<int> seen) {
@@ -197,7 +210,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
         if (n > 0) {
-            g.extend(cache, &seen.back(), 1);
+            g.extend(cache, &seen.back(), 1, {0});
             g.logits(logits.data());
             ids.push_back(seen.back());
             computed++;

@@ -55,6 +55,7 @@ class Chat {
     Status respond(const std::string& user);
     Result<std::vector<int>> render(size_t from);    // the conversation from messages[from] on, as tokens
     Result<std::vector<int>> fit();                  // the same, without the turns for which there is no room
+    size_t back_to(size_t same);
     bool prefill(const std::vector<int>& prompt);    // into the cache; false: interrupted
     Result<int> generate(std::vector<int> seen);     // the answer; how many tokens
     void say(const std::string& text) const { if (options.note) options.note(text); }
@@ -65,6 +66,7 @@ class Chat {
     const Tokenizer& tokenizer;
     ChatTemplate look;
     Cache cache;
+    bool states = false;    // of a model without softmax in some layers: sequence 1 is a copy, at the last prompt's end
     std::vector<int> ids;        // the tokens at the cache's positions
     std::vector<ChatMessage> messages;
     size_t first = 0;            // the messages before it found no room in the context

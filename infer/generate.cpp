@@ -211,12 +211,14 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
 }
 
 // The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
-// depends on it: there it is the same however many run, unless nobody sees what goes.
+// depends on it, and so does the rounding of a state: there it is the same however many run.
 int Generator::piece_length(size_t running) const {
     const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
     const int room = std::max(1, all / int(running));
-    if (!cache.kind.rolls) return room;
-    if (exact) return std::min(room, LONGEST_PIECE);
+    const bool states = g.c.linear != Linear::none;
+    if (!cache.kind.rolls) return states ? std::min(all, LONGEST_PIECE / 2) : room;
+    if (exact && !states) return std::min(room, LONGEST_PIECE);
+    if (exact) return std::min(all, LONGEST_PIECE / 2);
     return std::min({all, LONGEST_PIECE / 2, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2});
 }
 // Whether a piece of each fits the activations.

@@ -186,6 +186,7 @@ void cpu_scratch_release() {
 }
 
 float cpu_alibi_slope(int head, int NH) { return float(alibi_slope(head, NH)); }
+float cpu_retention_decay(int i, int n) { return float(retention_decay(i, n)); }
 
 void cpu_set_threads(int threads) { omp_set_num_threads(threads > 0 ? threads : usable_cores()); }
 int cpu_threads() { return omp_get_max_threads(); }

@@ -50,6 +50,7 @@ int64_t cpu_scratch_size(int64_t bytes);    // bytes held after a request for `b
 void cpu_scratch_release();
 
 float cpu_alibi_slope(int head, int NH);    // alibi_slope(), for the loops
+float cpu_retention_decay(int i, int n);    // retention_decay()
 
 // C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then the fields below that
 // are not null, in this order.

@@ -26,6 +26,19 @@ struct Dropout {
     HOST_DEVICE float factor() const { return 1 / (1 - rate); }
 };
 
+// Attention without softmax. A key/value head has a state (HS,HS), S_t = a_t S_(t-1) + f(k_t) v_t^T; a query reads it:
+// y_t = n_t f(q_t)^T S_t, with n_t one number. The same is f(q_i) . f(k_j) exp(b_i - b_j) over the keys j <= i, where b
+// adds up log a. Decays a are one number for each of the state's rows: the key's channels.
+//   elu        f(x) = elu(x) + 1, no decay; n = 1 / (f(q) . z), z the same recurrence of f(k). Katharopoulos et al 2020
+//   retention  f(x) = x, a head's decay is a constant (retention_decay); scores have Heads' scale; n makes the mean
+//              square of y 1. Sun et al. 2023
+//   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates are the layer's. Yang et al. 2023;
+//              the bound, less than 1/7 left of a state, keeps the exponents of a chunk of 36 positions within fp32
+enum class Linear { none, elu, retention, gated };
+constexpr float LINEAR_EPS = 1e-6f, GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // added to f(q) . z or the mean square
+// log a of head i of n: a = 1 - 2^x, x from -5 to -9 in equal steps.
+inline double retention_decay(int i, int n) { return std::log1p(-std::exp2(-5 - 4.0 * i / (n > 1 ? n - 1 : 1))); }
+
 // Attention's heads, and which keys a query sees: those at or before its position; of these the last `window`, its own
 // included; or those of its span, where there are spans.
 struct Heads {
@@ -46,10 +59,15 @@ struct Heads {
     const float* bias = nullptr;
     int reach = 0;
     Dropout dropout = {};    // for the probabilities
+    // Instead of softmax. Of what is above, scale counts, and spans: they are documents, each of which begins anew.
+    Linear linear = Linear::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output
     int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
+    int gates() const { return linear == Linear::gated ? NKV * HS : 0; }    // in a position's row
+    // Numbers of a sequence's state: (NKV,HS,HS), then z (NKV,HS).
+    int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == Linear::elu)); }
 };
 
 // Head i's slope, of NH heads: Press et al. 2022, and for numbers that are no power of two as in their code: the next
@@ -74,6 +92,14 @@ struct Pages {
     HOST_DEVICE int64_t row(int b, int kv, int j) const {
         return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);
     }
+};
+
+// A layer's states in generation: Heads::state() floats (the reference's are doubles) of sequence b of the call from
+// p + of[b] * stride on.
+struct States {
+    void* p;
+    int64_t stride;
+    const int* of;    // (B)
 };
 
 // LayerNorm, or RMSNorm (Zhang & Sennrich 2019): no mean is taken off, rstd = 1/sqrt(mean(x^2) + eps).

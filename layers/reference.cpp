@@ -180,7 +180,7 @@ void rope_backward(T* d, T* dqw, T* dkw, const T* x, const T* qw, const T* kw, c
     }
 }
 
-// ---- attention: layers/attention/reference.cpp ----------------------------------------------------------------------
+// ---- attention: layers/attention/*reference.cpp ---------------------------------------------------------------------
 
 void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
     const CachedRows keys = cached_keys(cache, h.HS), values = cached_values(cache, h.HS);

@@ -1,5 +1,5 @@
 // reference.h - what the files of the reference share: layers/reference.cpp, layers/reference_experts.cpp and
-// layers/attention/reference.cpp.
+// layers/attention/*reference.cpp.
 #pragma once
 #include "ops.h"
 
@@ -17,6 +17,11 @@ void bias_rows_forward(double* bias, const double* table, const int* bucket, int
 void bias_rows_backward(double* dtable, const double* dbias, const int* bucket, int buckets, int NH, int n);
 void attention_bias_backward(double* dbias, const double* dy, const double* y, const double* qkv, const float* lse,
                              int B, int S, Heads h);
+void linear_attention_forward(double* y, float* norms, const double* qkv, const double* gates, int B, int S, Heads h);
+void linear_attention_backward(double* dqkv, double* dgates, const double* dy, const double* y, const double* qkv,
+                               const double* gates, const float* norms, int B, int S, Heads h);
+void linear_attention_cached(double* y, States states, const double* qkv, const double* gates, int B, int S,
+                             const int* pos, Heads h);
 
 void router_forward(double* weight, Routes to, double* totals, const double* logits, Router r, int B, int S);
 void router_backward(double* dlogits, const double* dweight, Routes routes, const double* logits, Router r,

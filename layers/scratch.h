@@ -101,6 +101,15 @@ struct BiasScratch {
           partial(round_up(4 * int64_t(B) * h.NH * S, 256)),
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
+// linear_attention_*, in floats. rows: numerators, or their gradients; q dq, where there are gates.
+struct LinearScratch {
+    int64_t rows, gates;
+    LinearScratch(int B, int S, Heads h)
+        : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == Linear::elu)), 64)),
+          gates(int64_t(B) * S * h.gates()) {}
+    int64_t forward() const { return 4 * rows; }                 // bytes
+    int64_t backward() const { return 4 * (rows + gates); }
+};
 constexpr int SM80_STATS_ROWS = 128;
 inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h) {
     if (kernels == AttentionKernels::sm90) return Sm90Scratch(B, S, h).bytes;
@@ -143,6 +152,9 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::attention_backward:
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
+        case Operation::linear_attention_forward:
+        case Operation::linear_attention_cached: return LinearScratch(c.B, c.S, c.heads).forward();
+        case Operation::linear_attention_backward: return LinearScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
             if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;

@@ -37,7 +37,7 @@ void PageTable::grow(int b, int more, std::vector<Copy>& copies) {
     s.pos += more;
     // Each sequence has a range of its own to begin with.
     const int begin = int(int64_t(holders.size()) * b / sequences());
-    for (; int(s.pages.size()) < pages_for(s.length()); changed = true)
+    for (; !holders.empty() && int(s.pages.size()) < pages_for(s.length()); changed = true)
         s.pages.push_back(take(s.pages.empty() ? begin : s.pages.back() + 1));
 }
 void PageTable::fork(int from, int to) {
@@ -47,11 +47,13 @@ void PageTable::fork(int from, int to) {
     s = all[size_t(from)];
     for (int page : s.pages) holders[size_t(page)]++;
     for (int page : s.first) holders[size_t(page)]++;
+    if (states) forked.push_back({to, from});
 }
 void PageTable::rewind(int b, int pos) {
     changed = true;
     Sequence& s = all[size_t(b)];
     CHECK(pos == 0 || (pos <= s.pos && !s.dropped), "rewind from %d to %d", s.pos, pos);
+    CHECK(pos == 0 || pos == s.pos || !states, "rewind a state from %d to %d", s.pos, pos);
     for (size_t n = size_t(pages_for(pos)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
     for (int page : s.first) leave(page);
     s.first.clear();
@@ -89,7 +91,13 @@ static int64_t layer_bytes(const Config& c, Element type) {
     const int64_t rows = int64_t(c.NKV) * Pages::SIZE;
     return 2 * rows * (c.HS * element_bytes(type) + (has_factors(type) ? int64_t(sizeof(float)) : 0));
 }
-int64_t page_bytes(const Config& c, Element type) { return c.L * layer_bytes(c, type); }
+static int paged_layers(const Config& c) { return c.L - c.recurrent_before(c.L); }
+int64_t page_bytes(const Config& c, Element type) { return paged_layers(c) * layer_bytes(c, type); }
+// Numbers of a sequence's states.
+static int64_t state_numbers(const Config& c) { return c.recurrent_before(c.L) * c.heads(0).state(); }
+int64_t cache_bytes(const Config& c, Element type) {
+    return pages_for(cache_positions(c)) * page_bytes(c, type) + int64_t(sizeof(float)) * state_numbers(c);
+}
 
 // A table of positions ends with the context; a stride counts positions from the first.
 const char* cache_cannot_roll(const Config& c) {
@@ -103,6 +111,7 @@ int cache_positions(const Config& c) {
     int window = 0;
     for (int l = 0; l < c.L; l++) {
         const Heads h = c.heads(l);
+        if (c.recurrent(l)) continue;
         if (!h.window || h.globals || cache_cannot_roll(c)) return c.T;
         window = std::max(window, h.window);
     }
@@ -111,9 +120,10 @@ int cache_positions(const Config& c) {
 
 std::string cache_text(const Config& c) {
     std::string text;
+    if (!paged_layers(c)) return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, at any length";
     for (auto [type, name] :
          {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
-        text += human_bytes(double(pages_for(cache_positions(c)) * page_bytes(c, type))) + " as " + name;
+        text += human_bytes(double(cache_bytes(c, type))) + " as " + name;
     return text;
 }
 
@@ -123,28 +133,35 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     cache.type = kind.type.value_or(op.activation);
     cache.sink_pages = kind.rolls ? pages_for(kind.sinks) : 0;
     CHECK(!kind.rolls || positions >= (cache.sink_pages + 2) * Pages::SIZE, "positions=%d", positions);
-    const int width = pages_for(positions), turned = c.rope_dims ? sequences * cache.sink_pages : 0;
-    cache.pages = kind.pages ? kind.pages : sequences * width + turned;
+    const bool paged = paged_layers(c) > 0;
+    const int width = cache.width = paged ? pages_for(positions) : 0;
+    const int turned = c.rope_dims ? sequences * cache.sink_pages : 0;
+    cache.pages = !paged ? 0 : kind.pages ? kind.pages : sequences * width + turned;
     cache.table.resize(sequences, cache.pages);
+    cache.table.states = c.linear != Linear::none;
     const int most = plan.B * plan.S, copied = std::max(sequences, turned);    // pages at once
-    const int64_t rows = c.L * round_up(cache.pages * layer_bytes(c, cache.type), 64);
+    const int64_t rows = paged_layers(c) * round_up(cache.pages * layer_bytes(c, cache.type), 64);
+    cache.state_bytes = state_numbers(c) * element_bytes(op.gradient);    // floats, but for the reference
+    const int64_t states = round_up(sequences * cache.state_bytes, 64);
     const int64_t angles = round_up(angle_bytes(c, kind.rolls ? most : positions), 64);
     const int64_t turns = round_up(angle_bytes(c, turned), 64);
-    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * width + 2 * copied;
-    cache.bytes = rows + angles + turns + int64_t(sizeof(int)) * ints;
+    const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * (width + 1) + 2 * copied;
+    cache.bytes = rows + states + angles + turns + int64_t(sizeof(int)) * ints;
     cache.memory = static_cast<char*>(op.allocate(cache.bytes));
     if (!cache.memory)
         return fail(Exit::device,
                     "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; fewer or shorter "
                     "ones, or --cache-dtype int8, need less",
                     sequences, positions, double(cache.bytes) / (1 << 30));
-    char* at = cache.memory + rows;
+    cache.state = cache.memory + rows;
+    char* at = cache.state + states;
     if (!kind.rolls) place_angles(cache.angles, reinterpret_cast<float*>(at), positions);
     else divide_angles(cache.angles, reinterpret_cast<float*>(at), most);
     divide_angles(cache.turns, reinterpret_cast<float*>(at + angles), turned);
     cache.ints = reinterpret_cast<int*>(at + angles + turns);
     cache.page_numbers = cache.ints + 3 * most;
-    cache.copies = cache.page_numbers + int64_t(sequences) * width;
+    cache.sequences = cache.page_numbers + int64_t(sequences) * width;
+    cache.copies = cache.sequences + sequences;
     return {};
 }
 Cache::~Cache() {
@@ -153,10 +170,15 @@ Cache::~Cache() {
 }
 Pages Cache::layer(const Config& c, int l) const {
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
-    char* k = memory + l * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, pages_for(positions)};
+    char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, width};
     if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
     return p;
+}
+
+States Cache::states(const Config& c, int l) const {
+    const int64_t all = state_numbers(c), layer = c.heads(l).state();
+    return {state + c.recurrent_before(l) * (state_bytes / all) * layer, all, sequences};
 }
 
 // ---- growing --------------------------------------------------------------------------------------------------------
@@ -188,6 +210,7 @@ void Model::turn_sinks(Cache& cache, const std::vector<PageTable::Copy>& copies,
     for (int table : {0, 1})
         if (const int l = c.reader_of(table); l >= 0) upload_angles(cache.turns[table], l, dropped, 1, true);
     for (int l = 0; l < c.L; l++) {
+        if (c.recurrent(l)) continue;
         Turn turn = c.turn(l);
         turn.norm = Turn::Normed::none;
         op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), cache.turns[c.table_of(l)], c.heads(l),
@@ -214,7 +237,13 @@ void Model::copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies)
     if (copies.empty()) return;
     upload_copies(cache, copies);
     for (int l = 0; l < c.L; l++)
-        op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), nullptr, c.heads(l), {});
+        if (!c.recurrent(l))
+            op.cache_turn(cache.layer(c, l), cache.copies, int(copies.size()), nullptr, c.heads(l), {});
+}
+void Model::copy_states(Cache& cache) {
+    auto at = [&](int b) { return cache.state + b * cache.state_bytes; };
+    for (const PageTable::Copy& copy : cache.table.forked) op.copy(at(copy.to), at(copy.from), cache.state_bytes);
+    cache.table.forked.clear();
 }
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
@@ -245,6 +274,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         cache.table.grow(b, length, copies);
     }
     copy_pages(cache, copies);
+    copy_states(cache);
     op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
     cache.slot = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
     if (rebuild || cache.table.changed) upload_table(cache);
@@ -269,7 +299,8 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
 }
 
 void Model::upload_table(Cache& cache) {
-    const int width = pages_for(cache.positions);
+    const int width = cache.width;
+    op.upload(cache.sequences, cache.running.data(), int64_t(sizeof(int) * cache.running.size()));
     std::vector<int> host(cache.running.size() * size_t(width));
     for (size_t i = 0; i < cache.running.size(); i++)
         std::copy_n(cache.table[cache.running[i]].pages.begin(), cache.table[cache.running[i]].pages.size(),

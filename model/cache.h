@@ -1,7 +1,8 @@
 // cache.h - generation's cache of keys and values: who holds which pages (layers/ops.h: Pages).
 //
 // A page holds the same positions of a sequence in every layer. Sequences grow by pages, without copying. A copy of a
-// sequence shares its pages; who writes to a shared page takes a copy of its own first.
+// sequence shares its pages; who writes to a shared page takes a copy of its own first. Layers without softmax have a
+// state of constant size for each sequence instead, which holds the positions so far and none of them by itself.
 #pragma once
 #include <optional>
 #include <string>
@@ -29,19 +30,22 @@ class PageTable {
     };
     struct Copy { int to, from; };
 
-    void resize(int sequences, int pages);
+    void resize(int sequences, int pages);    // no pages: only positions are counted
     const Sequence& operator[](int b) const { return all[size_t(b)]; }
     int sequences() const { return int(all.size()); }
     int free() const { return unused; }
     int users(int page) const { return holders[size_t(page)]; }
 
     bool changed = true;    // since somebody last cleared this
+    bool states = false;    // sequences have states, too
+    std::vector<Copy> forked;    // whose states are to be copied, in this order
 
     // Makes room for `more` positions; whose page it would write but shares it, gets a copy. The caller copies what is
     // in them.
     void grow(int b, int more, std::vector<Copy>& copies);
     void fork(int from, int to);      // `to` becomes a copy
-    void rewind(int b, int pos);      // forgets what is at pos and after it; nothing may have been dropped
+    // Forgets what is at pos and after it; nothing may have been dropped. With states pos is 0, or all there is.
+    void rewind(int b, int pos);
     void drop(int b, int page);       // gives a page of the sequence up: its i-th
     // The first n pages get copies, whose keys the caller turns.
     void turn_first(int b, int n, std::vector<Copy>& copies);
@@ -63,7 +67,9 @@ const char* cache_cannot_roll(const Config& c);
 // The most positions that a sequence's cache has to keep: the context's; or, where the cache rolls and each layer has a
 // window, those that the widest one sees and a piece that is fed. The positions before are seen by nobody.
 int cache_positions(const Config& c);
-// The bytes of a page in all layers, of a model whose activations are of this type.
+// The bytes of a page in all layers with softmax, of a model whose activations are of this type.
 int64_t page_bytes(const Config& c, Element type);
-// What a full sequence takes: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8".
+// What a full sequence takes, its states included.
+int64_t cache_bytes(const Config& c, Element type);
+// The same: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8".
 std::string cache_text(const Config& c);

@@ -1,4 +1,4 @@
-// config.cpp - the rows of a configuration, and what is done with all of them alike.
+// config.cpp - what a configuration means, and what is done with all of its rows alike.
 #include "config.h"
 
 #include <algorithm>
@@ -9,9 +9,10 @@
 #include "families.h"
 
 bool Config::windowed(int l) const {
-    return window && !(global_every && (l + !global_first) % global_every == 0);
+    return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
 bool Config::turns(int l) const {
+    if (recurrent(l) && linear == Linear::elu) return false;    // what f makes of a vector does not turn with it
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 void Config::fill_experts() {
@@ -21,7 +22,13 @@ void Config::fill_experts() {
     expert_ffn = std::max(1, F / experts_used);
     if (experts_every == 1) F = expert_ffn;    // no layer has another
 }
+int Config::recurrent_before(int l) const {
+    int n = 0;
+    while (l-- > 0) n += recurrent(l);
+    return n;
+}
 Heads Config::heads(int l) const {
+    if (recurrent(l)) return {.NH = NH, .NKV = NKV, .HS = HS, .scale = score_scale, .linear = linear};
     const bool near = windowed(l);
     return {.NH = NH, .NKV = NKV, .HS = HS, .window = near ? window : 0, .stride = near ? stride : 0,
             .globals = near ? global_tokens : 0, .scale = score_scale, .softcap = score_cap,
@@ -39,148 +46,6 @@ int Config::reader_of(int table) const {
     for (int l = 0; l < L; l++)
         if (turns(l) && rope_dims > 0 && table_of(l) == table) return l;
     return -1;
-}
-
-// A field that no family's file holds under one key. Its key is its name, marked as ours.
-static ConfigRow kind(ConfigRow::Member member, const char* name, const char* key, const char* flag, const char* help,
-                      double min, double max, std::vector<std::vector<std::string>> choices = {}) {
-    return {member, name, false, flag, key, nullptr, min, max, ConfigRow::rare, help, std::move(choices)};
-}
-#define KIND(member, name, ...) kind(member, name, "flatgpt_" name, nullptr, "", __VA_ARGS__)
-#define ASKED(member, name, ...) kind(member, name, "flatgpt_" name, __VA_ARGS__)
-
-static std::vector<ConfigRow> expert_rows() {
-    using C = Config;
-    using enum ConfigRow::Presence;
-    // clang-format off
-    return {
-        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MOST, rare,
-         "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
-         "model's, none in a new one"},
-        {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
-         Router::MOST, rare, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
-        {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
-         1 << 18, rare, "with --experts: width of each; 0: the model's (in a new one feed-forward width / experts "
-         "used: as many FLOPs as without)"},
-        {&C::experts_every, "experts_every", false, "--experts-every", "flatgpt_experts_every", nullptr, 1, 1024, rare,
-         "with --experts: each so many-th layer has them; 0: the model's, all in a new one"},
-        {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
-         0, 1 << 18, rare, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
-        ASKED(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
-              1),
-        ASKED(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
-              {{"softmax"}, {"sigmoid"}}),
-        ASKED(&C::experts_normalised, "experts_normalised", "--normalise-experts",
-              "with --experts: the factors of a token's experts are divided by their sum", 0, 1),
-    };
-    // clang-format on
-}
-static std::vector<ConfigRow> window_rows() {
-    using C = Config;
-    using enum ConfigRow::Presence;
-    // clang-format off
-    return {
-        {&C::window, "window", false, "--window", "sliding_window", "attention.sliding_window", 0, 1 << 20, rare,
-         "positions that attention looks back, the token's own included; 0: the model's, all in a new one"},
-        {&C::global_every, "global_every", false, "--global-every", "flatgpt_global_every", nullptr, 0, 1024, rare,
-         "with --window: each so many-th layer has none; 0: the model's, none in a new one"},
-        {&C::stride, "stride", false, "--stride", "flatgpt_stride", nullptr, 0, 1 << 20, rare,
-         "with --window: attention also sees each so many-th position before it; 0: the model's, none in a new one"},
-        {&C::global_tokens, "global_tokens", false, "--global-tokens", "flatgpt_global_tokens", nullptr, 0, 1 << 20,
-         rare, "with --window: attention also sees so many of the first positions; 0: the model's, none in a new one"},
-    };
-    // clang-format on
-}
-static std::vector<ConfigRow> position_rows() {
-    using C = Config;
-    // clang-format off
-    return {
-        ASKED(&C::position, "position", "--position", "how positions are told apart", 0, 5,
-              {{"none"}, {"learned"}, {"rope"}, {"alibi"}, {"sinusoidal"}, {"t5"}}),
-        KIND(&C::position_offset, "position_offset", 0, 1024),
-        KIND(&C::rope_dims, "rope_dims", 0, 1 << 16),
-        KIND(&C::rope_interleaved, "rope_interleaved", 0, 1),
-        KIND(&C::rope_skip_every, "rope_skip_every", 0, 1024),
-        ASKED(&C::rope_theta, "rope_theta", "--rope-theta", "base of rotation's wavelengths; 0: the model's", 1.01,
-              1e12),
-        KIND(&C::rope_local_theta, "rope_local_theta", 0, 1e12),
-        ASKED(&C::rope_scaling, "rope_scaling", "--rope-scaling", "how rotation is slowed for a longer context", 0, 5,
-              {{"none"}, {"linear"}, {"dynamic"}, {"yarn"}, {"llama3"}, {"ntk"}}),
-        ASKED(&C::rope_factor, "rope_factor", "--rope-factor", "with --rope-scaling: by how much; 0: the model's", 1,
-              1e6),
-        KIND(&C::rope_low, "rope_low", 1e-6, 1e6),
-        KIND(&C::rope_high, "rope_high", 1e-6, 1e6),
-        KIND(&C::rope_original, "rope_original_context", 0, 1 << 24),
-        KIND(&C::rope_magnitude, "rope_magnitude", 0, 1000.0),
-    };
-    // clang-format on
-}
-
-const std::vector<ConfigRow>& config_rows() {
-    using C = Config;
-    using enum ConfigRow::Presence;
-    // clang-format off
-    static const std::vector<ConfigRow> rows = {
-        {&C::V, "vocabulary", false, "--vocab", "vocab_size", "vocab_size", 2, 1 << 24, required,
-         "tokens of the vocabulary; 0: the tokenizer's where one is used, else the model's"},
-        {&C::T, "context", false, nullptr, "flatgpt_context", "context_length", 1, 1 << 20, required, ""},
-        {&C::C, "channels", true, "--channels", "hidden_size", "embedding_length", 1, 1 << 16, required,
-         "channels, without --head-size a multiple of the heads; 0: the model's"},
-        {&C::L, "layers", true, "--layers", "num_hidden_layers", "block_count", 1, 1024, required,
-         "layers; 0: the model's"},
-        {&C::NH, "heads", true, "--heads", "num_attention_heads", "attention.head_count", 1, 1024, required,
-         "attention heads; 0: the model's"},
-        {&C::F, "ffn", false, "--ffn", "flatgpt_ffn", "feed_forward_length", 1, 1 << 18, usual,
-         "width of the feed-forward part; 0: the model's (in a new one 4 x channels, gated 8/3)"},
-        ASKED(&C::activation, "activation", "--activation", "what follows the feed-forward part's first product", 0, 4,
-             {{"gelu_new", "gelu_pytorch_tanh"}, {"gelu"}, {"silu", "swish"}, {"relu"}, {"relu2"}}),
-        {&C::norm_eps, "norm_epsilon", false, nullptr, "flatgpt_norm_epsilon", "attention.layer_norm_epsilon", 1e-12,
-         0.1, rare, ""},
-        {&C::NKV, "kv_heads", true, "--kv-heads", "num_key_value_heads", "attention.head_count_kv", 1, 1024, rare,
-         "key/value heads, each shared by as many heads; 0: the model's (in a new one, or with other heads: as many)"},
-        {&C::HS, "head_size", false, "--head-size", "head_dim", "attention.key_length", 1, 1 << 16, rare,
-         "channels of a head; 0: the model's (in a new one, or where they change: channels / heads)"},
-        // Kinds.
-        ASKED(&C::gated, "gated", "--gated", "the activation gates a second product (with silu: SwiGLU)", 0, 1),
-        ASKED(&C::norm, "norm", "--norm", "LayerNorm, or RMSNorm without biases", 0, 1, {{"layer"}, {"rms"}}),
-        ASKED(&C::place, "norm_place", "--norm-place",
-              "norms before attention and feed-forward, after them, both, or after their sum with the residual (as in "
-              "2017; wants a --warmup)",
-              0, 3, {{"pre"}, {"branch"}, {"sandwich"}, {"post"}}),
-        ASKED(&C::parallel, "parallel", "--parallel",
-              "attention and feed-forward side by side, behind one norm or two", 0, 2, {{"none"}, {"one"}, {"two"}}),
-        KIND(&C::norm_weight, "norm_weight", 0, 1),
-        KIND(&C::norm_bias, "norm_bias", 0, 1),
-        KIND(&C::norm_plus, "norm_plus_one", 0, 1),
-        KIND(&C::embed_norm, "embedding_norm", 0, 1),
-        ASKED(&C::qk_norm, "qk_norm", "--qk-norm", "RMSNorm of queries and keys, of each head or all at once", 0, 2,
-              {{"none"}, {"head"}, {"all"}}),
-        KIND(&C::global_first, "global_first", 0, 1),
-        KIND(&C::sees, "sees", 0, 2, {{"causal"}, {"prefix"}, {"all"}}),
-        KIND(&C::mask, "mask_token", -1, 1 << 24),
-        KIND(&C::score_scale, "attention_scale", 0, 1000.0),
-        ASKED(&C::score_cap, "attention_softcap", "--score-cap",
-              "attention scores s become X tanh(s / X); 0: the model's", 0, 1000000.0),
-        KIND(&C::qkv_bias, "qkv_bias", 0, 1),
-        KIND(&C::proj_bias, "projection_bias", 0, 1),
-        KIND(&C::up_bias, "ffn_bias", 0, 1),
-        KIND(&C::down_bias, "ffn_output_bias", 0, 1),
-        KIND(&C::head_bias, "head_bias", 0, 1),
-        ASKED(&C::tied, "tied", "--tied", "the head is the table of embeddings", 0, 1),
-        ASKED(&C::embed_scale, "embedding_scale", "--embedding-scale",
-              "factor of the embeddings; 0: the model's (of sinusoidal positions the root of the channels)", -1e6, 1e6),
-        KIND(&C::branch_scale, "residual_scale", -1e6, 1e6),
-        KIND(&C::logit_scale, "logit_scale", -1e6, 1e6),
-        KIND(&C::logit_cap, "logit_softcap", 0, 1000000.0),
-    };
-    // clang-format on
-    static const std::vector<ConfigRow> all = [] {
-        std::vector<ConfigRow> all = rows;
-        for (const auto& more : {expert_rows(), window_rows()}) all.insert(all.end(), more.begin(), more.end());
-        for (const ConfigRow& row : position_rows()) all.push_back(row);
-        return all;
-    }();
-    return all;
 }
 
 const ConfigRow& config_row(const ConfigRow::Member& member) {
@@ -216,6 +81,31 @@ std::string asked_as(const Config& c, const ConfigRow::Member& member) {
     return std::string(row.flag) + " " + value_text(c, row);
 }
 }    // namespace
+
+// What goes with attention without softmax.
+static Status linear_check(const Config& c) {
+    if (c.linear == Linear::none) return {};
+    const std::string linear = asked_as(c, &Config::linear), position = asked_as(c, &Config::position);
+    const std::string all = linear + " without --softmax-every";
+    auto refused = [&](const std::string& other, const char* why) {
+        return fail(Exit::usage, "%s, %s: %s; expected one of them", linear.c_str(), other.c_str(), why);
+    };
+    if (c.softmax_every == 1)
+        return fail(Exit::usage, "--softmax-every 1, %s: no layer would be left for it; expected 0, or 2 and more",
+                    linear.c_str());
+    if (c.HS > 256)
+        return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
+                    c.HS);
+    if (c.position == Position::alibi || c.position == Position::t5)
+        return refused(position, "its biases are softmax's");
+    if (c.score_cap != 0) return refused(asked_as(c, &Config::score_cap), "the cap is for softmax's scores");
+    if (c.sees != Sees::causal)
+        return refused(c.sees == Sees::prefix ? "--objective prefix" : "--objective mlm",
+                       "a state holds only what comes before");
+    if (c.window && !c.softmax_every)
+        return fail(Exit::usage, "--window %d, %s: no layer has softmax, whose window it is", c.window, all.c_str());
+    return {};
+}
 
 Status config_check(const Config& c) {
     if (c.NH > 0 && c.HS == 0)
@@ -258,6 +148,7 @@ Status config_check(const Config& c) {
     if (c.window && c.sees != Sees::causal)
         return fail(Exit::usage, "--window %d, --objective %s: windows are for --objective causal; expected one of "
                     "them", c.window, c.sees == Sees::prefix ? "prefix" : "mlm");
+    TRY(linear_check(c));
     if (c.mask >= c.V)
         return fail(Exit::usage, "mask token %d: the vocabulary ends at %d; --mask-token names another, --vocab makes "
                     "it larger", c.mask, c.V - 1);
@@ -324,6 +215,9 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
                         asked_as(c, &Config::position).c_str());
+        if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
+            return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
+                        asked_as(c, &Config::softmax_every).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::global_every) && !c.window)
             return fail(Exit::usage, "%s needs --window: without, all is seen",
                         asked_as(c, &Config::global_every).c_str());

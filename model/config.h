@@ -60,6 +60,8 @@ struct Config {
     int stride = 0, global_tokens = 0;    // where there is a window: Heads::stride, Heads::globals
     Sees sees = Sees::causal;
     float score_scale = 0, score_cap = 0;    // Heads::scale, Heads::softcap
+    Linear linear = Linear::none;    // what attention is in place of softmax
+    int softmax_every = 0;           // where it is: each so many-th layer has softmax all the same; 0: none
     // Biases of q, k, v; of attention's projection; of the ffn's first and second product; of the head.
     bool qkv_bias = true, proj_bias = true, up_bias = true, down_bias = true, head_bias = false;
     bool tied = true;           // the head is wte
@@ -82,11 +84,13 @@ struct Config {
     // Rows of wte in memory, the last ones zero: GEMMs want multiples of 128, small models cannot afford the waste.
     int Vp() const { return int(round_up(V, V < 1024 ? 16 : 128)); }
     int usual_length() const { return std::min(T, 2048); }    // a sequence, where nobody says how long
-    // Layer l: it has the window; it turns; its heads and its turn.
+    // Layer l: it has no softmax; it has the window; it turns; its heads and its turn.
+    bool recurrent(int l) const { return linear != Linear::none && !(softmax_every && (l + 1) % softmax_every == 0); }
     bool windowed(int l) const;
     bool turns(int l) const;
     Heads heads(int l) const;
     Turn turn(int l) const;
+    int recurrent_before(int l) const;    // layers below l without softmax
     int table_of(int l) const;         // which table of angles layer l reads: 1 where its window gives it others
     int reader_of(int table) const;    // a layer that reads this table; -1: there is none
     Norm norm_of() const { return {norm == NormKind::rms, norm_eps, float(norm_plus)}; }
@@ -117,7 +121,7 @@ struct ConfigRow {
     enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
-                         RopeScaling Config::*, Sees Config::*, RouterKind Config::*>
+                         RopeScaling Config::*, Sees Config::*, RouterKind Config::*, Linear Config::*>
         Member;
     Member member;
     const char* name;          // "kv_heads"; null: never listed
@@ -132,6 +136,7 @@ struct ConfigRow {
     std::vector<std::vector<std::string>> choices = {};
 };
 const std::vector<ConfigRow>& config_rows();
+std::vector<ConfigRow> expert_rows();    // those that only models with experts need
 const ConfigRow& config_row(const ConfigRow::Member& member);
 double config_value(const Config& c, const ConfigRow& row);
 void config_set(Config& c, const ConfigRow& row, double value);

@@ -25,6 +25,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
             {&A::ln1, pre, none, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
+            {&A::gates, c.heads(l).gates(), cheap},
             {&A::atty, c.attention_width(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
@@ -185,18 +186,18 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     if (train) {
         at.take(g.dx, N * c.C);
         at.take(g.dt, N * std::max(c.C, c.attention_width()));
-        const bool experts = c.experts > 0;
-        const int64_t rows = N * c.experts_used;
-        at.take(g.dwide, std::max({N * c.widest_up(), N * c.qkv_width(), rows * c.expert_up_width()}));
+        const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
+        const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
+        at.take(g.dwide, std::max({N * c.widest_up(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
         if (c.gated) at.take(g.dgated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
-        if (experts) {
+        if (c.experts) {
             at.take(g.dgathered, rows * c.C);
             at.take(g.dweight, rows);
             at.take(g.drouter, N * c.experts);
             at.take(g.dshared_gate, N);
         }
         if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
-        if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0) at.take(g.dbranch, N * c.C);
+        if (c.post_norm() || c.branch_scale != 1 || plan.dropout > 0 || gates) at.take(g.dbranch, N * c.C);
         if (c.parallel != Parallel::none) at.take(g.dffn, N * c.C);
     }
     at.purpose("logits");

@@ -32,7 +32,8 @@ template <class T> std::vector<Row<Params<T>, T>> first_rows(const Config& c) {
 }
 template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int l) {
     using B = Block<T>;
-    const int C = c.C, F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts, q = c.attention_width(), kv = c.NKV * c.HS;
+    const int C = c.C, q = c.attention_width(), kv = c.NKV * c.HS, gates = c.heads(l).gates();
+    const int F = c.ffn_width(l), FE = c.expert_ffn, E = c.experts;
     const bool weight = c.norm_weight, bias = c.norm_bias, two = c.parallel != Parallel::one;
     const bool qk = c.qk_norm != Turn::Normed::none, all = c.qk_norm == Turn::Normed::all;
     auto up = [&](int64_t width) { return std::vector<int64_t>(c.gated ? 2 : 1, width); };
@@ -42,6 +43,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
+            {gates > 0, &B::gatew, "gatew", {gates}, C, Init::normal},
+            {gates > 0, &B::gateb, "gateb", {gates}, 0, Init::zero},
             {true, &B::projw, "projw", {C}, q, Init::normal_residual},
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},

@@ -102,6 +102,10 @@ class WorkOf {
         const double numbers = e * B * S * (row(h) + h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * seen(B, S, h), numbers + 2 * g * h.NH * (2 * h.reach + 1)};
     }
+    // A state is read once for each query, and updated once for each key; backward is twice that.
+    static Work recurrence(int passes, int B, int S, const Heads& h, double bytes) {
+        return {heads(B, S, h), 0, 2.0 * passes * B * S * h.HS * h.HS * (h.NH + h.NKV), bytes};
+    }
     // All sequences count as the first one. Cost: what is in the cache is read once, and what is new is written.
     Work cached(int B, int S, const int* pos, const Pages& cache, const Heads& h) const {
         int first = cache.width * cache.SIZE - S;    // the last that can be, where nobody knows

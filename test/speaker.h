@@ -14,15 +14,15 @@ inline Tokenizer chat_tokenizer() {
 // A model that can hold few activations at a time: prompts are fed in pieces of 8 tokens.
 struct SmallSpeaker {
     Model g{cpu_ops<float>()};
-    explicit SmallSpeaker(int T) {
-        const Config c{.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 2, .C = 32, .F = 64};
+    explicit SmallSpeaker(int T, Linear linear = Linear::none) {
+        const Config c{.V = CHAT_TOKENS, .T = T, .L = 2, .NH = 2, .C = 32, .F = 64, .linear = linear};
         REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
         g.init(1);
     }
 };
 // Says printable ASCII; what, depends on all tokens before.
 struct Talker : SmallSpeaker {
-    explicit Talker(int T) : SmallSpeaker(T) {
+    explicit Talker(int T, Linear linear = Linear::none) : SmallSpeaker(T, linear) {
         float* params = typed<float>(g, g.shards.params);
         for (const Tensor& t : g.tensors)
             for (int64_t i = 0; i < t.file_rows * t.cols; i++)

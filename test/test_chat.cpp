@@ -154,6 +154,34 @@ TEST_CASE("chat: an old turn that changes is computed again") {
                                                           turn("user", "x") + ASKS, true).size()) + 9);
 }
 
+// A state cannot be taken apart: it goes back to the last prompt's end, or to nothing.
+TEST_CASE("chat: without softmax an old turn that changes is computed again, and nothing else") {
+    Talker talker(512, Linear::gated);
+    ChatOptions o = Heard::plain();
+    o.tokens = 10, o.system = "one";
+    Heard heard(talker.g, o);
+    heard.ask("hello");
+    const int64_t first = heard.chat.computed;
+    const int end = heard.chat.held();
+    heard.ask("again");    // goes on from the state
+    const int64_t second = heard.chat.computed - first;
+    CHECK(second == heard.chat.held() - end);
+    const std::string before = temporary_directory() + "/before.json", edited = before + "2";
+    heard.ask("/save " + before);
+    // The last answer is another one: back to the end of its question.
+    auto past = heard.chat.history();
+    past[3].content = "no";
+    write_file(edited, messages_text({{"system", "one"}, past[0], past[1], past[2], past[3]}));
+    for (const std::string& file : {edited, before})
+        for (const char* system : {"/system one", "/system two"}) {    // another one: from the beginning
+            Heard fresh(talker.g, o);
+            const int64_t from = heard.chat.computed;
+            for (Heard* h : {&heard, &fresh}) h->ask("/load " + file), h->ask(system);
+            CHECK(heard.ask("x") == fresh.ask("x"));
+            if (file == edited && contains(system, "one")) CHECK(heard.chat.computed - from < fresh.chat.computed / 2);
+        }
+}
+
 TEST_CASE("chat: when the context is full the oldest turns go, the system prompt stays") {
     Talker talker(192);
     ChatOptions o = Heard::plain();

@@ -101,6 +101,11 @@ inline std::vector<Kind> kind_configs(Config c) {
     add("experts in every second layer", c, [](Config& k) {
         k.experts = k.experts_used = 2, k.expert_ffn = 9, k.experts_every = 2, k.router = RouterKind::sigmoid;
     });
+    add("elu", c, [](Config& k) { k.linear = Linear::elu, k.window = 0; });
+    add("retention, each 2nd softmax", llama, [](Config& k) {
+        k.linear = Linear::retention, k.softmax_every = 2, k.qk_norm = Turn::Normed::head;
+    });
+    add("gated", llama, [](Config& k) { k.linear = Linear::gated, k.window = 0, k.place = NormPlace::sandwich; });
     add("dynamic", llama, [](Config& k) { k.rope_scaling = dynamic, k.rope_factor = 2, k.rope_original = 4; });
     return all;
 }

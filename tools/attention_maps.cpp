@@ -6,7 +6,9 @@
 #include "data/loader.h"
 #include "layers/reference.h"
 
-const char* without_map(const Config&, int) { return nullptr; }    // every layer's attention is softmax
+const char* without_map(const Config& c, int l) {
+    return c.recurrent(l) ? "it has no softmax (--linear-attention)" : nullptr;
+}
 
 namespace {
 // n numbers of the device's memory.

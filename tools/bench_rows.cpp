@@ -1,142 +1,16 @@
 // bench_rows.cpp - each operation by itself, at a model's sizes.
-//
-// On the CPU all buffers are flushed from the caches before each repetition. Output may still be in a cache when the
-// clock stops, so an operation that adds to its output can be a little above 100 % of its floor. On a GPU a recorded
-// graph of calls cycles through several sets of buffers, more than its L2 holds.
-#include <array>
-#include <optional>
-#include <tuple>
+#include "bench_rows.h"
 
-#include "bench.h"
-#include "base/console.h"
-#include "gpt.h"
+#include <optional>
+
 #include "layers/cpu.h"
 
 namespace {
-constexpr int SETS = 4;    // sets of buffers
-
 template <class P> std::optional<Table> library_table() {
     const Ops<float, P>* op = onednn_ops<P>(cpu_isa());
     return op ? std::optional<Table>(*op) : std::nullopt;
 }
-
-struct Rows {
-    Bench& bench;
-    const Table& op;
-    const Config c;
-    const int B, S, N;
-    const Heads h;
-    std::vector<std::pair<void*, int64_t>> held;
-
-    Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
-        : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}
-    ~Rows() { free_all(); }
-
-    template <class X> X* allocate(int64_t bytes) {    // until free_all; null: not enough memory
-        void* p = op.allocate(bytes);
-        if (p) held.push_back({p, bytes});
-        return static_cast<X*>(p);
-    }
-    // SETS arrays of n random numbers; null: not enough memory.
-    template <class X> std::array<X*, SETS> arrays(int64_t n, float scale = 1) {
-        std::array<X*, SETS> sets{};
-        const int64_t CHUNK = 1 << 16;
-        std::vector<float> host(CHUNK);
-        for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
-        for (X*& p : sets) {
-            if (!bench.device.gpu && p != sets[0]) {    // flushed instead
-                p = sets[0];
-                continue;
-            }
-            p = allocate<X>(op.bytes(p, n));
-            if (!p) return {};
-            std::vector<char> some(size_t(op.bytes(p, CHUNK)));
-            from_floats(some.data(), op.element(p), host.data(), CHUNK);
-            for (int64_t i = 0; i < n; i += CHUNK)
-                op.upload(op.at(p, i), some.data(), op.bytes(p, std::min(CHUNK, n - i)));
-        }
-        return sets;
-    }
-    std::array<int*, SETS> ids(int64_t n, int V) {
-        std::array<int*, SETS> sets{};
-        std::vector<int> host(static_cast<size_t>(n));
-        for (int64_t i = 0; i < n; i++) host[size_t(i)] = int(philox(5, 1, uint64_t(i)).v[0] % uint32_t(V));
-        for (int*& p : sets) {
-            p = allocate<int>(n * 4);
-            if (!p) return {};
-            op.upload(p, host.data(), n * 4);
-        }
-        return sets;
-    }
-    int head_rows() const {    // a model takes half of its rows at most
-        return int(std::min<int64_t>(N, op.logits_bytes / (element_bytes(op.activation) * c.Vp())));
-    }
-    void free_all() {
-        for (auto [p, bytes] : held) op.release(p, bytes);
-        held.clear();
-    }
-
-    template <class Run> std::vector<double> time(Run run) {
-        std::vector<double> times;
-        for (int i = 0; i < SETS; i++) run(i);
-        op.wait(op.mark());
-        if (!op.record) {
-            for (double spent = 0; times.size() < 3 || (times.size() < 15 && spent < 0.25); spent += times.back()) {
-                for (auto [p, bytes] : held) cpu_flush(p, bytes);
-                const double start = now_seconds();
-                run(0);
-                times.push_back(now_seconds() - start);
-            }
-            return times;
-        }
-        const double once = now_seconds();
-        run(0);
-        op.wait(op.mark());
-        const int calls = std::clamp(int(2e-3 / std::max(1e-6, now_seconds() - once)), 1, 50) * SETS;
-        op.record();
-        for (int i = 0; i < calls; i++) run(i % SETS);
-        void* graph = op.recorded();
-        for (int r = 0; r < 11; r++) {
-            const double start = now_seconds();
-            op.replay(graph);
-            op.wait(op.mark());
-            if (r) times.push_back((now_seconds() - start) / calls);    // the first warms up
-        }
-        op.release_graph(graph);
-        return times;
-    }
-    // entry: of a table. args(i): the arguments of a call with the i-th set of buffers
-    template <auto entry, auto counts, class Args>
-    void row(const std::string& name, const Table& from, Args args) {
-        if (!bench.wanted(name)) return;
-        const WorkOf work(op, [this](void* to, const void* from, int64_t bytes) {
-            op.download(to, from, bytes);
-            return true;
-        });
-        const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
-        const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
-        bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
-    }
-
-    void memory_bound();
-    void rope();
-    void biases();
-    void experts();
-    void head_and_update();
-    std::vector<std::pair<std::string, Heads>> masks();
-    void attention();
-    void cached(int rows, Element type, const std::string& name);
-    void linear();
-    void linear(const std::string& name, int rows, int in, int out, bool ffn);
-    void linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn);
-};
-
-// A row: the entry's name, the row's name, its table and, for the i-th set of buffers, its arguments.
-#define ROW_FROM(table, entry, detail, ...)                                                                    \
-    row<&Table::entry, &WorkOf::entry>(std::string(#entry) + (detail), table, [&](int i) {                     \
-        return std::tuple(__VA_ARGS__);                                                                        \
-    })
-#define ROW(entry, detail, ...) ROW_FROM(op, entry, detail, __VA_ARGS__)
+}    // namespace
 
 void Rows::memory_bound() {
     const int C = c.C, F = c.F;
@@ -221,108 +95,6 @@ void Rows::head_and_update() {
     free_all();
 }
 
-// The model's heads, and others that see fewer or more pairs.
-std::vector<std::pair<std::string, Heads>> Rows::masks() {
-    std::vector<std::pair<std::string, Heads>> all = {{"", h}};
-    auto spans = [&](const char* name, Sees sees, const std::vector<Text>& texts) {
-        Spans all_spans;
-        for (int b = 0; b < B; b++) all_spans.add(texts, S, sees);
-        const int64_t bytes = N * int64_t(sizeof(Span));
-        Span* p = allocate<Span>(2 * bytes);
-        if (!p) return;
-        op.upload(p, all_spans.keys.data(), bytes);
-        op.upload(p + N, all_spans.queries.data(), bytes);
-        Heads masked = h;
-        masked.window = 0, masked.keys = p, masked.queries = p + N;
-        all.push_back({name, masked});
-    };
-    std::vector<Text> documents;
-    for (int i = 0; i < std::min(8, S); i++) documents.push_back({int(int64_t(i) * S / std::min(8, S))});
-    spans(", 8 documents", Sees::causal, documents);
-    spans(", bidirectional", Sees::all, {Text{}});
-    spans(", half a prefix", Sees::prefix, {{0, S / 2}});
-    all.push_back({", dropout", h});
-    all.back().second.dropout = {0.1f, 1};
-    Heads window = h;
-    window.window = std::max(1, S / 16);
-    all.push_back({formatted(", window %d", window.window), window});
-    window.stride = 64, window.globals = 4;
-    all.push_back({formatted(", window %d, stride 64, 4 global", window.window), window});
-    return all;
-}
-
-void Rows::attention() {
-    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
-    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
-    auto lse = arrays<float>(int64_t(N) * h.NH, 4);
-    if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
-    for (const auto& [name, heads] : masks()) {
-        ROW(attention_forward, name, y[i], lse[i], qkv[i], B, S, heads);
-        if (!bench.wanted("attention_backward" + name)) continue;
-        for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, heads);
-        ROW(attention_backward, name, dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, heads);
-    }
-    free_all();
-    for (int rows : {1, 8, 64}) cached(rows, op.activation, "");
-    if (op.activation == Element::f32) cached(8, Element::bf16, " in bf16");
-    cached(8, Element::fp8, " in fp8");
-    cached(8, Element::int8, " in int8");
-}
-
-// A token for each of so many sequences, whose caches are full; and all their pages copied, keys turned.
-void Rows::cached(int rows, Element type, const std::string& name) {
-    const int width = pages_for(c.T), pages = rows * width, keys = h.window ? std::min(h.window, c.T) : c.T;
-    const std::string size = ", " + std::to_string(rows) + " x " + std::to_string(keys) + " keys" + name;
-    const bool turns_too = rows == 8;
-    const bool attends = bench.wanted("attention_cached" + size);
-    if (!(turns_too && bench.wanted("cache_turn" + size)) && !attends) return;
-    const int all = turns_too ? 2 * pages : pages;
-    const int64_t all_rows = int64_t(h.NKV) * all * Pages::SIZE, bytes = all_rows * h.HS * element_bytes(type);
-    const Turn turn = {.dims = h.HS / 2 * 2};
-    // Zeros of floats are numbers in every type.
-    auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
-    auto k_factor = arrays<float>(all_rows), v_factor = arrays<float>(all_rows);
-    auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
-    auto pos = ids(rows, 1), table = ids(pages, 1), copies = ids(2 * pages, 1);
-    auto turns = arrays<float>(int64_t(pages) * turn.dims);
-    if (!k[0] || !v[0] || !v_factor[0] || !o[0] || !copies[0] || !turns[0])
-        return bench.short_of_memory("attention_cached");
-    const std::vector<int> last(size_t(rows), c.T - 1);
-    std::vector<int> numbers, from_to;
-    for (int i = 0; i < pages; i++) numbers.push_back(i), from_to.push_back(pages + i), from_to.push_back(i);
-    for (int* p : pos) op.upload(p, last.data(), 4 * rows);
-    for (int* t : table) op.upload(t, numbers.data(), 4 * pages);
-    for (int* t : copies) op.upload(t, from_to.data(), 8 * pages);
-    const bool factors = type == Element::fp8 || type == Element::int8;
-    auto cache = [&](int i) {
-        return Pages{type, k[size_t(i)], v[size_t(i)], factors ? k_factor[size_t(i)] : nullptr,
-                     factors ? v_factor[size_t(i)] : nullptr, all, table[size_t(i)], width};
-    };
-    ROW(attention_cached, size, o[i], q[i], cache(i), rows, 1, pos[i], h);
-    if (turns_too) ROW(cache_turn, size, cache(i), copies[i], pages, turns[i], h, turn);
-    free_all();
-}
-
-// T5's, whose gradient is an operation of its own.
-void Rows::biases() {
-    const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
-    Heads with = h;
-    with.alibi = false, with.softcap = 0, with.reach = RELATIVE_REACH;
-    const int64_t numbers = int64_t(h.NH) * (2 * with.reach + 1);
-    auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
-    auto lse = arrays<float>(int64_t(N) * h.NH, 4), bias = arrays<float>(numbers);
-    auto dbias = arrays<Gradient>(numbers);
-    if (!dqkv[0] || !dbias[0]) return bench.short_of_memory("attention_bias_backward");
-    with.bias = bias[0];
-    for (int i = 0; i < SETS; i++) op.attention_forward(y[i], lse[i], qkv[i], B, S, with);
-    ROW(attention_forward, ", biases", y[i], lse[i], qkv[i], B, S, with);
-    ROW(attention_backward, ", biases", dqkv[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
-    ROW(attention_bias_backward, "", dbias[i], dy[i], y[i], qkv[i], lse[i], B, S, with);
-    free_all();
-}
-
 // The model's experts, or 8 of which 2 are used, with as many FLOPs as the ffn has. Rows choose at random.
 void Rows::experts() {
     const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
@@ -403,6 +175,7 @@ void Rows::linear() {
     linear("head, 1 row", 1, C, c.Vp(), false);
 }
 
+namespace {
 void print_head(const Bench& bench, const Config& c, int B, int S) {
     const Peaks& peak = bench.peak;
     const std::string arithmetic =
@@ -433,6 +206,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.head_and_update();
     rows.attention();
     rows.biases();
+    rows.recurrences();
     rows.linear();
     rows.experts();
     return {};

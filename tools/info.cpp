@@ -156,7 +156,7 @@ void add_model(const Config& c, Rows& rows) {
     rows.insert(rows.end(), sizes.begin(), sizes.end());
     nlohmann::ordered_json cache;    // bytes of a full sequence in generation
     for (auto [type, name] : {std::pair{Element::f32, "fp32"}, {Element::bf16, "bf16"}, {Element::int8, "int8"}})
-        cache[name] = pages_for(cache_positions(c)) * page_bytes(c, type);
+        cache[name] = cache_bytes(c, type);
     rows.push_back({"cache", cache, cache_text(c)});
 }
 Status config_info(const std::string& text, const std::string& path, Rows& rows) {

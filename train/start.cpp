@@ -150,6 +150,9 @@ Status Trainer::choose_objective() {
     for (auto [name, value, usual] : {std::tuple{"--balance-loss", o.balance_loss, TrainOptions{}.balance_loss},
                                       {"--router-z-loss", o.router_z_loss, TrainOptions{}.router_z_loss}})
         if (value != usual && !config.experts) return fail(Exit::usage, "%s %g needs --experts", name, value);
+    if (o.attention_dropout > 0 && config.recurrent_before(config.L) == config.L)
+        return fail(Exit::usage, "--attention-dropout %g, --linear-attention without --softmax-every: no layer has the "
+                    "probabilities that it drops; leave it out", o.attention_dropout);
     if (!mlm) config.mask = -1;    // what it goes on from may have one
     if (mlm && o.sample_every)
         return fail(Exit::usage, "--sample-every, --objective mlm: such a model guesses masked tokens, it does not "

@@ -1,0 +1,110 @@
+// test_linear_attention.cpp - attention without softmax: the recurrence equals the sum over pairs, tables equal the
+// reference, whose gradients equal central differences.
+#include "ops.h"
+
+#include "tools/selftest/attention.h"
+#include "tools/selftest/linear_attention.h"
+
+namespace {
+const Linear LINEARS[] = {Linear::elu, Linear::retention, Linear::gated};
+// Chunks that end early, late and on time; groups; sizes that fill no vector; documents of every length.
+struct Shape {
+    int B, S, NH, NKV, HS, document = 0;
+};
+const Shape SHAPES[] = {{2, 1, 2, 2, 8},      {1, 36, 2, 1, 16},    {3, 37, 3, 3, 7},      {1, 131, 4, 2, 64},
+                        {2, 72, 6, 2, 20},    {1, 73, 2, 1, 65},    {1, 90, 2, 2, 33, 20}, {2, 100, 4, 2, 16, 3},
+                        {1, 150, 2, 1, 8, 60}, {1, 67, 1, 1, 128}};
+template <class F> void each_shape(F f) {
+    for (const Shape& s : SHAPES) {
+        const TrueSpans spans(s.B, s.document ? s.S : 1, std::max(s.document, 1));
+        for (Linear kind : LINEARS) {
+            const Heads h = {.NH = s.NH, .NKV = s.NKV, .HS = s.HS, .linear = kind};
+            f(s.B, s.S, s.document ? spans.in(h) : h);
+        }
+    }
+}
+}    // namespace
+
+TEST_CASE("linear attention: forward and backward against the reference") {
+    each_table(TablePart::attention, [](auto& op, const TestTable&) {
+        each_shape([&](int B, int S, Heads h) {
+            EXPECT(check_linear_attention_forward(op, B, S, h));
+            EXPECT(check_linear_attention_backward(op, B, S, h));
+        });
+        const Heads steep = {.NH = 2, .NKV = 2, .HS = 20, .linear = Linear::gated};    // most decays at their bound
+        EXPECT(check_linear_attention_forward(op, 1, 80, steep, 60));
+        EXPECT(check_linear_attention_backward(op, 1, 80, steep, 60));
+    });
+}
+
+TEST_CASE("linear attention: generation against the reference") {
+    each_table([](auto& op) {
+        for (const Shape& s : SHAPES)
+            for (Linear kind : LINEARS)
+                for (auto [B, S, pos] : {std::tuple{1, 1, 0}, {3, 1, 9}, {2, 5, 0}, {2, 40, 3}, {1, 73, 100}}) {
+                    if (s.document) continue;
+                    EXPECT(check_linear_attention_cached(op, B, S, pos,
+                                                         {.NH = s.NH, .NKV = s.NKV, .HS = s.HS, .linear = kind}));
+                }
+    });
+}
+
+TEST_CASE("linear attention: the same bits twice, in any order") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        const int B = 2, S = 80;
+        const Heads h = {.NH = 4, .NKV = 2, .HS = 24, .linear = Linear::gated};
+        const Memory m(op);
+        Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2)),
+            gates(m, random_normal(B * S * h.gates(), 3)), y(m, B * S * h.width());
+        expect_same_bits([&] {
+            Array<T> dqkv(m, B * S * h.qkv_width()), dgates(m, B * S * h.gates());
+            Array<float> norms(m, B * S * h.NH);
+            op.linear_attention_forward(y, norms, qkv, gates, B, S, h);
+            op.linear_attention_backward(dqkv, dgates, dy, y, qkv, gates, norms, B, S, h);
+            return bits_of(y, norms, dqkv, dgates);
+        });
+    });
+}
+
+TEST_CASE("linear attention: the reference's recurrence equals its sum over pairs") {
+    const Ops<double>& op = reference_ops();
+    const int B = 2, S = 50;
+    for (Linear kind : LINEARS) {
+        const Heads h = {.NH = 4, .NKV = 2, .HS = 6, .linear = kind};
+        const Numbers qkv = random_normal(B * S * h.qkv_width(), 1), gates = random_normal(B * S * h.gates(), 2, 3);
+        Numbers y(size_t(B * S * h.width())), again(y), states(size_t(B * h.state()), NAN);
+        std::vector<float> norms(size_t(B * S * h.NH));
+        std::vector<int> pos, of = {1, 0};
+        for (int n = 0; n < B * S; n++) pos.push_back(n % S);
+        op.linear_attention_forward(y.data(), norms.data(), qkv.data(), gates.data(), B, S, h);
+        op.linear_attention_cached(again.data(), {states.data(), h.state(), of.data()}, qkv.data(), gates.data(), B, S,
+                                   pos.data(), h);
+        double worst = 0;
+        for (size_t i = 0; i < y.size(); i++) worst = std::max(worst, std::abs(y[i] - again[i]));
+        CHECK(worst < 1e-12);
+    }
+}
+
+TEST_CASE("linear attention: the reference's gradients equal central differences") {
+    const Ops<double>& op = reference_ops();
+    const int B = 2, S = 9;
+    const TrueSpans spans(S, {{0, 4}, {2}});
+    for (Linear kind : LINEARS)
+        for (bool documents : {false, true}) {
+            Heads h = {.NH = 4, .NKV = 2, .HS = 3, .scale = 0.7f, .linear = kind};
+            if (documents) h = spans.in(h);
+            Numbers qkv = random_normal(B * S * h.qkv_width(), 1), gates = random_normal(B * S * h.gates(), 2, 25);
+            const Numbers dy = random_normal(B * S * h.width(), 3);
+            Numbers y(dy.size()), dqkv(qkv.size()), dgates(gates.size());
+            std::vector<float> norms(size_t(B * S * h.NH));
+            auto loss = [&] {
+                op.linear_attention_forward(y.data(), norms.data(), qkv.data(), gates.data(), B, S, h);
+                return dot(y, dy);
+            };
+            loss();
+            op.linear_attention_backward(dqkv.data(), dgates.data(), dy.data(), y.data(), qkv.data(), gates.data(),
+                                         norms.data(), B, S, h);
+            CHECK(gradient_error(qkv, dqkv, loss) < 1e-5);
+            if (h.gates()) CHECK(gradient_error(gates, dgates, loss) < 1e-5);
+        }
+}

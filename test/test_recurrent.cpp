@@ -1,0 +1,151 @@
+// test_recurrent.cpp - models without softmax in all or some layers: their states in generation, at any length, and as
+// options of the commands.
+#include "infer/generate.h"
+#include "model_checks.h"
+#include "toy_run.h"
+
+namespace {
+typedef std::vector<int> Ids;
+const Linear LINEARS[] = {Linear::elu, Linear::retention, Linear::gated};
+Config model_of(Linear kind, int softmax_every = 0) {
+    Config c = {.V = 97, .T = 64, .L = 3, .NH = 4, .C = 48, .F = 64, .NKV = 2, .HS = 16};
+    c.position = Position::rope, c.rope_dims = 16, c.linear = kind, c.softmax_every = softmax_every;
+    return c;
+}
+std::vector<float> logits_of(Model& g) {
+    std::vector<float> x(size_t(g.B * g.c.V));
+    g.logits(x.data());
+    return x;
+}
+bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
+    return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
+}
+std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+}    // namespace
+
+TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequence begins anew") {
+    const Ids prompt = toy_tokens(21, 97, 1), a = toy_tokens(9, 97, 2), b = toy_tokens(9, 97, 3);
+    for (Linear kind : LINEARS)
+        for (int every : {0, 3}) {
+            Model g(cpu_ops<float>());
+            toy_model(g, model_of(kind, every), {Use::infer, 2, 32});
+            Cache both, apart;
+            REQUIRE(g.cache_allocate(both, 2, 64).ok());
+            REQUIRE(g.cache_allocate(apart, 2, 64).ok());
+            CHECK((both.pages == 0) == (every == 0));
+            for (int round = 0; round < 2; round++) {    // the second time over what the first one left
+                g.extend(both, prompt.data(), 21, {1});
+                both.table.fork(1, 0);
+                for (int which : {0, 1}) g.extend(apart, prompt.data(), 21, {which});
+                for (size_t i = 0; i < 9; i++) {
+                    const Ids next = {a[i], b[i]};
+                    g.extend(both, next.data(), 1);
+                    const auto got = logits_of(g);
+                    g.extend(apart, next.data(), 1);
+                    CHECK(same_bits(got, logits_of(g)));
+                }
+                for (int which : {0, 1}) both.table.rewind(which, 0), apart.table.rewind(which, 0);
+            }
+        }
+}
+
+TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the context, in constant memory") {
+    for (Linear kind : LINEARS) {
+        const Config c = model_of(kind);
+        Config longer = c;
+        longer.T = 300;
+        const Ids tokens = toy_tokens(300, c.V, 1);
+        Model g(cpu_ops<float>()), whole(cpu_ops<float>());
+        toy_model(g, c, {Use::infer, 1, 64});
+        toy_model(whole, longer, {Use::infer, 1, 300});
+        const CacheRoom room = cache_room(c, {}, 1000000).value;
+        CHECK((room.rolls && room.exact));
+        Cache cache, short_one;
+        REQUIRE(g.cache_allocate(cache, 1, room.positions, {{}, room.rolls, room.sinks}).ok());
+        REQUIRE(g.cache_allocate(short_one, 1, 100, {{}, true}).ok());
+        CHECK(cache.bytes == short_one.bytes);
+        int at = 0;
+        for (int n : {1, 1, 36, 50, 7, 64, 1, 64, 40, 1, 35}) {
+            g.extend(cache, &tokens[size_t(at)], n);
+            at += n;
+            const auto got = logits_of(g);
+            whole.batch(tokens.data(), nullptr, 1, at);
+            whole.forward();
+            CHECK(relative_error(got.data(), logits_of(whole).data(), c.V) < 1e-5);
+        }
+        CHECK(at == 300);
+    }
+    // A table of positions ends, and softmax layers keep what they see.
+    Config learned = model_of(Linear::gated);
+    learned.position = Position::learned, learned.rope_dims = 0;
+    CHECK(!cache_room(learned, {}, 1000).value.rolls);
+    CHECK(cache_room(model_of(Linear::gated, 2), {}, 1000).value.positions == 64);
+    CHECK(cache_room(model_of(Linear::gated), {.positions = 32}, 1000).status.code == Exit::usage);
+    CHECK(cache_room(model_of(Linear::gated), {.sinks = 4}, 1000).status.code == Exit::usage);
+}
+
+TEST_CASE("recurrent: trained on documents, each is what it is alone") {
+    for (Linear kind : LINEARS) {
+        Model g(cpu_ops<float>());
+        Config c = model_of(kind);
+        c.position = Position::none, c.rope_dims = 0;
+        toy_model(g, c, {.use = Use::train, .B = 1, .S = 60, .spans = true});
+        const Ids in = toy_tokens(60, c.V, 1), out = toy_tokens(60, c.V, 2);
+        Spans spans;
+        spans.add({Text{0}, Text{7}, Text{50}}, 60, Sees::causal);
+        std::vector<float> together(60), alone(60);
+        losses_of(g, in, out, 1, 60, together.data(), &spans);
+        for (auto [from, n] : {std::pair{0, 7}, {7, 43}, {50, 10}})
+            losses_of(g, {in.begin() + from, in.begin() + from + n}, {out.begin() + from, out.begin() + from + n}, 1, n,
+                      &alone[size_t(from)]);
+        CHECK(relative_error(together.data(), alone.data(), 60) < 1e-5);
+    }
+}
+
+TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context") {
+    Toy toy;
+    const std::vector<std::vector<std::string>> kinds = {
+        {"--linear-attention", "elu"},
+        {"--linear-attention", "retention", "--position", "rope", "--softmax-every", "2", "--window", "9"},
+        {"--linear-attention", "gated", "--position", "rope", "--kv-heads", "1"}};
+    for (const auto& kind : kinds) {
+        CAPTURE(kind[1]);
+        const std::string name = kind[1], other = name + "_again";
+        std::vector<std::string> args = toy.args(name, with({"--steps", "6", "--save-every", "3", "--keep", "0"}, kind));
+        if (name == "gated") args.push_back("--documents");
+        must(args);
+        CHECK(contains(read_file(toy.newest(name) + "/config.json"), "\"flatgpt-gpt2\""));
+        fs::create_directories(toy.dir + "/" + other);
+        fs::copy(toy.dir + "/" + name + "/step_00000003", toy.dir + "/" + other + "/step_00000003",
+                 fs::copy_options::recursive);
+        must(toy.args(other, {"--steps", "6", "--resume", "auto", "--save-every", "3"}));
+        CHECK(same_file(toy.newest(name) + "/model.safetensors", toy.newest(other) + "/model.safetensors"));
+        const std::vector<std::string> sample = {"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "80",
+                                                 "--ignore-end", "--device", "cpu"};
+        const ProcessResult r = must(sample);
+        CHECK(contains(r.err, "is full") == (name == "elu"));    // its positions are a table
+        if (name == "gated") must(with(sample, {"--cache", "32"}), 2, "--cache 32: with --linear-attention");
+        must({"convert", toy.dir + "/" + name, toy.dir + "/" + name + ".gguf"}, 2, "cannot say");
+    }
+}
+
+TEST_CASE("recurrent: options that do not go together are refused, and both are named") {
+    Toy toy;
+    auto refused = [&](std::vector<std::string> more, const char* says) {
+        must(toy.args("a", with({"--linear-attention", "gated"}, more)), 2, says);
+    };
+    refused({"--position", "alibi"}, "--linear-attention gated, --position alibi");
+    refused({"--position", "t5", "--softmax-every", "2"}, "--linear-attention gated, --position t5");
+    refused({"--score-cap", "5"}, "--linear-attention gated, --score-cap 5");
+    refused({"--objective", "prefix"}, "--linear-attention gated, --objective prefix");
+    refused({"--objective", "mlm"}, "--linear-attention gated, --objective mlm");
+    refused({"--window", "8"}, "--window 8, --linear-attention gated without --softmax-every");
+    refused({"--softmax-every", "1"}, "--softmax-every 1, --linear-attention gated");
+    refused({"--head-size", "300"}, "--linear-attention gated, head size 300");
+    refused({"--attention-dropout", "0.1"}, "--attention-dropout 0.1, --linear-attention without --softmax-every");
+    must(toy.args("a", {"--softmax-every", "2"}), 2, "--softmax-every 2 needs --linear-attention");
+    CHECK(!fs::exists(toy.dir + "/a/run.toml"));
+}
