@@ -354,6 +354,7 @@ Config config_with(const Config& base, const Asked& asked) {
     if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
+    else if (c.F != base.F && !asked.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
     c.fill_experts();
     return c;
 }
