@@ -184,7 +184,7 @@ demo: flatgpt
 chat: flatgpt
 	@dev/chat.sh $(ARGS)
 mutants: flatgpt $(BUILD)/test_all
-	dev/mutants.sh
+	dev/mutants.sh $(ARGS)
 ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 # Without what measures, and without selftest's second round of the operations: minutes that find nothing.
 asan:

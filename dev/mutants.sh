@@ -1,6 +1,6 @@
 #!/bin/bash
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
-# Usage: mutants.sh [PATTERN]: only the rows that this regular expression matches.
+# Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each N-th, from the K-th on.
 # A row of mutants.txt: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
 #
 # Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's best instruction set
@@ -12,7 +12,10 @@ export WARN=-w    # a mutant may leave a variable unused
 export EXTRA='-g0 -Wl,-s'    # small binaries link faster
 export FLATGPT_TEST_LIMIT=${FLATGPT_TEST_LIMIT:-120}    # one that never ends is caught by name after that
 cd "$(dirname "$0")/.."
-rows=$(cat dev/mutants.txt)
+rows=$(cat dev/mutants.txt) pattern=${1:-}
+if [[ $pattern =~ ^([0-9]+)/([1-9][0-9]*)$ ]]; then
+    rows=$(awk -v k="${BASH_REMATCH[1]}" -v n="${BASH_REMATCH[2]}" 'NR % n == k % n' dev/mutants.txt) pattern=
+fi
 all=build/mutants cores=$(nproc)
 workers=$((cores < 4 ? cores : 4))
 jobs=$(((cores + workers - 1) / workers))
@@ -85,7 +88,7 @@ remove_binaries $all/0    # `make` may have linked them with nvcc's objects; the
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
 list=() clean_all= clean_cuda=
 while IFS= read -r row; do
-    [ -n "$row" ] && can_run "${row%% ;; *}" && [[ $row =~ ${1:-} ]] || continue
+    [ -n "$row" ] && can_run "${row%% ;; *}" && [[ $row =~ $pattern ]] || continue
     list+=("$row")
     case $(binary_of "${row%% ;; *}") in
         build/test_all) clean_all+="${clean_all:+,}${row##* ;; }" ;;

@@ -121,6 +121,7 @@ struct Rows {
     void memory_bound();
     void rope();
     void biases();
+    void experts();
     void head_and_update();
     std::vector<std::pair<std::string, Heads>> masks();
     void attention();
@@ -322,6 +323,36 @@ void Rows::biases() {
     free_all();
 }
 
+// The model's experts, or 8 of which 2 are used, with as many FLOPs as the ffn has. Rows choose at random.
+void Rows::experts() {
+    const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
+    const int C = c.C, F = c.experts ? c.expert_ffn : std::max(1, c.F / r.K), slots = N * r.K;
+    auto x = arrays<Activation>(int64_t(N) * C), y = arrays<Activation>(int64_t(N) * C);
+    auto in = arrays<Activation>(int64_t(slots) * C), out = arrays<Activation>(int64_t(slots) * F);
+    auto logits = arrays<Activation>(int64_t(N) * r.E), dlogits = arrays<Activation>(int64_t(N) * r.E);
+    auto w = arrays<Parameter>(int64_t(r.E) * F * C, 0.05f);
+    auto dw = arrays<Gradient>(int64_t(r.E) * F * C);
+    auto weight = arrays<Gradient>(slots), dweight = arrays<Gradient>(slots);
+    auto expert = ids(slots, 1), slot = ids(slots, 1), rows = ids(slots, 1), counts = ids(B * r.E, 1);
+    auto offsets = ids(r.E + 1, 1);
+    if (!in[0] || !dw[0] || !dweight[0] || !offsets[0]) return bench.short_of_memory("experts");
+    auto to = [&](int n) {
+        const size_t i = size_t(n);
+        return Routes{expert[i], slot[i], rows[i], counts[i], offsets[i]};
+    };
+    for (int i = 0; i < SETS; i++) op.router_forward(weight[i], to(i), nullptr, logits[i], r, B, S);
+    const std::string name = formatted(", %d of %d", r.K, r.E);
+    double* no_totals = nullptr;
+    ROW(router_forward, name, weight[i], to(i), no_totals, logits[i], r, B, S);
+    ROW(router_backward, name, dlogits[i], dweight[i], to(i), logits[i], r, 0.01f, 0.001f, B, S);
+    ROW(experts_gather, name, in[i], x[i], to(i), r, N, C);
+    ROW(experts_combine, name, y[i], x[i], in[i], weight[i], to(i), r, N, C);
+    ROW(experts_combine_backward, name, in[i], dweight[i], y[i], in[i], weight[i], to(i), r, N, C);
+    ROW(experts_forward, name, out[i], in[i], w[i], to(i), r, N, C, F);
+    ROW(experts_backward, name, in[i], dw[i], out[i], in[i], w[i], to(i), r, N, C, F);
+    free_all();
+}
+
 // The entries of one table. ffn: also those with GELU in them.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
@@ -403,5 +434,6 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.attention();
     rows.biases();
     rows.linear();
+    rows.experts();
     return {};
 }
