@@ -214,7 +214,6 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
 
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
     if (p.run) return {p.rows / p.run, p.run, t.cols};
-    if (t.name.ends_with(".shared_gatew")) return {t.cols};
     return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
 }
 
