@@ -95,9 +95,11 @@ Status layers_parse(const JsonFields& f, Config* c) {
         if (!asked && !(turning && f.has("layer_types"))) c->window = 0;
         int first = 28;    // the classes' own
         if (f.has("max_window_layers")) TRY(f.get("max_window_layers", &first, 0, 1 << 20));
-        if (c->window && !f.has("layer_types")) {
+        if (c->window && (layers & Family::types) && !f.has("layer_types")) {
             std::vector<bool> global;
-            for (int l = 0; l < c->L; l++) global.push_back(turning ? c->turns(l) : l < first);
+            const bool other = layers & Family::every_other;
+            for (int l = 0; l < c->L; l++)
+                global.push_back(turning ? c->turns(l) : other ? l % 2 || l >= first : l < first);
             TRY(window_pattern(f, turning ? "use_sliding_window" : "max_window_layers", global, c));
         }
     }

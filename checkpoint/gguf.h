@@ -52,18 +52,24 @@ struct GgufArchitecture {
     bool window_unused = false;    // llama.cpp's converter writes it, transformers runs with it, llama.cpp without
     int global_every = 0;      // where a window's pattern is not given
     bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
+    // Of layers with experts, the fields that it reads; without the width feed_forward_length is it. Whether it always
+    // divides the factors of a token's experts by their sum, or never does.
+    std::vector<ConfigRow::Member> experts = {};
+    bool normalises = false;
     int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // exit 2: no architecture carries this model, or llama.cpp would run it otherwise: which fields differ.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
-// A tensor of a file: rows [first, first + rows) of one of the model's.
+// A tensor of a file: rows [first, first + rows) of one of the model's, or of each expert `run` rows, whose next ones
+// are `stride` rows further on.
 struct GgufPiece {
     std::string name;
     int64_t first, rows;
     int heads = 0;       // whose rows are permuted; 0: as they are
     float add = 0;       // the file's numbers are larger by this
+    int64_t run = 0, stride = 0;    // 0: not of experts
 };
 // fused: qkv, and gate and up, are one tensor each in this file.
 std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufArchitecture& a, bool fused_qkv,

@@ -17,10 +17,15 @@ const std::vector<GgufArchitecture>& architectures() {
     using Biases = GgufArchitecture::Biases;
     static const std::vector<GgufArchitecture> all = {
         {.name = "gpt2", .families = {"gpt2"}, .biases = Biases::all, .fused_qkv = true},
-        {.name = "llama", .families = {"llama", "mistral"}, .biases = Biases::any, .permuted = true,
-         .rope_freqs = true},
+        {.name = "llama", .families = {"llama", "mistral", "mixtral"}, .biases = Biases::any, .permuted = true,
+         .rope_freqs = true, .experts = {&C::experts, &C::experts_used}, .normalises = true},
         {.name = "qwen2", .families = {"qwen2"}},
         {.name = "qwen3", .families = {"qwen3"}},
+        {.name = "qwen2moe", .families = {"qwen2_moe"}, .needs_head = true,
+         .experts = {&C::experts, &C::experts_used, &C::expert_ffn, &C::shared_ffn}},
+        {.name = "qwen3moe", .families = {"qwen3_moe"},
+         .experts = {&C::experts, &C::experts_used, &C::expert_ffn}, .normalises = true},
+        {.name = "olmoe", .families = {"olmoe"}, .needs_head = true, .experts = {&C::experts, &C::experts_used}},
         {.name = "gemma", .families = {"gemma"}, .may_untie = false},
         {.name = "gemma2", .families = {"gemma2"},
          .keys = {{"attn_logit_softcapping", &C::score_cap}, {"final_logit_softcapping", &C::logit_cap}},
@@ -48,15 +53,19 @@ const Family* find_family(const char* type) {
         if (!strcmp(f->type, type)) return f;
     return nullptr;
 }
-// The first of the architecture's families whose models have a window just where this one has.
-const Family* family_of(const GgufArchitecture& a, bool window) {
+// The first of the architecture's families whose models have a window, and experts, just where this one has.
+const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
-        if (const Family* f = find_family(type); bool(f->kinds.window) == window) return f;
+        if (const Family* f = find_family(type); f->kinds.window > 0 == window && f->kinds.experts > 0 == experts)
+            return f;
     return find_family(a.families[0]);
 }
 typedef ConfigRow::Member Member;
+bool reads(const GgufArchitecture& a, const Member& m) { return std::count(a.experts.begin(), a.experts.end(), m); }
 // Whether all architectures have the field's key.
-bool for_all(const ConfigRow& row) { return row.gguf && row.member != Member(&Config::window); }
+bool for_all(const ConfigRow& row) {
+    return row.gguf && row.member != Member(&Config::window) && !std::string_view(row.gguf).starts_with("expert_");
+}
 // A field's key here: norms have one for each kind.
 std::string key_of(const ConfigRow& row, const Config& c) {
     const bool rms = row.member == Member(&Config::norm_eps) && c.norm == NormKind::rms;
@@ -182,11 +191,26 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
+// Without the keys of their widths: the ffn's, divided among those used; all of it the shared one's.
+Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
+    c->experts = 0;
+    if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));
+    if (!c->experts) return c->shared_ffn = c->experts_used = 0, Status{};
+    TRY(r.field({config_row(&Config::experts_used).gguf, &Config::experts_used}, c, true));
+    c->expert_ffn = reads(a, &Config::expert_ffn) ? c->F / std::max(1, c->experts_used) : c->F;
+    c->shared_ffn = reads(a, &Config::shared_ffn) ? c->F : 0;
+    for (const Member& width : {Member(&Config::expert_ffn), Member(&Config::shared_ffn)})
+        if (reads(a, width)) TRY(r.field({config_row(width).gguf, width}, c));
+    c->experts_normalised = a.normalises;
+    return {};
+}
+
 // The family's kinds, and the fields whose keys all architectures have.
 Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) {
-    int window = a.window;
+    int window = a.window, experts = 0;
     TRY(r.take("attention.sliding_window", &window, 0));
-    c->family = family_of(a, a.window >= 0 && window > 0);
+    if (reads(a, &Config::experts)) TRY(r.take(config_row(&Config::experts).gguf, &experts, 0));
+    c->family = family_of(a, a.window >= 0 && window > 0, experts > 0);
     c->V = V;
     for (const bool sizes : {true, false}) {
         for (const ConfigRow& row : config_rows())
@@ -203,6 +227,7 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
 // rope_freqs.weight, empty where there is none.
 Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector<float>& divisors, Config* c) {
     TRY(read_attention(r, a, c));
+    TRY(read_experts(r, a, c));
     if (c->position == Position::rope) TRY(read_rope(r, a, divisors, c));
     if (a.one_theta) c->rope_local_theta = c->window ? c->rope_theta : 0;    // windows' layers are not scaled
     for (const ConfigKey& k : a.keys) TRY(r.field(k, c));
@@ -214,11 +239,13 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
 Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     std::vector<WantedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
-    const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
+    const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !c.experts && !f.find("blk.0.ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
         for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) wanted.push_back({p.name, p.name, gguf_shape(t, p)});
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
+    for (auto& [name, shape] : held)    // of one row: either is it for ggml
+        if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return match_tensors(f.metadata().name, wanted, held);
 }
 
@@ -262,6 +289,10 @@ Result<Config> gguf_config(const GgufFile& f) {
     const GgufTensor* embeddings = f.find("token_embd.weight");
     if (!embeddings || embeddings->shape.size() != 2 || embeddings->shape[0] > 1 << 24)
         return fail(Exit::input, "%s: tensor \"token_embd.weight\" (vocabulary, channels): not found", m.name.c_str());
+    if (f.find("blk.0.ffn_gate.0.weight") || f.find("blk.0.ffn_down.0.weight"))
+        return fail(Exit::input, "%s: tensor \"blk.0.ffn_down.0.weight\": each expert has tensors of its own, as "
+                    "converters of old wrote them, and llama.cpp no longer reads them; expected one of all experts, "
+                    "\"blk.0.ffn_down_exps.weight\"", m.name.c_str());
     std::vector<float> divisors;
     if (const GgufTensor* t = f.find("rope_freqs.weight")) {
         if (t->format->type != BlockType::f32 || t->numbers() < 1 || t->numbers() > 1 << 16)
@@ -295,6 +326,8 @@ GgufKeys gguf_metadata(const Config& c, const GgufArchitecture& a) {
         if (std::holds_alternative<int Config::*>(row.member)) integer(row.gguf, int(value));
         else number(key_of(row, c).c_str(), float(value));
     }
+    for (const Member& m : a.experts)
+        if (c.experts) integer(config_row(m).gguf, int(config_value(c, config_row(m))));
     integer("attention.value_length", c.HS);
     if (c.position == Position::rope) {
         integer("rope.dimension_count", c.rope_dims);

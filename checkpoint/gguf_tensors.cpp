@@ -1,7 +1,8 @@
 // gguf_tensors.cpp - weights between GGUF files and the model's memory, with ggml's names, layouts and formats.
 //
 // GGUF's matrices are (out, in), as ours. In the architectures whose RoPE turns neighbours, rows of q and k lie so:
-// GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms hold 1 + w.
+// GGUF's row h HS + 2 i + s is our row h HS + s HS / 2 + i. Gemma's norms hold 1 + w. Experts' matrices are (experts,
+// out, in), gates and ups apart; ours have each expert's gate and up together.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -40,6 +41,10 @@ const std::vector<NameRow>& name_rows() {
         {"fc2w", {"ffn_down.weight"}},
         {"fc2b", {"ffn_down.bias"}},
         {"post2w", {"post_ffw_norm.weight"}},
+        {"routerw", {"ffn_gate_inp.weight"}},
+        {"expert_upw", {"ffn_gate_exps.weight", "ffn_up_exps.weight"}},
+        {"expert_downw", {"ffn_down_exps.weight"}},
+        {"shared_gatew", {"ffn_gate_inp_shexp.weight"}},
     };
     return rows;
 }
@@ -55,10 +60,17 @@ void permute(float* x, std::vector<float>& spare, int64_t rows, int64_t cols, in
             }
 }
 
-// Rows that are read and written at once: whole heads where heads are permuted.
-int64_t rows_at_once(const GgufPiece& p, int64_t cols, int HS, int64_t numbers) {
-    const int64_t unit = p.heads ? HS : 1;
-    return std::max<int64_t>(1, numbers / (cols * unit)) * unit;
+// Rows that are read and written at once, about so many numbers: whole heads where heads are permuted, rows of one
+// expert.
+struct Rows { int64_t file, memory, count; };
+std::vector<Rows> rows_of(const GgufPiece& p, int64_t cols, int HS, int64_t numbers) {
+    const int64_t unit = p.heads ? HS : 1, step = std::max<int64_t>(1, numbers / (cols * unit)) * unit;
+    const int64_t run = p.run ? p.run : p.rows;
+    std::vector<Rows> all;
+    for (int64_t start = 0; start < p.rows; start += run)
+        for (int64_t row = 0; row < run; row += step)
+            all.push_back({start + row, p.first + start / run * p.stride + row, std::min(step, run - row)});
+    return all;
 }
 
 bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the first and last eighth, and every third
@@ -67,11 +79,12 @@ bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the fir
 
 // The format of one tensor. A row that is no whole number of blocks takes the next larger format that fits.
 const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const GgufPiece& p, const Config& c) {
-    if (t.vector || t.name == "wpe") return block_format(BlockType::f32);
+    const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
+    if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
     BlockType b = type.matrices;
     if (t.name == "headw" || (t.name == "wte" && c.tied)) b = type.head;
     const bool more = p.name.find(".attn_v.") != p.name.npos || p.name.find(".attn_qkv.") != p.name.npos ||
-                      p.name.find(".ffn_down.") != p.name.npos;
+                      p.name.find(".ffn_down") != p.name.npos;
     if (type.mixed && more && more_bits(atoi(t.name.c_str()), c.L)) b = BlockType::q6_k;
     auto fits = [&](BlockType x) { return t.cols % block_format(x).numbers == 0; };
     if (!fits(b)) b = b == BlockType::q4_k ? BlockType::q5_0 : b == BlockType::q6_k ? BlockType::q8_0 : b;
@@ -93,14 +106,13 @@ Status check_range(const std::string& name, const BlockFormat& f, const float* x
 // One tensor of the file, from the model's weights.
 Status write_piece(const Model& g, const Tensor& t, const GgufPiece& p, const BlockFormat& format,
                    const GgufSink& sink) {
-    const int64_t step = rows_at_once(p, t.cols, g.c.HS, 1 << 20);
     std::vector<float> x, spare;
     std::vector<char> blocks;
-    for (int64_t row = 0; row < p.rows; row += step) {
-        const int64_t rows = std::min(step, p.rows - row), n = rows * t.cols;
+    for (const Rows& rows : rows_of(p, t.cols, g.c.HS, 1 << 20)) {
+        const int64_t n = rows.count * t.cols;
         x.resize(size_t(n));
-        g.read(Part::weights, t.offset + (p.first + row) * t.cols, n, x.data());
-        if (p.heads) permute(x.data(), spare, rows, t.cols, g.c.HS, true);
+        g.read(Part::weights, t.offset + rows.memory * t.cols, n, x.data());
+        if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, true);
         if (p.add != 0)
             for (float& v : x) v += p.add;
         TRY(check_range(p.name, format, x.data(), n));
@@ -119,23 +131,24 @@ struct Loading {
 
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
         const GgufTensor& from = *file.find(p.name);
-        const int64_t step = rows_at_once(p, t.cols, g.c.HS, 1 << 16), row_bytes = from.bytes / p.rows;
+        const int64_t row_bytes = from.bytes / p.rows;
         std::vector<float> x, spare;
         std::vector<char> blocks;
+        const std::vector<Rows> all = rows_of(p, t.cols, g.c.HS, 1 << 16);
 #pragma omp for schedule(dynamic) nowait
-        for (int64_t row = 0; row < p.rows; row += step) {
-            const int64_t rows = std::min(step, p.rows - row), n = rows * t.cols, at = from.at + row * row_bytes;
+        for (const Rows& rows : all) {
+            const int64_t n = rows.count * t.cols, at = from.at + rows.file * row_bytes;
             x.resize(size_t(n));
-            blocks.resize(size_t(rows * row_bytes));
-            if (Status s = file.read_bytes(at, blocks.data(), rows * row_bytes); !s.ok()) {
+            blocks.resize(size_t(rows.count * row_bytes));
+            if (Status s = file.read_bytes(at, blocks.data(), rows.count * row_bytes); !s.ok()) {
                 failure.add(s, 0, at);
                 continue;
             }
             dequantise(*from.format, blocks.data(), n, x.data());
-            if (p.heads) permute(x.data(), spare, rows, t.cols, g.c.HS, false);
+            if (p.heads) permute(x.data(), spare, rows.count, t.cols, g.c.HS, false);
             if (p.add != 0)
                 for (float& v : x) v -= p.add;
-            g.write(Part::weights, t.offset + (p.first + row) * t.cols, n, x.data());
+            g.write(Part::weights, t.offset + rows.memory * t.cols, n, x.data());
         }
     }
     // Rows that pad the vocabulary.
@@ -168,22 +181,31 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
     const size_t dot = t.name.find('.');
     const std::string ours = dot == t.name.npos ? t.name : t.name.substr(dot + 1);
     const std::string block = dot == t.name.npos ? "" : "blk." + t.name.substr(0, dot) + ".";
+    const int layer = atoi(t.name.c_str());
     const float add = c.norm_plus && t.vector && ours.ends_with('w') ? 1 : 0;
-    const bool weight = ours.ends_with('w');
+    const bool weight = ours.ends_with('w'), up = ours.starts_with("fc") && ours.size() == 3;
+    const bool shared = ours.starts_with("fc") && c.routed(layer), experts = ours.starts_with("expert_");
     if (ours.starts_with("qkv") && fused_qkv)
         return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
-    if (ours.starts_with("fc") && ours.size() == 3 && (fused_up || !c.gated))
+    if (up && (fused_up || !c.gated))
         return {{block + (weight ? "ffn_up.weight" : "ffn_up.bias"), 0, t.file_rows}};
     std::vector<int64_t> rows = {t.file_rows};
     if (ours.starts_with("qkv")) rows = {c.attention_width(), c.NKV * c.HS, c.NKV * c.HS};
-    else if (ours.starts_with("fc") && ours.size() == 3) rows = {c.F, c.F};
+    else if (up) rows = {c.ffn_width(layer), c.ffn_width(layer)};
+    else if (ours == "expert_upw") rows = {c.expert_ffn, c.expert_ffn};
+    else if (experts) rows = {c.C};
     std::vector<GgufPiece> pieces;
     for (const NameRow& row : name_rows()) {
         if (ours != row.ours) continue;
         int64_t first = 0;
         for (size_t i = 0; i < row.names.size(); first += rows[i++]) {
             const int heads = a.permuted && rows.size() == 3 ? (i == 0 ? c.NH : i == 1 ? c.NKV : 0) : 0;
-            pieces.push_back({block + row.names[i], first, rows[i], heads, add});
+            std::string name = row.names[i];
+            if (shared) name.insert(name.find('.'), "_shexp");
+            pieces.push_back({block + name, first, rows[i], heads, add});
+            if (!experts) continue;
+            pieces.back().rows = rows[i] * t.experts;
+            pieces.back().run = rows[i], pieces.back().stride = t.file_rows / t.experts;
         }
         return pieces;
     }
@@ -191,6 +213,7 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
 }
 
 std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
+    if (p.run) return {p.rows / p.run, p.run, t.cols};
     return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
 }
 

@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 FAMILIES = ["gpt2", "llama", "llama3_tied", "llama_yarn", "mistral_full", "qwen2", "qwen3", "gemma", "gemma2", "gemma3",
-            "phi3", "olmo2", "olmo3", "gpt_neox", "granite", "smollm3"]
+            "phi3", "olmo2", "olmo3", "gpt_neox", "granite", "smollm3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"]
 
 
 def hash_words(data):

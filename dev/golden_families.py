@@ -6,14 +6,16 @@ NAME/config.json, model.safetensors: as save_pretrained writes them, weights in 
 there). NAME/expected.safetensors: tokens (B,S) as numbers; logits (B,S,V); the mean loss of predicting each next token;
 for some, the gradients of that loss, "grad.NAME"; greedy: what follows the first sequence's first 4 tokens.
 """
+import copy
 import json
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 V, C, T = 64, 16, 32
 LLAMA = dict(vocab_size=V, hidden_size=C, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -25,6 +27,7 @@ NEOX = {k: v for k, v in LLAMA.items() if k != "num_key_value_heads"} | dict(int
 LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
               original_max_position_embeddings=16)
 YARN = dict(rope_type="yarn", rope_theta=100.0, factor=4.0, original_max_position_embeddings=8)
+EXPERTS = dict(LLAMA, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=12)
 # name: (model_type, fields of its config, with gradients)
 MODELS = {
     "gpt2": ("gpt2", GPT, True),
@@ -80,6 +83,16 @@ MODELS = {
                                 eos_token_id=None), False),
     "mpt": ("mpt", dict(vocab_size=V, d_model=12, n_layers=2, n_heads=6, max_seq_len=T), False),
     "arcee": ("arcee", dict(LLAMA, mlp_bias=True), False),
+    "mixtral": ("mixtral", dict(LLAMA, num_local_experts=4, num_experts_per_tok=2), True),
+    "mixtral_window": ("mixtral", dict(LLAMA, num_local_experts=3, num_experts_per_tok=2, sliding_window=5), False),
+    "qwen2_moe": ("qwen2_moe", dict(EXPERTS, shared_expert_intermediate_size=20), True),
+    # A dense layer, then one with experts, whose factors are normalised.
+    "qwen2_moe_sparse": ("qwen2_moe", dict(EXPERTS, num_hidden_layers=3, shared_expert_intermediate_size=20,
+                                           decoder_sparse_step=2, norm_topk_prob=True, qkv_bias=False), False),
+    "qwen3_moe": ("qwen3_moe", dict(EXPERTS, head_dim=8, norm_topk_prob=True), False),
+    "qwen3_moe_sums": ("qwen3_moe", dict(EXPERTS, head_dim=8, attention_bias=True, tie_word_embeddings=True), False),
+    "olmoe": ("olmoe", dict(LLAMA, num_key_value_heads=4, num_experts=4, num_experts_per_tok=3,
+                            intermediate_size=12), True),
 }
 
 
@@ -89,24 +102,56 @@ def noisy(model, seed):
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=g)
-            if p.dim() == 2:
-                p.copy_(noise * (1.5 / p.shape[1] ** 0.5 if "emb" not in name and "wte" not in name else 0.8))
+            if p.dim() >= 2:
+                p.copy_(noise * (1.5 / p.shape[-1] ** 0.5 if "emb" not in name and "wte" not in name else 0.8))
             else:
                 p.copy_(p + 0.3 * noise)
             p.copy_(p.bfloat16().float())
 
 
-def expected(model, gradients, seed):
-    g = torch.Generator().manual_seed(seed + 1000)
-    tokens = torch.randint(0, V, (2, 20), generator=g)
+def clear(model, tokens):
+    """Moves the weights of routers until no position is near a tie between experts: in bf16 it would go to another one
+    there, and all after that would differ."""
+    routers = [p for n, p in model.named_parameters() if n.endswith(".gate.weight")]
+    if not routers:
+        return
+    K = model.config.num_experts_per_tok
+    optimizer = torch.optim.Adam(routers, lr=0.02)
+    for wanted in [0.3] * 300 + [0.15] * 700:
+        logits = torch.cat(model(tokens, output_router_logits=True).router_logits)
+        best = logits.sort(-1, descending=True).values / logits.std()
+        lacking = wanted - (best[:, K - 1] - best[:, K])
+        if lacking.max() < 0:
+            break
+        optimizer.zero_grad()
+        lacking.clamp(0).sum().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p in routers:
+                p.copy_(p.bfloat16().float())
+    else:
+        raise SystemExit("some choices of experts are near ties")
+    model.zero_grad()
+
+
+def in_files(model, values):
+    """Values of all parameters, under the names and in the shapes of the family's files."""
+    other = copy.deepcopy(model)
+    for name, p in other.named_parameters():
+        p.data = values[name].clone()
+    with tempfile.TemporaryDirectory() as dir:
+        other.save_pretrained(dir)
+        return load_file(dir + "/model.safetensors")
+
+
+def expected(model, tokens, gradients):
     logits = model(tokens).logits
     loss = torch.nn.functional.cross_entropy(logits[:, :-1].reshape(-1, V), tokens[:, 1:].reshape(-1))
     found = {"tokens": tokens.float(), "logits": logits.detach(), "loss": loss.detach().reshape(1)}
     if gradients:
         loss.backward()
-        # GPT-NeoX's head has another name in files.
-        file_name = {"lm_head.weight": "embed_out.weight"} if model.config.model_type == "gpt_neox" else {}
-        found |= {"grad." + file_name.get(n, n): p.grad for n, p in model.named_parameters() if p.grad is not None}
+        all = in_files(model, {n: p.grad for n, p in model.named_parameters()})
+        found |= {"grad." + n: g for n, g in all.items()}
     greedy = tokens[:1, :4]
     with torch.no_grad():
         while greedy.shape[1] < 20:
@@ -127,8 +172,10 @@ def main():
             continue
         torch.manual_seed(seed)
         model = make(kind, fields)
+        tokens = torch.randint(0, V, (2, 20), generator=torch.Generator().manual_seed(seed + 1000))
         noisy(model, seed)
-        found = expected(model, gradients, seed)
+        clear(model, tokens)
+        found = expected(model, tokens, gradients)
         dir = out / name
         shutil.rmtree(dir, ignore_errors=True)
         model.to(torch.bfloat16).save_pretrained(dir)

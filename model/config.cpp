@@ -248,6 +248,7 @@ Config config_with(const Config& base, const Asked& asked) {
     if (asked.HS && base.rope_dims) c.rope_dims = turned_part(base, c.HS);
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
+    else if (c.F != base.F && !asked.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
     c.fill_experts();
     return c;
 }
@@ -294,7 +295,10 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
     if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
         const bool differs = config_value(c, row) != config_value(usual, row);
-        if (differs || (!other && row.presence != ConfigRow::rare)) rows.push_back(&row);
+        const bool experts = row.member == ConfigRow::Member(&Config::experts) ||
+                             row.member == ConfigRow::Member(&Config::experts_used);
+        const bool always = row.presence != ConfigRow::rare || (experts && c.experts);
+        if (differs || (!other && always)) rows.push_back(&row);
     }
     return rows;
 }

@@ -125,7 +125,9 @@ Result<Config> config_named(const std::string& name) {
         for (const Family* family : families())
             if (type == family->type) {
                 const int N = int(depth);
-                return Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
+                Config c = Config{.L = N, .NH = N, .C = 64 * N, .family = family}.plain();
+                c.fill_experts();
+                return c;
             }
     return fail(Exit::usage, "model '%s': expected %s", name.c_str(), config_names().c_str());
 }

@@ -53,7 +53,8 @@ struct Family {
     // Which layers have a window or turn.
     enum Layers : unsigned {
         types = 1,          // layer_types
-        use_window = 2,     // use_sliding_window, max_window_layers
+        use_window = 2,     // use_sliding_window, and with `types` max_window_layers: the first layer with a window
+        every_other = 64,   // it is the first one without: before it every other layer has one
         turning = 4,        // no_rope_layers
         local_turns = 8,    // layers without a window do not turn
         neo = 16,           // attention_types

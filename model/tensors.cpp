@@ -171,3 +171,9 @@ int64_t config_parameters(const Config& c) {
     for (const Tensor& t : config_tensors(c)) n += t.file_rows * t.cols;
     return n;
 }
+int64_t config_used(const Config& c) {
+    int64_t n = 0;
+    for (const Tensor& t : config_tensors(c))
+        n += t.file_rows * t.cols / t.experts * (t.experts > 1 ? c.experts_used : 1);
+    return n;
+}

@@ -52,4 +52,5 @@ std::vector<Tensor> config_tensors(const Config& c, int ranks = 1);
 std::vector<Bucket> config_buckets(const Config& c, int ranks = 1);
 std::vector<int> config_owners(const Config& c, int ranks);         // the rank that saves each bucket
 int64_t config_parameters(const Config& c);                         // numbers that a file holds
+int64_t config_used(const Config& c);                // those that one token meets: of experts, the ones it is given to
 int64_t config_flat_size(const Config& c, int ranks = 1);           // elements of the flat buffer, padding included

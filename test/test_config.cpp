@@ -30,6 +30,11 @@ TEST_CASE("config: fields follow from others until they are asked for") {
     CHECK(config_with(c, asked({{&Config::NH, 12}})).NKV == 12);
     CHECK(config_with(c, asked({{&Config::NH, 12}, {&Config::NKV, 3}})).NKV == 3);
     CHECK(config_with(c, asked({{&Config::C, 256}})).window == 33);
+    for (const std::string type : {"mixtral", "qwen2_moe"}) {    // experts are as wide as the ffn lets them be
+        const Config wide = config_named(type + ":d8").value;
+        c = config_with(config_named(type + ":d4").value, asked({{&Config::C, wide.C}}));
+        CHECK((c.expert_ffn == wide.expert_ffn && c.F == wide.F && c.shared_ffn == wide.shared_ffn));
+    }
     std::vector<std::string> names;
     Asked nothing = config_nothing();
     for (const Flag& f : config_flags(nothing)) names.push_back(f.name);

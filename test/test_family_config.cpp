@@ -53,6 +53,19 @@ TEST_CASE("family config: a key that is left out means what the class has") {
     CHECK((gemma3.V == 262208 && gemma3.NKV == 4 && gemma3.rope_theta == 1e6f && gemma3.rope_local_theta == 1e4f));
     CHECK((gemma3.windowed(4) && !gemma3.windowed(5)));
     CHECK(parsed(smallest("gpt_neox", {{"num_attention_heads", 2}})).rope_dims == 2);
+    const Config mixtral = parsed(smallest("mixtral"));
+    CHECK((mixtral.experts == 8 && mixtral.experts_used == 2 && mixtral.expert_ffn == 24 && mixtral.window == 0));
+    CHECK((mixtral.experts_normalised && mixtral.norm_eps == 1e-5f && mixtral.rope_theta == 1e6f));
+    const Config moe = parsed(smallest("qwen2_moe"));
+    CHECK((moe.experts == 60 && moe.experts_used == 4 && moe.expert_ffn == 1408 && moe.shared_ffn == 5632));
+    CHECK((moe.shared_gate && moe.qkv_bias && !moe.experts_normalised && moe.experts_every == 1 && moe.F == 24));
+    const Config moe3 = parsed(smallest("qwen3_moe"));
+    CHECK((moe3.experts == 128 && moe3.experts_used == 8 && moe3.expert_ffn == 768 && moe3.shared_ffn == 0));
+    CHECK((moe3.HS == 4 && !moe3.experts_normalised && moe3.qk_norm == Turn::Normed::head));
+    for (const char* key : {"num_experts", "num_local_experts"})    // as transformers 4 and 5 write it
+        CHECK(parsed(smallest("qwen3_moe", {{key, 16}})).experts == 16);
+    const Config olmoe = parsed(smallest("olmoe"));
+    CHECK((olmoe.experts == 64 && olmoe.experts_used == 8 && olmoe.expert_ffn == 24 && !olmoe.experts_normalised));
 }
 
 TEST_CASE("family config: which layers have a window where use_sliding_window says so, as in transformers 5.23") {
@@ -71,6 +84,10 @@ TEST_CASE("family config: which layers have a window where use_sliding_window sa
         CHECK(windows(type, {{"sliding_window", 5}}) == none);    // the layers from the 28th on
         CHECK(windows(type, {{"layer_types", json(4, "sliding_attention")}}) == all);
     }
+    CHECK(windows("qwen2_moe", {{"sliding_window", 5}}) == std::vector<int>{5, 0, 5, 0});
+    CHECK(windows("qwen2_moe", {{"layer_types", json(4, "sliding_attention")}}) == all);
+    CHECK(windows("qwen3_moe", {{"max_window_layers", 2}}) == all);
+    CHECK(windows("qwen3_moe", {{"sliding_window", nullptr}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}}) == none);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 1}, {"sliding_window", 5}}) == five);
     CHECK(windows("smollm3", {{"no_rope_layer_interval", 5}, {"sliding_window", 5}}) == none);    // all turn
@@ -142,7 +159,10 @@ TEST_CASE("family config: rotation in the older spelling is the same; rope_scali
 }
 
 TEST_CASE("family config: what flatgpt lacks is refused by name") {
-    refused(smallest("mixtral"), "\"mixtral\": flatgpt lacks experts");
+    refused(smallest("granitemoe"), "\"granitemoe\": flatgpt lacks");
+    refused(smallest("qwen3_moe", {{"mlp_only_layers", {1}}}), "mlp_only_layers: flatgpt runs only models where it is");
+    refused(smallest("olmoe", {{"clip_qkv", 8.0}}), "clip_qkv: flatgpt runs only models where it is null");
+    refused(smallest("mixtral", {{"num_experts_per_tok", 9}}), "expected --experts-used of 1 to 8");
     refused(smallest("nothing"), "expected gpt2, llama,");
     refused(smallest("phi3", {{"rope_scaling", {{"type", "longrope"}}}}), "expected default, found \"longrope\"");
     refused(smallest("llama", {{"rope_scaling", {{"rope_type", "longrope"}}}}), "rope_type: expected default, linear");
@@ -200,6 +220,13 @@ TEST_CASE("family config: what a class cannot say has a model_type of ours, and 
                            Row{"gpt2", [](Config& c) { c.gated = true; }, "flatgpt_gated"},
                            Row{"cohere2", [](Config& c) { c.rope_skip_every = 0; }, "flatgpt_rope_skip_every"},
                            Row{"cohere2", [](Config& c) { c.window = 0; }, "flatgpt_rope_skip_every"},
+                           Row{"llama", [](Config& c) { c.experts = 2, c.fill_experts(); }, "flatgpt_experts_used"},
+                           Row{"mixtral", [](Config& c) { c.experts_normalised = false; },
+                               "flatgpt_experts_normalised"},
+                           Row{"mixtral", [](Config& c) { c.shared_ffn = 8; }, "flatgpt_shared_ffn"},
+                           Row{"qwen2_moe", [](Config& c) { c.shared_gate = false; }, "flatgpt_shared_gate"},
+                           Row{"qwen3_moe", [](Config& c) { c.router = RouterKind::sigmoid; }, "flatgpt_router"},
+                           Row{"olmoe", [](Config& c) { c.HS = c.rope_dims = 32; }, "head_dim"},
                            Row{"bloom", [](Config& c) { c.F = 24; }, "flatgpt_ffn"},
                            Row{"gpt_neox", [](Config& c) { c.parallel = Parallel::one; }, "flatgpt_parallel"}}) {
         CAPTURE(row.key);
@@ -226,9 +253,15 @@ TEST_CASE("family config: presets have the parameters that they are known for, a
         {"phi-3-mini", 3821079552},   {"olmo-2-1b", 1484916736},    {"pythia-70m", 70426624},
         {"pythia-160m", 162322944},   {"pythia-410m", 405334016},   {"pythia-1b", 1011781632},
         {"pythia-1.4b", 1414647808},  {"bloom-560m", 559214592},    {"opt-125m", 125239296},
-        {"starcoder2-3b", 3030371328}, {"granite-3.0-2b", 2533531648}};
+        {"starcoder2-3b", 3030371328}, {"granite-3.0-2b", 2533531648}, {"mixtral-8x7b", 46702792704},
+        {"qwen1.5-moe-a2.7b", 14315784192}, {"qwen3-30b-a3b", 30532122624}, {"olmoe-1b-7b", 6919161856}};
     for (auto& [name, parameters] : known)
         CHECK_MESSAGE(config_parameters(config_named(name).value) == parameters, name);
+    // 12.9 billion, 2.7, 3.3 and 1.3 of them for a token, as their papers and cards say.
+    const std::pair<const char*, double> used[] = {{"mixtral-8x7b", 12.9}, {"qwen1.5-moe-a2.7b", 2.7},
+                                                   {"qwen3-30b-a3b", 3.3}, {"olmoe-1b-7b", 1.3}};
+    for (auto& [name, billions] : used)
+        CHECK_MESSAGE(std::abs(double(config_used(config_named(name).value)) / 1e9 - billions) < 0.06, name);
     std::vector<std::string> names;
     for (const Family* family : families()) {
         names.push_back(std::string(family->type) + ":d2");

@@ -1,98 +1,17 @@
 // test_gguf_model.cpp - models as GGUF files: against what llama.cpp's converter makes of the same weights, there and
 // back in every type, what is refused, and `flatgpt convert`.
-#include "checkpoint/gguf.h"
-
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <sstream>
 
-#include "checkpoint/checkpoint.h"
 #include "files/json.h"
-#include "layers/quantised.h"
 #include "model/families.h"
 
-#include "test.h"
+#include "gguf_parts.h"
 
 namespace {
-const std::string FAMILIES = "test/golden/families/";
-
-// A GGUF file in parts, to be changed and written again.
-struct Parts {
-    GgufKeys keys;
-    std::vector<GgufSource> tensors;
-    GgufValue& operator[](const std::string& key) {
-        for (auto& [name, value] : keys)
-            if (name == key) return value;
-        keys.push_back({key, {}});
-        return keys.back().second;
-    }
-    GgufSource& tensor(const std::string& name) {
-        for (GgufSource& t : tensors)
-            if (t.name == name) return t;
-        FAIL("no tensor " << name);
-        return tensors[0];
-    }
-    std::string written() const {
-        std::string file;
-        const Status s = gguf_write(keys, tensors, [&](const void* data, int64_t bytes) -> Status {
-            file.append(static_cast<const char*>(data), size_t(bytes));
-            return {};
-        });
-        REQUIRE(s.ok());
-        return file;
-    }
-};
-GgufSource source(const std::string& name, BlockType type, const std::vector<int64_t>& shape, const std::string& raw) {
-    auto blocks = [raw](const GgufSink& to) { return to(raw.data(), int64_t(raw.size())); };
-    return {name, &block_format(type), shape, blocks};
-}
-std::string bytes_of(const GgufFile& f, const GgufTensor& t) {
-    std::string raw(size_t(t.bytes), '\0');
-    REQUIRE(f.read_bytes(t.at, raw.data(), t.bytes).ok());
-    return raw;
-}
-Parts parts_of(const std::string& path) {
-    const Result<GgufFile> f = GgufFile::open(path);
-    REQUIRE_MESSAGE(f.ok(), f.status.message);
-    Parts p;
-    p.keys.assign(f.value.metadata().values.begin(), f.value.metadata().values.end());
-    for (const GgufTensor& t : f.value.tensors())
-        p.tensors.push_back(source(t.name, t.format->type, t.shape, bytes_of(f.value, t)));
-    return p;
-}
-
-struct Loaded {
-    std::unique_ptr<Model> g = std::make_unique<Model>(cpu_ops<float>());
-    std::vector<float> weights() const {
-        std::vector<float> all;
-        for (const Tensor& t : g->tensors) {
-            const size_t at = all.size();
-            all.resize(at + size_t(t.size()));
-            g->read(Part::weights, t.offset, t.size(), all.data() + at);
-        }
-        return all;
-    }
-};
-Loaded load(const std::string& path) {
-    Loaded m;
-    const Result<Config> c = checkpoint_config(path);
-    REQUIRE_MESSAGE(c.ok(), c.status.message);
-    REQUIRE(m.g->allocate(c.value, {Use::infer, 1, 1}).ok());
-    const Status s = checkpoint_weights(path, *m.g);
-    REQUIRE_MESSAGE(s.ok(), s.message);
-    return m;
-}
-Status save(const Model& g, const char* type, const std::string& path) {
-    std::string file;
-    TRY(gguf_save(g, *find_gguf_file_type(type), "toy", {}, [&](const void* data, int64_t bytes) -> Status {
-        file.append(static_cast<const char*>(data), size_t(bytes));
-        return {};
-    }));
-    write_file(path, file);
-    return {};
-}
 // What llama.cpp cannot say is taken away: the goldens of some families have it.
 void make_sayable(Config& c) {
     if (c.family->type == std::string("gemma2") || c.family->type == std::string("gemma3_text")) c.score_scale = 0;
@@ -178,11 +97,11 @@ TEST_CASE("gguf model: tensors and keys are those of llama.cpp's converter") {
         if (family != "mistral_full") CHECK(read.value.family == m.g->c.family);
         CHECK(config.value.family == read.value.family);
     }
-    CHECK(families == 16);
+    CHECK(families == 20);
 }
 
 TEST_CASE("gguf model: there and back in every type") {
-    for (const char* family : {"llama", "gemma3"}) {
+    for (const char* family : {"llama", "gemma3", "qwen2_moe"}) {
         Loaded m = load(FAMILIES + family);
         make_sayable(m.g->c);
         m.g->c.norm_eps = float(config_row(&Config::norm_eps).min);    // as a float it is below the row's own
@@ -205,46 +124,56 @@ TEST_CASE("gguf model: there and back in every type") {
     }
 }
 
-TEST_CASE("gguf model: which tensor has which format") {
-    const auto llama = std::find_if(families().begin(), families().end(), [](const Family* f) {
-        return f->type == std::string("llama");
+// With experts and one that all share, or without.
+static void check_formats(const char* type, int C) {
+    const auto family = std::find_if(families().begin(), families().end(), [&](const Family* f) {
+        return f->type == std::string(type);
     });
-    REQUIRE(llama != families().end());
-    for (const int C : {256, 96}) {
-        Config c = Config{.V = 64, .T = 16, .L = 8, .NH = 4, .C = C, .family = *llama}.plain();
-        c.F = 256;
-        Loaded m;
-        REQUIRE(m.g->allocate(c, {Use::infer, 1, 1}).ok());
-        m.g->init(1);
-        const std::vector<float> before = m.weights();
-        const std::string path = temporary_directory() + "/a.gguf";
-        REQUIRE(save(*m.g, "q4_k_m", path).ok());
-        const Result<GgufFile> f = GgufFile::open(path);
-        REQUIRE(f.ok());
-        auto format = [&](const std::string& name) -> std::string {
-            return f.value.find(name + ".weight")->format->name;
-        };
-        // As llama.cpp's Q4_K_M; what are no whole blocks of 256 take the larger format of blocks of 32.
-        const std::string four = C == 256 ? "Q4_K" : "Q5_0", six = C == 256 ? "Q6_K" : "Q8_0";
-        CHECK(format("output") == six);
-        CHECK(format("token_embd") == four);
-        CHECK(format("output_norm") == "F32");
-        for (int l = 0; l < 8; l++) {
-            CAPTURE(l);
-            const std::string block = "blk." + std::to_string(l) + ".";
-            const bool more = l == 0 || l == 3 || l == 6 || l == 7;
-            CHECK(format(block + "attn_norm") == "F32");
-            CHECK(format(block + "attn_q") == four);
-            CHECK(format(block + "attn_v") == (more ? six : four));
-            CHECK(format(block + "ffn_down") == (more ? "Q6_K" : "Q4_K"));    // rows of F
-            CHECK(format(block + "ffn_up") == four);
+    REQUIRE(family != families().end());
+    Config c = Config{.V = 64, .T = 16, .L = 8, .NH = 4, .C = C, .family = *family}.plain();
+    c.F = 256;
+    if (c.experts) c.experts = 3, c.experts_used = 2, c.expert_ffn = c.shared_ffn = 256;
+    Loaded m;
+    REQUIRE(m.g->allocate(c, {Use::infer, 1, 1}).ok());
+    m.g->init(1);
+    const std::vector<float> before = m.weights();
+    const std::string path = temporary_directory() + "/a.gguf";
+    const Status s = save(*m.g, "q4_k_m", path);
+    REQUIRE_MESSAGE(s.ok(), s.message);
+    const Result<GgufFile> f = GgufFile::open(path);
+    REQUIRE(f.ok());
+    auto format = [&](const std::string& name) -> std::string {
+        return f.value.find(name + ".weight")->format->name;
+    };
+    // As llama.cpp's Q4_K_M; what are no whole blocks of 256 take the larger format of blocks of 32.
+    const std::string four = C == 256 ? "Q4_K" : "Q5_0", six = C == 256 ? "Q6_K" : "Q8_0";
+    CHECK(format("output") == six);
+    CHECK(format("token_embd") == four);
+    CHECK(format("output_norm") == "F32");
+    for (int l = 0; l < 8; l++) {
+        CAPTURE(l);
+        const std::string block = "blk." + std::to_string(l) + ".";
+        const bool more = l == 0 || l == 3 || l == 6 || l == 7;
+        CHECK(format(block + "attn_norm") == "F32");
+        CHECK(format(block + "attn_q") == four);
+        CHECK(format(block + "attn_v") == (more ? six : four));
+        for (const char* part : {"_exps", "_shexp"}) {
+            const std::string end = c.experts ? part : "";
+            CHECK(format(block + "ffn_down" + end) == (more ? "Q6_K" : "Q4_K"));    // rows of F
+            CHECK(format(block + "ffn_up" + end) == four);
         }
-        const std::vector<float> after = load(path).weights();
-        CHECK(relative_error(after.data(), before.data(), int64_t(before.size())) < 0.1);
-        int64_t number = 0;
-        CHECK(f.value.metadata().get("general.file_type", &number, 15, 15).ok());
-        CHECK(f.value.metadata().get("general.quantization_version", &number, 2, 2).ok());
+        for (const char* gate : {"ffn_gate_inp", "ffn_gate_inp_shexp"})
+            if (c.experts) CHECK(format(block + gate) == "F32");
     }
+    const std::vector<float> after = load(path).weights();
+    CHECK(relative_error(after.data(), before.data(), int64_t(before.size())) < 0.1);
+    int64_t number = 0;
+    CHECK(f.value.metadata().get("general.file_type", &number, 15, 15).ok());
+    CHECK(f.value.metadata().get("general.quantization_version", &number, 2, 2).ok());
+}
+TEST_CASE("gguf model: which tensor has which format") {
+    for (const char* type : {"llama", "qwen2_moe"})
+        for (const int C : {256, 96}) check_formats(type, C);
 }
 
 TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
@@ -255,6 +184,10 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
         {"llama_biases", "activation"},
         {"llama_dynamic", "rope scaling none"},
         {"gemma2", "attention scale"},
+        {"qwen2_moe_sparse", "architecture qwen2moe has experts every 1, no experts normalised, this model has experts "
+                             "every 2, experts normalised"},
+        {"qwen3_moe_sums", "has experts normalised, this model has no experts normalised"},
+        {"mixtral_window", "architecture llama has window 0, this model has window 5"},
         {"bloom", "this model's is bloom"},
         {"opt", "this model's is opt"}};
     for (auto& [family, message] : cases) {
@@ -363,7 +296,7 @@ TEST_CASE("convert: a directory to GGUF and back, and as MODEL of other commands
         texts[i] = run(args, 0, "");
     }
     CHECK(texts[0] == texts[1]);
-    for (const std::string family : {"olmo2", "olmo3"}) {    // it stays the class that it was
+    for (const std::string family : {"olmo2", "olmo3", "mixtral", "qwen2_moe", "qwen3_moe", "olmoe"}) {    // it stays
         run({"convert", FAMILIES + family, dir + "/" + family + ".gguf"}, 0, "wrote");
         run({"convert", dir + "/" + family + ".gguf", dir + "/" + family}, 0, "wrote");
         CHECK(checkpoint_config(dir + "/" + family).value == checkpoint_config(FAMILIES + family).value);

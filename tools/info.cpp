@@ -152,7 +152,12 @@ void add_model(const Config& c, Rows& rows) {
         }
     }
     shape.text = config_text(c, listed);
-    rows.insert(rows.end(), {{"family", c.family->type}, count_row("parameters", config_parameters(c)), shape});
+    rows.insert(rows.end(), {{"family", c.family->type}, count_row("parameters", config_parameters(c))});
+    if (c.experts) {
+        rows.push_back(count_row("parameters_used", config_used(c)));
+        rows.back().text += " for each token";
+    }
+    rows.push_back(shape);
     rows.insert(rows.end(), sizes.begin(), sizes.end());
     nlohmann::ordered_json cache;    // bytes of a full sequence in generation
     for (auto [type, name] : {std::pair{Element::f32, "fp32"}, {Element::bf16, "bf16"}, {Element::int8, "int8"}})
