@@ -71,6 +71,7 @@ Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h
     std::vector<float> norms(size_t(B) * size_t(S) * size_t(h.NH));
     const Numbers dy = rounded<T>(random_normal(int64_t(y.size()), 3));
     reference_ops().linear_attention_forward(y.data(), norms.data(), in.qkv.data(), in.gates.data(), B, S, h);
+    y = rounded<T>(y);    // what n's gradient is taken from
     reference_ops().linear_attention_backward(dqkv.data(), dgates.data(), dy.data(), y.data(), in.qkv.data(),
                                               in.gates.data(), norms.data(), B, S, h);
     Array<T> out(m, int64_t(dqkv.size())), gates_out(m, int64_t(dgates.size())), device_dy(m, dy), device_y(m, y);
