@@ -66,7 +66,7 @@ class Chat {
     const Tokenizer& tokenizer;
     ChatTemplate look;
     Cache cache;
-    bool states = false;    // of a model without softmax in some layers: sequence 1 is a copy, at the last prompt's end
+    bool states = false;    // layers without softmax: sequence 1 is a copy, at the last prompt's end
     std::vector<int> ids;        // the tokens at the cache's positions
     std::vector<ChatMessage> messages;
     size_t first = 0;            // the messages before it found no room in the context

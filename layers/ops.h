@@ -35,7 +35,7 @@ struct Dropout {
 //   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates are the layer's. Yang et al. 2023;
 //              the bound, less than 1/7 left of a state, keeps the exponents of a chunk of 36 positions within fp32
 enum class Linear { none, elu, retention, gated };
-constexpr float LINEAR_EPS = 1e-6f, GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // added to f(q) . z or the mean square
+constexpr float LINEAR_EPS = 1e-5f, GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // added to f(q) . z or the mean square
 // log a of head i of n: a = 1 - 2^x, x from -5 to -9 in equal steps.
 inline double retention_decay(int i, int n) { return std::log1p(-std::exp2(-5 - 4.0 * i / (n > 1 ? n - 1 : 1))); }
 

@@ -217,7 +217,7 @@ template <class T, Walk W> struct Walker {
             });
         }
     }
-    // Of the whole chunk, for this row and column of S.
+    // The whole chunk's, for this row and column of S.
     __device__ float decay(const Chunk& x, int d, int e) const {
         const int channel = ALONG ? d : e;
         return channel + (ALONG ? 0 : e0) < HS ? up(x.n - 1, channel) : 1;

@@ -30,7 +30,7 @@ struct Head {
     int64_t y(int s) const { return ((int64_t(b) * S + s) * h.NH + i) * h.HS; }
     int64_t gate(int s) const { return ((int64_t(b) * S + s) * h.NKV + kv) * h.HS; }
     int64_t norm(int s) const { return (int64_t(b) * h.NH + i) * S + s; }
-    int first(int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }    // of the document
+    int first(int s) const { return h.keys ? h.keys[int64_t(b) * S + s].from : 0; }    // its document's
     T log_decay(int s, int d) const {
         if (h.linear == Linear::elu) return 0;
         if (h.linear == Linear::retention) return retention_decay(kv, h.NKV);
