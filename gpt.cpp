@@ -148,8 +148,8 @@ void Model::dense_forward(int l) {
 Model::Branch Model::attention_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {t.atty, c.attention_width(), p.projw, p.projb, nullptr, t.out1, t.post_mean1, t.post_rstd1, p.post1w, p.post1b,
-            dropout(Dropped::attention, l)};
+    return {t.atty, c.attention_width(), p.projw, p.projb, nullptr, t.out1, t.post_mean1, t.post_rstd1, p.post1w,
+            p.post1b, dropout(Dropped::attention, l)};
 }
 Model::Branch Model::ffn_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];

@@ -39,19 +39,17 @@ struct MemoryRow {
 struct Activations {
     Activation *x, *ln1;                     // (N,C): the block's input; normed
     Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
+    Activation* gates;                       // (N,Heads::gates())
     Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
     Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
     Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
-    // Experts: the router's logits (N,E), the factors of what it chooses (N,K), and its choice; the experts' products as
-    // those of the ffn, in slots: (N*K,F or 2*F), (N*K,F), (N*K,C).
-    Activation* router;
-    Gradient* weight;
+    Activation* router;                      // (N,E): the logits that choose experts
+    Gradient* weight;                        // (N,K): the factors of those chosen
     Routes routes;
-    Activation *expert_up, *expert_act, *expert_out;
+    Activation *expert_up, *expert_act, *expert_out;    // as fch, fcg, out2, in slots: (N*K,...)
     Activation *shared_gate, *gated;         // (N), (N,F): the shared expert's gate, and fcg gated
     Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
-    Activation* gates;                       // (N,Heads::gates())
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
@@ -159,7 +157,7 @@ struct Model {
     Activation* dgated = nullptr;               // (N,F): of a gated activation's output
     Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; by way of the gates
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
-    Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): the experts' input; gradients of what they share
+    Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): what goes to experts; gradients of it
     Activation *drouter = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dweight = nullptr;                // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
@@ -192,7 +190,7 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    float loss_scale = 0;          // of the last batch's loss
+    float loss_scale = 0;          // the factor of the last batch's loss
     bool counting = false;         // the router adds to the step's totals: not when a block is computed again
     int64_t step_targets = 0;      // since begin_step
     int64_t all_targets = 0;       // what begin_step was told

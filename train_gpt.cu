@@ -172,8 +172,8 @@ Status Trainer::report(const Step& s, double seconds) {
                       ",\"lr\":" + json_number(lr) + ",\"grad_norm\":" + json_number(s.norm) +
                       ",\"ms\":" + json_number(1e3 * seconds) + ",\"tokens_per_second\":" + json_number(rate) +
                       (device.peak > 0 ? ",\"mfu\":" + json_number(work / device.peak) : "") +
-                      ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") + experts_json() + extra +
-                      "}\n";
+                      ",\"tokens\":" + std::to_string(state.tokens) + (s.skipped ? ",\"skipped\":true" : "") +
+                      experts_json() + extra + "}\n";
     extra.clear();
     if (fwrite(row.data(), 1, row.size(), metrics) != row.size() || fflush(metrics) != 0)
         return fail(Exit::io, "%s/metrics.jsonl: cannot be written: %s", o.out.c_str(), strerror(errno));

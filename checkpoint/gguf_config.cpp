@@ -244,7 +244,7 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
         for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) wanted.push_back({p.name, p.name, gguf_shape(t, p)});
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
-    for (auto& [name, shape] : held)    // of one row: either is it for ggml
+    for (auto& [name, shape] : held)    // one row: ggml writes either shape
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return match_tensors(f.metadata().name, wanted, held);
 }

@@ -84,12 +84,12 @@ void router_backward(double* dlogits, const double* dweight, Routes routes, cons
         const T* dw = dweight + int64_t(n) * K;
         const T chosen = s.of_chosen(expert, r);
         std::vector<T> dscore(size_t(E), 0);
-        // Of the weights: w_k = s_k, or s_k / sum.
+        // The weights' part: w_k = s_k, or s_k / sum.
         T mean = 0;
         for (int k = 0; k < K; k++) mean += s.score[size_t(expert[k])] / chosen * dw[k];
         for (int k = 0; k < K; k++)
             dscore[size_t(expert[k])] += r.normalise ? (dw[k] - mean) / chosen : dw[k];
-        // Of the balance.
+        // The balance's.
         std::vector<T> dshare(size_t(E), 0);
         T mean_share = 0;
         for (int i = 0; i < E; i++) {
@@ -97,7 +97,7 @@ void router_backward(double* dlogits, const double* dweight, Routes routes, cons
             mean_share += s.share[size_t(i)] * dshare[size_t(i)];
         }
         for (int i = 0; i < E; i++) dscore[size_t(i)] += (dshare[size_t(i)] - mean_share) / s.all;
-        // Of the logits.
+        // Through the scores to the logits.
         T mean_score = 0;
         for (int i = 0; i < E; i++) mean_score += s.score[size_t(i)] * dscore[size_t(i)];
         for (int i = 0; i < E; i++) {

@@ -98,7 +98,7 @@ struct Config {
     int attention_width() const { return NH * HS; }
     int qkv_width() const { return (NH + 2 * NKV) * HS; }
     bool routed(int l) const { return experts && (l + 1) % experts_every == 0; }    // layer l has experts
-    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }    // of what every position has; 0: nothing
+    int ffn_width(int l) const { return routed(l) ? shared_ffn : F; }    // what every position has; 0: nothing
     int up_width(int l) const { return (gated ? 2 : 1) * ffn_width(l); }    // the first product: gate, then up
     int widest_up() const { return (gated ? 2 : 1) * std::max(experts && experts_every == 1 ? 0 : F, shared_ffn); }
     int expert_up_width() const { return (gated ? 2 : 1) * expert_ffn; }

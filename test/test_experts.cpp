@@ -1,4 +1,4 @@
-// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation, choices.
+// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation.
 #include "gpt.h"
 #include "test.h"
 #include "model_checks.h"

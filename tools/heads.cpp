@@ -35,8 +35,8 @@ Result<Config> cut_config(const Config& c, int groups, int kv_heads) {
         return fail(Exit::usage, "--heads: the model has --position alibi, whose slopes go by a head's number among "
                     "all: with fewer heads they would be others; --kv-heads keeps them");
     if (c.linear == Linear::retention || c.linear == Linear::gated)
-        return fail(Exit::usage, "the model has --linear-attention %s, whose decays belong to its key/value heads: none "
-                    "can leave or be merged", c.linear == Linear::gated ? "gated" : "retention");
+        return fail(Exit::usage, "the model has --linear-attention %s, whose decays belong to its key/value heads: "
+                    "none can leave or be merged", c.linear == Linear::gated ? "gated" : "retention");
     if (kv_heads > groups || groups % kv_heads)
         return fail(Exit::usage, "--kv-heads %d: expected a divisor of %d, the key/value heads%s in each layer",
                     kv_heads, groups, groups < c.NKV ? " that --heads leaves" : "");

@@ -7,6 +7,29 @@
 // ---- the rows, in the order of --help -------------------------------------------------------------------------------
 
 namespace {
+std::vector<Flag> optimizer_flags(TrainOptions& o) {
+    return {
+        {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
+        {"--lr-schedule", &o.lr_schedule, "how the learning rate falls after the warm-up (wsd: only over the last "
+         "fifth of the steps)", 0, 0, {"cosine", "linear", "constant", "wsd"}},
+        {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
+        {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
+        {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
+        {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
+        {"--dropout", &o.dropout, "the part of the embeddings, of attention's probabilities and of what each branch "
+         "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples", 0, 0.99},
+        {"--attention-dropout", &o.attention_dropout, "the same for attention's probabilities alone; -1: as --dropout "
+         "says", -1, 0.99},
+        {"--balance-loss", &o.balance_loss, "with --experts: factor of the loss that keeps them in even use (for each "
+         "layer and sequence, 1 where they are)", 0, 100},
+        {"--router-z-loss", &o.router_z_loss, "with --experts: factor of the loss that keeps the router's logits small "
+         "(the mean square of their log-sum-exp)", 0, 100},
+        {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
+        {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
+         "last 128; 0: never", 0, 1e9},
+        {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
+    };
+}
 std::vector<FlagGroup> run_flags(TrainOptions& o) {
     return {{"Common", {
         {"--data", &o.data, "training shards, from `flatgpt tokenize`: a path, a glob pattern, or several separated by "
@@ -45,27 +68,7 @@ std::vector<FlagGroup> run_flags(TrainOptions& o) {
         {"--total-batch", &o.total_batch, "tokens per update, a multiple of batch x seq-len x ranks (gradients "
          "accumulate); 0: exactly that", 0, 1e12},
         {"--seed", &o.seed, "seed of the initial weights, the data order and the samples", 0, 9e18},
-    }}, {"Schedule and optimizer", {
-        {"--warmup", &o.warmup, "steps of linear warm-up; -1: a tenth of the steps, 700 at most", -1, 1e12},
-        {"--lr-schedule", &o.lr_schedule, "how the learning rate falls after the warm-up (wsd: only over the last "
-         "fifth of the steps)", 0, 0, {"cosine", "linear", "constant", "wsd"}},
-        {"--final-lr-frac", &o.final_lr_frac, "the last step's learning rate as a fraction of --lr", 0, 1},
-        {"--weight-decay", &o.weight_decay, "AdamW's weight decay, for matrices only", 0, 10},
-        {"--beta1", &o.beta1, "AdamW: decay of the gradients' running mean", 0, 0.9999999},
-        {"--beta2", &o.beta2, "AdamW: decay of the running mean of their squares", 0, 0.9999999},
-        {"--dropout", &o.dropout, "the part of the embeddings, of attention's probabilities and of what each branch "
-         "adds to the residual that a step sets to 0 (GPT-2: 0.1); never in validation or samples", 0, 0.99},
-        {"--attention-dropout", &o.attention_dropout, "the same for attention's probabilities alone; -1: as --dropout "
-         "says", -1, 0.99},
-        {"--balance-loss", &o.balance_loss, "with --experts: factor of the loss that keeps them in even use (for each "
-         "layer and sequence, 1 where they are)", 0, 100},
-        {"--router-z-loss", &o.router_z_loss, "with --experts: factor of the loss that keeps the router's logits small "
-         "(the mean square of their log-sum-exp)", 0, 100},
-        {"--grad-clip", &o.grad_clip, "largest global gradient norm; 0: no clipping", 0, 1e9},
-        {"--skip-loss-z", &o.skip_loss_z, "skip an update whose loss is this many standard deviations above the "
-         "last 128; 0: never", 0, 1e9},
-        {"--skip-norm-z", &o.skip_norm_z, "the same for the gradient norm", 0, 1e9},
-    }}, {"Validation and samples", {
+    }}, {"Schedule and optimizer", optimizer_flags(o)}, {"Validation and samples", {
         {"--eval-every", &o.eval_every, "steps between validations; 0: only at the end", 0, 1e12},
         {"--eval-tokens", &o.eval_tokens, "tokens per validation, spread evenly over the shards, the same each time; "
          "0: all", 0, 1e12},
