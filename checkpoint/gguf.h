@@ -52,7 +52,7 @@ struct GgufArchitecture {
     bool window_unused = false;    // llama.cpp's converter writes it, transformers runs with it, llama.cpp without
     int global_every = 0;      // where a window's pattern is not given
     bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
-    // Of layers with experts, the fields that it reads; without the width feed_forward_length is it. Whether it always
+    // Which fields of layers with experts it reads; without the width feed_forward_length is it. Whether it always
     // divides the factors of a token's experts by their sum, or never does.
     std::vector<ConfigRow::Member> experts = {};
     bool normalises = false;

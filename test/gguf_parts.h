@@ -34,7 +34,8 @@ struct Parts {
         return file;
     }
 };
-inline GgufSource source(const std::string& name, BlockType type, const std::vector<int64_t>& shape, const std::string& raw) {
+inline GgufSource source(const std::string& name, BlockType type, const std::vector<int64_t>& shape,
+                         const std::string& raw) {
     auto blocks = [raw](const GgufSink& to) { return to(raw.data(), int64_t(raw.size())); };
     return {name, &block_format(type), shape, blocks};
 }
