@@ -52,8 +52,10 @@ struct GgufArchitecture {
     bool window_unused = false;    // llama.cpp's converter writes it, transformers runs with it, llama.cpp without
     int global_every = 0;      // where a window's pattern is not given
     bool one_theta = false;    // layers with a window turn by rope.freq_base, but without its scaling
-    std::vector<ConfigRow::Member> experts = {};    // their fields that it reads; no width: feed_forward_length
-    bool normalises = false;    // it divides the factors of a token's experts by their sum; else it never does
+    // Which fields of layers with experts it reads; without the width feed_forward_length is it. Whether it always
+    // divides the factors of a token's experts by their sum, or never does.
+    std::vector<ConfigRow::Member> experts = {};
+    bool normalises = false;
     int wide_layers = 0;       // with so many layers scores are divided by sqrt(channels / heads): the 27B models
 };
 const GgufArchitecture* find_gguf_architecture(const std::string& name);

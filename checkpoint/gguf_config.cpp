@@ -239,12 +239,12 @@ Status read_fields(const Reader& r, const GgufArchitecture& a, const std::vector
 Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     std::vector<WantedTensor> wanted;
     std::map<std::string, std::vector<int64_t>> held;
-    const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !c.experts && !f.find("blk.0.ffn_gate.weight");
+    const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
         for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) wanted.push_back({p.name, p.name, gguf_shape(t, p)});
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
-    for (auto& [name, shape] : held)    // one row: ggml writes either shape
+    for (auto& [name, shape] : held)    // one row: for ggml a vector is the same
         if (shape.size() == 1 && name.ends_with(".ffn_gate_inp_shexp.weight")) shape.insert(shape.begin(), 1);
     return match_tensors(f.metadata().name, wanted, held);
 }

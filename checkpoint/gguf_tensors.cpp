@@ -187,7 +187,7 @@ std::vector<GgufPiece> gguf_pieces(const Tensor& t, const Config& c, const GgufA
     const bool shared = ours.starts_with("fc") && c.routed(layer), experts = ours.starts_with("expert_");
     if (ours.starts_with("qkv") && fused_qkv)
         return {{block + (weight ? "attn_qkv.weight" : "attn_qkv.bias"), 0, t.file_rows}};
-    if (up && (fused_up || !c.gated))
+    if (up && !shared && (fused_up || !c.gated))
         return {{block + (weight ? "ffn_up.weight" : "ffn_up.bias"), 0, t.file_rows}};
     std::vector<int64_t> rows = {t.file_rows};
     if (ours.starts_with("qkv")) rows = {c.attention_width(), c.NKV * c.HS, c.NKV * c.HS};

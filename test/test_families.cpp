@@ -91,40 +91,54 @@ TEST_CASE("families: what is written has the family's names and shapes, and the 
     });
 }
 
-TEST_CASE("families: Gemma 3 as a part of a model of text and pictures, in two files with an index") {
-    const std::string golden = "test/golden/families/gemma3", dir = temporary_directory();
-    std::map<std::string, std::vector<int64_t>> shapes;
-    const Arrays arrays = arrays_of(golden + "/model.safetensors", &shapes);
-    nlohmann::json text = nlohmann::json::parse(read_file(golden + "/config.json")), index;
-    write_file(dir + "/config.json", nlohmann::json{{"model_type", "gemma3"}, {"text_config", text}}.dump());
-    const Config c = checkpoint_config(golden).value;
-    CHECK(checkpoint_config(dir).value == c);
-    for (const char* prefix : {"language_model.model.", "model.language_model."}) {
-        std::vector<TensorSource> files[2];
-        auto put = [&](const std::string& name, const std::vector<int64_t>& shape, const std::vector<float>& x) {
-            const size_t i = name.size() % 2;
-            files[i].push_back({name, TensorType::f32, shape, [&x](int64_t first, int64_t count, float* out) {
-                                    std::copy_n(x.data() + first, count, out);
-                                }});
-            index["weight_map"][name] = "part" + std::to_string(i);
-        };
-        index = {};
-        for (const auto& [name, x] : arrays) put(prefix + name.substr(strlen("model.")), shapes[name], x);
-        const std::vector<float> pixel = {1};
-        put("vision_tower.embeddings.weight", {1}, pixel), put("model.multi_modal_projector.norm", {1}, pixel);
-        for (size_t i : {0, 1}) {
-            std::string bytes;
-            REQUIRE(safetensors_write(files[i], [&](const void* data, int64_t n) -> Status {
-                        bytes.append(static_cast<const char*>(data), size_t(n));
-                        return {};
-                    }).ok());
-            write_file(dir + "/part" + std::to_string(i), bytes);
+// Writes the golden's weights to two files with an index, names with another prefix and with what else there is.
+static void divide(const Arrays& arrays, std::map<std::string, std::vector<int64_t>> shapes, const std::string& prefix,
+                   const std::vector<const char*>& more, const std::string& dir) {
+    std::vector<TensorSource> files[2];
+    nlohmann::json index;
+    auto put = [&](const std::string& name, const std::vector<int64_t>& shape, const std::vector<float>& x) {
+        const size_t i = name.size() % 2;
+        files[i].push_back({name, TensorType::f32, shape, [&x](int64_t first, int64_t count, float* out) {
+                                std::copy_n(x.data() + first, count, out);
+                            }});
+        index["weight_map"][name] = "part" + std::to_string(i);
+    };
+    for (const auto& [name, x] : arrays)
+        put(name.starts_with("model.") ? prefix + name.substr(strlen("model.")) : name, shapes[name], x);
+    const std::vector<float> pixel = {1};
+    for (const char* name : more) put(name, {1}, pixel);
+    for (size_t i : {0, 1}) {
+        std::string bytes;
+        REQUIRE(safetensors_write(files[i], [&](const void* data, int64_t n) -> Status {
+                    bytes.append(static_cast<const char*>(data), size_t(n));
+                    return {};
+                }).ok());
+        write_file(dir + "/part" + std::to_string(i), bytes);
+    }
+    write_file(dir + "/model.safetensors.index.json", index.dump());
+}
+
+TEST_CASE("families: in two files with an index; Gemma 3 as a part of a model of text and pictures") {
+    for (const std::string name : {"gemma3", "mixtral", "qwen2_moe"}) {
+        const std::string golden = "test/golden/families/" + name, dir = temporary_directory();
+        const bool gemma = name == "gemma3";
+        std::map<std::string, std::vector<int64_t>> shapes;
+        const Arrays arrays = arrays_of(golden + "/model.safetensors", &shapes);
+        const nlohmann::json text = nlohmann::json::parse(read_file(golden + "/config.json"));
+        const nlohmann::json whole = {{"model_type", "gemma3"}, {"text_config", text}};
+        write_file(dir + "/config.json", (gemma ? whole : text).dump());
+        const Config c = checkpoint_config(golden).value;
+        CHECK(checkpoint_config(dir).value == c);
+        for (const char* prefix : {"language_model.model.", "model.language_model."}) {
+            if (gemma)
+                divide(arrays, shapes, prefix,
+                       {"vision_tower.embeddings.weight", "model.multi_modal_projector.norm"}, dir);
+            else divide(arrays, shapes, "model.", {}, dir);
+            Model g(cpu_ops<float>());
+            REQUIRE(g.allocate(c, {Use::infer, 1, 4}).ok());
+            const Status s = checkpoint_weights(dir, g);
+            REQUIRE_MESSAGE(s.ok(), s.message);
+            CHECK(in_files(g, Part::weights) == arrays);
         }
-        write_file(dir + "/model.safetensors.index.json", index.dump());
-        Model g(cpu_ops<float>());
-        REQUIRE(g.allocate(c, {Use::infer, 1, 4}).ok());
-        const Status s = checkpoint_weights(dir, g);
-        REQUIRE_MESSAGE(s.ok(), s.message);
-        CHECK(in_files(g, Part::weights) == arrays);
     }
 }

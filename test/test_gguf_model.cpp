@@ -186,7 +186,7 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
         {"gemma2", "attention scale"},
         {"qwen2_moe_sparse", "architecture qwen2moe has experts every 1, no experts normalised, this model has experts "
                              "every 2, experts normalised"},
-        {"qwen3_moe_sums", "has experts normalised, this model has no experts normalised"},
+        {"qwen3_moe_sums", "experts normalised, this model has projection bias, no experts normalised"},
         {"mixtral_window", "architecture llama has window 0, this model has window 5"},
         {"bloom", "this model's is bloom"},
         {"opt", "this model's is opt"}};
