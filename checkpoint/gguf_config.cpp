@@ -56,7 +56,7 @@ const Family* find_family(const char* type) {
 // The first of the architecture's families whose models have a window, and experts, just where this one has.
 const Family* family_of(const GgufArchitecture& a, bool window, bool experts) {
     for (const char* type : a.families)
-        if (const Family* f = find_family(type); f->kinds.window > 0 == window && f->kinds.experts > 0 == experts)
+        if (const Family* f = find_family(type); bool(f->kinds.window) == window && bool(f->kinds.experts) == experts)
             return f;
     return find_family(a.families[0]);
 }
