@@ -64,10 +64,10 @@ struct Heads {
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }
     int width() const { return NH * HS; }                   // elements in a row of attention's output
-    int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
-    int gates() const { return linear == Linear::gated ? NKV * HS : 0; }    // in a position's row
+    HOST_DEVICE int qkv_width() const { return (NH + 2 * NKV) * HS; }    // in a row of its input: queries, keys, values
+    HOST_DEVICE int gates() const { return linear == Linear::gated ? NKV * HS : 0; }    // in a position's row
     // Numbers of a sequence's state: (NKV,HS,HS), then z (NKV,HS).
-    int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == Linear::elu)); }
+    HOST_DEVICE int64_t state() const { return int64_t(NKV) * HS * (HS + (linear == Linear::elu)); }
 };
 
 // Head i's slope, of NH heads: Press et al. 2022, and for numbers that are no power of two as in their code: the next

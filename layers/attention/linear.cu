@@ -40,8 +40,8 @@ template <class T> struct Call {
 };
 template <class T> struct Out {
     float* num;    // (B,S,NH,HS + elu)
-    T *dqkv, *dgates;
-    float* qdq;    // (B,S,NKV,HS): q dq, summed over the query heads
+    T *dqkv = nullptr, *dgates = nullptr;
+    float* qdq = nullptr;    // (B,S,NKV,HS): q dq, summed over the query heads
 };
 
 __device__ inline float feature(bool elu, float x) { return elu ? (x > 0 ? x + 1 : expf(x)) : x; }
