@@ -310,6 +310,9 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
         CHECK(checkpoint_config(toy.dir + "/" + out).value.NKV == 1);
         CHECK(perplexity(toy, toy.dir + "/" + out) == j["perplexity"]["after"]);
     }
+    const std::string told = must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out",
+                                   toy.dir + "/told"}).out;
+    CHECK(contains(told, "heads                  4 in each layer\nkv heads               2 -> 1 in each layer\n"));
     const nlohmann::json j = pruned(toy, run, "merged", {"--kv-heads", "1"});
     CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 4}});
     CHECK(j["removed"] == nlohmann::json{nlohmann::json::array(), nlohmann::json::array()});
