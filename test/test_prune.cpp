@@ -48,6 +48,7 @@ std::vector<double> losses(Model& g) {
     losses_of(g, asked.in, asked.out, asked.B, asked.S, x.data());
     return {x.begin(), x.end()};
 }
+bool decays(const Config& c) { return c.linear == Linear::retention || c.linear == Linear::gated; }    // refused
 void make_cut(Model& cut, const Model& whole, const HeadCut& how) {
     const Result<Config> c = cut_config(whole.c, int(how.stay[0].size()), how.kv_heads);
     REQUIRE_MESSAGE(c.ok(), c.status.message);
@@ -125,7 +126,7 @@ TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu
 
 TEST_CASE("prune: a cut model computes what the whole one does without these heads' columns of the projection") {
     each_kind([](const Config& c) {
-        if (c.position == Position::alibi) return;    // refused
+        if (c.position == Position::alibi || decays(c)) return;    // refused
         Model whole(reference_ops()), cut(reference_ops());
         toy_model(whole, c, {Use::infer, 2, 7});
         const int leaves = c.NKV == 4 ? 2 : 1, shared = c.NH / c.NKV, groups = c.NKV - leaves;
@@ -154,6 +155,7 @@ TEST_CASE("prune: a cut model computes what the whole one does without these hea
 
 TEST_CASE("prune: merged keys and values are the mean of neighbours; where these are alike, nothing changes") {
     each_kind([](const Config& c) {
+        if (decays(c)) return;
         Model whole(reference_ops()), cut(reference_ops()), alike(reference_ops()), again(reference_ops());
         toy_model(whole, c, {Use::infer, 2, 7});
         std::vector<std::vector<int>> all(2);
@@ -310,6 +312,9 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
         CHECK(checkpoint_config(toy.dir + "/" + out).value.NKV == 1);
         CHECK(perplexity(toy, toy.dir + "/" + out) == j["perplexity"]["after"]);
     }
+    const std::string told = must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out",
+                                   toy.dir + "/told"}).out;
+    CHECK(contains(told, "heads                  4 in each layer\nkv heads               2 -> 1 in each layer\n"));
     const nlohmann::json j = pruned(toy, run, "merged", {"--kv-heads", "1"});
     CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 4}});
     CHECK(j["removed"] == nlohmann::json{nlohmann::json::array(), nlohmann::json::array()});
@@ -342,6 +347,8 @@ TEST_CASE("prune: what cannot be is exit 2, and says why") {
     refused(toy.dir + "/none", {"--heads", "1", "--out", out}, "no such", 3);
     const std::string alibi = trained(toy, "alibi", {"--steps", "1", "--position", "alibi"});
     refused(alibi, {"--heads", "1", "--out", out}, "--position alibi");
+    const std::string decaying = trained(toy, "retention", {"--steps", "1", "--linear-attention", "retention"});
+    refused(decaying, {"--heads", "1", "--out", out}, "--linear-attention retention");
     pruned(toy, alibi, "merged", {"--kv-heads", "2"});
     const std::string all = trained(toy, "all", {"--steps", "1", "--qk-norm", "all"});
     refused(all, {"--heads", "1", "--out", out}, "--qk-norm all");

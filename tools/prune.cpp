@@ -234,8 +234,11 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
     auto arrow = [](const std::string& a, const std::string& b) { return a + " -> " + b; };
     for (Pair& r : rows) {
         const std::string name = r.name;
-        if (name.ends_with("heads")) r.text = formatted("%.0f -> %.0f in each layer", r.before, r.after);
-        if (name == "heads") r.text += formatted(" (%.1f %% fewer)", 100 * (1 - r.after / r.before));
+        const bool fewer = r.after < r.before;
+        if (name.ends_with("heads"))
+            r.text = fewer ? formatted("%.0f -> %.0f in each layer", r.before, r.after)
+                           : formatted("%.0f in each layer", r.before);
+        if (name == "heads" && fewer) r.text += formatted(" (%.1f %% fewer)", 100 * (1 - r.after / r.before));
         if (name == "parameters") r.text = arrow(human_count(r.before), human_count(r.after));
         if (name.find("bytes") != name.npos) r.text = arrow(human_bytes(r.before), human_bytes(r.after));
         if (name.ends_with("token")) r.text += " of fp32";
