@@ -12,7 +12,8 @@ bool Config::windowed(int l) const {
     return window && !recurrent(l) && !(global_every && (l + !global_first) % global_every == 0);
 }
 bool Config::turns(int l) const {
-    if (recurrent(l) && linear == Linear::elu) return false;    // what f makes of a vector does not turn with it
+    // What elu makes of a vector, and what decays channel by channel, does not turn with it.
+    if (recurrent(l) && linear != Linear::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
 void Config::fill_experts() {

@@ -78,7 +78,7 @@ TEST_CASE("prune: a head's importance is the loss's derivative by a factor on it
                         weights[t.offset + i] = saved[size_t(i)] * (i % t.cols / c.HS == h ? factor : 1);
                     return loss_in_double(g, asked);
                 };
-                numeric.push_back(std::fabs((loss_with(1 + 1e-4) - loss_with(1 - 1e-4)) / 2e-4));
+                numeric.push_back(std::fabs((loss_with(1 + 2e-5) - loss_with(1 - 2e-5)) / 4e-5));
                 (void)loss_with(1);
             }
         CHECK(relative_error(found.data(), numeric.data(), int64_t(found.size())) < 1e-5);
