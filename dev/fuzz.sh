@@ -30,7 +30,7 @@ compile() {    # source, further flags
 }
 parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
     layers/quant*.cpp infer/{messages,model_files,template*}.cpp \
-    model/{memory,shards,config,families*,tensors,rope,positions,cache,spans}.cpp)
+    model/{memory,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp)
 for source in $parsers; do
     case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
     compile "$source" -fsanitize=fuzzer-no-link || exit 1
