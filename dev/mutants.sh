@@ -1,7 +1,8 @@
 #!/bin/bash
 # Breaks the maths on purpose, one line at a time, and demands that a test notices. Called by `make mutants`.
 # Usage: mutants.sh [PATTERN | K/N]: only the rows that this regular expression matches; or each N-th, from the K-th on.
-# A row of mutants.txt: file ;; sed expression ;; test cases that must fail. Kernels (layers/*.cu) are tested on the emulator.
+# A row of mutants.txt: file ;; sed expression ;; test cases that must fail; and where only some CPUs run this line, ;;
+# their flag in /proc/cpuinfo. Kernels (layers/*.cu) are tested on the emulator.
 #
 # Each worker has a tree of its own. The layers' loops are first compiled and tested for this CPU's best instruction set
 # alone; only a mutant that survives this is compiled for the others, too. Afterwards the objects from before are put back.
@@ -45,7 +46,11 @@ binary_of() {    # file
         *) echo build/test_all ;;
     esac
 }
-can_run() {    # a row's file: is it compiled, and can its tests run?
+split() {    # row: sets file, change, cases, flag
+    IFS=$'\x1f' read -r file change cases flag <<<"${1// ;; /$'\x1f'}"
+}
+can_run() {    # file, flag: is it compiled, and can its tests run?
+    [ -z "$2" ] || cpu "$2" || return
     case $1 in
         layers/onednn.cpp) grep -q dnnl build/optional ;;
         comm/mpi.cpp) command -v mpirun >/dev/null ;;
@@ -58,8 +63,8 @@ goals_of() {    # binary, file
 }
 
 try() {    # tree, row: prints the verdict
-    local tree=$1 file=${2%% ;; *} cases=${2##* ;; } change=${2#* ;; } binary goals later=() object
-    change=${change% ;; *}
+    local tree=$1 file change cases flag binary goals later=() object
+    split "$2"
     binary=$(binary_of "$file")
     mapfile -t goals < <(goals_of "$binary" "$file")
     while IFS= read -r object; do later+=(-o "$object"); done < <(cd "$tree" && find build/layers -name '*.base.o' \
@@ -67,8 +72,7 @@ try() {    # tree, row: prints the verdict
     cp -p "$tree/$file" "$tree/build/original"
     touch "$tree/build/began"
     sed -i "$change" "$tree/$file"
-    if cmp -s "$tree/$file" "$tree/build/original"; then echo "FAILED   $file: the line to break is gone: $change"
-    elif ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
+    if ! compile "$tree" "${later[@]}" "${goals[@]}"; then echo "FAILED   $file: the mutant does not compile: $change"
     elif passes_best "$tree" "$binary" "$cases" && compile "$tree" "${goals[@]}" && passes "$tree" "$binary" "$cases"; then
         echo "SURVIVED $file: $change"
     elif grep -q FAILED "$tree/build/log"; then echo "caught   $file: $change"
@@ -81,21 +85,31 @@ try() {    # tree, row: prints the verdict
             (cd ../../before && xargs -0r cp -p --parents -t "$OLDPWD"))
 }
 
+while IFS= read -r row; do    # each row, whichever are tried
+    split "$row"
+    [ -f "$file" ] && ! sed "$change" "$file" | cmp -s - "$file" && continue
+    echo "FAILED   $file: the line to break is gone: $change"
+    gone=1
+done <dev/mutants.txt
+[ -z "${gone-}" ] || exit 1
+
 rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
-list=() clean_all= clean_cuda=
+list=() clean_all= clean_cuda= skipped=0
 while IFS= read -r row; do
-    [ -n "$row" ] && can_run "${row%% ;; *}" && [[ $row =~ $pattern ]] || continue
+    [[ $row =~ $pattern ]] || continue
+    split "$row"
+    can_run "$file" "$flag" || { echo "skipped  $file: not on this machine: $change"; skipped=$((skipped + 1)); continue; }
     list+=("$row")
-    case $(binary_of "${row%% ;; *}") in
-        build/test_all) clean_all+="${clean_all:+,}${row##* ;; }" ;;
-        *) clean_cuda+="${clean_cuda:+,}${row##* ;; }" ;;
+    case $(binary_of "$file") in
+        build/test_all) clean_all+="${clean_all:+,}$cases" ;;
+        *) clean_cuda+="${clean_cuda:+,}$cases" ;;
     esac
 done <<<"$rows"
-[ ${#list[@]} -gt 0 ] || { echo "mutants.sh: no row matches $1" >&2; exit 2; }
+[ ${#list[@]} -gt 0 ] || [ $skipped -gt 0 ] || { echo "mutants.sh: no row matches $1" >&2; exit 2; }
 unbroken() {    # binary, test cases: a test that fails without a mutant proves nothing
     [ -z "$2" ] || { passes_best $all/0 "$1" "$2" && passes $all/0 "$1" "$2"; } ||
         echo "FAILED   before anything is broken: $(grep -a ^FAILED $all/0/build/log || tail -1 $all/0/build/log)"
@@ -116,5 +130,5 @@ for ((w = 1; w < workers; w++)); do cp -a $all/0 $all/$w; done
 passed=$(grep -c ^caught $all/verdicts)
 failed=$((${#list[@]} - passed + $(grep -c "^FAILED   before" $all/verdicts)))
 echo
-echo "$passed passed, $failed failed, 0 skipped"
+echo "$passed passed, $failed failed, $skipped skipped"
 [ $failed = 0 ]
