@@ -154,15 +154,7 @@ template <int BM, int M, int N>
 __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile, float (&sum)[M][N][4], int row, int column,
                          int rows, int columns) {
     const int lane = threadIdx.x % 32;
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                bf16* pair = tile.chunk(row + m * 16 + r * 8 + lane / 4, column / 8 + n) + lane % 4 * 2;
-                *reinterpret_cast<uint32_t*>(pair) = pack_bf16(sum[m][n][r * 2], sum[m][n][r * 2 + 1]);
-            }
+    sm80::put_results(tile, sum, row, column);
     __syncwarp();
     for (int i = lane; i < M * 16 * N; i += 32) {
         const int r = row + i / N, c = column + i % N * 8;

@@ -32,4 +32,19 @@ template <int M, int N, class F> __device__ inline void each(float (&x)[M][N][4]
             for (int e = 0; e < 4; e++) f(x[m][n][e], m, n, e);
 }
 
+// Puts a warp's results into the tile, rounded, from this row and column on (a multiple of 8).
+template <int M, int N, int ROWS, int D>
+__device__ inline void put_results(Tile<ROWS, D>& tile, const float (&x)[M][N][4], int row, int column) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                bf16* pair = tile.chunk(row + m * 16 + r * 8 + lane / 4, column / 8 + n) + lane % 4 * 2;
+                *reinterpret_cast<uint32_t*>(pair) = pack_bf16(x[m][n][r * 2], x[m][n][r * 2 + 1]);
+            }
+}
+
 }   // namespace sm80

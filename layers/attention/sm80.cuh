@@ -80,15 +80,7 @@ __device__ void store_rows(Rows<bf16> to, Tile<ROWS, D>& tile, const float (&x)[
                            int first, const Call& c, Keep keep) {
     const int lane = threadIdx.x % 32;
     __syncwarp();    // this warp's lanes have read it, too
-#pragma unroll
-    for (int m = 0; m < M; m++)
-#pragma unroll
-        for (int n = 0; n < N; n++)
-#pragma unroll
-            for (int r = 0; r < 2; r++) {
-                bf16* pair = tile.chunk(row + m * 16 + r * 8 + lane / 4, first_column / 8 + n) + lane % 4 * 2;
-                *reinterpret_cast<uint32_t*>(pair) = pack_bf16(x[m][n][r * 2], x[m][n][r * 2 + 1]);
-            }
+    put_results(tile, x, row, first_column);
     __syncwarp();
     for (int i = lane; i < M * 16 * N; i += 32) {
         const int r = row + i / N, n = first_column / 8 + i % N, s = first + r;
