@@ -215,7 +215,7 @@ Status read_sizes(const Reader& r, const GgufArchitecture& a, int V, Config* c) 
     for (const bool sizes : {true, false}) {
         for (const ConfigRow& row : config_rows())
             if (for_all(row) && row.member != Member(&Config::V) && (row.presence == ConfigRow::required) == sizes)
-                TRY(r.field({key_of(row, *c).c_str(), row.member}, c, row.presence != ConfigRow::rare));
+                TRY(r.field({key_of(row, *c).c_str(), row.member}, c, row.presence <= ConfigRow::usual));
         if (!sizes) break;
         *c = c->plain();
         c->NKV = c->NH, c->HS = c->C % c->NH ? 0 : c->C / c->NH;

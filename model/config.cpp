@@ -296,11 +296,8 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
     if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
         const bool differs = config_value(c, row) != config_value(usual, row);
-        auto is = [&](int Config::*field) { return row.member == ConfigRow::Member(field); };
-        const bool experts = is(&Config::experts) || is(&Config::experts_used);
-        const bool always = row.presence != ConfigRow::rare || (experts && c.experts) ||
-                            (is(&Config::shared_ffn) && c.shared_ffn);
-        if (differs || (!other && always)) rows.push_back(&row);
+        const bool there = row.presence == ConfigRow::some ? config_value(c, row) != 0 : row.presence != ConfigRow::rare;
+        if (differs || (!other && there)) rows.push_back(&row);
     }
     return rows;
 }

@@ -118,7 +118,8 @@ struct Config {
 
 // One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
 struct ConfigRow {
-    enum Presence { required, usual, rare };    // rare: listed if not as in plain(). required: in every config.json
+    // required: in every config.json. Listed always, but some: where they are not 0, and rare: where not as in plain().
+    enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,
                          NormPlace Config::*, Parallel Config::*, Turn::Normed Config::*, Position Config::*,
                          RopeScaling Config::*, Sees Config::*, RouterKind Config::*, Linear Config::*>
@@ -167,6 +168,6 @@ struct Stretch {
 Status config_stretch(Config* c, const Stretch& to);    // exit 2: its positions end with its context, or do not turn
 std::vector<Flag> stretch_flags(Stretch& to);
 
-// The fields to list: all but rare ones that are as in plain(). With `other`: those that differ from it.
+// The fields to list (ConfigRow::Presence). With `other`: those that differ from it.
 std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other = nullptr);
 std::string config_text(const Config& c, const std::vector<const ConfigRow*>& rows);    // "context 64, 2 layers"

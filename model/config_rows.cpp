@@ -14,18 +14,18 @@ std::vector<ConfigRow> expert_rows() {
     using enum ConfigRow::Presence;
     // clang-format off
     return {
-        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MOST, rare,
+        {&C::experts, "experts", true, "--experts", "flatgpt_experts", "expert_count", 0, Router::MOST, some,
          "experts in place of the feed-forward part, without biases; a router gives each token to some of them; 0: the "
          "model's, none in a new one"},
         {&C::experts_used, "experts_used", false, "--experts-used", "flatgpt_experts_used", "expert_used_count", 0,
-         Router::MOST, rare, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
+         Router::MOST, some, "with --experts: those that a token is given to; 0: the model's, 2 in a new one"},
         {&C::expert_ffn, "expert_ffn", false, "--expert-ffn", "flatgpt_expert_ffn", "expert_feed_forward_length", 0,
          1 << 18, rare, "with --experts: width of each; 0: the model's (in a new one feed-forward width / experts "
          "used: as many FLOPs as without)"},
         {&C::experts_every, "experts_every", false, "--experts-every", "flatgpt_experts_every", nullptr, 1, 1024, rare,
          "with --experts: each so many-th layer has them; 0: the model's, all in a new one"},
         {&C::shared_ffn, "shared_ffn", false, "--shared-ffn", "flatgpt_shared_ffn", "expert_shared_feed_forward_length",
-         0, 1 << 18, rare, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
+         0, 1 << 18, some, "with --experts: width of one more that every token has; 0: the model's, none in a new one"},
         ASKED(&C::shared_gate, "shared_gate", "--shared-gate", "with --shared-ffn: a sigmoid of the token gates it", 0,
               1),
         ASKED(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
