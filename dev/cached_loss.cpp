@@ -34,7 +34,7 @@ static Status cached_loss(char** args) {
     TRY(g.allocate(config, {Use::infer, streams, 1}));
     TRY(checkpoint_weights(model, g));
     Cache cache;
-    const CacheKind kind = {TRY(cache_type(type, g.op.activation)), rolls, sinks};
+    const CacheKind kind = {TRY(cache_type(config, type, g.op.activation)), rolls, sinks};
     TRY(g.cache_allocate(cache, streams, rolls ? kept : length, kind));
     std::vector<float> logits(size_t(streams) * size_t(config.V));
     std::vector<double> sums(PARTS), micros, mebibytes;

@@ -3,8 +3,14 @@
 
 #include "generate.h"
 
-Result<std::optional<Element>> cache_type(const std::string& name, Element activation) {
+// Every layer keeps a state, none keys and values.
+static bool states_alone(const Config& c) { return c.recurrent_before(c.L) == c.L; }
+
+Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation) {
     if (name == "auto") return std::optional<Element>();
+    if (states_alone(c))
+        return fail(Exit::usage, "--cache-dtype %s: with --linear-attention in all layers no keys and values are kept; "
+                    "leave it out", name.c_str());
     const Element type = name == "fp8" ? Element::fp8 : name == "int8" ? Element::int8 : name == "bf16" ? Element::bf16
                                                                                                       : Element::f32;
     if (type == Element::f32 && activation == Element::bf16)
@@ -21,7 +27,7 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
     if (choice.sinks >= 0 && why) return fail(Exit::usage, "--sinks %d: %s; leave it out", choice.sinks, why);
     if (choice.positions && c.sees != Sees::causal)
         return fail(Exit::usage, "--cache %d: %s; leave it out", choice.positions, why);
-    if (const bool states_alone = c.recurrent_before(c.L) == c.L; states_alone && !why) {
+    if (states_alone(c) && !why) {
         const char* option = choice.positions ? "--cache" : choice.sinks >= 0 ? "--sinks" : nullptr;
         if (option)
             return fail(Exit::usage, "%s %d: with --linear-attention in all layers no position is kept; leave it out",

@@ -23,7 +23,7 @@ Status Chat::open() {
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
-    CacheKind kind = {TRY(cache_type(options.cache_type, g.op.activation))};
+    CacheKind kind = {TRY(cache_type(g.c, options.cache_type, g.op.activation))};
     states = g.c.linear != Linear::none;
     if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
     return g.cache_allocate(cache, states ? 2 : 1, context, kind);

@@ -197,7 +197,7 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
     const CacheChoice& choice = what.cache;
     const CacheRoom room = TRY(cache_room(g.c, choice, int64_t(longest) + what.tokens));
     exact = room.exact;
-    CacheKind kind = {TRY(cache_type(choice.type, g.op.activation)), room.rolls, room.sinks};
+    CacheKind kind = {TRY(cache_type(g.c, choice.type, g.op.activation)), room.rolls, room.sinks};
     // A sequence shares the prompt's full pages, unless its context is fed again.
     int64_t pages = 0;
     for (size_t n : lengths) {

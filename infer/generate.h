@@ -53,7 +53,7 @@ struct CacheRoom {
     bool rolls, exact;    // exact: what is given up lies before every layer's window
 };
 Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t length);
-Result<std::optional<Element>> cache_type(const std::string& name, Element activation);
+Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation);
 std::vector<Flag> cache_flags(CacheChoice& choice);
 
 struct Generation {

@@ -306,7 +306,7 @@ TEST_CASE("cache: which one a command gets") {
     CHECK(cache_room(c, {"auto", 0, 4}, 10).status.code == Exit::usage);
     c.sees = Sees::prefix;
     CHECK(cache_room(c, {"auto", 60, -1}, 100).status.code == Exit::usage);
-    CHECK(cache_type("fp32", Element::bf16).status.code == Exit::usage);
-    CHECK(cache_type("int8", Element::bf16).value == Element::int8);
-    CHECK(!cache_type("auto", Element::bf16).value);
+    CHECK(cache_type(c, "fp32", Element::bf16).status.code == Exit::usage);
+    CHECK(cache_type(c, "int8", Element::bf16).value == Element::int8);
+    CHECK(!cache_type(c, "auto", Element::bf16).value);
 }

@@ -85,6 +85,8 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
     CHECK(cache_room(model_of(Linear::gated, 2), {}, 1000).value.positions == 64);
     CHECK(cache_room(model_of(Linear::gated), {.positions = 32}, 1000).status.code == Exit::usage);
     CHECK(cache_room(model_of(Linear::gated), {.sinks = 4}, 1000).status.code == Exit::usage);
+    CHECK(cache_type(model_of(Linear::gated), "int8", Element::f32).status.code == Exit::usage);
+    CHECK(!cache_type(model_of(Linear::gated), "auto", Element::f32).value);
 }
 
 TEST_CASE("recurrent: trained on documents, each is what it is alone") {
