@@ -39,7 +39,14 @@ struct Call {
 
 INLINE vf feature(bool elu, vf x) { return elu ? (x > 0 ? x + 1 : exp2(x * LOG2E)) : x; }
 INLINE vf feature_slope(bool elu, vf x) { return elu ? (x > 0 ? set1(1) : exp2(x * LOG2E)) : set1(1); }
-INLINE vf log_sigmoid(vf x) { return min(x, set1(0)) - log2(1 + exp2(max(-x, x) * -LOG2E)) / LOG2E; }
+// log(1 + e^-|x|) = 2 artanh(s), s <= 1/3: the odd powers up to s^15 leave 1e-9 of it.
+INLINE vf log_sigmoid(vf x) {
+    const vf t = exp2(max(-x, x) * -LOG2E), s = t / (2 + t), s2 = s * s;
+    vf odd = set1(1 / 15.0f);
+#pragma GCC unroll 8
+    for (int n = 13; n > 0; n -= 2) odd = odd * s2 + 1 / float(n);
+    return min(x, set1(0)) - 2 * s * odd;
+}
 INLINE vf gate_decay(vf x) { return max(set1(GATE_LEAST), log_sigmoid(x) * GATE_PART); }
 // d log a / d gate: GATE_PART sigmoid(-gate), where log a is not at its bound.
 INLINE vf gate_slope(vf x) {
@@ -49,10 +56,12 @@ INLINE vf gate_slope(vf x) {
 
 // ---- a chunk --------------------------------------------------------------------------------------------------------
 
-// n positions from `from` on; fresh: no state comes before; ends: none goes on.
+// n positions from `from` on; fresh: no state comes before; ends: none goes on. ahead: from a row to the one of the next
+// chunk that is fetched with it; a head's rows lie far apart, which no hardware prefetcher follows.
 struct Chunk {
     int from, n;
     bool fresh, ends;
+    int ahead = CHUNK;
 };
 INLINE Chunk chunk_from(const Call& c, int b, int from, int S, bool begins) {
     int n = least(CHUNK, S - from);
@@ -63,7 +72,7 @@ INLINE Chunk chunk_from(const Call& c, int b, int from, int S, bool begins) {
 INLINE Chunk chunk_to(const Call& c, int b, int to) {
     int n = 1;
     while (n < CHUNK && to - n > 0 && c.first(b, to - n) != to - n) n++;
-    return {to - n, n, false, to == c.S || c.first(b, to) == to};
+    return {to - n, n, false, to == c.S || c.first(b, to) == to, -CHUNK};
 }
 
 // (CHUNK,P) q~, k~, v, exp(b), g, and sums of the three kinds; (P,CP) transposes; (CHUNK,CP) scores; (ROWS,P) states.
@@ -88,7 +97,7 @@ struct Room {
     }
 };
 INLINE int strips(int n) { return tiles(n, MR) * MR; }
-// f(i, d, place) for each vector of the chunk's rows, position by position.
+// f(i, d, place) for each vector of so many rows.
 template <class F> INLINE void each_row(int n, int HS, F f) {
     for (int i = 0; i < n; i++) each_vector(HS, [&](int64_t d, auto at) { f(i, d, at); });
 }
@@ -106,6 +115,7 @@ void fill_decays(const Room& r, const Call& c, int b, int kv, const Chunk& x) {
     } else if (c.decays()) {
         for (int i = 0; i < x.n; i++) {
             const float* gates = c.gates + c.gate(b, x.from + i, kv);
+            fetch(gates + x.ahead * c.h.gates(), HS);
             each_vector(HS, [&](int64_t d, auto at) {
                 const vf before = i ? load(r.o + d) : vf{}, sum = before + gate_decay(at.get(gates + d));
                 store(r.o + d, sum);
@@ -114,16 +124,20 @@ void fill_decays(const Room& r, const Call& c, int b, int kv, const Chunk& x) {
         }
     }
 }
-// k~ and v, and k~ transposed.
+// k~ and v.
 void load_keys(const Room& r, const Call& c, int b, int kv, const Chunk& x) {
     const int HS = c.h.HS;
     fill_decays(r, c, b, kv, x);
-    each_row(x.n, HS, [&](int i, int64_t d, auto at) {
-        const vf f = feature(c.elu(), at.get(c.qkv + c.k(b, x.from + i, kv) + d));
-        const vf k = at.others(c.decays() ? f / load(r.up + i * r.P + d) : f, 0);
-        store(r.k + i * r.P + d, k);
-        store(r.v + i * r.P + d, at.get(c.qkv + c.v(b, x.from + i, kv) + d));
-    });
+    for (int i = 0; i < x.n; i++) {
+        const float *k = c.qkv + c.k(b, x.from + i, kv), *v = c.qkv + c.v(b, x.from + i, kv);
+        fetch(k + x.ahead * c.h.qkv_width(), HS);
+        fetch(v + x.ahead * c.h.qkv_width(), HS);
+        each_vector(HS, [&](int64_t d, auto at) {
+            const vf f = feature(c.elu(), at.get(k + d));
+            store(r.k + i * r.P + d, at.others(c.decays() ? f / load(r.up + i * r.P + d) : f, 0));
+            store(r.v + i * r.P + d, at.get(v + d));
+        });
+    }
     clear_rows(r.k, x.n, r.P);
     clear_rows(r.v, x.n, r.P);
 }
@@ -131,10 +145,14 @@ INLINE float scale_or_one(const Call& c) { return c.elu() ? 1 : scale_of(c.h); }
 // up: q~, else scale f(q)
 void load_queries(const Room& r, const Call& c, int b, int i, const Chunk& x, bool up = true) {
     const float scale = scale_or_one(c);
-    each_row(x.n, c.h.HS, [&](int row, int64_t d, auto at) {
-        const vf f = feature(c.elu(), at.get(c.qkv + c.q(b, x.from + row, i) + d)) * scale;
-        store(r.q + row * r.P + d, at.others(c.decays() && up ? f * load(r.up + row * r.P + d) : f, 0));
-    });
+    for (int row = 0; row < x.n; row++) {
+        const float* q = c.qkv + c.q(b, x.from + row, i);
+        fetch(q + x.ahead * c.h.qkv_width(), c.h.HS);
+        each_vector(c.h.HS, [&](int64_t d, auto at) {
+            const vf f = feature(c.elu(), at.get(q + d)) * scale;
+            store(r.q + row * r.P + d, at.others(c.decays() && up ? f * load(r.up + row * r.P + d) : f, 0));
+        });
+    }
     clear_rows(r.q, x.n, r.P);
 }
 // The gradients of num, from y's, and, of elu, those of the weights as r.h.
@@ -144,6 +162,8 @@ void load_gradients(const Room& r, const Call& c, const float* dy, const float* 
     for (int row = 0; row < x.n; row++) {
         const int64_t at = c.y(b, x.from + row, i);
         const float n = norms[c.norm(b, x.from + row, i)];
+        fetch(dy + at + x.ahead * c.h.width(), HS);
+        fetch(y + at + x.ahead * c.h.width(), HS);
         vf both = {};
         each_vector(HS, [&](int64_t d, auto place) { both += place.get(dy + at + d) * place.get(y + at + d); });
         const float all = sum(both), mean = c.elu() ? 0 : all / float(HS);
