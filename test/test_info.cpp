@@ -106,7 +106,10 @@ TEST_CASE("info: the other files of a run, and a folder of runs") {
     info(dir + "/runs", 3);
     write_file(dir + "/runs/first/run.toml", "steps = \n");
     info(dir + "/runs/first/run.toml", 3);
+}
 
+TEST_CASE("info: a file that it does not know is named, with what is known") {
+    const std::string dir = temporary_directory();
     struct { std::string name, bytes; const char* message; } unknown[] = {
         {"/a.txt", "some text", "flatgpt tokenize"},     {"/a.jsonl", "{\"text\": \"x\"}\n", "flatgpt tokenize"},
         {"/a.zip", "PK\x03\x04 and so on", "zip archive"}, {"/a.json", "{\"a\": 1}", "none of tokenizer.json"},
