@@ -43,8 +43,8 @@ template <class T> std::vector<Row<Block<T>, T>> block_rows(const Config& c, int
             {c.qkv_bias, &B::qkvb, "qkvb", {q, kv, kv}, 0, Init::zero},
             {qk, &B::qw, "qw", {all ? q : c.HS}, 0, norm_init(c)},
             {qk, &B::kw, "kw", {all ? kv : c.HS}, 0, norm_init(c)},
-            {gates > 0, &B::gatew, "gatew", {gates}, C, Init::normal},
-            {gates > 0, &B::gateb, "gateb", {gates}, 0, Init::zero},
+            {gates > 0, &B::decayw, "decayw", {gates}, C, Init::normal},
+            {gates > 0, &B::decayb, "decayb", {gates}, 0, Init::zero},
             {true, &B::projw, "projw", {C}, q, Init::normal_residual},
             {c.proj_bias, &B::projb, "projb", {C}, 0, Init::zero},
             {c.post_norm() && weight, &B::post1w, "post1w", {C}, 0, norm_init(c)},
@@ -82,7 +82,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
     auto name = names.end();
-    if (block >= 0 && c.routed(block))
+    if (block >= 0 && c.routed(block) && stem.starts_with("fc"))
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return shared == n.ours; });
     if (name == names.end())
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });

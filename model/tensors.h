@@ -7,7 +7,7 @@
 #include "config.h"
 
 template <class T> struct Block {
-    T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *gatew, *gateb, *projw, *projb, *post1w, *post1b;
+    T *ln1w, *ln1b, *qkvw, *qkvb, *qw, *kw, *decayw, *decayb, *projw, *projb, *post1w, *post1b;
     T *ln2w, *ln2b, *fcw, *fcb, *fc2w, *fc2b, *post2w, *post2b;
     T *routerw, *expert_upw, *expert_downw, *shared_gatew;    // (E,C), (E,F or 2*F,C), (E,C,F) of experts, (1,C)
 };
