@@ -16,6 +16,11 @@ bool Config::turns(int l) const {
     if (recurrent(l) && linear != Linear::retention) return false;
     return position == Position::rope && !(rope_skip_every && (l + 1) % rope_skip_every == 0);
 }
+bool Config::turns_nothing() const {
+    bool any = position != Position::rope;
+    for (int l = 0; l < L; l++) any |= turns(l);
+    return !any;
+}
 void Config::fill_experts() {
     if (!experts) return;
     if (!experts_used) experts_used = std::min(2, experts);
@@ -94,6 +99,9 @@ static Status linear_check(const Config& c) {
     if (c.softmax_every == 1)
         return fail(Exit::usage, "--softmax-every 1, %s: no layer would be left for it; expected 0, or 2 and more",
                     linear.c_str());
+    if (c.softmax_every > c.L)
+        return fail(Exit::usage, "--softmax-every %d: none of the %d layers would have softmax; leave it out",
+                    c.softmax_every, c.L);
     if (c.HS > 256)
         return fail(Exit::usage, "%s, head size %d: its states are head size x head size; 256 at most", linear.c_str(),
                     c.HS);
@@ -126,6 +134,9 @@ Status config_check(const Config& c) {
     if (c.experts && (c.experts_used < 1 || c.experts_used > c.experts || c.expert_ffn < 1))
         return fail(Exit::usage, "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
                     "found %d and %d", c.experts, c.experts, c.experts_used, c.expert_ffn);
+    if (c.experts && c.experts_every > c.L)
+        return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
+                    c.experts_every, c.L, c.L);
     // What no family has, and the pages of gpt.cpp do not carry.
     auto either = [](bool both, const std::string& what) {
         return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
@@ -216,6 +227,9 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
                         asked_as(c, &Config::position).c_str());
+        if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope && c.turns_nothing())
+            return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
+                        asked_as(c, &Config::linear).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
             return fail(Exit::usage, "%s needs --linear-attention: without, all layers have softmax",
                         asked_as(c, &Config::softmax_every).c_str());
@@ -227,7 +241,7 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         return fail(Exit::usage, "--ffn %d has no effect: each layer has experts, of width %d; expected --expert-ffn",
                     asked.F, c.expert_ffn);
     for (const ConfigRow& row : expert_rows())
-        if (const auto asks = asked_value(asked, size_t(&config_row(row.member) - rows.data())); asks && !c.experts)
+        if (asked_value(asked, size_t(&config_row(row.member) - rows.data())) && !c.experts)
             return fail(Exit::usage, "%s needs --experts", asked_as(c, row.member).c_str());
     if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
@@ -239,6 +253,7 @@ static int turned_part(const Config& c, int HS) { return c.HS ? int(int64_t(c.ro
 Config config_with(const Config& base, const Asked& asked) {
     Config c = base;
     const std::vector<ConfigRow>& rows = config_rows();
+    auto asks = [&](ConfigRow::Member m) { return bool(asked_value(asked, size_t(&config_row(m) - rows.data()))); };
     for (size_t i = 0; i < rows.size(); i++)
         if (const auto value = asked_value(asked, i)) config_set(c, rows[i], *value);
     Config before = base, now = c;
@@ -250,7 +265,11 @@ Config config_with(const Config& base, const Asked& asked) {
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
     else if (c.F != base.F && !asked.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
+    if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;    // of other layers
     c.fill_experts();
+    // Where no layer turns, a family's rotation is left out.
+    if (c.turns_nothing() && c.linear != Linear::none && !asks(&Config::position))
+        c.position = Position::none, c.rope_dims = 0;
     return c;
 }
 
@@ -296,8 +315,8 @@ std::vector<const ConfigRow*> config_listed(const Config& c, const Config* other
     if (!other && c.position == Position::rope) usual.rope_dims = int(c.HS * c.family->rope.usual);
     for (const ConfigRow& row : config_rows()) {
         const bool differs = config_value(c, row) != config_value(usual, row);
-        const bool there = row.presence == ConfigRow::some ? config_value(c, row) != 0 : row.presence != ConfigRow::rare;
-        if (differs || (!other && there)) rows.push_back(&row);
+        const bool some = row.presence == ConfigRow::some && config_value(c, row) != 0;
+        if (differs || (!other && (some || row.presence <= ConfigRow::usual))) rows.push_back(&row);
     }
     return rows;
 }

@@ -24,7 +24,7 @@ enum class Sees { causal, prefix, all };
 enum class RopeScaling { none, linear, dynamic, yarn, llama3, ntk };
 
 // What a model is. The defaults are GPT-2's; a family's are in its row. A new kind needs a field here, its row in
-// config.cpp, and its meaning in gpt.cpp. Defaults that follow from earlier fields are written so.
+// config_rows.cpp, and its meaning in gpt.cpp. Defaults that follow from earlier fields are written so.
 struct Config {
     int V = 50257;    // vocabulary
     int T = 1024;     // context: the most positions of a sequence
@@ -88,6 +88,7 @@ struct Config {
     bool recurrent(int l) const { return linear != Linear::none && !(softmax_every && (l + 1) % softmax_every == 0); }
     bool windowed(int l) const;
     bool turns(int l) const;
+    bool turns_nothing() const;    // position says rope, but no layer turns
     Heads heads(int l) const;
     Turn turn(int l) const;
     int recurrent_before(int l) const;    // layers below l without softmax

@@ -112,7 +112,7 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
     const std::vector<std::vector<std::string>> kinds = {
         {"--linear-attention", "elu"},
         {"--linear-attention", "retention", "--position", "rope", "--softmax-every", "2", "--window", "9"},
-        {"--linear-attention", "gated", "--position", "rope", "--kv-heads", "1"}};
+        {"--linear-attention", "gated", "--position", "none", "--kv-heads", "1"}};
     for (const auto& kind : kinds) {
         CAPTURE(kind[1]);
         const std::string name = kind[1], other = name + "_again";
@@ -136,6 +136,23 @@ TEST_CASE("recurrent: trained, resumed, saved and read back; beyond the context"
     }
 }
 
+TEST_CASE("recurrent: a family's rotation is left out where no layer turns") {
+    Asked asked = config_nothing();
+    const Config llama = config_named("llama:d2").value;
+    auto position = [&](Linear kind, int softmax_every) {
+        for (size_t i = 0; i < config_rows().size(); i++)
+            if (config_rows()[i].member == ConfigRow::Member(&Config::linear))
+                asked.words[i] = kind == Linear::elu ? "elu" : "retention";
+        asked.softmax_every = softmax_every;
+        const Config c = config_with(llama, asked);
+        CHECK(config_check(c).ok());
+        return c.position;
+    };
+    CHECK(position(Linear::elu, 0) == Position::none);
+    CHECK(position(Linear::elu, 2) == Position::rope);
+    CHECK(position(Linear::retention, 0) == Position::rope);
+}
+
 TEST_CASE("recurrent: options that do not go together are refused, and both are named") {
     Toy toy;
     auto refused = [&](std::vector<std::string> more, const char* says) {
@@ -147,6 +164,8 @@ TEST_CASE("recurrent: options that do not go together are refused, and both are 
     refused({"--objective", "prefix"}, "--linear-attention gated, --objective prefix");
     refused({"--objective", "mlm"}, "--linear-attention gated, --objective mlm");
     refused({"--window", "8"}, "--window 8, --linear-attention gated without --softmax-every");
+    refused({"--position", "rope"}, "--position rope: nothing turns with --linear-attention gated in all layers");
+    refused({"--softmax-every", "20"}, "--softmax-every 20: none of the ");
     refused({"--softmax-every", "1"}, "--softmax-every 1, --linear-attention gated");
     refused({"--head-size", "300"}, "--linear-attention gated, head size 300");
     refused({"--attention-dropout", "0.1"}, "--attention-dropout 0.1, --linear-attention without --softmax-every");
