@@ -15,28 +15,17 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
     }
 }
 
-// An expert may get any number of rows: scratch for the most that a product of so many or fewer of them asks for.
-template <class F> INLINE int64_t most_scratch(int rows, int C, int OC, F scratch) {
-    int64_t most = 0;
-    for (int n : {rows, least(rows, C), least(rows, OC), least(rows, 1536), least(rows, 768)}) {
-        const int64_t bytes = scratch(n);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
+// An expert may get any number of the rows.
 template <class P> static int64_t forward_scratch(int rows, int C, int OC) {
-    const int64_t few = gemv_scratch(C), many = most_scratch(rows, C, OC, [&](int n) {
-        return matmul_scratch(output<P>(nullptr, nullptr, static_cast<const P*>(nullptr), n, C, OC));
-    });
+    const P* w = nullptr;
+    const int64_t few = gemv_scratch(C), many = most_matmul_scratch(output(nullptr, nullptr, w, rows, C, OC));
     return few > many ? few : many;
 }
 template <class P> static int64_t backward_scratch(int rows, int C, int OC) {
-    return most_scratch(rows, C, OC, [&](int n) {
-        const P* w = nullptr;
-        const int64_t dx = matmul_scratch(input_gradient<P>(nullptr, nullptr, w, n, C, OC));
-        const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, n, C, OC));
-        return dx > dw ? dx : dw;
-    });
+    const P* w = nullptr;
+    const int64_t dx = most_matmul_scratch(input_gradient(nullptr, nullptr, w, rows, C, OC));
+    const int64_t dw = most_matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, rows, C, OC));
+    return dx > dw ? dx : dw;
 }
 
 // A position has an expert at most once: N bounds an expert's rows. So which loop computes a row depends on N alone,
@@ -68,7 +57,7 @@ static void gather(float* y, const float* x, Routes routes, Router r, int N, int
         __builtin_memcpy(y + i * C, x + int64_t(routes.row[i] / r.K) * C, size_t(C) * sizeof(float));
 }
 
-static void combine(float* y, const float* residual, const float* x, const float* weight, Routes routes, Router r,
+static void combine(float* y, const float* residual, const float* x, const float* factors, Routes routes, Router r,
                     int N, int C) {
 #pragma omp parallel for schedule(static) if (int64_t(N) * r.K * C > ONE_THREAD)
     for (int64_t n = 0; n < N; n++)
@@ -76,12 +65,12 @@ static void combine(float* y, const float* residual, const float* x, const float
             vf s = residual ? at.get(residual + n * C + c) : vf{};
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++) {
                 const vf v = at.get(x + int64_t(routes.slot[row]) * C + c);
-                s += weight ? v * weight[row] : v;
+                s += factors ? v * factors[row] : v;
             }
             at.put(y + n * C + c, s);
         });
 }
-static void combine_backward(float* dx, float* dweight, const float* dy, const float* x, const float* weight,
+static void combine_backward(float* dx, float* dfactors, const float* dy, const float* x, const float* factors,
                              Routes routes, Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
 #pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
@@ -91,9 +80,9 @@ static void combine_backward(float* dx, float* dweight, const float* dy, const f
         each_vector(C, [&](int64_t c, auto at) {
             const vf d = at.get(dy + from + c);
             dot += d * at.get(x + to + c);
-            at.put(dx + to + c, d * weight[row]);
+            at.put(dx + to + c, d * factors[row]);
         });
-        dweight[row] = sum(dot);
+        dfactors[row] = sum(dot);
     }
 }
 

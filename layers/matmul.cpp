@@ -106,6 +106,11 @@ template <class P, bool pairs, bool rounds> struct Product {
     int64_t scratch() const {
         return int64_t(sizeof(float)) * (shared_words() + omp_get_max_threads() * panel_words());
     }
+    // Blocks are split evenly, so that fewer rows may ask for more; these bounds hold for all.
+    int64_t most_scratch() const {
+        const int deep = least(round_up(g.K, 2 * VW), DEEP * PER), tall = least(round_up(shared_all(), WIDE), TALL);
+        return int64_t(sizeof(float)) * (deep / PER + PAD) * (2 * tall + omp_get_max_threads() * WIDE);
+    }
 
     // Where row m of A's packed block, or column n of B's, starts. m: a multiple of ROWS; n: a multiple of MICRO.
     int64_t a_at(int m, Block k) const { return m * int64_t(k.words) + (a_in_rows() ? m : m / ROWS) * PAD; }
@@ -226,4 +231,9 @@ void matmul(const Matmul<float>& g) { multiply(g); }
 void matmul(const Matmul<bf16>& g) { multiply(g); }
 int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
 int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
+template <class P> static int64_t most_scratch_of(const Matmul<P>& g) {
+    return as_product(g, [](auto product) { return product.most_scratch(); });
+}
+int64_t most_matmul_scratch(const Matmul<float>& g) { return most_scratch_of(g); }
+int64_t most_matmul_scratch(const Matmul<bf16>& g) { return most_scratch_of(g); }
 }   // namespace ISA

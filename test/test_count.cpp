@@ -247,3 +247,20 @@ TEST_CASE("count: a generated token sees the positions before it") {
     g.extend(cache, tok.data(), 1);
     CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * 6);
 }
+
+TEST_CASE("experts: scratch is counted for any number of rows that one may get") {
+    auto check = [](const auto& op) {
+        for (auto [C, OC] : {std::pair{2048, 2048}, {512, 4096}, {96, 40}})
+            for (auto [experts, linear] : {std::pair{Operation::experts_forward, Operation::linear_forward},
+                                           {Operation::experts_backward, Operation::linear_backward}}) {
+                const CallSizes all = {.operation = experts, .rows = 4096, .in = C, .out = OC};
+                int64_t most = 0;
+                for (int rows = 1; rows <= all.rows; rows++)
+                    most = std::max(most,
+                                    op.scratch_bytes({.operation = linear, .rows = rows, .in = C, .out = OC}));
+                CHECK(op.scratch_bytes(all) >= most);
+            }
+    };
+    check(cpu_ops<float>());
+    check(cpu_ops<bf16>());
+}

@@ -7,6 +7,9 @@ void matmul(const Matmul<float>& m);
 void matmul(const Matmul<bf16>& m);
 int64_t matmul_scratch(const Matmul<float>& m);
 int64_t matmul_scratch(const Matmul<bf16>& m);
+// The most that this product asks for, or one with less of M, N or K.
+int64_t most_matmul_scratch(const Matmul<float>& m);
+int64_t most_matmul_scratch(const Matmul<bf16>& m);
 // gelu: if not null, gets gelu(y).
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC);
