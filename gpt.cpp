@@ -38,7 +38,7 @@ void Model::forward(bool drops) {
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
     ends.assign(size_t(B), S);
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
-    counting = drops && totals.routed;
+    counting = drops && totals.router_totals;
     blocks(nullptr);
     counting = false;
 }
@@ -111,9 +111,9 @@ void Model::attend(int l, Cache* cache) {
     const Activations& t = a[size_t(l)];
     const Heads h = heads(l);
     if (c.recurrent(l)) {
-        if (p.gatew) op.linear_forward(t.gates, t.ln1, p.gatew, p.gateb, nullptr, B * S, c.C, h.gates());
-        if (!cache) return op.linear_attention_forward(t.atty, t.lse, t.turned, t.gates, B, S, h);
-        return op.linear_attention_cached(t.atty, cache->states(c, l), t.turned, t.gates, B, S, cache->slot, h);
+        if (p.decayw) op.linear_forward(t.decay_gates, t.ln1, p.decayw, p.decayb, nullptr, B * S, c.C, h.gates());
+        if (!cache) return op.linear_attention_forward(t.atty, t.lse, t.turned, t.decay_gates, B, S, h);
+        return op.linear_attention_cached(t.atty, cache->states(c, l), t.turned, t.decay_gates, B, S, cache->slot, h);
     }
     if (cache) {
         Heads past = h;
@@ -142,7 +142,7 @@ void Model::dense_forward(int l) {
     op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     if (!p.shared_gatew) return;
     op.linear_forward(t.shared_gate, t.ln2, p.shared_gatew, nullptr, nullptr, N, C, 1);
-    op.row_gate_forward(t.gated, t.fcg, t.shared_gate, N, F);
+    op.row_gate_forward(t.shared_act, t.fcg, t.shared_gate, N, F);
 }
 
 Model::Branch Model::attention_end(int l) const {
@@ -154,7 +154,7 @@ Model::Branch Model::attention_end(int l) const {
 Model::Branch Model::ffn_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.shared_gatew ? t.gated : t.fcg, c.ffn_width(l), p.fc2w, p.fc2b, c.routed(l) ? &t : nullptr, t.out2,
+    return {p.shared_gatew ? t.shared_act : t.fcg, c.ffn_width(l), p.fc2w, p.fc2b, c.routed(l) ? &t : nullptr, t.out2,
             t.post_mean2, t.post_rstd2, p.post2w, p.post2b, dropout(Dropped::ffn, l)};
 }
 // out = x + branch_scale * drop(norm(in w^T + b + experts)); with sum_norm norm(x + drop(in w^T + b + experts))
@@ -168,7 +168,7 @@ void Model::add_branch(Activation* out, const Activation* x, const Branch& end) 
     const Activation* before = in_product ? x : nullptr;
     if (end.width) op.linear_forward(product, end.in, end.w, end.b, before, N, end.width, C);
     if (const Activations* t = end.experts)
-        op.experts_combine(product, end.width ? product : before, t->expert_out, t->weight, t->routes, c.router_of(), N,
+        op.experts_combine(product, end.width ? product : before, t->expert_out, t->factors, t->routes, c.router_of(), N,
                            C);
     if (c.sum_norm()) add(product);
     if (c.post_norm())
@@ -180,7 +180,7 @@ void Model::loss(bool train, float scale) {
     const int C = c.C, V = c.V, Vp = c.Vp(), N = B * S;
     const Parameter* head_w = c.tied ? w.wte : w.headw;
     Gradient* head_dw = c.tied ? dw.wte : dw.headw;
-    if (train) shards.gradients_begin(0), loss_scale = scale;
+    if (train) shards.gradients_begin(0);
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
@@ -251,7 +251,7 @@ void Model::block_again(int l) {
     if (c.pre_norm() && c.parallel != Parallel::one)
         op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
     if (const int F = c.ffn_width(l)) op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
-    if (p.shared_gatew) op.row_gate_forward(t.gated, t.fcg, t.shared_gate, N, c.ffn_width(l));
+    if (p.shared_gatew) op.row_gate_forward(t.shared_act, t.fcg, t.shared_gate, N, c.ffn_width(l));
     if (c.routed(l)) experts_again(l);
 }
 
@@ -293,8 +293,7 @@ void Model::dense_backward(int l, Activation* to, const Activation* dy) {
         op.linear_gelu_backward(dwide, d.fc2w, d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
         return op.linear_backward(to, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
     }
-    Activation* dactivated = c.gated ? dgated : dwide;
-    op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, p.shared_gatew ? t.gated : t.fcg, p.fc2w, N, F, C);
+    op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, p.shared_gatew ? t.shared_act : t.fcg, p.fc2w, N, F, C);
     if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
     op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
     op.linear_backward(to, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
@@ -314,15 +313,15 @@ void Model::attention_backward(int l) {
     op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
     Activation* dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
-        op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.gates, t.lse, B, S, h);
+        op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.decay_gates, t.lse, B, S, h);
     else op.attention_backward(dwide, dt, t.atty, t.turned, t.lse, B, S, h);
     if (dbias) op.attention_bias_backward(dbias, dt, t.atty, t.turned, t.lse, B, S, h);
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
     op.linear_backward(dt, d.qkvw, d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
-    if (!p.gatew) return;
-    op.linear_backward(dbranch, d.gatew, d.gateb, dgates, t.ln1, p.gatew, N, C, h.gates());
+    if (!p.decayw) return;
+    op.linear_backward(dbranch, d.decayw, d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
     op.add_scaled(dt, dt, dbranch, 1, int64_t(N) * C, {});
 }
 
@@ -349,11 +348,11 @@ const Activation* Model::product_gradient(const Branch& end, Gradient* dnorm_w, 
 
 // ---- the step -------------------------------------------------------------------------------------------------------
 
-void Model::begin_step(int64_t targets, uint64_t seed, int64_t number) {
+void Model::begin_step(int64_t targets, uint64_t seed, int64_t number, int64_t positions) {
     shards.clear_gradients();
     op.zero(totals.loss, int64_t(sizeof(double)));
-    if (totals.routed) op.zero(totals.routed, 8 * totals.routed_count);
-    step_targets = 0, all_targets = targets;
+    if (totals.router_totals) op.zero(totals.router_totals, 8 * totals.router_totals_count);
+    step_targets = 0, all_targets = targets, all_positions = positions;
     step_seed = seed, step_number = number, sequences = 0;
 }
 
@@ -384,7 +383,7 @@ void Model::update(const AdamW& adam, const Limits& limits, uint64_t seed, int s
     marks[updates++ % 2] = op.mark();
 }
 
-Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* routed) {
+Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* router_totals) {
     CHECK(finished < updates, "no update is pending");
     {
         Waiting waiting(shards.comm ? shards.comm->pulse : nullptr);
@@ -397,9 +396,10 @@ Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* routed
         reports->resize(size_t(plan.ranks));
         memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
     }
-    if (routed) {
-        routed->resize(size_t(totals.routed_count));
-        memcpy(routed->data(), from + result_bytes() - 8 * totals.routed_count, 8 * routed->size());
+    if (router_totals) {
+        router_totals->resize(size_t(totals.router_totals_count));
+        const char* end = from + result_bytes();
+        memcpy(router_totals->data(), end - 8 * router_totals->size(), 8 * router_totals->size());
     }
     return s;
 }

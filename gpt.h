@@ -25,8 +25,9 @@ struct Plan {
     Element wire = Element::f32;    // type in which gradients travel; bf16 halves the bytes
     // Dropout while training: of the embeddings and of each branch's output; of attention's probabilities.
     float dropout = 0, attention_dropout = 0;
-    // Where there are experts: factors of the losses that keep them in even use and the router's logits small
-    // (router_forward's balance, and mean lse^2), each added to the loss for every layer.
+    // Where there are experts: factors of two more losses, which keep experts in even use (router_forward's balance)
+    // and the router's logits small (mean lse^2), both means over positions, whether or not these have targets. Each
+    // layer's gradients are added; the losses that are reported leave them out.
     float balance = 0, router_z = 0;
 };
 struct MemoryRow {
@@ -39,15 +40,15 @@ struct MemoryRow {
 struct Activations {
     Activation *x, *ln1;                     // (N,C): the block's input; normed
     Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
-    Activation* gates;                       // (N,Heads::gates())
+    Activation* decay_gates;                 // (N,Heads::gates())
     Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
     Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
     Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
-    Activation* router;                      // (N,E): the logits that choose experts
-    Gradient* weight;                        // (N,K): the factors of those chosen
+    Activation* router_logits;               // (N,E)
+    Gradient* factors;                       // (N,K): of each chosen expert's output; float where gradients are
     Routes routes;
     Activation *expert_up, *expert_act, *expert_out;    // as fch, fcg, out2, in slots: (N*K,...)
-    Activation *shared_gate, *gated;         // (N), (N,F): the shared expert's gate, and fcg gated
+    Activation *shared_gate, *shared_act;    // (N): the shared expert's gate; (N,F): fcg times its sigmoid
     Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
@@ -120,13 +121,13 @@ struct Model {
     // A step: begin_step, then batches, then update, which applies AdamW unless the step is over its limits. seed: for
     // stochastic rounding; signal: passed to the other ranks. finish gives the outcome of the oldest update not yet
     // finished, and what each rank reported in it; at most two may be pending. targets: those that count in the whole
-    // step, on all ranks; 0: as many on each rank as on this one.
+    // step, on all ranks; 0: as many on each rank as on this one. positions: likewise, all of them; 0: the batch's.
     // What is dropped depends on the run's seed, the step's number and that of a sequence within the step alone, as
     // the loader counts them: it is the same however ranks and batches divide the step.
-    void begin_step(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0);
+    void begin_step(int64_t targets = 0, uint64_t seed = 0, int64_t number = 0, int64_t positions = 0);
     void update(const AdamW& a, const Limits& limits, uint64_t seed, int signal = 0);
-    // routed: router_forward's totals in the step, (L,E+2)
-    Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* routed = nullptr);
+    // router_totals: router_forward's in the step, (L,E+2)
+    Step finish(std::vector<RankReport>* reports = nullptr, std::vector<double>* router_totals = nullptr);
     void set_updates(int64_t updates);    // AdamW's step count, when a run goes on
 
     // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
@@ -153,13 +154,14 @@ struct Model {
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
-    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS and the gates))
-    Activation* dgated = nullptr;               // (N,F): of a gated activation's output
-    Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; by way of the gates
+    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS and the decay gates))
+    Activation* dactivated = nullptr;           // (N,F): of the activation's output; dwide where it gates nothing
+    Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; later what
+                                                // attention's input gets through the decay gates
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): what goes to experts; gradients of it
-    Activation *drouter = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
-    Gradient* dweight = nullptr;                // (N,K)
+    Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
+    Gradient* dfactors = nullptr;               // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
     // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
@@ -190,7 +192,7 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    float loss_scale = 0;          // the factor of the last batch's loss
+    int64_t all_positions = 0;     // of the step, on all ranks; 0: one batch's
     bool counting = false;         // the router adds to the step's totals: not when a block is computed again
     int64_t step_targets = 0;      // since begin_step
     int64_t all_targets = 0;       // what begin_step was told
@@ -199,7 +201,7 @@ struct Model {
     int64_t sequences = 0, first_sequence = 0;    // forward passes with dropout since begin_step; the batch's first one
     bool dropping = false;                        // the forward pass that ran last had dropout
     int64_t result_bytes() const {
-        return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)) + 8 * totals.routed_count;
+        return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count;
     }
 
   private:

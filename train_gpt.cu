@@ -75,7 +75,7 @@ Status Trainer::issue() {
     // The step's first sequence, of all that the run has had.
     int64_t first = data.position().epoch * data.samples() + data.position().index;
     const int64_t all = objective.targets(first, o.total_batch / S, S);
-    g.begin_step(all, uint64_t(o.seed), issued);
+    g.begin_step(all, uint64_t(o.seed), issued, o.total_batch);
     for (int i = 0; i < accumulate; i++, first += int64_t(o.batch) * ranks.count()) {
         TRY(data.next(tokens.data(), targets.data()));
         Spans spans;
@@ -99,7 +99,7 @@ Status Trainer::issue() {
 }
 
 Step Trainer::outcome() {
-    const Step s = device.model->finish(&reports, &routed);
+    const Step s = device.model->finish(&reports, &router_totals);
     for (const RankReport& rank : reports) {
         if (!stop) stop = int(rank.signal) % SAVE_DUE;
         save_due |= rank.signal >= SAVE_DUE;
@@ -123,7 +123,7 @@ Step Trainer::outcome() {
 double Trainer::busiest_expert() const {
     double most = 0;
     for (int l = 0; l < config.L && config.experts; l++) {
-        const auto from = routed.begin() + l * (config.experts + 2), end = from + config.experts;
+        const auto from = router_totals.begin() + l * (config.experts + 2), end = from + config.experts;
         const double rows = std::accumulate(from, end, 0.0);
         if (rows > 0) most = std::max(most, *std::max_element(from, end) * config.experts / rows);
     }
@@ -136,7 +136,7 @@ std::string Trainer::experts_json() const {
     const double rows = double(o.total_batch) * config.experts_used;
     for (int l = 0; l < config.L && config.experts; l++) {
         if (!config.routed(l)) continue;
-        const double* totals = &routed[size_t(l * (config.experts + 2))];
+        const double* totals = &router_totals[size_t(l * (config.experts + 2))];
         std::string shares;
         for (int i = 0; i < config.experts; i++) shares += formatted(",%.4g", totals[i] / rows);
         load += ",[" + shares.substr(1) + "]";
@@ -165,7 +165,7 @@ Status Trainer::report(const Step& s, double seconds) {
                             (long long)state.step, (long long)o.steps, human_time(left).c_str(), s.loss,
                             val_text.c_str(), human_count(rate).c_str(), 1e3 * seconds, lr, s.norm,
                             human_bytes(double(device.gpu ? bytes : resident_bytes())).c_str(), speed.c_str()) +
-                      (routed.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
+                      (router_totals.empty() ? "" : formatted("  busiest expert %.2fx", busiest_expert())) +
                       (state.skipped ? "  skipped " + std::to_string(state.skipped) : std::string()),
                   state.step == o.steps || !extra.empty());
     std::string row = "{\"step\":" + std::to_string(state.step) + ",\"loss\":" + json_number(s.loss) +

@@ -62,8 +62,8 @@ const GgufArchitecture* find_gguf_architecture(const std::string& name);
 // exit 2: no architecture carries this model, or llama.cpp would run it otherwise: which fields differ.
 Result<const GgufArchitecture*> gguf_architecture_for(const Config& c);
 
-// A tensor of a file: rows [first, first + rows) of one of the model's, or of each expert `run` rows, whose next ones
-// are `stride` rows further on.
+// A tensor of a file. Of one matrix: the model's rows [first, first + rows). Of experts: `run` rows of each; expert e's
+// begin at row first + e * stride of the model's tensor.
 struct GgufPiece {
     std::string name;
     int64_t first, rows;

@@ -191,7 +191,8 @@ Status read_attention(const Reader& r, const GgufArchitecture& a, Config* c) {
     return {};
 }
 
-// Without the keys of their widths: the ffn's, divided among those used; all of it the shared one's.
+// A file may leave widths out. An expert is then as wide as the ffn divided by the experts of a token, and the shared
+// one as wide as the ffn.
 Status read_experts(const Reader& r, const GgufArchitecture& a, Config* c) {
     c->experts = 0;
     if (reads(a, &Config::experts)) TRY(r.field({config_row(&Config::experts).gguf, &Config::experts}, c));

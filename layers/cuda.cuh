@@ -143,6 +143,15 @@ template <int LANES = 32, class X> __device__ inline X warp_sum(X x) {
     for (int bit = LANES / 2; bit; bit >>= 1) x += __shfl_xor_sync(0xffffffff, x, bit);
     return x;
 }
+// The sum over the warp's lanes up to this one.
+__device__ inline int warp_inclusive_sum(int x) {
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+        const int left = __shfl_up_sync(0xffffffff, x, by);
+        if (int(threadIdx.x % 32) >= by) x += left;
+    }
+    return x;
+}
 template <int LANES = 32> __device__ inline float warp_max(float x) {
 #pragma unroll
     for (int bit = LANES / 2; bit; bit >>= 1) x = fmaxf(x, __shfl_xor_sync(0xffffffff, x, bit));

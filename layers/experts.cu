@@ -42,7 +42,7 @@ template <class T> void experts_gather(T* y, const T* x, Routes routes, Router r
 }
 
 template <class T, int W>
-__global__ void combine_kernel(T* y, const T* residual, const T* x, const float* weight, const int* slot, int K, int C,
+__global__ void combine_kernel(T* y, const T* residual, const T* x, const float* factors, const int* slot, int K, int C,
                                unsigned per_row) {
     const int64_t n = blockIdx.x / per_row;
     const int c = int(blockIdx.x % per_row * blockDim.x + threadIdx.x) * W;
@@ -54,7 +54,7 @@ __global__ void combine_kernel(T* y, const T* residual, const T* x, const float*
 #pragma unroll 4
     for (int64_t row = n * K; row < (n + 1) * K; row++) {
         const Vec<T, W> v = load<W>(x + int64_t(slot[row]) * C + c);
-        const float factor = weight ? weight[row] : 1;
+        const float factor = factors ? factors[row] : 1;
 #pragma unroll
         for (int j = 0; j < W; j++) sum[j] += factor * v[j];
     }
@@ -64,10 +64,10 @@ __global__ void combine_kernel(T* y, const T* residual, const T* x, const float*
     store<W>(y + n * C + c, out);
 }
 template <class T>
-void experts_combine(T* y, const T* residual, const T* x, const float* weight, Routes routes, Router r, int N, int C) {
+void experts_combine(T* y, const T* residual, const T* x, const float* factors, Routes routes, Router r, int N, int C) {
     for_width<T>(C, [&](auto W) {
         const Vectors v(C, W);
-        launch(combine_kernel<T, W>, v.over(N), y, residual, x, weight, routes.slot, r.K, C, v.per_row);
+        launch(combine_kernel<T, W>, v.over(N), y, residual, x, factors, routes.slot, r.K, C, v.per_row);
     });
 }
 
@@ -89,20 +89,20 @@ template <class T, int W> __device__ inline float scale_and_dot(T* to, const T* 
 }
 
 template <class T, int W>
-__global__ void combine_backward_kernel(T* dx, float* dweight, const T* dy, const T* x, const float* weight,
+__global__ void combine_backward_kernel(T* dx, float* dfactors, const T* dy, const T* x, const float* factors,
                                         const int* slot, int64_t rows, int K, int C) {
     const int64_t row = blockIdx.x * int64_t(ROWS) + threadIdx.x / 32;
     if (row >= rows) return;
     const int64_t at = int64_t(slot[row]) * C;
-    const float dot = scale_and_dot<T, W>(dx + at, dy + row / K * C, x + at, weight[row], C);
-    if (threadIdx.x % 32 == 0) dweight[row] = dot;
+    const float dot = scale_and_dot<T, W>(dx + at, dy + row / K * C, x + at, factors[row], C);
+    if (threadIdx.x % 32 == 0) dfactors[row] = dot;
 }
 template <class T>
-void experts_combine_backward(T* dx, float* dweight, const T* dy, const T* x, const float* weight, Routes routes,
+void experts_combine_backward(T* dx, float* dfactors, const T* dy, const T* x, const float* factors, Routes routes,
                               Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
     for_width<T>(C, [&](auto W) {
-        launch(combine_backward_kernel<T, W>, {unsigned(ceil_div(rows, ROWS)), ROWS * 32}, dx, dweight, dy, x, weight,
+        launch(combine_backward_kernel<T, W>, {unsigned(ceil_div(rows, ROWS)), ROWS * 32}, dx, dfactors, dy, x, factors,
                routes.slot, rows, r.K, C);
     });
 }

@@ -45,13 +45,7 @@ template <int BM> __device__ bool find_place(Place& place, const int* offsets, i
     const int lane = threadIdx.x % 32;
     for (int first = 0; first < E; first += 32) {
         const int e = min(first + lane, E - 1), from = offsets[e], n = first + lane < E ? offsets[e + 1] - from : 0;
-        const int own = (n + BM - 1) / BM;
-        int upto = own;    // tiles of the lanes up to this one
-#pragma unroll
-        for (int by = 1; by < 32; by *= 2) {
-            const int left = __shfl_up_sync(0xffffffff, upto, by);
-            if (lane >= by) upto += left;
-        }
+        const int own = (n + BM - 1) / BM, upto = warp_inclusive_sum(own);    // tiles
         if (const unsigned later = __ballot_sync(0xffffffff, tile < upto)) {
             const int at = __popc((later & -later) - 1);    // the first such lane
             place.expert = first + at;

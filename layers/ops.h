@@ -35,7 +35,8 @@ struct Dropout {
 //   gated      as retention, but log a = max(log sigmoid(gate) / 16, -2), the gates are the layer's. Yang et al. 2023;
 //              the bound, less than 1/7 left of a state, keeps the exponents of a chunk of 36 positions within fp32
 enum class Linear { none, elu, retention, gated };
-constexpr float LINEAR_EPS = 1e-5f, GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // added to f(q) . z or the mean square
+constexpr float LINEAR_EPS = 1e-5f;    // added to f(q) . z, or to the mean square, before the division
+constexpr float GATE_PART = 1 / 16.0f, GATE_LEAST = -2;    // gated: the factor of log sigmoid, and the bound
 // log a of head i of n: a = 1 - 2^x, x from -5 to -9 in equal steps.
 inline double retention_decay(int i, int n) { return std::log1p(-std::exp2(-5 - 4.0 * i / (n > 1 ? n - 1 : 1))); }
 
@@ -59,7 +60,8 @@ struct Heads {
     const float* bias = nullptr;
     int reach = 0;
     Dropout dropout = {};    // for the probabilities
-    // Instead of softmax. Of what is above, scale counts, and spans: they are documents, each of which begins anew.
+    // Instead of softmax. Two of the fields above count then: scale (not with elu, where the division would cancel it),
+    // and spans, which are documents: each begins with an empty state.
     Linear linear = Linear::none;
 
     float score_scale() const { return scale != 0 ? scale : 1 / std::sqrt(float(HS)); }

@@ -23,13 +23,13 @@ void linear_attention_backward(double* dqkv, double* dgates, const double* dy, c
 void linear_attention_cached(double* y, States states, const double* qkv, const double* gates, int B, int S,
                              const int* pos, Heads h);
 
-void router_forward(double* weight, Routes to, double* totals, const double* logits, Router r, int B, int S);
-void router_backward(double* dlogits, const double* dweight, Routes routes, const double* logits, Router r,
+void router_forward(double* factors, Routes to, double* totals, const double* logits, Router r, int B, int S);
+void router_backward(double* dlogits, const double* dfactors, Routes routes, const double* logits, Router r,
                      float balance, float z, int B, int S);
 void experts_gather(double* y, const double* x, Routes routes, Router r, int N, int C);
-void experts_combine(double* y, const double* residual, const double* x, const double* weight, Routes routes, Router r,
+void experts_combine(double* y, const double* residual, const double* x, const double* factors, Routes routes, Router r,
                      int N, int C);
-void experts_combine_backward(double* dx, double* dweight, const double* dy, const double* x, const double* weight,
+void experts_combine_backward(double* dx, double* dfactors, const double* dy, const double* x, const double* factors,
                               Routes routes, Router r, int N, int C);
 void experts_forward(double* y, const double* x, const double* w, Routes routes, Router r, int N, int C, int OC);
 void experts_backward(double* dx, double* dw, const double* dy, const double* x, const double* w, Routes routes,

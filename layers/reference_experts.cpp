@@ -43,7 +43,7 @@ T sigmoid(T x) { return 1 / (1 + std::exp(-x)); }
 
 namespace reference {
 
-void router_forward(double* weight, Routes to, double* totals, const double* logits, Router r, int B, int S) {
+void router_forward(double* factors, Routes to, double* totals, const double* logits, Router r, int B, int S) {
     const int E = r.E, K = r.K;
     std::fill_n(to.counts, B * E, 0);
     for (int b = 0; b < B; b++) {
@@ -53,7 +53,7 @@ void router_forward(double* weight, Routes to, double* totals, const double* log
             const Scores s(logits + int64_t(n) * E, r);
             choose(expert, logits + int64_t(n) * E, r);
             for (int k = 0; k < K; k++) {
-                weight[int64_t(n) * K + k] =
+                factors[int64_t(n) * K + k] =
                     s.score[size_t(expert[k])] / (r.normalise ? s.of_chosen(expert, r) : 1);
                 to.counts[b * E + expert[k]]++;
             }
@@ -75,13 +75,13 @@ void router_forward(double* weight, Routes to, double* totals, const double* log
     to.offsets[E] = at;
 }
 
-void router_backward(double* dlogits, const double* dweight, Routes routes, const double* logits, Router r,
+void router_backward(double* dlogits, const double* dfactors, Routes routes, const double* logits, Router r,
                      float balance, float z, int B, int S) {
     const int E = r.E, K = r.K;
     for (int n = 0; n < B * S; n++) {
         const Scores s(logits + int64_t(n) * E, r);
         const int* expert = routes.expert + int64_t(n) * K;
-        const T* dw = dweight + int64_t(n) * K;
+        const T* dw = dfactors + int64_t(n) * K;
         const T chosen = s.of_chosen(expert, r);
         std::vector<T> dscore(size_t(E), 0);
         // The weights' part: w_k = s_k, or s_k / sum.
@@ -112,25 +112,25 @@ void experts_gather(double* y, const double* x, Routes routes, Router r, int N, 
     for (int64_t i = 0; i < int64_t(N) * r.K; i++)
         std::copy_n(x + int64_t(routes.row[i] / r.K) * C, C, y + i * C);
 }
-void experts_combine(double* y, const double* residual, const double* x, const double* weight, Routes routes, Router r,
+void experts_combine(double* y, const double* residual, const double* x, const double* factors, Routes routes, Router r,
                      int N, int C) {
     for (int64_t n = 0; n < N; n++)
         for (int c = 0; c < C; c++) {
             T sum = residual ? residual[n * C + c] : 0;
             for (int64_t row = n * r.K; row < (n + 1) * r.K; row++)
-                sum += (weight ? weight[row] : 1) * x[int64_t(routes.slot[row]) * C + c];
+                sum += (factors ? factors[row] : 1) * x[int64_t(routes.slot[row]) * C + c];
             y[n * C + c] = sum;
         }
 }
-void experts_combine_backward(double* dx, double* dweight, const double* dy, const double* x, const double* weight,
+void experts_combine_backward(double* dx, double* dfactors, const double* dy, const double* x, const double* factors,
                               Routes routes, Router r, int N, int C) {
     for (int64_t row = 0; row < int64_t(N) * r.K; row++) {
         const T* d = dy + row / r.K * C;
         const int64_t at = int64_t(routes.slot[row]) * C;
         T dot = 0;
         for (int c = 0; c < C; c++) dot += d[c] * x[at + c];
-        for (int c = 0; c < C; c++) dx[at + c] = weight[row] * d[c];
-        dweight[row] = dot;
+        for (int c = 0; c < C; c++) dx[at + c] = factors[row] * d[c];
+        dfactors[row] = dot;
     }
 }
 

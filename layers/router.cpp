@@ -8,9 +8,9 @@
 namespace ISA {
 constexpr int PIECE = 64;    // rows
 
-// A position's scores; share: divided by their sum.
+// A position's scores, and the factor that makes of one its share of their sum.
 struct Scores {
-    float score[Router::MOST], share, lse;
+    float score[Router::MOST], to_share, lse;
     INLINE_MEMBER Scores(const float* z, const Router& r) {
         vf most = set1(-__builtin_inff());
         each_vector(r.E, [&](int64_t i, auto at) { most = max(at.others(at.get(z + i), -__builtin_inff()), most); });
@@ -26,10 +26,10 @@ struct Scores {
         });
         const float all = sum(total);
         lse = top + __builtin_logf(all);
-        share = 1 / (r.sigmoid ? sum(gates) : all);
+        to_share = 1 / (r.sigmoid ? sum(gates) : all);
         if (r.sigmoid) return;
-        each_vector(r.E, [&](int64_t i, auto at) { at.put(score + i, at.get(score + i) * share); });
-        share = 1;
+        each_vector(r.E, [&](int64_t i, auto at) { at.put(score + i, at.get(score + i) * to_share); });
+        to_share = 1;
     }
     INLINE_MEMBER float of_chosen(const int* expert, const Router& r) const {
         float s = 0;
@@ -77,7 +77,7 @@ static void add_totals(double* totals, void* room, const int* counts, int b, int
     for (int k = 0; k < pieces; k++) totals[r.E + 1] += *Piece(room, int64_t(b) * pieces + k, r).lse;
 }
 
-static void forward(float* weight, Routes to, double* totals, const float* logits, Router r, int B, int S) {
+static void forward(float* factors, Routes to, double* totals, const float* logits, Router r, int B, int S) {
     const int pieces = pieces_of(S), all = B * pieces;
     void* room = cpu_scratch(all * Piece::bytes(r));
     auto each_row = [&](int piece, auto f) {
@@ -95,11 +95,11 @@ static void forward(float* weight, Routes to, double* totals, const float* logit
             choose(expert, logits + n * r.E, r);
             const float factor = r.normalise ? 1 / s.of_chosen(expert, r) : 1;
             for (int k = 0; k < r.K; k++) {
-                weight[n * r.K + k] = s.score[expert[k]] * factor;
+                factors[n * r.K + k] = s.score[expert[k]] * factor;
                 piece.slots[expert[k]]++;
             }
             each_vector(r.E, [&](int64_t k, auto at) {
-                at.put(piece.shares + k, at.get(piece.shares + k) + at.get(s.score + k) * s.share);
+                at.put(piece.shares + k, at.get(piece.shares + k) + at.get(s.score + k) * s.to_share);
             });
             *piece.lse += double(s.lse) * double(s.lse);
         });
@@ -137,18 +137,18 @@ static int64_t forward_room(const CallSizes& c) {
     return c.B * pieces_of(c.S) * Piece::bytes(r);
 }
 
-static void backward(float* dlogits, const float* dweight, Routes routes, const float* logits, Router r, float balance,
+static void backward(float* dlogits, const float* dfactors, Routes routes, const float* logits, Router r, float balance,
                      float z, int B, int S) {
-    const float of_rows = balance * float(r.E) / float(r.K) / float(S);
+    const float balance_slope = balance * float(r.E) / float(r.K) / float(S);
 #pragma omp parallel for schedule(static) if (int64_t(B) * S * r.E > ONE_THREAD)
     for (int64_t n = 0; n < int64_t(B) * S; n++) {
-        const float *logit = logits + n * r.E, *dw = dweight + n * r.K;
+        const float *logit = logits + n * r.E, *dw = dfactors + n * r.K;
         const int *expert = routes.expert + n * r.K, *counts = routes.counts + n / S * r.E;
         float* d = dlogits + n * r.E;
         const Scores s(logit, r);
         float mean_share = 0, mean = 0;
-        for (int i = 0; i < r.E; i++) mean_share += s.score[i] * s.share * (of_rows * float(counts[i]));
-        for (int i = 0; i < r.E; i++) d[i] = (of_rows * float(counts[i]) - mean_share) * s.share;
+        for (int i = 0; i < r.E; i++) mean_share += s.score[i] * s.to_share * (balance_slope * float(counts[i]));
+        for (int i = 0; i < r.E; i++) d[i] = (balance_slope * float(counts[i]) - mean_share) * s.to_share;
         const float factor = r.normalise ? 1 / s.of_chosen(expert, r) : 1;
         for (int k = 0; k < r.K && r.normalise; k++) mean += s.score[expert[k]] * factor * dw[k];
         for (int k = 0; k < r.K; k++) d[expert[k]] += (dw[k] - mean) * factor;

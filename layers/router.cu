@@ -13,9 +13,9 @@
 namespace {
 constexpr int WARPS = 8, PART = RouterScratch::PART;
 
-// A position's scores, of experts lane + 32 j; share: of all scores, times a score.
+// A position's scores, of experts lane + 32 j, and the factor that makes of one its share of their sum.
 template <int R> struct Scores {
-    float z[R], score[R], share, lse;
+    float z[R], score[R], to_share, lse;
     template <class T> __device__ Scores(const T* logits, const Router& r) {
         const int lane = threadIdx.x % 32;
         float top = -INFINITY, sum = 0, gates = 0;
@@ -32,14 +32,14 @@ template <int R> struct Scores {
         }
         sum = warp_sum(sum);
         lse = top + logf(sum);
-        share = 1;
+        to_share = 1;
 #pragma unroll
         for (int j = 0; j < R; j++) {
             if (!r.sigmoid) score[j] /= sum;
             else score[j] = lane + 32 * j < r.E ? sigmoid(z[j]).s : 0;
             gates += score[j];
         }
-        if (r.sigmoid) share = 1 / warp_sum(gates);
+        if (r.sigmoid) to_share = 1 / warp_sum(gates);
     }
     // A number that is larger for a larger logit, and for a lower expert where they are equal. NaN comes last.
     __device__ uint64_t rank(int j) const {
@@ -102,7 +102,7 @@ struct Kept {
 // A part's choices and weights, and what it counts.
 template <class T, int R>
 __global__ void __launch_bounds__(WARPS * 32)
-choose(float* weight, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
+choose(float* factors, int* expert, Kept kept, const T* logits, Router r, int S, bool totals) {
     SHARED(int[32 * R], count);
     SHARED(float[WARPS][32 * R], chosen);    // scores; then each warp's sums of shares
     SHARED(double[WARPS], squares);
@@ -128,10 +128,10 @@ choose(float* weight, int* expert, Kept kept, const T* logits, Router r, int S, 
         }
         __syncwarp();
         const float factor = r.normalise ? 1 / sum : 1;
-        for (int k = lane; k < r.K; k += 32) weight[n * r.K + k] = chosen[warp][k] * factor;
+        for (int k = lane; k < r.K; k += 32) factors[n * r.K + k] = chosen[warp][k] * factor;
         __syncwarp();    // the next position's scores go there
 #pragma unroll
-        for (int j = 0; j < R; j++) shares[j] += s.score[j] * s.share;
+        for (int j = 0; j < R; j++) shares[j] += s.score[j] * s.to_share;
         square += double(s.lse) * double(s.lse);
     }
 #pragma unroll
@@ -149,16 +149,6 @@ choose(float* weight, int* expert, Kept kept, const T* logits, Router r, int S, 
     double sum = 0;
     for (int w = 0; w < WARPS; w++) sum += squares[w];
     kept.squares[part] = sum;
-}
-
-// The sum over the warp's lanes up to this one.
-__device__ inline int warp_inclusive_sum(int x) {
-#pragma unroll
-    for (int by = 1; by < 32; by *= 2) {
-        const int left = __shfl_up_sync(0xffffffff, x, by);
-        if (int(threadIdx.x % 32) >= by) x += left;
-    }
-    return x;
 }
 
 // A warp has an expert: the first slot of each part's rows among the expert's, and its rows in each sequence.
@@ -232,12 +222,12 @@ __global__ void place_rows(int* slot, int* row, const int* expert, const int* of
 }
 
 template <class T>
-void router_forward(float* weight, Routes to, double* totals, const T* logits, Router r, int B, int S) {
+void router_forward(float* factors, Routes to, double* totals, const T* logits, Router r, int B, int S) {
     const RouterScratch scratch(B, S, r.E);
     const Kept kept(scratch, static_cast<char*>(cuda_scratch(scratch.bytes)));
     const unsigned parts = unsigned(kept.parts), threads = unsigned(r.E < 128 ? 128 : round_up(r.E, 32));
     for_experts(r.E, [&](auto R) {
-        launch(choose<T, R>, {parts, WARPS * 32}, weight, to.expert, kept, logits, r, S, totals != nullptr);
+        launch(choose<T, R>, {parts, WARPS * 32}, factors, to.expert, kept, logits, r, S, totals != nullptr);
     });
     launch(order_parts, {unsigned(ceil_div(r.E, 4)), 128}, to.counts, kept, r.E, B, S, totals != nullptr);
     launch(order_experts, {1, 32}, to.offsets, totals, kept, r);
@@ -246,11 +236,11 @@ void router_forward(float* weight, Routes to, double* totals, const T* logits, R
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-// A warp has a position. of_rows: the balance's gradient by a share, for each of the expert's rows.
+// A warp has a position. balance_slope: d balance / d share of an expert, for each row that it has.
 template <class T, int R>
 __global__ void __launch_bounds__(WARPS * 32)
-router_backward_kernel(T* dlogits, const float* dweight, const int* expert, const int* counts, const T* logits,
-                       Router r, float of_rows, float z, int N, int S) {
+router_backward_kernel(T* dlogits, const float* dfactors, const int* expert, const int* counts, const T* logits,
+                       Router r, float balance_slope, float z, int N, int S) {
     const int lane = threadIdx.x % 32;
     const int64_t n = blockIdx.x * int64_t(WARPS) + threadIdx.x / 32;
     if (n >= N) return;
@@ -260,7 +250,7 @@ router_backward_kernel(T* dlogits, const float* dweight, const int* expert, cons
     for (int from = 0; from < r.K; from += 32) {
         const bool any = from + lane < r.K;
         const int mine = any ? expert[n * r.K + from + lane] : 0;
-        const float d = any ? dweight[n * r.K + from + lane] : 0;
+        const float d = any ? dfactors[n * r.K + from + lane] : 0;
         for (int k = 0; k < min(32, r.K - from); k++) {
             const int e = __shfl_sync(0xffffffff, mine, k);
             const float of_e = __shfl_sync(0xffffffff, d, k);
@@ -276,15 +266,15 @@ router_backward_kernel(T* dlogits, const float* dweight, const int* expert, cons
     for (int j = 0; j < R; j++) {
         const int e = lane + 32 * j;
         if (taken >> j & 1) chosen += s.score[j], dot += s.score[j] * dw[j];
-        slope[j] = e < r.E ? of_rows * float(counts[n / S * r.E + e]) : 0;
-        mean_share += s.score[j] * s.share * slope[j];
+        slope[j] = e < r.E ? balance_slope * float(counts[n / S * r.E + e]) : 0;
+        mean_share += s.score[j] * s.to_share * slope[j];
     }
     mean_share = warp_sum(mean_share);
     const float factor = r.normalise ? 1 / warp_sum(chosen) : 1;
     const float mean = r.normalise ? warp_sum(dot) * factor : 0;
 #pragma unroll
     for (int j = 0; j < R; j++) {
-        slope[j] = (slope[j] - mean_share) * s.share + (taken >> j & 1 ? (dw[j] - mean) * factor : 0);
+        slope[j] = (slope[j] - mean_share) * s.to_share + (taken >> j & 1 ? (dw[j] - mean) * factor : 0);
         mean_score += s.score[j] * slope[j];
     }
     if (!r.sigmoid) mean_score = warp_sum(mean_score);
@@ -297,13 +287,13 @@ router_backward_kernel(T* dlogits, const float* dweight, const int* expert, cons
 }
 
 template <class T>
-void router_backward(T* dlogits, const float* dweight, Routes routes, const T* logits, Router r, float balance,
+void router_backward(T* dlogits, const float* dfactors, Routes routes, const T* logits, Router r, float balance,
                      float z, int B, int S) {
     const int N = B * S;
-    const float of_rows = balance * float(r.E) / float(r.K) / float(S);
+    const float balance_slope = balance * float(r.E) / float(r.K) / float(S);
     for_experts(r.E, [&](auto R) {
-        launch(router_backward_kernel<T, R>, {unsigned(ceil_div(N, WARPS)), WARPS * 32}, dlogits, dweight,
-               routes.expert, routes.counts, logits, r, of_rows, z, N, S);
+        launch(router_backward_kernel<T, R>, {unsigned(ceil_div(N, WARPS)), WARPS * 32}, dlogits, dfactors,
+               routes.expert, routes.counts, logits, r, balance_slope, z, N, S);
     });
 }
 

@@ -102,9 +102,9 @@ struct BiasScratch {
           bytes(partial + 4 * int64_t(B) * h.NH * bands * DIAGONALS) {}
 };
 // linear_attention_*, in floats. rows: numerators, or their gradients; q dq, where there are gates.
-struct LinearScratch {
+struct LinearAttentionScratch {
     int64_t rows, gates;
-    LinearScratch(int B, int S, Heads h)
+    LinearAttentionScratch(int B, int S, Heads h)
         : rows(round_up(int64_t(B) * S * h.NH * (h.HS + (h.linear == Linear::elu)), 64)),
           gates(int64_t(B) * S * h.gates()) {}
     int64_t forward() const { return 4 * rows; }                 // bytes
@@ -153,8 +153,8 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
             return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
         case Operation::linear_attention_forward:
-        case Operation::linear_attention_cached: return LinearScratch(c.B, c.S, c.heads).forward();
-        case Operation::linear_attention_backward: return LinearScratch(c.B, c.S, c.heads).backward();
+        case Operation::linear_attention_cached: return LinearAttentionScratch(c.B, c.S, c.heads).forward();
+        case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
             if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;

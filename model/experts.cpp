@@ -6,9 +6,9 @@ void Model::expert_outputs(int l) {
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int C = c.C, F = c.expert_ffn, N = B * S;
-    double* to = counting ? totals.routed + l * (r.E + 2) : nullptr;
-    op.linear_forward(t.router, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E);
-    op.router_forward(t.weight, t.routes, to, t.router, r, B, S);
+    double* to = counting ? totals.router_totals + l * (r.E + 2) : nullptr;
+    op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E);
+    op.router_forward(t.factors, t.routes, to, t.router_logits, r, B, S);
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_forward(t.expert_up, gathered, p.expert_upw, t.routes, r, N, C, c.expert_up_width());
     op.activation_forward(t.expert_act, t.expert_up, c.activation, c.gated, N * r.K, F);
@@ -20,24 +20,24 @@ void Model::experts_again(int l) {
     op.activation_forward(t.expert_act, t.expert_up, c.activation, c.gated, B * S * c.experts_used, c.expert_ffn);
 }
 
-// to: the gradient of the ffn's input; where all positions have a shared expert, too, adds
+// to: the gradient of the ffn's input. Assigned; added to where dense_backward has filled it for a shared expert.
 void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Block<Gradient>& d = dw.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int C = c.C, F = c.expert_ffn, N = B * S;
-    op.experts_combine_backward(dgathered, dweight, dy, t.expert_out, t.weight, t.routes, r, N, C);
-    Activation* dactivated = c.gated ? dgated : dwide;
+    op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
     op.experts_backward(dactivated, d.expert_downw, dgathered, t.expert_act, p.expert_downw, t.routes, r, N, F, C);
     op.activation_backward(dwide, dactivated, t.expert_up, c.activation, c.gated, N * r.K, F);
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, d.expert_upw, dwide, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
-    op.router_backward(drouter, dweight, t.routes, t.router, r, plan.balance * loss_scale, plan.router_z * loss_scale,
-                       B, S);
+    const float each = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);
+    op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * each,
+                       plan.router_z * each, B, S);
     // The router's part, then the experts' is added.
-    op.linear_backward(gathered, d.routerw, nullptr, drouter, t.ln2, p.routerw, N, C, r.E);
+    op.linear_backward(gathered, d.routerw, nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
     const bool shared = c.ffn_width(l);
     op.experts_combine(shared ? gathered : to, gathered, dgathered, nullptr, t.routes, r, N, C);
     if (shared) op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});

@@ -25,19 +25,19 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
             {&A::ln1, pre, none, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
-            {&A::gates, c.heads(l).gates(), cheap},
+            {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::atty, c.attention_width(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
             {&A::ln2, one ? 0 : pre, none, one ? &A::ln1 : &A::x2},
             {&A::fch, c.up_width(l), cheap},
             {&A::fcg, c.ffn_width(l), none},
-            {&A::router, K ? c.experts : 0, cheap},
+            {&A::router_logits, K ? c.experts : 0, cheap},
             {&A::expert_up, K * c.expert_up_width(), cheap},
             {&A::expert_act, K * c.expert_ffn, none},
             {&A::expert_out, K * C, cheap},
             {&A::shared_gate, gates, cheap},
-            {&A::gated, gates * c.ffn_width(l), none},
+            {&A::shared_act, gates * c.ffn_width(l), none},
             {&A::out2, post, cheap}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
@@ -99,11 +99,11 @@ void place_training(Layout& at, Model& g) {
         if (g.op.parameter == Element::bf16 && g.plan.master) at.take(s.master, held);
         at.take(s.decays, s.flat / 64);
     }
-    g.totals.routed_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
-    at.take(g.totals.loss, 1 + int64_t(s.buckets.size()) + 2 * s.ranks + g.totals.routed_count);
+    g.totals.router_totals_count = g.c.experts ? int64_t(g.c.L) * (g.c.experts + 2) : 0;
+    at.take(g.totals.loss, 1 + int64_t(s.buckets.size()) + 2 * s.ranks + g.totals.router_totals_count);
     g.totals.squares = g.totals.loss + 1;
     g.totals.reports = reinterpret_cast<RankReport*>(g.totals.squares + s.buckets.size());
-    if (g.c.experts) g.totals.routed = reinterpret_cast<double*>(g.totals.reports + s.ranks);
+    if (g.c.experts) g.totals.router_totals = reinterpret_cast<double*>(g.totals.reports + s.ranks);
     at.take(g.step, 1);
 }
 
@@ -134,14 +134,14 @@ void place_routes(Layout& at, Model& g, int64_t N) {
         Activations& a = g.a[size_t(l)];
         if (!c.routed(l)) continue;
         if (holder && !kept) {
-            a.weight = holder->weight, a.routes = holder->routes;
+            a.factors = holder->factors, a.routes = holder->routes;
             continue;
         }
         holder = &a;
         const int64_t rows = N * c.experts_used;
-        at.take(a.weight, rows);
+        at.take(a.factors, rows);
         for (int** p : {&a.routes.expert, &a.routes.slot, &a.routes.row}) at.take(*p, rows);
-        at.take(a.routes.counts, int64_t(g.plan.B) * g.plan.S * c.experts);
+        at.take(a.routes.counts, (g.plan.use == Use::train ? g.plan.B : N) * c.experts);
         at.take(a.routes.offsets, c.experts + 1);
     }
     if (holder) at.take(g.gathered, N * c.experts_used * c.C);
@@ -189,11 +189,12 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
         const int64_t rows = N * c.experts_used, qkv = N * c.qkv_width();
         const int gates = c.heads(0).gates();    // the first layer has no softmax, if any has none
         at.take(g.dwide, std::max({N * c.widest_up(), round_up(qkv, 64) + N * gates, rows * c.expert_up_width()}));
-        if (c.gated) at.take(g.dgated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
+        if (c.gated) at.take(g.dactivated, std::max(N * c.widest_up() / 2, rows * c.expert_ffn));
+        else g.dactivated = g.dwide;
         if (c.experts) {
             at.take(g.dgathered, rows * c.C);
-            at.take(g.dweight, rows);
-            at.take(g.drouter, N * c.experts);
+            at.take(g.dfactors, rows);
+            at.take(g.drouter_logits, N * c.experts);
             at.take(g.dshared_gate, N);
         }
         if (c.position == Position::t5) at.take(g.dbias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));

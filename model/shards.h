@@ -26,8 +26,8 @@ struct RankReport {
 struct StepTotals {
     double *loss = nullptr, *squares = nullptr;    // (1)  (buckets): the gradients' sums of squares
     RankReport* reports = nullptr;                 // (ranks)
-    double* routed = nullptr;                      // (L,E+2): router_forward's totals, by layer
-    int64_t routed_count = 0;                      // 0: no experts
+    double* router_totals = nullptr;               // (L,E+2): router_forward's, by layer
+    int64_t router_totals_count = 0;               // 0: no experts
 };
 
 // The part of a bucket that this rank updates.

@@ -30,14 +30,14 @@ struct Posed {
     Posed(const Posed&) = delete;
 };
 
-// The mean of what the routers add to the losses of `targets`, in a step of one batch.
-inline double routing_loss(Model& g, double targets) {
+// The mean over positions of what the routers add to the loss, in a step of one batch.
+inline double routing_loss(Model& g) {
     double sum = 0;
-    for (int l = 0; l < g.c.L && g.totals.routed; l++) {
-        const double* totals = g.totals.routed + l * (g.c.experts + 2) + g.c.experts;
+    for (int l = 0; l < g.c.L && g.totals.router_totals; l++) {
+        const double* totals = g.totals.router_totals + l * (g.c.experts + 2) + g.c.experts;
         sum += double(g.plan.balance) * g.S * totals[0] + double(g.plan.router_z) * totals[1];
     }
-    return sum / targets;
+    return sum / double(g.B * g.S);
 }
 // Mean loss in double from the logits themselves (losses are float everywhere, too coarse for differences).
 inline double loss_in_double(Model& g, const Posed& asked) {
@@ -59,7 +59,7 @@ inline double loss_in_double(Model& g, const Posed& asked) {
         for (int v = 0; v < g.c.V; v++) z += std::exp(logit(v));
         sum += std::log(z) - logit(target);
     }
-    return sum / double(counting(asked.out)) + routing_loss(g, double(counting(asked.out)));
+    return sum / double(counting(asked.out)) + routing_loss(g);
 }
 
 // f(makes an empty model, what its rounding costs) for each type of parameters on this CPU.

@@ -1,4 +1,6 @@
 // test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation.
+#include <set>
+
 #include "gpt.h"
 #include "test.h"
 #include "model_checks.h"
@@ -46,11 +48,11 @@ TEST_CASE("experts: the cpu agrees with the reference, and no row is dropped") {
         }
         const std::vector<float> grads = flat_grads(g), expected = flat_grads(r);
         CHECK(norm_error(grads, expected) < 2e-5);
-        for (int64_t i = 0; i < g.totals.routed_count; i++)
-            CHECK(g.totals.routed[i] == doctest::Approx(r.totals.routed[i]).epsilon(1e-5));
+        for (int64_t i = 0; i < g.totals.router_totals_count; i++)
+            CHECK(g.totals.router_totals[i] == doctest::Approx(r.totals.router_totals[i]).epsilon(1e-5));
         double rows = 0;
         for (int l = 0; l < kind.c.L; l++)
-            for (int i = 0; i < kind.c.experts; i++) rows += g.totals.routed[l * (kind.c.experts + 2) + i];
+            for (int i = 0; i < kind.c.experts; i++) rows += g.totals.router_totals[l * (kind.c.experts + 2) + i];
         CHECK(rows == double(B) * S * kind.c.experts_used * (kind.c.L / kind.c.experts_every));
     }
 }
@@ -69,7 +71,8 @@ TEST_CASE("experts: what the backward computes again has the same bits, for any 
                 toy_model(g, kind.c, {.use = Use::train, .B = B, .S = S, .recompute = how, .balance = 0.1f});
                 train_pass(g, asked.in, asked.out, B, S);
                 const std::vector<float> grads = flat_grads(g);
-                const std::vector<double> now(g.totals.routed, g.totals.routed + g.totals.routed_count);
+                const double* from = g.totals.router_totals;
+                const std::vector<double> now(from, from + g.totals.router_totals_count);
                 if (first.empty()) first = grads, totals = now;
                 CHECK(memcmp(grads.data(), first.data(), first.size() * sizeof(float)) == 0);
                 CHECK(now == totals);
@@ -87,7 +90,7 @@ TEST_CASE("experts: gradients do not depend on how a step is divided into batche
     for (int B : {4, 1}) {
         Model g(reference_ops());
         toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
-        g.begin_step();
+        g.begin_step(0, 0, 0, 4 * S);
         for (int b = 0; b < 4; b += B) {
             g.batch(&asked.in[size_t(b * S)], &asked.out[size_t(b * S)], B, S);
             g.forward(true);
@@ -97,6 +100,27 @@ TEST_CASE("experts: gradients do not depend on how a step is divided into batche
         grads.push_back(flat_grads(g));
     }
     CHECK(norm_error(grads[1], grads[0]) < 1e-6);
+}
+
+// Masked and prefix training have few targets.
+TEST_CASE("experts: what routers add to the gradient is a mean over positions, whatever their targets") {
+    const int B = 2, S = 16;
+    const Config c = routed_configs(SMALL)[0].c;
+    const std::vector<int> in = toy_tokens(B * S, c.V, 1), none(size_t(B * S), -1);
+    auto grads = [&](int64_t targets, int64_t positions, float scale) {
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {.use = Use::train, .B = B, .S = S, .balance = 0.7f, .router_z = 0.02f});
+        g.begin_step(targets, 0, 0, positions);
+        g.batch(in.data(), none.data(), B, S);
+        g.forward(true);
+        g.loss(true, scale);
+        g.backward();
+        return flat_grads(g);
+    };
+    const std::vector<float> plain = grads(0, 0, 1), other = grads(3, B * S, 0.25f), half = grads(0, 2 * B * S, 1);
+    CHECK(*std::max_element(plain.begin(), plain.end()) > 1e-5f);
+    CHECK(other == plain);
+    for (size_t i = 0; i < plain.size(); i++) CHECK(2 * half[i] == doctest::Approx(plain[i]).epsilon(1e-4));
 }
 
 TEST_CASE("experts: generation with a cache equals the whole sequence") {
@@ -150,4 +174,24 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     CHECK(filled.expert_ffn == SMALL.F / 2);
     asked.experts = 0, asked.expert_ffn = 24;
     CHECK(config_asked_check(asked, config_with(SMALL, asked)).message == "--expert-ffn 24 needs --experts");
+    c.experts_used = 2, c.experts_every = 3;
+    CHECK(config_check(c).message == "--experts-every 3: none of the 2 layers would have experts; expected 1 to 2");
+    // The other layers are as wide as without experts.
+    asked = config_nothing(), asked.experts_every = 2;
+    const Config mixtral = config_with(config_named("mixtral:d4").value, asked);
+    CHECK(mixtral.F == config_named("llama:d4").value.F);
+    CHECK(mixtral.expert_ffn == mixtral.F / 2);
+}
+
+TEST_CASE("experts: beside every kind of attention each tensor has a name of its own in files") {
+    for (const char* family : {"gpt2:d4", "mixtral:d4", "qwen2_moe:d4", "qwen3_moe:d4", "olmoe:d4", "llama:d4"})
+        for (Linear kind : {Linear::none, Linear::gated}) {
+            Config c = config_named(family).value;
+            c.linear = kind;
+            if (!c.experts) c.experts = 4, c.experts_used = 2, c.expert_ffn = 8;
+            c.shared_ffn = 16, c.shared_gate = true;
+            std::set<std::string> names;
+            for (const Tensor& t : config_tensors(c, 1))
+                for (const auto& piece : t.pieces) CHECK_MESSAGE(names.insert(piece.name).second, piece.name);
+        }
 }

@@ -59,7 +59,7 @@ struct Trainer {
     bool together = false;    // all ranks end here, each by itself
     int stop = 0;             // the signal that ends the run, of whichever rank
     std::vector<RankReport> reports;    // in the last step
-    std::vector<double> routed;         // in the last step: the routers' totals, (L,E+2)
+    std::vector<double> router_totals;  // in the last step: the routers' totals, (L,E+2)
     bool save_due = false;    // by --save-minutes, on rank 0's clock
     int accumulate = 1, lock = -1;
     FILE* metrics = nullptr;

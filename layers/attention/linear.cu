@@ -390,7 +390,7 @@ template <class T> unsigned row_blocks(const Call<T>& c) {
 
 template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates, int B, int S, Heads h) {
     const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
-    const LinearScratch scratch(B, S, h);
+    const LinearAttentionScratch scratch(B, S, h);
     float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
     walk<Walk::y, T>({num}, c);
     launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, norms, num, c);
@@ -398,7 +398,7 @@ template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates
 template <class T>
 void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
     const Call<T> c = call_of<T>(qkv, gates, nullptr, B, S, h);
-    const LinearScratch scratch(B, S, h);
+    const LinearAttentionScratch scratch(B, S, h);
     float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
     walk<Walk::y, T>({num}, c, states, pos);
     launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c);
@@ -406,7 +406,7 @@ void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, con
 template <class T>
 void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates, const float* norms, int B,
               int S, Heads h) {
-    const LinearScratch scratch(B, S, h);
+    const LinearAttentionScratch scratch(B, S, h);
     float* g = static_cast<float*>(cuda_scratch(scratch.backward()));
     const Call<T> c = call_of<T>(qkv, gates, g, B, S, h);
     const Out<T> out = {nullptr, dqkv, dgates, g + scratch.rows};

@@ -57,8 +57,8 @@ TEST_CASE("experts: of equal logits the lower numbers are chosen, in their order
         const Memory m(op);
         TableRoutes to(m, r, 1, 3);
         Array<T> z(m, logits);
-        Array<Grad<P>> weight(m, 3 * r.K);
-        op.router_forward(weight, to.in(), nullptr, z, r, 1, 3);
+        Array<Grad<P>> factors(m, 3 * r.K);
+        op.router_forward(factors, to.in(), nullptr, z, r, 1, 3);
         CHECK(to.expert.read() == expected);
     });
 }
@@ -78,11 +78,11 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
                 const Memory m(op);
                 TableRoutes to(m, r, B, S), as_sound(m, r, B, S);
                 Array<T> z(m, spoilt), sound_z(m, sound), dz(m, N * r.E), sound_dz(m, N * r.E);
-                Array<Grad<P>> weight(m, N * r.K), sound_weight(m, N * r.K), dweight(m, random_normal(N * r.K, 3));
-                op.router_forward(sound_weight, as_sound.in(), nullptr, sound_z, r, B, S);
-                op.router_forward(weight, to.in(), nullptr, z, r, B, S);
-                op.router_backward(sound_dz, dweight, as_sound.in(), sound_z, r, 0, 0.1f, B, S);
-                op.router_backward(dz, dweight, to.in(), z, r, 0, 0.1f, B, S);
+                Array<Grad<P>> factors(m, N * r.K), sound_factors(m, N * r.K), dfactors(m, random_normal(N * r.K, 3));
+                op.router_forward(sound_factors, as_sound.in(), nullptr, sound_z, r, B, S);
+                op.router_forward(factors, to.in(), nullptr, z, r, B, S);
+                op.router_backward(sound_dz, dfactors, as_sound.in(), sound_z, r, 0, 0.1f, B, S);
+                op.router_backward(dz, dfactors, to.in(), z, r, 0, 0.1f, B, S);
                 const Numbers expert = to.expert.read(), expected = as_sound.expert.read(), slot = to.slot.read();
                 const Numbers row = to.row.read(), offsets = to.offsets.read();
                 std::vector<bool> taken(size_t(N * r.E)), filled(slot.size());
@@ -95,8 +95,8 @@ TEST_CASE("experts: logits that are no numbers spoil their position alone") {
                 }
                 CHECK((offsets[0] == 0 && offsets.back() == N * r.K));
                 CHECK((to.expert.intact() && to.slot.intact() && to.row.intact() && to.counts.intact()));
-                CHECK((to.offsets.intact() && weight.intact() && dz.intact()));
-                const Numbers w = weight.read(), sound_w = sound_weight.read(), d = dz.read(), e = sound_dz.read();
+                CHECK((to.offsets.intact() && factors.intact() && dz.intact()));
+                const Numbers w = factors.read(), sound_w = sound_factors.read(), d = dz.read(), e = sound_dz.read();
                 for (int i = 0; i < N * r.K; i++)
                     if (!harmed(i / r.K)) CHECK(w[size_t(i)] == sound_w[size_t(i)]);
                 for (int i = 0; i < N * r.E; i++)
@@ -114,23 +114,23 @@ TEST_CASE("experts: routing gives the same bits in any order, and of a sequence 
         each_table([&]<class T, class P>(const Ops<T, P>& op) {
             const Memory m(op);
             Array<T> z(m, logits);
-            Array<Grad<P>> dweight(m, random_normal(N * r.K, 3));
+            Array<Grad<P>> dfactors(m, random_normal(N * r.K, 3));
             expect_same_bits([&] {
                 TableRoutes to(m, r, B, S), alone(m, r, 1, S);
-                Array<Grad<P>> weight(m, N * r.K), weight_alone(m, S * r.K);
+                Array<Grad<P>> factors(m, N * r.K), factors_alone(m, S * r.K);
                 Array<double> totals(m, start);
                 Array<T> dz(m, N * r.E), dz_alone(m, S * r.E);
-                op.router_forward(weight, to.in(), totals, z, r, B, S);
-                op.router_backward(dz, dweight, to.in(), z, r, 0.7f, 0.1f, B, S);
-                op.router_forward(weight_alone, alone.in(), nullptr, z + S * r.E, r, 1, S);
-                op.router_backward(dz_alone, dweight + S * r.K, alone.in(), z + S * r.E, r, 0.7f, 0.1f, 1, S);
+                op.router_forward(factors, to.in(), totals, z, r, B, S);
+                op.router_backward(dz, dfactors, to.in(), z, r, 0.7f, 0.1f, B, S);
+                op.router_forward(factors_alone, alone.in(), nullptr, z + S * r.E, r, 1, S);
+                op.router_backward(dz_alone, dfactors + S * r.K, alone.in(), z + S * r.E, r, 0.7f, 0.1f, 1, S);
                 auto same = [&](const auto& one, const auto& all) {    // `one` is the second third of `all`
                     const Bits a = one.bits(), b = all.bits();
                     CHECK((a.size() * B == b.size() && std::equal(a.begin(), a.end(), b.begin() + long(a.size()))));
                 };
                 same(alone.expert, to.expert), same(alone.counts, to.counts);
-                same(weight_alone, weight), same(dz_alone, dz);
-                return bits_of(to.expert, to.slot, to.row, to.counts, to.offsets, weight, totals, dz);
+                same(factors_alone, factors), same(dz_alone, dz);
+                return bits_of(to.expert, to.slot, to.row, to.counts, to.offsets, factors, totals, dz);
             });
         });
     }
@@ -180,24 +180,24 @@ TEST_CASE("experts: rows give the same bits in any order, in place too") {
         TableRoutes in(m, routes);
         const Numbers rows = random_normal(n * r.K, 1), positions = random_normal(n, 2);
         Array<T> x(m, rows), dy(m, positions), gate(m, random_normal(N, 4));
-        Array<Grad<P>> weight(m, random_normal(N * r.K, 3));
+        Array<Grad<P>> factors(m, random_normal(N * r.K, 3));
         expect_same_bits([&] {
             Array<T> y(m, n), in_y(m, positions), dx(m, n * r.K), in_x(m, rows), gated(m, n), in_dy(m, positions);
             Array<T> dgate(m, N), again(m, N), dgated(m, n);
-            Array<Grad<P>> dweight(m, N * r.K), second(m, N * r.K);
-            op.experts_combine(y, dy, x, weight, in.in(), r, N, C);
-            op.experts_combine(in_y, in_y, x, weight, in.in(), r, N, C);
-            op.experts_combine_backward(dx, dweight, dy, x, weight, in.in(), r, N, C);
-            op.experts_combine_backward(in_x, second, dy, in_x, weight, in.in(), r, N, C);
+            Array<Grad<P>> dfactors(m, N * r.K), second(m, N * r.K);
+            op.experts_combine(y, dy, x, factors, in.in(), r, N, C);
+            op.experts_combine(in_y, in_y, x, factors, in.in(), r, N, C);
+            op.experts_combine_backward(dx, dfactors, dy, x, factors, in.in(), r, N, C);
+            op.experts_combine_backward(in_x, second, dy, in_x, factors, in.in(), r, N, C);
             op.row_gate_forward(gated, dy, gate, N, C);
             op.row_gate_backward(dgated, dgate, dy, y, gate, N, C);
             op.row_gate_backward(in_dy, again, in_dy, y, gate, N, C);
             CHECK(in_y.bits() == y.bits());
             CHECK(in_x.bits() == dx.bits());
-            CHECK(second.bits() == dweight.bits());
+            CHECK(second.bits() == dfactors.bits());
             CHECK(in_dy.bits() == dgated.bits());
             CHECK(again.bits() == dgate.bits());
-            return bits_of(y, dx, dweight, gated, dgated, dgate);
+            return bits_of(y, dx, dfactors, gated, dgated, dgate);
         });
     });
 }
@@ -303,18 +303,18 @@ TEST_CASE("experts: the router's gradients of the reference") {
     for (Count c : {Count{5, 2}, {4, 1}, {3, 3}})
         for (int kind : {0, 1, 2, 3}) {
             const Router r = router(c, kind);
-            Numbers logits = router_logits(r.E, N, Spread::random), dweight = random_normal(N * r.K, 2);
+            Numbers logits = router_logits(r.E, N, Spread::random), dfactors = random_normal(N * r.K, 2);
             const Numbers none(size_t(N * r.K), 0);
             TrueRoutes routes(logits, r, B, S);
             Numbers d(logits.size());
-            auto of_weights = [&] { return dot(TrueRoutes(logits, r, B, S).weight, dweight); };
+            auto of_factors = [&] { return dot(TrueRoutes(logits, r, B, S).factors, dfactors); };
             auto total = [&](int i) {    // the choices stay, and so do the counts
                 Numbers totals(size_t(r.E + 2), 0);
                 TrueRoutes(logits, r, B, S, totals.data());
                 return totals[size_t(r.E + i)];
             };
-            op.router_backward(d.data(), dweight.data(), routes.in(), logits.data(), r, 0, 0, B, S);
-            if (r.K > 1 || !r.normalise) CHECK(gradient_error(logits, d, of_weights) < 1e-6);
+            op.router_backward(d.data(), dfactors.data(), routes.in(), logits.data(), r, 0, 0, B, S);
+            if (r.K > 1 || !r.normalise) CHECK(gradient_error(logits, d, of_factors) < 1e-6);
             // The weight of `balance` is that of a position: S of them have the sequence's.
             op.router_backward(d.data(), none.data(), routes.in(), logits.data(), r, 2, 0, B, S);
             if (r.K < r.E) CHECK(gradient_error(logits, d, [&] { return 2 * S * total(0); }) < 1e-6);
@@ -344,7 +344,7 @@ TEST_CASE("experts: gradients of the reference") {
     const int N = 5, C = 4, OC = 3, rows = N * r.K;
     TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
     Numbers h = random_normal(N * C, 1), x = random_normal(rows * C, 2), w = random_normal(r.E * OC * C, 3);
-    Numbers weight = random_normal(rows, 4), g = random_normal(rows * OC, 5), gh = random_normal(N * C, 6);
+    Numbers factors = random_normal(rows, 4), g = random_normal(rows * OC, 5), gh = random_normal(N * C, 6);
     {
         Numbers y(g.size()), dx(x.size()), dw(w.size());
         op.experts_backward(dx.data(), dw.data(), g.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
@@ -356,15 +356,15 @@ TEST_CASE("experts: gradients of the reference") {
         CHECK(gradient_error(w, dw, loss) < 1e-7);
     }
     {
-        Numbers y(gh.size()), dx(x.size()), dweight(weight.size());
-        op.experts_combine_backward(dx.data(), dweight.data(), gh.data(), x.data(), weight.data(), routes.in(), r, N,
+        Numbers y(gh.size()), dx(x.size()), dfactors(factors.size());
+        op.experts_combine_backward(dx.data(), dfactors.data(), gh.data(), x.data(), factors.data(), routes.in(), r, N,
                                     C);
         auto loss = [&] {
-            op.experts_combine(y.data(), h.data(), x.data(), weight.data(), routes.in(), r, N, C);
+            op.experts_combine(y.data(), h.data(), x.data(), factors.data(), routes.in(), r, N, C);
             return dot(y, gh);
         };
         CHECK(gradient_error(x, dx, loss) < 1e-7);
-        CHECK(gradient_error(weight, dweight, loss) < 1e-7);
+        CHECK(gradient_error(factors, dfactors, loss) < 1e-7);
         CHECK(gradient_error(h, gh, loss) < 1e-7);    // the residual passes dy on
     }
     {   // A position's gradient is the sum of its rows': combine without weights is gather's backward.

@@ -13,8 +13,8 @@ Numbers router_logits(int E, int N, Spread spread) {
 
 TrueRoutes::TrueRoutes(const Numbers& logits, Router r, int B, int S, double* totals)
     : expert(size_t(B * S * r.K)), slot(expert), row(expert), counts(size_t(B * r.E)), offsets(size_t(r.E + 1)),
-      weight(expert.size()) {
-    reference_ops().router_forward(weight.data(), in(), totals, logits.data(), r, B, S);
+      factors(expert.size()) {
+    reference_ops().router_forward(factors.data(), in(), totals, logits.data(), r, B, S);
 }
 static Numbers numbers(const std::vector<int>& from) { return Numbers(from.begin(), from.end()); }
 TableRoutes::TableRoutes(const Memory& m, const TrueRoutes& from)
@@ -47,20 +47,20 @@ Check check_router_forward(const Ops<T, P>& op, Router r, int B, int S, Spread s
     Array<double> totals_out(m, totals);
     TrueRoutes routes(logits, r, B, S, with_totals ? totals.data() : nullptr);
     TableRoutes out(m, r, B, S);
-    Array<Grad<P>> weight(m, int64_t(routes.weight.size()));
+    Array<Grad<P>> factors(m, int64_t(routes.factors.size()));
     Array<T> logits_in(m, logits);
-    op.router_forward(weight, out.in(), or_null(with_totals, totals_out), logits_in, r, B, S);
+    op.router_forward(factors, out.in(), or_null(with_totals, totals_out), logits_in, r, B, S);
     expect_same(check, "expert", out.expert, routes.expert);
     expect_same(check, "slot", out.slot, routes.slot);
     expect_same(check, "row", out.row, routes.row);
     expect_same(check, "counts", out.counts, routes.counts);
     expect_same(check, "offsets", out.offsets, routes.offsets);
-    check.expect("weight", weight, routes.weight, ROUNDING<float>);
+    check.expect("factors", factors, routes.factors, ROUNDING<float>);
     check.expect("totals", totals_out, totals, ROUNDING<float>);
     return check;
 }
 
-// Gradients that cancel, as with one choice of weight 1, have the errors of numbers of the size of a score.
+// Gradients that cancel, as with one choice of factor 1, have the errors of numbers of the size of a score.
 template <class T, class P>
 Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, Spread spread, float balance, float z) {
     const Memory m(op);
@@ -68,12 +68,12 @@ Check check_router_backward(const Ops<T, P>& op, Router r, int B, int S, Spread 
                         text(r, spread) + (balance != 0 ? " balance" : "") + (z != 0 ? " z" : ""));
     const Numbers logits = rounded<T>(router_logits(r.E, B * S, spread));
     TrueRoutes routes(logits, r, B, S);
-    const Numbers dweight = rounded<Grad<P>>(random_normal(int64_t(routes.weight.size()), 3));
+    const Numbers dfactors = rounded<Grad<P>>(random_normal(int64_t(routes.factors.size()), 3));
     Numbers dlogits(logits.size());
-    reference_ops().router_backward(dlogits.data(), dweight.data(), routes.in(), logits.data(), r, balance, z, B, S);
+    reference_ops().router_backward(dlogits.data(), dfactors.data(), routes.in(), logits.data(), r, balance, z, B, S);
     TableRoutes routes_in(m, routes);
     Array<T> dlogits_out(m, int64_t(logits.size())), logits_in(m, logits);
-    Array<Grad<P>> dweight_in(m, dweight);
+    Array<Grad<P>> dweight_in(m, dfactors);
     op.router_backward(dlogits_out, dweight_in, routes_in.in(), logits_in, r, balance, z, B, S);
     check.expect("dlogits", dlogits_out, dlogits, 2 * ROUNDING<T>, 1.0 / r.E);
     return check;
@@ -100,15 +100,15 @@ Check check_experts_combine(const Ops<T, P>& op, Router r, int N, int C, Residua
     Check check = named("experts_combine", r, {{"N", N}, {"C", C}}, added + std::string(weighted ? " weighted" : ""));
     TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
     const Numbers x = rounded<T>(random_normal(int64_t(N) * r.K * C, 2)), old = random_normal(int64_t(N) * C, 3);
-    const Numbers before = rounded<T>(old), weight = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
+    const Numbers before = rounded<T>(old), factors = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
     Numbers y(before.size());
     reference_ops().experts_combine(y.data(), residual != Residual::none ? before.data() : nullptr, x.data(),
-                                    weighted ? weight.data() : nullptr, routes.in(), r, N, C);
+                                    weighted ? factors.data() : nullptr, routes.in(), r, N, C);
     TableRoutes in(m, routes);
     Array<T> x_in(m, x), residual_in(m, before), apart(m, int64_t(y.size()));
-    Array<Grad<P>> weight_in(m, weight);
+    Array<Grad<P>> factors_in(m, factors);
     Array<T>& out = residual == Residual::in_y ? residual_in : apart;
-    op.experts_combine(out, or_null(residual != Residual::none, residual_in), x_in, or_null(weighted, weight_in),
+    op.experts_combine(out, or_null(residual != Residual::none, residual_in), x_in, or_null(weighted, factors_in),
                        in.in(), r, N, C);
     check.expect("y", out, y, product_limit<T, float>(Dtype::fp32, r.K));
     return check;
@@ -121,17 +121,17 @@ Check check_experts_combine_backward(const Ops<T, P>& op, Router r, int N, int C
     TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
     const Numbers x = rounded<T>(random_normal(int64_t(N) * r.K * C, 2));
     const Numbers dy = rounded<T>(random_normal(int64_t(N) * C, 3));
-    const Numbers weight = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
-    Numbers dx(x.size()), dweight(weight.size());
-    reference_ops().experts_combine_backward(dx.data(), dweight.data(), dy.data(), x.data(), weight.data(),
+    const Numbers factors = rounded<Grad<P>>(random_normal(int64_t(N) * r.K, 4));
+    Numbers dx(x.size()), dfactors(factors.size());
+    reference_ops().experts_combine_backward(dx.data(), dfactors.data(), dy.data(), x.data(), factors.data(),
                                              routes.in(), r, N, C);
     TableRoutes in(m, routes);
     Array<T> x_in(m, x), dy_in(m, dy), apart(m, int64_t(x.size()));
-    Array<Grad<P>> weight_in(m, weight), dweight_out(m, int64_t(dweight.size()));
+    Array<Grad<P>> factors_in(m, factors), dfactors_out(m, int64_t(dfactors.size()));
     Array<T>& out = in_place ? x_in : apart;
-    op.experts_combine_backward(out, dweight_out, dy_in, x_in, weight_in, in.in(), r, N, C);
+    op.experts_combine_backward(out, dfactors_out, dy_in, x_in, factors_in, in.in(), r, N, C);
     check.expect("dx", out, dx, ROUNDING<T>);
-    check.expect("dweight", dweight_out, dweight, product_limit<Grad<P>, float>(Dtype::fp32, C));
+    check.expect("dfactors", dfactors_out, dfactors, product_limit<Grad<P>, float>(Dtype::fp32, C));
     return check;
 }
 

@@ -9,7 +9,7 @@ Numbers router_logits(int E, int N, Spread spread);
 // Where rows go, as the reference has it of such logits, and its weights.
 struct TrueRoutes {
     std::vector<int> expert, slot, row, counts, offsets;
-    Numbers weight;
+    Numbers factors;
     TrueRoutes(const Numbers& logits, Router r, int B, int S, double* totals = nullptr);
     Routes in() { return {expert.data(), slot.data(), row.data(), counts.data(), offsets.data()}; }
 };
