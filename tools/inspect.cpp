@@ -130,6 +130,12 @@ struct Ticks {    // layers of all sequences
     }
 };
 
+// Whether the map of one head can be computed.
+Status map_fits(int tokens, const char* advice) {
+    if (maps_that_fit(tokens, 1)) return {};
+    return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
+                human_bytes(8.0 * tokens * tokens).c_str(), human_bytes(MAP_BYTES).c_str(), advice);
+}
 Status measure_text(const Options& o, const Opened& m, const std::string& text, Found& found) {
     const Config& c = m.g->c;
     found.tokens = m.tokenizer.encode_prompt(text);
@@ -143,6 +149,7 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
         return fail(Exit::usage, "--prefix needs a model with --objective prefix");
     if (o.prefix > int(found.tokens.size()))
         return fail(Exit::usage, "--prefix %d: the text has %zu tokens", o.prefix, found.tokens.size());
+    TRY(map_fits(int(found.tokens.size()), "give a shorter text"));
     const bool keep = !o.csv.empty() || !o.picture.empty() || o.json || found.heads.size() <= MAPS_SHOWN;
     const size_t cells = found.tokens.size() * found.tokens.size();
     if (keep && cells * found.heads.size() > size_t(1) << 29)
@@ -159,6 +166,7 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
 }
 Status measure_shards(const Options& o, const Opened& m, Found& found) {
     const int S = m.g->plan.S, sequences = o.sequences ? o.sequences : 8;
+    TRY(map_fits(S, "choose a shorter --seq-len"));
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
                                                   .most_tokens = int64_t(sequences) * S}));
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
