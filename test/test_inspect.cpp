@@ -215,6 +215,23 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
     must(with(text_args, {"--picture", "/nonexistent/a.png"}), 4);
 }
 
+TEST_CASE("inspect: --json without --layer and --head holds no maps, as it prints none") {
+    const Toy toy;
+    must(toy.args("run", {"--steps", "1", "--position", "rope"}));
+    const std::string text = toy.dir + "/text.txt";
+    write_file(text, std::string(1500, 'a'));
+    auto peak = [&](const char* more) {
+        Strings args = {flatgpt_binary(), "inspect", toy.dir + "/run", "--context", "2048", "--text-file", text};
+        if (*more) args.push_back(more);
+        Process running(args);
+        const double bytes = peak_memory(running);
+        CHECK(running.wait().exit_code == 0);
+        return bytes;
+    };
+    const double maps = 4 * 8 * 1500.0 * 1500;      // bytes; two layers have two heads each
+    CHECK(peak("--json") < peak("") - maps / 2);    // without --json all four maps are drawn
+}
+
 TEST_CASE("inspect: what cannot be is refused") {
     const Toy toy;
     must(toy.args("run", {"--steps", "1"}));

@@ -28,6 +28,7 @@ struct Options {
     bool raw_u16 = false, json = false;
     DeviceOptions device;
     bool has_text() const { return !text.empty() || !text_file.empty(); }
+    bool chooses() const { return !layer.empty() || !head.empty(); }
 };
 struct ScoreColumn {
     const char *name, *title;
@@ -150,7 +151,8 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
     if (o.prefix > int(found.tokens.size()))
         return fail(Exit::usage, "--prefix %d: the text has %zu tokens", o.prefix, found.tokens.size());
     TRY(map_fits(int(found.tokens.size()), "give a shorter text"));
-    const bool keep = !o.csv.empty() || !o.picture.empty() || o.json || found.heads.size() <= MAPS_SHOWN;
+    const bool printed = o.json ? o.chooses() : found.heads.size() <= MAPS_SHOWN;
+    const bool keep = printed || !o.csv.empty() || !o.picture.empty();
     const size_t cells = found.tokens.size() * found.tokens.size();
     if (keep && cells * found.heads.size() > size_t(1) << 29)
         return fail(Exit::usage, "%zu heads' maps of %zu tokens are over 4 GiB; choose fewer with --layer, --head",
@@ -271,7 +273,7 @@ void print_json(const Options& o, const Found& found) {
     for (size_t i = 0; i < found.heads.size(); i++) {
         out += formatted("%s{\"layer\":%d,\"head\":%d", i ? "," : "", found.heads[i].layer, found.heads[i].head) +
                fields(found.scores(i));
-        if (!found.maps.empty() && (!o.layer.empty() || !o.head.empty())) {
+        if (!found.maps.empty() && o.chooses()) {
             const size_t S = found.tokens.size();
             for (size_t k = 0; k < S * S; k++)
                 out += (k == 0 ? ",\"map\":[[" : k % S == 0 ? "],[" : ",") + json_number(found.maps[i][k]);
