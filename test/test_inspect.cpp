@@ -6,6 +6,7 @@
 
 #include <atomic>
 
+#include "base/countdown.h"
 #include "files/json.h"
 #include "model/spans.h"
 #include "toy_run.h"
@@ -113,6 +114,20 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
         CHECK(most == limit);
     }
     omp_set_num_threads(threads);
+}
+
+TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {
+    Config c = SMALL;
+    c.L = 5, c.linear = Linear::gated, c.softmax_every = 2;
+    Model g(cpu_ops<float>());
+    toy_model(g, c, {Use::infer, 1, S});
+    int done = 0;
+    attention_maps(g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });
+    CHECK(done == 2);
+    CHECK(layers_with_map(c) == 2);
+    CHECK(Countdown{"inspect"}.text(done, layers_with_map(c), 7) == "inspect: 100 %  ETA 0.0 s");
+    CHECK(Countdown{"inspect"}.text(1, 4, 20) == "inspect: 25 %  ETA 1:00");
+    CHECK(Countdown{"eval", "windows"}.text(3, 12, 3) == "eval: 3 of 12 windows  ETA 9.0 s");
 }
 
 TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") {

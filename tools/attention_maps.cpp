@@ -11,6 +11,11 @@
 const char* without_map(const Config& c, int l) {
     return c.recurrent(l) ? "it has no softmax (--linear-attention)" : nullptr;
 }
+int layers_with_map(const Config& c) {
+    int n = 0;
+    for (int l = 0; l < c.L; l++) n += !without_map(c, l);
+    return n;
+}
 
 namespace {
 // n numbers of the device's memory.

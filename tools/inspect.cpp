@@ -7,7 +7,7 @@
 
 #include "attention_maps.h"
 #include "base/command.h"
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/file.h"
 #include "base/picture.h"
 #include "files/json.h"
@@ -119,18 +119,6 @@ Result<std::vector<HeadPlace>> chosen_heads(const Options& o, const Config& c) {
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-struct Ticks {    // layers of all sequences
-    int64_t all, done = 0;
-    double start = now_seconds();
-    Progress progress = Progress();
-    void tick() {
-        done++;
-        const double seconds = now_seconds() - start;
-        progress.line(formatted("inspect: %.0f %%  ETA %s", 100.0 * double(done) / double(all),
-                                human_time(seconds / double(done) * double(all - done)).c_str()));
-    }
-};
-
 // Whether the map of one head can be computed.
 Status map_fits(int tokens, const char* advice) {
     if (maps_that_fit(tokens, 1)) return {};
@@ -158,12 +146,12 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
         return fail(Exit::usage, "%zu heads' maps of %zu tokens are over 4 GiB; choose fewer with --layer, --head",
                     found.heads.size(), found.tokens.size());
     if (keep) found.maps.resize(found.heads.size());
-    Ticks ticks{c.L};
+    Countdown countdown{"inspect"};
+    int done = 0;
     attention_maps(*m.g, found.tokens, o.prefix, found.heads, [&](size_t i, const double* p, const int* visible) {
         found.sums[i].add(p, visible, int(found.tokens.size()));
         if (keep) found.maps[i].assign(p, p + cells);
-    }, [&] { ticks.tick(); });
-    ticks.progress.clear();
+    }, [&] { countdown(++done, layers_with_map(c)); });
     return {};
 }
 Status measure_shards(const Options& o, const Opened& m, Found& found) {
@@ -172,14 +160,15 @@ Status measure_shards(const Options& o, const Opened& m, Found& found) {
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
                                                   .most_tokens = int64_t(sequences) * S}));
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
-    Ticks ticks{loader.samples() * m.g->c.L};
+    const int64_t all = loader.samples() * layers_with_map(m.g->c);
+    Countdown countdown{"inspect"};
+    int64_t done = 0;
     for (int64_t n = 0; n < loader.samples(); n++) {
         TRY(loader.next(tokens.data(), targets.data()));
         attention_maps(*m.g, tokens, 0, found.heads, [&](size_t i, const double* p, const int* visible) {
             found.sums[i].add(p, visible, S);
-        }, [&] { ticks.tick(); });
+        }, [&] { countdown(++done, all); });
     }
-    ticks.progress.clear();
     return {};
 }
 // Induction; where there is nothing else, the other scores, too.

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/file.h"
 #include "base/toml.h"
 #include "files/json.h"
@@ -82,18 +82,6 @@ Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& 
     return open_shards(m, o.source, {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S,
                                      .most_tokens = tokens});
 }
-// One refreshed line with its ETA.
-struct Shown {
-    const char* what;
-    Progress progress = Progress();
-    const double start = now_seconds();
-    ~Shown() { progress.clear(); }
-    std::function<void(int64_t, int64_t)> function() {
-        return [this](int64_t done, int64_t windows) {
-            progress.line(evaluation_progress(what, done, windows, now_seconds() - start));
-        };
-    }
-};
 Result<Objective> objective_for(const Opened& m) {
     return objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
 }
@@ -104,16 +92,16 @@ Result<Evaluation> measure(const Options& o, const Source& source, const char* w
     const Objective objective = TRY(objective_for(m));
     *dtype = m.g->op.parameter == Element::bf16 ? "bf16" : "fp32";
     Loader loader = TRY(shards_for(o, m, o.eval_data.empty() ? o.data : o.eval_data, o.eval_tokens, o.batch));
-    Shown shown{what};
-    return evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, shown.function(), nullptr, objective);
+    Countdown countdown{what, "windows"};
+    return evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, std::ref(countdown), nullptr, objective);
 }
 Result<Importance> importance_of(const Options& o, const Source& source) {
     Opened m;
     TRY(open_for(m, o, source, 1, Use::train));
     const Objective objective = TRY(objective_for(m));
     Loader loader = TRY(shards_for(o, m, o.data, o.tokens, 1));
-    Shown shown{"importance"};
-    return head_importance(*m.g, loader, objective, shown.function());
+    Countdown countdown{"importance", "windows"};
+    return head_importance(*m.g, loader, objective, std::ref(countdown));
 }
 
 // ---- importance, for people and for programs ------------------------------------------------------------------------
@@ -299,8 +287,7 @@ Command prune_command() {
               "key/value heads.", "flatgpt prune runs/a --heads 30% --data 'tokens/austen_train_*.bin' --out small"};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->source.model, "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file",
-           0, 0, {}, true},
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--data", &o->data, "shards on which importance is measured: a path, a glob pattern, or several separated "
            "by commas", 0, 0, {}, true},
           {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "
