@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "base/countdown.h"
 #include "base/file.h"
 #include "base/toml.h"
+#include "files/gguf.h"
 #include "files/json.h"
+#include "files/safetensors.h"
 #include "heads.h"
 #include "importance.h"
 #include "infer/open.h"
@@ -180,6 +183,32 @@ Result<double> weight_bytes(const ModelSource& m) {
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
 }
+// "F32"; "Q6_K, Q8_0" where the matrices in the model's files have several types.
+Result<std::string> matrix_types(const ModelSource& m) {
+    std::set<std::string> names;
+    if (m.gguf) {
+        for (const GgufTensor& t : m.gguf->tensors())
+            if (t.shape.size() > 1) names.insert(t.format->name);
+    } else {
+        for (const std::string& path : TRY(checkpoint_tensor_files(m.path, "model"))) {
+            const SafetensorsFile file = TRY(SafetensorsFile::open(path));
+            for (const TensorEntry& e : file.entries())
+                if (e.shape.size() > 1)
+                    names.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
+        }
+    }
+    return join({names.begin(), names.end()}, ", ");
+}
+// Says why the smaller model's file may be the larger one: it is F32, whatever the whole model's type is.
+Status note_type(const Options& o, const ModelSource& from) {
+    const std::string types = TRY(matrix_types(from));
+    if (types == "F32") return {};
+    Progress().note(escape_control(formatted(
+        "note: %s is written as F32 (%s), while %s has %s (%s); flatgpt convert with --type writes smaller GGUF files",
+        o.out.c_str(), human_bytes(TRY(weight_bytes(ModelSource(o.out)))).c_str(), from.path.c_str(), types.c_str(),
+        human_bytes(TRY(weight_bytes(from))).c_str())));
+    return {};
+}
 
 // An option of the run that made the model, as its checkpoint says it; `other` where it does not.
 std::string run_option(const std::string& dir, const char* key, const std::string& other) {
@@ -263,6 +292,7 @@ Status prune(const Options& o) {
     if (!o.json && !importance.empty()) print_importance(p, cut, importance);
     if (!o.dry_run) {
         TRY(write_model(o, from, p, cut));
+        TRY(note_type(o, from));
         const Evaluation after = TRY(measure(same, {o.out, "last", o.source.tokenizer}, "perplexity after", &dtype));
         const std::string command = training_command(o, from.path);
         j["out"] = o.out;
