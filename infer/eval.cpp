@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/picture.h"
 #include "by_position.h"
 #include "files/json.h"
@@ -63,15 +63,9 @@ Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective&
     const int S = m.g->plan.S;
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = o.batch, .S = S,
                                                   .most_tokens = o.eval_tokens}));
-    const double start = now_seconds();
-    Progress progress;
-    auto show = [&](int64_t done, int64_t windows) {
-        progress.line(evaluation_progress("eval", done, windows, now_seconds() - start));
-    };
+    Countdown countdown{"eval", "windows"};
     auto each = [&](int rows, const float* losses, const int* targets) { positions.add(rows, losses, targets); };
-    Result<Evaluation> e = evaluate(*m.g, loader, m.tokenizer, o.batch, S, show, nullptr, objective, each);
-    progress.clear();
-    return e;
+    return evaluate(*m.g, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
 }
 
 Status check_length(const EvalOptions& o, const Config& c) {
@@ -120,14 +114,11 @@ Status eval_needle(const EvalOptions& o) {
     EvalOptions with = o;
     with.needles = n;
     n.filler = TRY(filler(with, m));
-    Progress progress;
-    const double start = now_seconds();
-    const std::vector<NeedleCell> cells = TRY(find_needles(*m.g, n, [&](int64_t done, int64_t all) {
-        const double seconds = now_seconds() - start;
-        progress.line(formatted("needle: %.0f %%  ETA %s", 100.0 * double(done) / double(all),
-                                human_time(seconds / double(done) * double(all - done)).c_str()));
-    }));
-    progress.clear();
+    auto found = [&] {
+        Countdown countdown{"needle"};
+        return find_needles(*m.g, n, std::ref(countdown));
+    };
+    const std::vector<NeedleCell> cells = TRY(found());
     if (o.json) puts(needle_json(cells).c_str());
     else print_needles(cells);
     if (!o.csv.empty()) TRY(write_needle_csv(o.csv, cells));

@@ -2,7 +2,11 @@
 #include "tools/attention_maps.h"
 
 #include <dlfcn.h>
+#include <omp.h>
 
+#include <atomic>
+
+#include "base/countdown.h"
 #include "files/json.h"
 #include "model/spans.h"
 #include "toy_run.h"
@@ -81,6 +85,49 @@ TEST_CASE("inspect: maps are the probabilities of the reference's attention, of 
         exact.forward();
         exact.after_attention = nullptr;
     }
+}
+
+TEST_CASE("inspect: so many maps are computed at once as their memory's limit allows") {
+    CHECK(maps_that_fit(1024, 8) == 8);
+    CHECK(maps_that_fit(16384, 8) == 2);
+    CHECK(maps_that_fit(23170, 8) == 1);
+    CHECK(maps_that_fit(23171, 8) == 0);
+    CHECK(maps_that_fit(1 << 20, 8) == 0);
+
+    Config c = SMALL;
+    c.NH = 16;
+    Model g(cpu_ops<float>());
+    toy_model(g, c, {Use::infer, 1, S});
+    std::vector<HeadPlace> heads;
+    for (int h = 0; h < c.NH; h++) heads.push_back({0, h});
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(4);
+    for (int limit : {1, 2}) {
+        std::atomic<int> now = 0, most = 0, calls = 0;
+        attention_maps(g, toy_tokens(S, c.V, 3), 0, heads, [&](size_t, const double*, const int*) {
+            const int here = ++now;
+            for (int seen = most; seen < here && !most.compare_exchange_weak(seen, here);) {}
+            std::this_thread::sleep_for(std::chrono::milliseconds(5));
+            now--, calls++;
+        }, {}, limit * int64_t(sizeof(double)) * S * S);
+        CHECK(calls == 16);
+        CHECK(most == limit);
+    }
+    omp_set_num_threads(threads);
+}
+
+TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {
+    Config c = SMALL;
+    c.L = 5, c.linear = Linear::gated, c.softmax_every = 2;
+    Model g(cpu_ops<float>());
+    toy_model(g, c, {Use::infer, 1, S});
+    int done = 0;
+    attention_maps(g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });
+    CHECK(done == 2);
+    CHECK(layers_with_map(c) == 2);
+    CHECK(Countdown{"inspect"}.text(done, layers_with_map(c), 7) == "inspect: 100 %  ETA 0.0 s");
+    CHECK(Countdown{"inspect"}.text(1, 4, 20) == "inspect: 25 %  ETA 1:00");
+    CHECK(Countdown{"eval", "windows"}.text(3, 12, 3) == "eval: 3 of 12 windows  ETA 9.0 s");
 }
 
 TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") {
@@ -183,6 +230,23 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
     must(with(text_args, {"--picture", "/nonexistent/a.png"}), 4);
 }
 
+TEST_CASE("inspect: --json without --layer and --head holds no maps, as it prints none") {
+    const Toy toy;
+    must(toy.args("run", {"--steps", "1", "--position", "rope"}));
+    const std::string text = toy.dir + "/text.txt";
+    write_file(text, std::string(1500, 'a'));
+    auto peak = [&](const char* more) {
+        Strings args = {flatgpt_binary(), "inspect", toy.dir + "/run", "--context", "2048", "--text-file", text};
+        if (*more) args.push_back(more);
+        Process running(args);
+        const double bytes = peak_memory(running);
+        CHECK(running.wait().exit_code == 0);
+        return bytes;
+    };
+    const double maps = 4 * 8 * 1500.0 * 1500;      // bytes; two layers have two heads each
+    CHECK(peak("--json") < peak("") - maps / 2);    // without --json all four maps are drawn
+}
+
 TEST_CASE("inspect: what cannot be is refused") {
     const Toy toy;
     must(toy.args("run", {"--steps", "1"}));
@@ -211,4 +275,13 @@ TEST_CASE("inspect: what cannot be is refused") {
         must(args, row.code, row.says);
     }
     must({"inspect", "/nonexistent"}, 3, "/nonexistent");
+
+    // A map that takes more than 4 GiB.
+    must(toy.args("far", {"--steps", "1", "--position", "rope"}));
+    const std::string far = toy.dir + "/far", text = toy.dir + "/long.txt";
+    write_file(text, std::string(24000, 'a'));
+    const std::string says = "a head's map of 24000 tokens takes 4.29 GiB, more than the limit of 4.00 GiB; ";
+    must({"inspect", far, "--context", "24000", "--text-file", text}, 2, says + "give a shorter text");
+    must({"inspect", far, "--context", "24000", "--seq-len", "24000", "--data", val}, 2,
+         says + "choose a shorter --seq-len");
 }

@@ -3,7 +3,9 @@
 #include "tools/heads.h"
 #include "tools/importance.h"
 
+#include "base/console.h"
 #include "files/json.h"
+#include "files/safetensors.h"
 #include "toy_run.h"
 #include "model_checks.h"
 
@@ -319,6 +321,45 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
     CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 4}});
     CHECK(j["removed"] == nlohmann::json{nlohmann::json::array(), nlohmann::json::array()});
     CHECK_FALSE(j.contains("importance"));
+}
+
+TEST_CASE("prune: a note says that the smaller model is F32 where the whole one is not") {
+    Toy toy;
+    const std::string run = trained(toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--channels",
+                                                 "32", "--steps", "1"});
+    auto noted = [&](const std::string& model) {
+        const std::string out = toy.dir + "/small";
+        const ProcessResult r = must({"prune", model, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1",
+                                      "--out", out});
+        const std::string size = human_bytes(double(fs::file_size(out + "/model.safetensors")));
+        fs::remove_all(out);
+        const std::string start = "note: " + out + " is written as F32 (" + size + "), while " + model + " has ";
+        const size_t at = r.err.find(start);
+        CHECK((at != r.err.npos || !contains(r.err, "note: ")));
+        return at == r.err.npos ? "" : r.err.substr(at + start.size(), r.err.find(';', at) - at - start.size());
+    };
+    CHECK(noted(run) == "");
+    Model g(cpu_ops<float>());
+    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
+    std::vector<TensorSource> weights;
+    checkpoint_tensors(g, Part::weights, "", &weights);
+    for (TensorSource& t : weights) t.type = TensorType::bf16;
+    std::string bytes;
+    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t n) {
+        bytes.append(static_cast<const char*>(data), size_t(n));
+        return Status{};
+    }).ok());
+    const std::string half = toy.dir + "/half";
+    fs::create_directory(half);
+    for (const char* name : {"/config.json", "/tokenizer.json"}) fs::copy(toy.newest("run") + name, half + name);
+    write_file(half + "/model.safetensors", bytes);
+    CHECK(noted(half) == "BF16 (" + human_bytes(double(bytes.size())) + ")");
+    for (auto& [type, name] : {std::pair{"f32", ""}, {"f16", "F16"}, {"q8_0", "Q8_0"}}) {
+        const std::string file = toy.dir + "/" + type + ".gguf";
+        must({"convert", run, file, "--type", type});
+        CHECK(noted(file) == (*name ? name + (" (" + human_bytes(double(fs::file_size(file))) + ")") : ""));
+    }
 }
 
 TEST_CASE("prune: what cannot be is exit 2, and says why") {

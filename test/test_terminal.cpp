@@ -151,6 +151,23 @@ TEST_CASE("terminal: eval's result begins a line of its own") {
     CHECK(contains("\n" + t.screen(), "\nloss "));
 }
 
+TEST_CASE("terminal: a progress line with an ETA gets to its end and leaves nothing behind") {
+    Toy toy;
+    const std::string mixed = toy.dir + "/mixed", val = toy.dir + "/val.bin";    // one layer of three has softmax
+    must(toy.args("mixed", {"--steps", "1", "--layers", "3", "--linear-attention", "gated", "--softmax-every", "2"}));
+    const std::pair<Strings, const char*> rows[] = {
+        {{"inspect", mixed, "--text", "abc"}, "inspect: 100 %  ETA 0.0 s"},
+        {{"inspect", mixed, "--data", val, "--sequences", "2"}, "inspect: 100 %  ETA 0.0 s"},
+        {{"eval", mixed, "--data", val}, "eval: 62 of 62 windows  ETA 0.0 s"},
+        {{"eval", mixed, "--needle", "--trials", "1"}, "needle: 100 %  ETA 0.0 s"}};
+    for (auto& [args, end] : rows) {
+        const Terminal t = at_terminal(args, 80);
+        CHECK(t.exit_code == 0);
+        CHECK_MESSAGE(contains(t.raw, end), t.raw);
+        CHECK_FALSE(contains(t.screen(), "ETA"));
+    }
+}
+
 TEST_CASE("terminal: who is to type is told how to end") {
     SmallRun small;
     const std::string hint = "reading from the terminal; end with Ctrl-D";

@@ -1,6 +1,8 @@
 // attention_maps.cpp - see attention_maps.h.
 #include "attention_maps.h"
 
+#include <omp.h>
+
 #include <algorithm>
 
 #include "data/loader.h"
@@ -8,6 +10,11 @@
 
 const char* without_map(const Config& c, int l) {
     return c.recurrent(l) ? "it has no softmax (--linear-attention)" : nullptr;
+}
+int layers_with_map(const Config& c) {
+    int n = 0;
+    for (int l = 0; l < c.L; l++) n += !without_map(c, l);
+    return n;
 }
 
 namespace {
@@ -27,9 +34,14 @@ template <class X> std::vector<double> downloaded(const Model& g, const X* from,
 }
 }    // namespace
 
+int maps_that_fit(int S, int most, int64_t bytes) {
+    return int(std::min<int64_t>(most, bytes / (int64_t(sizeof(double)) * S * S)));
+}
+
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
-                    const EachMap& each, const std::function<void()>& after) {
-    const int S = int(tokens.size());
+                    const EachMap& each, const std::function<void()>& after, int64_t bytes) {
+    const int S = int(tokens.size()), threads = maps_that_fit(S, omp_get_max_threads(), bytes);
+    CHECK(threads > 0, "a map of %d positions takes more than %lld bytes", S, (long long)bytes);
     Spans spans;
     if (g.c.sees != Sees::causal) spans.add({Text{0, prefix}}, S, g.c.sees);
     std::vector<double> bias;
@@ -43,7 +55,7 @@ void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const 
         if (g.bias && bias.empty()) bias = downloaded(g, g.bias, int64_t(h.NH) * (2 * h.reach + 1));
         if (g.bias) h.bias = reinterpret_cast<const float*>(bias.data());
         if (!spans.keys.empty()) h.keys = spans.keys.data(), h.queries = spans.queries.data();
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
         for (size_t k = 0; k < mine.size(); k++) {
             std::vector<double> p(size_t(S) * size_t(S));
             std::vector<int> visible(static_cast<size_t>(S));

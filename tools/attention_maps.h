@@ -6,13 +6,18 @@
 struct HeadPlace { int layer, head; };    // from 0
 // Why layer l has no map; null: it has.
 const char* without_map(const Config& c, int l);
+int layers_with_map(const Config& c);
 
 // Runs the model over one sequence, and hands over heads[i]'s probabilities (S,S), a row for each query, and how many
 // keys each query sees (S). Several threads may call `each` at once. prefix: positions that see each other, where the
-// model has that. after: called after each layer; may be empty.
+// model has that. after: called after each layer that has a map; may be empty. bytes: the maps that are computed at the
+// same time take no more; at least one must fit.
 typedef std::function<void(size_t i, const double* p, const int* visible)> EachMap;
+constexpr int64_t MAP_BYTES = int64_t(4) << 30;
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
-                    const EachMap& each, const std::function<void()>& after = {});
+                    const EachMap& each, const std::function<void()>& after = {}, int64_t bytes = MAP_BYTES);
+// How many maps of S positions fit into that many bytes; at most `most`.
+int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 
 // Means over queries. previous, first: the probability of the key before the query, and of key 0, over the queries
 // after it.

@@ -7,7 +7,7 @@
 
 #include "attention_maps.h"
 #include "base/command.h"
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/file.h"
 #include "base/picture.h"
 #include "files/json.h"
@@ -28,6 +28,7 @@ struct Options {
     bool raw_u16 = false, json = false;
     DeviceOptions device;
     bool has_text() const { return !text.empty() || !text_file.empty(); }
+    bool chooses() const { return !layer.empty() || !head.empty(); }
 };
 struct ScoreColumn {
     const char *name, *title;
@@ -118,18 +119,12 @@ Result<std::vector<HeadPlace>> chosen_heads(const Options& o, const Config& c) {
 
 // ---- measuring ------------------------------------------------------------------------------------------------------
 
-struct Ticks {    // layers of all sequences
-    int64_t all, done = 0;
-    double start = now_seconds();
-    Progress progress = Progress();
-    void tick() {
-        done++;
-        const double seconds = now_seconds() - start;
-        progress.line(formatted("inspect: %.0f %%  ETA %s", 100.0 * double(done) / double(all),
-                                human_time(seconds / double(done) * double(all - done)).c_str()));
-    }
-};
-
+// Whether the map of one head can be computed.
+Status map_fits(int tokens, const char* advice) {
+    if (maps_that_fit(tokens, 1)) return {};
+    return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
+                human_bytes(8.0 * tokens * tokens).c_str(), human_bytes(MAP_BYTES).c_str(), advice);
+}
 Status measure_text(const Options& o, const Opened& m, const std::string& text, Found& found) {
     const Config& c = m.g->c;
     found.tokens = m.tokenizer.encode_prompt(text);
@@ -143,33 +138,37 @@ Status measure_text(const Options& o, const Opened& m, const std::string& text, 
         return fail(Exit::usage, "--prefix needs a model with --objective prefix");
     if (o.prefix > int(found.tokens.size()))
         return fail(Exit::usage, "--prefix %d: the text has %zu tokens", o.prefix, found.tokens.size());
-    const bool keep = !o.csv.empty() || !o.picture.empty() || o.json || found.heads.size() <= MAPS_SHOWN;
+    TRY(map_fits(int(found.tokens.size()), "give a shorter text"));
+    const bool printed = o.json ? o.chooses() : found.heads.size() <= MAPS_SHOWN;
+    const bool keep = printed || !o.csv.empty() || !o.picture.empty();
     const size_t cells = found.tokens.size() * found.tokens.size();
     if (keep && cells * found.heads.size() > size_t(1) << 29)
         return fail(Exit::usage, "%zu heads' maps of %zu tokens are over 4 GiB; choose fewer with --layer, --head",
                     found.heads.size(), found.tokens.size());
     if (keep) found.maps.resize(found.heads.size());
-    Ticks ticks{c.L};
+    Countdown countdown{"inspect"};
+    int done = 0;
     attention_maps(*m.g, found.tokens, o.prefix, found.heads, [&](size_t i, const double* p, const int* visible) {
         found.sums[i].add(p, visible, int(found.tokens.size()));
         if (keep) found.maps[i].assign(p, p + cells);
-    }, [&] { ticks.tick(); });
-    ticks.progress.clear();
+    }, [&] { countdown(++done, layers_with_map(c)); });
     return {};
 }
 Status measure_shards(const Options& o, const Opened& m, Found& found) {
     const int S = m.g->plan.S, sequences = o.sequences ? o.sequences : 8;
+    TRY(map_fits(S, "choose a shorter --seq-len"));
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
                                                   .most_tokens = int64_t(sequences) * S}));
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
-    Ticks ticks{loader.samples() * m.g->c.L};
+    const int64_t all = loader.samples() * layers_with_map(m.g->c);
+    Countdown countdown{"inspect"};
+    int64_t done = 0;
     for (int64_t n = 0; n < loader.samples(); n++) {
         TRY(loader.next(tokens.data(), targets.data()));
         attention_maps(*m.g, tokens, 0, found.heads, [&](size_t i, const double* p, const int* visible) {
             found.sums[i].add(p, visible, S);
-        }, [&] { ticks.tick(); });
+        }, [&] { countdown(++done, all); });
     }
-    ticks.progress.clear();
     return {};
 }
 // Induction; where there is nothing else, the other scores, too.
@@ -263,7 +262,7 @@ void print_json(const Options& o, const Found& found) {
     for (size_t i = 0; i < found.heads.size(); i++) {
         out += formatted("%s{\"layer\":%d,\"head\":%d", i ? "," : "", found.heads[i].layer, found.heads[i].head) +
                fields(found.scores(i));
-        if (!found.maps.empty() && (!o.layer.empty() || !o.head.empty())) {
+        if (!found.maps.empty() && o.chooses()) {
             const size_t S = found.tokens.size();
             for (size_t k = 0; k < S * S; k++)
                 out += (k == 0 ? ",\"map\":[[" : k % S == 0 ? "],[" : ",") + json_number(found.maps[i][k]);

@@ -2,11 +2,14 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/file.h"
 #include "base/toml.h"
+#include "files/gguf.h"
 #include "files/json.h"
+#include "files/safetensors.h"
 #include "heads.h"
 #include "importance.h"
 #include "infer/open.h"
@@ -82,18 +85,6 @@ Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& 
     return open_shards(m, o.source, {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S,
                                      .most_tokens = tokens});
 }
-// One refreshed line with its ETA.
-struct Shown {
-    const char* what;
-    Progress progress = Progress();
-    const double start = now_seconds();
-    ~Shown() { progress.clear(); }
-    std::function<void(int64_t, int64_t)> function() {
-        return [this](int64_t done, int64_t windows) {
-            progress.line(evaluation_progress(what, done, windows, now_seconds() - start));
-        };
-    }
-};
 Result<Objective> objective_for(const Opened& m) {
     return objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed);
 }
@@ -104,16 +95,16 @@ Result<Evaluation> measure(const Options& o, const Source& source, const char* w
     const Objective objective = TRY(objective_for(m));
     *dtype = m.g->op.parameter == Element::bf16 ? "bf16" : "fp32";
     Loader loader = TRY(shards_for(o, m, o.eval_data.empty() ? o.data : o.eval_data, o.eval_tokens, o.batch));
-    Shown shown{what};
-    return evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, shown.function(), nullptr, objective);
+    Countdown countdown{what, "windows"};
+    return evaluate(*m.g, loader, m.tokenizer, o.batch, m.g->plan.S, std::ref(countdown), nullptr, objective);
 }
 Result<Importance> importance_of(const Options& o, const Source& source) {
     Opened m;
     TRY(open_for(m, o, source, 1, Use::train));
     const Objective objective = TRY(objective_for(m));
     Loader loader = TRY(shards_for(o, m, o.data, o.tokens, 1));
-    Shown shown{"importance"};
-    return head_importance(*m.g, loader, objective, shown.function());
+    Countdown countdown{"importance", "windows"};
+    return head_importance(*m.g, loader, objective, std::ref(countdown));
 }
 
 // ---- importance, for people and for programs ------------------------------------------------------------------------
@@ -191,6 +182,32 @@ Result<double> weight_bytes(const ModelSource& m) {
         m.gguf ? std::vector{m.path} : TRY(checkpoint_tensor_files(m.path, "model"));
     for (const std::string& file : files) bytes += double(fs::file_size(file, none));
     return bytes;
+}
+// "F32"; "Q6_K, Q8_0" where the matrices in the model's files have several types.
+Result<std::string> matrix_types(const ModelSource& m) {
+    std::set<std::string> names;
+    if (m.gguf) {
+        for (const GgufTensor& t : m.gguf->tensors())
+            if (t.shape.size() > 1) names.insert(t.format->name);
+    } else {
+        for (const std::string& path : TRY(checkpoint_tensor_files(m.path, "model"))) {
+            const SafetensorsFile file = TRY(SafetensorsFile::open(path));
+            for (const TensorEntry& e : file.entries())
+                if (e.shape.size() > 1)
+                    names.insert(e.type == TensorType::f32 ? "F32" : e.type == TensorType::bf16 ? "BF16" : "F16");
+        }
+    }
+    return join({names.begin(), names.end()}, ", ");
+}
+// Says why the smaller model's file may be the larger one: it is F32, whatever the whole model's type is.
+Status note_type(const Options& o, const ModelSource& from) {
+    const std::string types = TRY(matrix_types(from));
+    if (types == "F32") return {};
+    Progress().note(escape_control(formatted(
+        "note: %s is written as F32 (%s), while %s has %s (%s); flatgpt convert with --type writes smaller GGUF files",
+        o.out.c_str(), human_bytes(TRY(weight_bytes(ModelSource(o.out)))).c_str(), from.path.c_str(), types.c_str(),
+        human_bytes(TRY(weight_bytes(from))).c_str())));
+    return {};
 }
 
 // An option of the run that made the model, as its checkpoint says it; `other` where it does not.
@@ -275,6 +292,7 @@ Status prune(const Options& o) {
     if (!o.json && !importance.empty()) print_importance(p, cut, importance);
     if (!o.dry_run) {
         TRY(write_model(o, from, p, cut));
+        TRY(note_type(o, from));
         const Evaluation after = TRY(measure(same, {o.out, "last", o.source.tokenizer}, "perplexity after", &dtype));
         const std::string command = training_command(o, from.path);
         j["out"] = o.out;
@@ -299,8 +317,7 @@ Command prune_command() {
               "key/value heads.", "flatgpt prune runs/a --heads 30% --data 'tokens/austen_train_*.bin' --out small"};
     c.flags = flag_groups({
         {"Common",
-         {{"MODEL", &o->source.model, "a run (see --checkpoint), a checkpoint, a Hugging Face directory or a GGUF file",
-           0, 0, {}, true},
+         {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
           {"--data", &o->data, "shards on which importance is measured: a path, a glob pattern, or several separated "
            "by commas", 0, 0, {}, true},
           {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "

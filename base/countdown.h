@@ -1,0 +1,22 @@
+// countdown.h - a progress line that says how much is done and when the rest will be.
+#pragma once
+#include "console.h"
+
+// "eval: 3 of 10 windows  ETA 12 s", or without a unit "inspect: 30 %  ETA 12 s". The clock starts when it is made; the
+// line is taken away at its end.
+struct Countdown {
+    const char* what;
+    const char* unit = "";
+    const double start = now_seconds();
+    Progress progress = Progress();
+    ~Countdown() { progress.clear(); }
+
+    std::string text(int64_t done, int64_t all, double seconds) const {
+        const std::string share = *unit ? formatted("%lld of %lld %s", (long long)done, (long long)all, unit)
+                                        : formatted("%.0f %%", 100.0 * double(done) / double(all));
+        return formatted("%s: %s  ETA %s", what, share.c_str(),
+                         human_time(seconds / double(done) * double(all - done)).c_str());
+    }
+    // done: at least 1
+    void operator()(int64_t done, int64_t all) { progress.line(text(done, all, now_seconds() - start)); }
+};
