@@ -168,8 +168,8 @@ void Model::add_branch(Activation* out, const Activation* x, const Branch& end) 
     const Activation* before = in_product ? x : nullptr;
     if (end.width) op.linear_forward(product, end.in, end.w, end.b, before, N, end.width, C);
     if (const Activations* t = end.experts)
-        op.experts_combine(product, end.width ? product : before, t->expert_out, t->factors, t->routes, c.router_of(), N,
-                           C);
+        op.experts_combine(product, end.width ? product : before, t->expert_out, t->factors, t->routes, c.router_of(),
+                           N, C);
     if (c.sum_norm()) add(product);
     if (c.post_norm())
         op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);

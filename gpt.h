@@ -192,7 +192,7 @@ struct Model {
     Step* step = nullptr;
     char* results = nullptr;       // (2) on the host: Step, (ranks) of RankReport
     int64_t marks[2] = {}, updates = 0, finished = 0;
-    int64_t all_positions = 0;     // of the step, on all ranks; 0: one batch's
+    int64_t all_positions = 0;     // in the step, on all ranks; 0: one batch's
     bool counting = false;         // the router adds to the step's totals: not when a block is computed again
     int64_t step_targets = 0;      // since begin_step
     int64_t all_targets = 0;       // what begin_step was told

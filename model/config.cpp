@@ -265,7 +265,8 @@ Config config_with(const Config& base, const Asked& asked) {
     if (c.position == Position::rope && !base.rope_dims) c.rope_dims = int(c.HS * c.family->rope.usual);
     if (c.experts_every == 1 && c.expert_ffn && c.expert_ffn != base.expert_ffn) c.F = c.expert_ffn;
     else if (c.F != base.F && !asked.expert_ffn) c.expert_ffn = 0;    // it follows from the ffn's
-    if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;    // of other layers
+    // F was the experts' width, as no layer had another.
+    if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;
     c.fill_experts();
     // Where no layer turns, a family's rotation is left out.
     if (c.turns_nothing() && c.linear != Linear::none && !asks(&Config::position))

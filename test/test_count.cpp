@@ -182,7 +182,7 @@ static void announced_scratch(const Table& op) {
     };
     CAPTURE(std::string(op.name));
     auto compare = [&](Config c, int B, int S) {
-        c.T = 262, c.L = 1;
+        c.T = 262, c.L = c.experts_every = 1, c.softmax_every = 0;
         Measured measured(op);
         use(measured.table, c, {Use::train, B, S, Recompute::cheap});
         Count count(op);

@@ -56,8 +56,8 @@ INLINE vf gate_slope(vf x) {
 
 // ---- a chunk --------------------------------------------------------------------------------------------------------
 
-// n positions from `from` on; fresh: no state comes before; ends: none goes on. ahead: from a row to the one of the next
-// chunk that is fetched with it; a head's rows lie far apart, which no hardware prefetcher follows.
+// n positions from `from` on; fresh: no state comes before; ends: none goes on. With a row the one that is `ahead` rows
+// on is fetched: a head's rows lie far apart, and no hardware prefetcher follows them.
 struct Chunk {
     int from, n;
     bool fresh, ends;
