@@ -7,6 +7,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "base/countdown.h"
 #include "files/json.h"
 #include "model/count.h"
 #include "train/train.h"
@@ -239,7 +240,7 @@ Status Trainer::validate() {
     const double began = now_seconds();
     auto show = [&](int64_t done, int64_t windows) {
         const double seconds = now_seconds() - began;
-        if (seconds > 2) progress.line(evaluation_progress("validation", done, windows, seconds));
+        if (seconds > 2) progress.line(countdown_text("validation", "windows", done, windows, seconds));
     };
     Objective fixed = objective;    // the same draws each time, those of eval
     fixed.seed = Objective{}.seed;

@@ -408,8 +408,3 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
     e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
     return e;
 }
-
-std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds) {
-    return std::string(what) + ": " + std::to_string(done) + " of " + std::to_string(windows) + " windows  ETA " +
-           human_time(seconds / double(done) * double(windows - done));
-}

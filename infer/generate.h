@@ -95,4 +95,3 @@ Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer
                             const std::function<void(int64_t done, int64_t windows)>& progress = {},
                             Watch* watch = nullptr, const Objective& objective = {},
                             const std::function<void(int rows, const float* losses, const int* targets)>& each = {});
-std::string evaluation_progress(const char* what, int64_t done, int64_t windows, double seconds);    // with its ETA

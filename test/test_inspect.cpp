@@ -125,9 +125,9 @@ TEST_CASE("inspect: progress counts the layers that have maps, up to 100 %") {
     attention_maps(g, toy_tokens(S, c.V, 3), 0, {{1, 0}}, [](size_t, const double*, const int*) {}, [&] { done++; });
     CHECK(done == 2);
     CHECK(layers_with_map(c) == 2);
-    CHECK(Countdown{"inspect"}.text(done, layers_with_map(c), 7) == "inspect: 100 %  ETA 0.0 s");
-    CHECK(Countdown{"inspect"}.text(1, 4, 20) == "inspect: 25 %  ETA 1:00");
-    CHECK(Countdown{"eval", "windows"}.text(3, 12, 3) == "eval: 3 of 12 windows  ETA 9.0 s");
+    CHECK(countdown_text("inspect", "", done, layers_with_map(c), 7) == "inspect: 100 %  ETA 0.0 s");
+    CHECK(countdown_text("inspect", "", 1, 4, 20) == "inspect: 25 %  ETA 1:00");
+    CHECK(countdown_text("eval", "windows", 3, 12, 3) == "eval: 3 of 12 windows  ETA 9.0 s");
 }
 
 TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") {
