@@ -2,10 +2,11 @@
 # A libFuzzer run for each parser of files, under AddressSanitizer and UBSan. Corpora stay in build/fuzz.
 # Usage: fuzz.sh [TARGET...]   FUZZ_SECONDS=60 for each
 set -u
+unset MAKEFLAGS MFLAGS MAKELEVEL    # make's own -j would leave one job to the one that is started here
 cd "$(dirname "$0")/.." || exit 1
 targets=("$@")
 [ $# -gt 0 ] || for t in test/fuzz_*.cpp; do t=${t#test/fuzz_}; targets+=("${t%.cpp}"); done
-out=build/fuzz passed=0 failed=0
+out=build/fuzz
 mkdir -p $out
 
 check=$out/check.cpp
@@ -20,22 +21,14 @@ if ! works; then
 fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
-objects=()
-compile() {    # source, further flags
-    local source=$1 object=$out/${1//\//_}.o
-    shift
-    objects+=("$object")
-    [ -e "$object" ] && [ -z "$(find . -path ./build -prune -o \( -name '*.h' -o -name '*.inc' \) -newer "$object" -print)" ] && [ "$object" -nt "$source" ] ||
-        clang++ $flags "$@" -c "$source" -o "$object"
-}
 parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
     layers/quant*.cpp infer/{messages,model_files,template*}.cpp \
-    model/{memory,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp)
-for source in $parsers; do
-    case $source in data/tokenize.cpp | data/corpus.cpp | data/bpe_train.cpp) continue ;; esac    # no parsers; OpenMP
-    compile "$source" -fsanitize=fuzzer-no-link || exit 1
-done
-make -s BUILD=$out $out/data/gpt2_merges.o || exit 1
+    model/{memory,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp |
+    grep -vx 'data/\(tokenize\|corpus\|bpe_train\)\.cpp')    # no parsers; OpenMP
+library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)
+entries=("${targets[@]/#/$out/test/fuzz_}")
+make BUILD=$out NVCC= CXX=clang++ FLAGS="$flags -fsanitize=fuzzer-no-link -MMD -MP" "${library[@]}" \
+    "${entries[@]/%/.cpp.o}" >$out/log 2>&1 || { tail -30 $out/log; exit 1; }
 
 # One valid sample of each format to begin with.
 seed() { mkdir -p "$out/$1" && cp "$2" "$out/$1/seed_$3"; }
@@ -60,22 +53,24 @@ printf '\x28\xb5\x2f\xfd\x04\x58\x59\x00\x00\x73\x6f\x6d\x65\x20\x74\x65\x78\x74
 printf '\xff\xfea\x00b\x00' >$out/sample && seed text $out/sample 3
 shard '\xa1\xd9\x34\x01\x07\x00\x00\x00\x04\x00\x00\x00' >$out/sample && seed shard $out/sample 2
 
-for t in "${targets[@]}"; do
-    library=("${objects[@]}")
-    compile test/fuzz_"$t".cpp
-    objects=("${library[@]}")
-    mkdir -p $out/"$t"
-    if clang++ $flags -fsanitize=fuzzer $out/test_fuzz_"$t".cpp.o "${library[@]}" $out/data/gpt2_merges.o \
-            -lpcre2-8 -lutf8proc -lz -lzstd -lpthread -o $out/fuzz_"$t" &&
-        $out/fuzz_"$t" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
-            -print_final_stats=1 -artifact_prefix=$out/"$t"- $out/"$t" >$out/"$t".log 2>&1; then
-        passed=$((passed + 1))
-        echo "passed  $t: $(sed -n 's/stat::number_of_executed_units: *//p' $out/"$t".log) inputs"
+try() {    # target: prints the verdict
+    local artifact=$out/$1-
+    if clang++ $flags -fsanitize=fuzzer $out/test/fuzz_"$1".cpp.o "${library[@]}" -lpcre2-8 -lutf8proc -lz -lzstd \
+            -lpthread -o $out/fuzz_"$1" >$out/"$1".log 2>&1 &&
+        $out/fuzz_"$1" -max_total_time="${FUZZ_SECONDS:-60}" -timeout=10 -rss_limit_mb=2048 -verbosity=0 \
+            -print_final_stats=1 -artifact_prefix="$artifact" $out/"$1" >$out/"$1".log 2>&1; then
+        echo "passed  $1: $(sed -n 's/stat::number_of_executed_units: *//p' $out/"$1".log) inputs"
     else
-        failed=$((failed + 1))
-        echo "FAILED  $t: $out/$t.log"
-        tail -30 $out/"$t".log
+        echo "FAILED  $1: $out/$1.log"
+        tail -30 $out/"$1".log
     fi
+}
+for t in "${targets[@]}"; do    # as many at a time as there are cores
+    mkdir -p $out/"$t"
+    while [ "$(jobs -rp | wc -l)" -ge "$(nproc)" ]; do wait -n; done
+    try "$t" | tee $out/verdict_"$t" &
 done
-echo "$passed passed, $failed failed, 0 skipped"
-[ $failed = 0 ]
+wait
+passed=$(cat "${targets[@]/#/$out/verdict_}" | grep -c ^passed)
+echo "$passed passed, $((${#targets[@]} - passed)) failed, 0 skipped"
+[ "$passed" = ${#targets[@]} ]
