@@ -119,6 +119,15 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
     return line.empty() ? std::vector<int>{0} : line;
 }
 
+int piece_length(const Model& g, const Cache& cache, bool exact, size_t running) {
+    const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
+    const int room = std::max(1, all / int(running)), same = std::min({all, g.c.T, LONGEST_PIECE / 2});
+    const bool states = g.c.linear != Linear::none;
+    if (!cache.kind.rolls) return states ? same : room;
+    if (exact) return states ? same : std::min(room, LONGEST_PIECE);
+    return std::min(same, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
+}
+
 namespace {
 struct Sequence {
     std::vector<int> tokens;
@@ -137,7 +146,6 @@ class Generator {
   private:
     Status open();
     Status open_cache(int longest, const std::vector<size_t>& lengths);
-    int piece_length(size_t running) const;
     bool fits(const std::vector<std::vector<int>>& tokens) const;
     void feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows);
     bool take(Sequence& s, int id, Generated& out);
@@ -210,22 +218,11 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
     return g.cache_allocate(cache, total(), room.positions, kind);
 }
 
-// The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
-// depends on it, and so does the rounding of a state: there it is the same however many run.
-int Generator::piece_length(size_t running) const {
-    const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
-    const int room = std::max(1, all / int(running));
-    const bool states = g.c.linear != Linear::none;
-    if (!cache.kind.rolls) return states ? std::min(all, LONGEST_PIECE / 2) : room;
-    if (exact && !states) return std::min(room, LONGEST_PIECE);
-    if (exact) return std::min(all, LONGEST_PIECE / 2);
-    return std::min({all, LONGEST_PIECE / 2, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2});
-}
 // Whether a piece of each fits the activations.
 bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
     size_t longest = 0;
     for (const std::vector<int>& t : tokens) longest = std::max(longest, t.size());
-    const int64_t each = std::min<int64_t>(piece_length(tokens.size()), int64_t(longest));
+    const int64_t each = std::min<int64_t>(piece_length(g, cache, exact, tokens.size()), int64_t(longest));
     return each * int64_t(tokens.size()) <= int64_t(g.plan.B) * g.plan.S;
 }
 
@@ -243,7 +240,7 @@ void Generator::feed(const std::vector<int>& which, const std::vector<std::vecto
     for (size_t i = 0; i < which.size(); i++) left[i] = i;
     std::vector<float> some;
     for (size_t from = 0; !left.empty();) {
-        const int most = piece_length(left.size());
+        const int most = piece_length(g, cache, exact, left.size());
         int S = 0;
         std::vector<int> now, lengths, piece;
         for (size_t i : left) {

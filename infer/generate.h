@@ -75,6 +75,10 @@ struct Generated {
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
+// The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
+// depends on it, and so does the rounding of a state: there it is the same however many run. exact: CacheRoom's
+int piece_length(const Model& g, const Cache& cache, bool exact, size_t running);
+
 // A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
 // and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are
 // given up, page by page, and generation goes on for ever; a model whose positions are a table, whose attention has a

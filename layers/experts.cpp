@@ -28,15 +28,15 @@ template <class P> static int64_t backward_scratch(int rows, int C, int OC) {
     return dx > dw ? dx : dw;
 }
 
-// A position has an expert at most once: N bounds an expert's rows. So which loop computes a row depends on N alone,
-// not on what else is in the batch.
+// A position has an expert at most once: N bounds an expert's rows. Which loop computes a row depends on N alone, and
+// none on how many rows an expert has: the other positions' routes do not change a row's bits.
 template <class P> static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
                                        int OC) {
     cpu_scratch(forward_scratch<P>(N * r.K, C, OC));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         float* to = y + from * OC;
         const P* matrix = w + int64_t(i) * OC * C;
-        if (N <= GEMV_ROWS) gemv(to, nullptr, x + from * C, matrix, nullptr, nullptr, n, C, OC);
+        if (N <= GEMV_ROWS) gemv(to, nullptr, x + from * C, matrix, nullptr, nullptr, n, C, OC, true);
         else matmul(output(to, x + from * C, matrix, n, C, OC));
     });
 }

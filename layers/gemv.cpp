@@ -20,6 +20,7 @@ template <class P> struct Few {
     const float* residual;
     float* gelu;       // null, or as y
     int N, C, OC;
+    bool alike;    // the same loop for each row, whatever N is
 };
 
 // How w and x are multiplied: E elements of both at once.
@@ -135,8 +136,8 @@ template <int n, class As, class P> static void all_rows(const Few<P>& g) {
     }
 }
 template <class As, class P> static void multiply(const Few<P>& g) {
-    if (g.N == 1) all_rows<1, As>(g);
-    else if (!stays_in_L1(g.N, g.row)) all_rows<0, As>(g);
+    if (g.alike || !stays_in_L1(g.N, g.row)) all_rows<0, As>(g);
+    else if (g.N == 1) all_rows<1, As>(g);
     else if (g.N == 2) all_rows<2, As>(g);
     else if (g.N == 3) all_rows<3, As>(g);
     else all_rows<4, As>(g);
@@ -147,16 +148,16 @@ int64_t gemv_scratch(int C) { return int64_t(sizeof(float)) * GEMV_ROWS * (C + 2
 INLINE int apart(int row) { return row % 512 ? row : row + VW; }
 
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
-          int OC) {
-    if (stays_in_L1(N, C)) return multiply<AsFloats>(Few<float>{y, x, C, w, b, residual, gelu, N, C, OC});
+          int OC, bool alike) {
+    if (stays_in_L1(N, C)) return multiply<AsFloats>(Few<float>{y, x, C, w, b, residual, gelu, N, C, OC, alike});
     const int row = apart(C);
     float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
     for (int i = 0; i < N; i++)
         each_vector(C, [&](int64_t c, auto at) { at.put(room + i * row + c, at.get(x + int64_t(i) * C + c)); });
-    multiply<AsFloats>(Few<float>{y, room, row, w, b, residual, gelu, N, C, OC});
+    multiply<AsFloats>(Few<float>{y, room, row, w, b, residual, gelu, N, C, OC, alike});
 }
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
-          int OC) {
+          int OC, bool alike) {
     float* room = static_cast<float*>(cpu_scratch(gemv_scratch(C)));
     if constexpr (NATIVE_BF16) {
         const int words = padded((C + 1) / 2), row = apart(words);
@@ -164,10 +165,10 @@ void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, c
             store(room + i * row + words - VW, vf{});
             pack_row<Words<float, true, false>>(room + i * row, x + int64_t(i) * C, C);
         }
-        multiply<AsPairs>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC});
+        multiply<AsPairs>(Few<bf16>{y, room, row, w, b, residual, gelu, N, C, OC, alike});
     } else {
         each_vector(int64_t(N) * C, [&](int64_t i, auto at) { at.put(room + i, rounded_bf16(at.get(x + i))); });
-        multiply<AsFloats>(Few<bf16>{y, room, C, w, b, residual, gelu, N, C, OC});
+        multiply<AsFloats>(Few<bf16>{y, room, C, w, b, residual, gelu, N, C, OC, alike});
     }
 }
 }   // namespace ISA

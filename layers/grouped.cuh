@@ -21,7 +21,7 @@
 
 namespace {
 enum class Product { y, dx, dw };
-// Does a row of a, of b, have one k?
+// Whether a matrix lies in memory by k: a row of it is what all rows or columns of the product have of one k.
 template <Product P> constexpr bool A_BY_K = P == Product::dw;
 template <Product P> constexpr bool B_BY_K = P != Product::y;
 

@@ -120,11 +120,13 @@ int cache_positions(const Config& c) {
 
 std::string cache_text(const Config& c) {
     std::string text;
-    if (!paged_layers(c)) return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, at any length";
+    if (!paged_layers(c))
+        return human_bytes(double(cache_bytes(c, Element::f32))) + " of states, at any length" +
+               (cache_cannot_roll(c) ? " up to the context's" : "");
     for (auto [type, name] :
          {std::pair{Element::f32, "fp32, "}, {Element::bf16, "bf16, "}, {Element::int8, "fp8 or int8"}})
         text += human_bytes(double(cache_bytes(c, type))) + " as " + name;
-    return text;
+    return text + formatted(", for %d tokens", cache_positions(c));
 }
 
 Status Model::cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind) {
@@ -148,6 +150,9 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     const int64_t ints = 3 * int64_t(most) + int64_t(sequences) * (width + 1) + 2 * copied;
     cache.bytes = rows + states + angles + turns + int64_t(sizeof(int)) * ints;
     cache.memory = static_cast<char*>(op.allocate(cache.bytes));
+    if (!cache.memory && !paged)
+        return fail(Exit::device, "out of memory: the states of %d sequences need %.2f GiB; fewer need less", sequences,
+                    double(cache.bytes) / (1 << 30));
     if (!cache.memory)
         return fail(Exit::device,
                     "out of memory: the key/value cache of %d sequences of %d tokens needs %.2f GiB; fewer or shorter "

@@ -71,5 +71,5 @@ int cache_positions(const Config& c);
 int64_t page_bytes(const Config& c, Element type);
 // What a full sequence takes, its states included.
 int64_t cache_bytes(const Config& c, Element type);
-// The same: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8".
+// The same: "36.0 MiB as fp32, 18.0 MiB as bf16, 9.6 MiB as fp8 or int8, for 1024 tokens".
 std::string cache_text(const Config& c);

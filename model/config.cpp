@@ -227,7 +227,8 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
                         asked_as(c, &Config::position).c_str());
-        if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope && c.turns_nothing())
+        if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope && c.linear != Linear::none &&
+            c.turns_nothing())
             return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
                         asked_as(c, &Config::linear).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
@@ -243,6 +244,10 @@ Status config_asked_check(const Asked& asked, const Config& c) {
     for (const ConfigRow& row : expert_rows())
         if (asked_value(asked, size_t(&config_row(row.member) - rows.data())) && !c.experts)
             return fail(Exit::usage, "%s needs --experts", asked_as(c, row.member).c_str());
+    const size_t normalised = size_t(&config_row(&Config::experts_normalised) - rows.data());
+    if (c.experts_used == 1 && asked_value(asked, normalised).value_or(0) != 0)
+        return fail(Exit::usage, "--normalise-experts true, --experts-used 1: its factor would always be 1, and the "
+                    "router would not learn; leave it out");
     if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
 }
@@ -268,6 +273,8 @@ Config config_with(const Config& base, const Asked& asked) {
     // F was the experts' width, as no layer had another.
     if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;
     c.fill_experts();
+    // One expert's factor over their sum is 1: the router would not learn from the loss.
+    if (c.experts_used == 1 && base.experts_used != 1 && !asks(&Config::experts_normalised)) c.experts_normalised = false;
     // Where no layer turns, a family's rotation is left out.
     if (c.turns_nothing() && c.linear != Linear::none && !asks(&Config::position))
         c.position = Position::none, c.rope_dims = 0;

@@ -6,6 +6,7 @@ void Model::expert_outputs(int l) {
     const Activations& t = a[size_t(l)];
     const Router r = c.router_of();
     const int C = c.C, F = c.expert_ffn, N = B * S;
+    CHECK(B <= plan.B || plan.use == Use::infer, "B=%d: room for the counts of %d sequences", B, plan.B);
     double* to = counting ? totals.router_totals + l * (r.E + 2) : nullptr;
     op.linear_forward(t.router_logits, t.ln2, p.routerw, nullptr, nullptr, N, C, r.E);
     op.router_forward(t.factors, t.routes, to, t.router_logits, r, B, S);
@@ -33,9 +34,9 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, d.expert_upw, dwide, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
-    const float each = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);
-    op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * each,
-                       plan.router_z * each, B, S);
+    const float share = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);    // of a position
+    op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * share,
+                       plan.router_z * share, B, S);
     // The router's part, then the experts' is added.
     op.linear_backward(gathered, d.routerw, nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
     const bool shared = c.ffn_width(l);

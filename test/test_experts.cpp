@@ -1,8 +1,10 @@
-// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation.
+// test_experts.cpp - models whose positions go to some of their experts: gradients, tables, memory, generation; and as
+// options of `train`.
 #include <set>
 
+#include "files/json.h"
 #include "gpt.h"
-#include "test.h"
+#include "toy_run.h"
 #include "model_checks.h"
 
 namespace {
@@ -194,4 +196,69 @@ TEST_CASE("experts: beside every kind of attention each tensor has a name of its
             for (const Tensor& t : config_tensors(c, 1))
                 for (const auto& piece : t.pieces) CHECK_MESSAGE(names.insert(piece.name).second, piece.name);
         }
+}
+
+TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress tell who gets how much") {
+    const Toy toy;
+    auto with = [](std::vector<std::string> a, const std::vector<std::string>& more) {
+        return a.insert(a.end(), more.begin(), more.end()), a;
+    };
+    const struct { const char* name; size_t layers, experts; std::vector<std::string> flags; } kinds[] = {
+        {"plain", 2, 4, {"--experts", "4"}},
+        {"one", 1, 3, {"--experts", "3", "--experts-used", "1", "--experts-every", "2", "--router", "sigmoid",
+                       "--shared-ffn", "24", "--shared-gate", "true", "--balance-loss", "0.5"}}};
+    for (auto& kind : kinds) {
+        const std::string name = kind.name, other = name + "_again";
+        const std::vector<std::string> steps = {"--steps", "6", "--save-every", "3", "--keep", "0"};
+        const ProcessResult r = must(toy.args(name, with(steps, kind.flags)));
+        CHECK(contains(r.err, "  busiest expert "));
+        fs::create_directories(toy.dir + "/" + other);
+        fs::copy(toy.dir + "/" + name + "/step_00000003", toy.dir + "/" + other + "/step_00000003",
+                 fs::copy_options::recursive);
+        must(toy.args(other, with({"--steps", "6", "--resume", "auto", "--save-every", "3"}, kind.flags)));
+        CHECK(same_file(toy.newest(name) + "/model.safetensors", toy.newest(other) + "/model.safetensors"));
+
+        std::istringstream lines(read_file(toy.dir + "/" + name + "/metrics.jsonl"));
+        int rows = 0;
+        for (std::string line; std::getline(lines, line); rows++) {
+            const auto step = nlohmann::json::parse(line);
+            REQUIRE(step["expert_load"].size() == kind.layers);
+            CHECK((step["expert_balance"].size() == kind.layers && step["router_z"].size() == kind.layers));
+            double most = 0;
+            for (auto& layer : step["expert_load"]) {
+                REQUIRE(layer.size() == kind.experts);
+                double sum = 0;
+                for (double share : layer) sum += share, most = std::max(most, share);
+                CHECK(sum == doctest::Approx(1).epsilon(1e-3));
+            }
+            CHECK(step["busiest_expert"].get<double>() == doctest::Approx(most * double(kind.experts)).epsilon(1e-3));
+            for (double z : step["router_z"]) CHECK(z > 0.5 * std::pow(std::log(double(kind.experts)), 2));
+            for (double balance : step["expert_balance"]) CHECK(balance >= 0.99);    // 1: all alike
+        }
+        CHECK(rows == 6);
+        CHECK(contains(must({"plot", toy.dir + "/" + name, "--csv"}).out, ",busiest_expert,"));
+        must({"eval", toy.dir + "/" + name, "--data", toy.dir + "/val.bin"}, 0, "perplexity");
+        must({"sample", toy.dir + "/" + name, "--prompt", "abc", "--tokens", "9"});
+    }
+    const std::string one = read_file(toy.newest("one") + "/config.json");
+    CHECK(contains(one, "\"flatgpt_experts_normalised\": false"));    // else the router would learn nothing
+}
+
+TEST_CASE("experts: options that do not go together are refused, and both are named") {
+    const Toy toy;
+    const std::pair<std::vector<std::string>, const char*> rows[] = {
+        {{"--experts-used", "2"}, "--experts-used 2 needs --experts"},
+        {{"--balance-loss", "0.5"}, "--balance-loss"},
+        {{"--router-z-loss", "0.5"}, "--router-z-loss"},
+        {{"--experts", "4", "--experts-used", "5"}, "--experts 4: expected --experts-used of 1 to 4"},
+        {{"--experts", "4", "--experts-used", "1", "--normalise-experts", "true"},
+         "--normalise-experts true, --experts-used 1: its factor would always be 1"},
+        {{"--experts", "4", "--experts-every", "3"}, "--experts-every 3: none of the 2 layers would have experts"},
+        {{"--experts", "4", "--shared-gate", "true"}, "--shared-gate true needs --shared-ffn"},
+        {{"--experts", "4", "--expert-ffn", "24", "--ffn", "64"}, "--ffn 64 has no effect"},
+        {{"--experts", "100000"}, "--experts"}};
+    for (auto& [flags, says] : rows) must(toy.args("a", flags), 2, says);
+    CHECK(!fs::exists(toy.dir + "/a/run.toml"));
+    must({"train", "--dry-run", "--model", "llama:d2", "--experts", "8", "--experts-used", "8", "--batch", "65536",
+          "--seq-len", "2048"}, 2, "134217728 tokens at once, 67108863 at most");
 }

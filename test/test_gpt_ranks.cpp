@@ -16,6 +16,7 @@ constexpr int B = 4, S = 7, STEPS = 4;    // B of a step, over all ranks and bat
 struct Run {
     std::vector<Step> steps;
     std::vector<std::vector<RankReport>> reports;
+    std::vector<std::vector<double>> router_totals;
     std::vector<double> params;    // by tensors, without padding
     std::vector<float> m, v;       // likewise, each as its owner collects it
     uint64_t hash = 0;
@@ -28,6 +29,7 @@ struct Job {
     int ranks = 1, zero = 0, batches = 1;    // batches a step, of B / ranks / batches sequences each
     Config config = TOY;
     float dropout = 0;
+    float balance = 0;        // and a tenth of it of the routers' other loss
     double poison = 0;        // a gradient of rank 1 in step 2
     std::string save = {};    // the run that takes a checkpoint after the last step
 };
@@ -45,17 +47,18 @@ void save(const std::string& run, const Model& g, const Listener& listener) {
 }
 
 Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& listener = {}) {
-    const auto& [ranks, zero, batches, config, dropout, poison, run_dir] = job;
+    const auto& [ranks, zero, batches, config, dropout, balance, poison, run_dir] = job;
     Model g(reference_ops());
     const int rows = B / ranks / batches;
     g.shards.comm = comm;
     toy_model(g, config, {.use = Use::train, .B = rows, .S = S, .rank = rank, .ranks = ranks, .zero = zero,
-                          .dropout = dropout, .attention_dropout = dropout});
+                          .dropout = dropout, .attention_dropout = dropout, .balance = balance,
+                          .router_z = balance / 10});
     Run run;
     for (int step = 0; step < STEPS; step++) {
         const int V = config.V;
         auto in = toy_tokens(B * S, V, uint64_t(10 + step)), out = toy_tokens(B * S, V, uint64_t(20 + step));
-        g.begin_step(0, 1, step);
+        g.begin_step(0, 1, step, batches == 1 ? 0 : B * S);
         for (int i = 0; i < batches; i++) {
             const int first = (i * ranks + rank) * rows * S;
             g.batch(in.data() + first, out.data() + first, rows, S);
@@ -65,8 +68,8 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
             g.backward(i + 1 == batches);
         }
         g.update({3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
-        run.reports.emplace_back();
-        run.steps.push_back(g.finish(&run.reports.back()));
+        run.reports.emplace_back(), run.router_totals.emplace_back();
+        run.steps.push_back(g.finish(&run.reports.back(), &run.router_totals.back()));
     }
     run.hash = g.shards.hash();
     if (comm) run.calls = static_cast<ThreadComm*>(comm)->calls, run.bytes = static_cast<ThreadComm*>(comm)->bytes;
@@ -147,16 +150,18 @@ TEST_CASE("gpt ranks: buckets cover the buffer in equal parts, and have one owne
 
 namespace {
 // Every ZeRO with so many ranks and batches a step: the numbers of one process with the whole batch, the bits of plain.
-void check_ranks(const Run& one, int ranks, int batches, const Config& c, float dropout = 0) {
-    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c, dropout});
+void check_ranks(const Run& one, int ranks, int batches, const Config& c, float dropout = 0, float balance = 0) {
+    const std::vector<Run> plain = train_ranks({ranks, 0, batches, c, dropout, balance});
     for (int zero : {0, 1, 2}) {
-        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout}) : plain;
+        const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout, balance}) : plain;
         for (const Run& r : runs) {
             INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
             CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
             for (int s = 0; s < STEPS; s++) {
                 CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
                 CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
+                const std::vector<double>&totals = r.router_totals[size_t(s)], &all = one.router_totals[size_t(s)];
+                CHECK(relative_error(totals.data(), all.data(), int64_t(all.size())) < 1e-9);
             }
             CHECK(r.hash == runs[0].hash);
             // Reduced once a step; where the sums before a step's last batch are kept apart (zero 2 with two batches),
@@ -166,7 +171,7 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c, float 
         const std::vector<float> m = together(runs, &Run::m), v = together(runs, &Run::v);
         CHECK(relative_error(m.data(), one.m.data(), int64_t(m.size())) < 1e-6);
         CHECK(relative_error(v.data(), one.v.data(), int64_t(v.size())) < 1e-6);
-        const std::vector<Run> again = train_ranks({ranks, zero, batches, c, dropout});
+        const std::vector<Run> again = train_ranks({ranks, zero, batches, c, dropout, balance});
         CHECK(again[0].hash == runs[0].hash);
     }
 }
@@ -216,13 +221,17 @@ TEST_CASE("gpt ranks: the same of tensors that files hold in pieces, and without
 TEST_CASE("gpt ranks: the same of other kinds of models") {
     Config grouped = TOY;
     grouped.NKV = 1, grouped.HS = 8;
-    // No norm before a branch, QK-norm, a gate; norms on both sides; one norm, few biases; ALiBi, normed embeddings
-    std::set<std::string> names = {"olmo2", "gemma3", "gptj", "bloom"};
-    for (const auto& [name, c] : kind_configs(grouped)) {
+    // No norm before a branch, QK-norm, a gate; norms on both sides; one norm, few biases; ALiBi, normed embeddings;
+    // experts, also a shared one; no softmax
+    std::set<std::string> names = {"olmo2", "gemma3", "gptj", "bloom", "qwen2_moe", "gated"};
+    for (auto& [name, kind] : kind_configs(grouped)) {
         if (!names.erase(name)) continue;
+        Config c = kind;
+        if (c.experts) c.experts_used = 2;    // of 3
         CAPTURE(std::string(name));
-        const Run one = train({.config = c});
-        check_ranks(one, 2, 2, c);
+        const float balance = c.experts ? 0.3f : 0;
+        const Run one = train({.config = c, .balance = balance});
+        for (int batches : {1, 2}) check_ranks(one, 2, batches, c, 0, balance);
         for (int zero : {1, 2}) check_saved({.ranks = 4, .zero = zero, .config = c, .save = temporary_directory()});
     }
     CHECK(names.empty());

@@ -89,6 +89,26 @@ TEST_CASE("recurrent: prompts in pieces of any length are the whole, beyond the 
     CHECK(!cache_type(model_of(Linear::gated), "auto", Element::f32).value);
 }
 
+// A state's rounding depends on where a prompt is cut.
+TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the context") {
+    for (int context : {100, 2000})
+        for (int softmax_every : {0, 3}) {
+            Config c = model_of(Linear::gated, softmax_every);
+            c.T = context;
+            std::vector<int> pieces;
+            for (int B : {1, 4, 100}) {    // 512 rows fill the device
+                Model g(cpu_ops<float>());
+                toy_model(g, c, {Use::infer, B, std::min(context, std::max(1, 512 / B))});
+                const CacheRoom room = cache_room(c, {}, 1000000).value;
+                Cache cache;
+                REQUIRE(g.cache_allocate(cache, B, room.positions, {{}, room.rolls, room.sinks}).ok());
+                for (size_t running : {1, B}) pieces.push_back(piece_length(g, cache, room.exact, running));
+            }
+            CHECK(pieces == std::vector<int>(6, pieces[0]));
+            CHECK(pieces[0] > 16);
+        }
+}
+
 TEST_CASE("recurrent: trained on documents, each is what it is alone") {
     for (Linear kind : LINEARS) {
         Model g(cpu_ops<float>());

@@ -43,7 +43,7 @@ Result<Losses> read_losses(const std::string& run) {
 }
 Status print_csv(const Strings& runs) {
     const Strings columns = {"step", "loss", "val_loss", "lr", "grad_norm", "ms", "tokens_per_second", "tokens", "mfu",
-                             "skipped", "sample"};
+                             "skipped", "busiest_expert", "sample"};
     auto quoted = [](const std::string& text) {
         std::string out = "\"";
         for (char c : text) out += c == '"' ? "\"\"" : std::string{c};

@@ -175,7 +175,7 @@ Status Trainer::dry_run() {
     const int64_t total = total_bytes(rows);
     printf("  %-40s %12s  (%lld bytes)\n", "total", human_bytes(double(total)).c_str(), (long long)total);
     if (config.sees != Sees::all)
-        printf("generation    its cache of %d tokens takes %s\n", cache_positions(config), cache_text(config).c_str());
+        printf("generation    its cache takes %s\n", cache_text(config).c_str());
     if (device.gpu && total > device.total_bytes) advise_memory(*this, total);
     if (plan.ranks > 1) print_ranks(*this);
     return {};

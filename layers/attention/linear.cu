@@ -1,5 +1,5 @@
 // linear.cu - attention without softmax (layers/ops.h: Linear) on GPUs, in chunks of 32 positions. The maths is that of
-// linear.cpp, in four walks over a sequence that are one and the same:
+// linear.cpp, in four walks over a sequence, which one kernel does with other operands:
 //   out_r = sum_c (L_r . R_c) Z_c + L_r S      S += R^T Z      over the positions c of r's chunk up to r, or from r on
 //   Y   forward    L = q~    R = k~    Z = v    out = num        DQ  forward    L = g    R = v    Z = k~    out = dq~
 //   DK  backward   L = v     R = g     Z = q~   out = dk~        DV  backward   L = k~   R = q~   Z = g     out = dv

@@ -1,10 +1,10 @@
-// test_families.cpp - families as transformers has them, on the CUDA backend: six that differ most; and kinds of models
+// test_families.cpp - families as transformers has them, on the CUDA backend: those that differ most; and kinds of models
 // that no family has.
 #include "cuda_test.h"
 #include "test/family_goldens.h"
 
 TEST_CASE("families on cuda: logits, losses and gradients are those of transformers") {
-    for (const char* name : {"gemma2", "qwen3", "phi3", "gpt_neox", "bloom", "olmo2"}) {
+    for (const char* name : {"gemma2", "qwen3", "phi3", "gpt_neox", "bloom", "olmo2", "mixtral", "qwen2_moe"}) {
         CAPTURE(std::string(name));
         const Golden golden(std::string("families/") + name);
         auto check = [&](const auto& op, double logits, double gradients, double loss) {
@@ -18,7 +18,7 @@ TEST_CASE("families on cuda: logits, losses and gradients are those of transform
         check(cuda_ops<float>(Dtype::fp32), 1e-5, 4e-5, 2e-6);
         // Activations are bf16, too; the residual's rounding is small beside that of the products' inputs. Seen on the
         // emulator: 0.016, 0.050, 3.2e-4.
-        check(cuda_ops<bf16>(Dtype::bf16), 0.05, 0.1, 2e-3);
+        if (!golden.c.experts) check(cuda_ops<bf16>(Dtype::bf16), 0.05, 0.1, 2e-3);    // routes may differ
     }
 }
 

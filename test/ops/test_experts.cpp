@@ -272,12 +272,14 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
 
 TEST_CASE("experts: a row's product does not depend on what else is in the batch") {
     const Router r = {.E = 3, .K = 2};
-    const int B = 4, S = 40, N = B * S;
-    const Numbers logits = router_logits(r.E, N, Spread::random);
-    TrueRoutes routes(logits, r, B, S);
-    TrueRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
-    for (auto [C, OC] : {std::pair{72, 40}, {35, 9}})
-        each_table(TablePart::products, [&, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
+    const int B = 4;
+    for (auto [S, C, OC] : {std::tuple{40, 72, 40}, {40, 35, 9}, {3, 300, 40}, {3, 35, 9}}) {    // 3: few rows
+        const int N = B * S;
+        const Numbers logits = router_logits(r.E, N, Spread::random);
+        TrueRoutes routes(logits, r, B, S);
+        TrueRoutes second(Numbers(logits.begin() + S * r.E, logits.begin() + 2 * S * r.E), r, 1, S);
+        each_table(TablePart::products, [&, S = S, C = C, OC = OC]<class T, class P>(const Ops<T, P>& op,
+                                                                                     const TestTable& t) {
             if (!t.same_bits) return;
             const Memory m(op);
             TableRoutes in(m, routes), in_one(m, second);
@@ -293,6 +295,7 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
             const Bits all = out.bits(), alone = one_out.bits();
             CHECK(std::equal(alone.begin(), alone.end(), all.begin() + long(alone.size())));
         });
+    }
 }
 
 // ---- gradients of the reference -------------------------------------------------------------------------------------
