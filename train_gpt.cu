@@ -145,7 +145,8 @@ std::string Trainer::experts_json() const {
         z += "," + json_number(totals[config.experts + 1] / double(o.total_batch));
     }
     if (load.empty()) return "";
-    return ",\"busiest_expert\":" + json_number(busiest_expert()) + ",\"expert_load\":[" + load.substr(1) + "],\"expert_balance\":[" + balance.substr(1) +
+    return ",\"busiest_expert\":" + json_number(busiest_expert()) +
+           ",\"expert_load\":[" + load.substr(1) + "],\"expert_balance\":[" + balance.substr(1) +
            "],\"router_z\":[" + z.substr(1) + "]";
 }
 

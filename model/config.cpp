@@ -227,8 +227,8 @@ Status config_asked_check(const Asked& asked, const Config& c) {
         if (rows[i].member == ConfigRow::Member(&Config::rope_theta) && c.position != Position::rope)
             return fail(Exit::usage, "--rope-theta needs --position rope, found %s",
                         asked_as(c, &Config::position).c_str());
-        if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope && c.linear != Linear::none &&
-            c.turns_nothing())
+        if (rows[i].member == ConfigRow::Member(&Config::position) && c.position == Position::rope &&
+            c.linear != Linear::none && c.turns_nothing())
             return fail(Exit::usage, "--position rope: nothing turns with %s in all layers; leave it out",
                         asked_as(c, &Config::linear).c_str());
         if (rows[i].member == ConfigRow::Member(&Config::softmax_every) && c.linear == Linear::none)
@@ -274,7 +274,8 @@ Config config_with(const Config& base, const Asked& asked) {
     if (base.experts && base.experts_every == 1 && c.experts_every > 1 && !asked.F) c.F = now.F;
     c.fill_experts();
     // One expert's factor over their sum is 1: the router would not learn from the loss.
-    if (c.experts_used == 1 && base.experts_used != 1 && !asks(&Config::experts_normalised)) c.experts_normalised = false;
+    if (c.experts_used == 1 && base.experts_used != 1 && !asks(&Config::experts_normalised))
+        c.experts_normalised = false;
     // Where no layer turns, a family's rotation is left out.
     if (c.turns_nothing() && c.linear != Linear::none && !asks(&Config::position))
         c.position = Position::none, c.rope_dims = 0;

@@ -119,7 +119,7 @@ struct Config {
 
 // One row per field. The rows drive flags, config.json both ways, range checks, messages and listings.
 struct ConfigRow {
-    // required: in every config.json. The others need not be there. Listings have required and usual ones always, `some`
+    // required: in every config.json. The others need not be there. Listings have required and usual ones always, some
     // where they are not 0, rare ones where they are not as in plain().
     enum Presence { required, usual, some, rare };
     typedef std::variant<int Config::*, float Config::*, bool Config::*, Act Config::*, NormKind Config::*,

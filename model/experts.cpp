@@ -34,7 +34,7 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, d.expert_upw, dwide, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
-    const float share = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);    // of a position
+    const float share = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);    // a position's
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * share,
                        plan.router_z * share, B, S);
     // The router's part, then the experts' is added.

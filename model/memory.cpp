@@ -222,7 +222,7 @@ Model::~Model() {
 Status Model::allocate(const Config& config, const Plan& what) {
     TRY(config_check(config));
     CHECK(!arena && what.B > 0 && what.S > 0 && what.S <= config.T, "B=%d S=%d context=%d", what.B, what.S, config.T);
-    // Of experts, each token has several rows.
+    // Experts have several rows for each token.
     const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
     if (int64_t(what.B) * what.S > most)
         return fail(Exit::usage, "batch x seq-len = %lld tokens at once, %d at most", (long long)what.B * what.S, most);

@@ -227,7 +227,7 @@ TEST_CASE("gpt ranks: the same of other kinds of models") {
     for (auto& [name, kind] : kind_configs(grouped)) {
         if (!names.erase(name)) continue;
         Config c = kind;
-        if (c.experts) c.experts_used = 2;    // of 3
+        if (c.experts) c.experts_used = 2;    // not all 3
         CAPTURE(std::string(name));
         const float balance = c.experts ? 0.3f : 0;
         const Run one = train({.config = c, .balance = balance});

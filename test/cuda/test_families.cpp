@@ -1,5 +1,5 @@
-// test_families.cpp - families as transformers has them, on the CUDA backend: those that differ most; and kinds of models
-// that no family has.
+// test_families.cpp - families as transformers has them, on the CUDA backend: those that differ most; and kinds of
+// models that no family has.
 #include "cuda_test.h"
 #include "test/family_goldens.h"
 
