@@ -134,6 +134,8 @@ Status config_check(const Config& c) {
     if (c.experts && (c.experts_used < 1 || c.experts_used > c.experts || c.expert_ffn < 1))
         return fail(Exit::usage, "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
                     "found %d and %d", c.experts, c.experts, c.experts_used, c.expert_ffn);
+    if (const int most = 1 << 16; int64_t(c.experts) * c.L > most)    // each has tensors with names
+        return fail(Exit::usage, "%d experts in %d layers: %d in all at most", c.experts, c.L, most);
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);

@@ -178,6 +178,8 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     CHECK(config_asked_check(asked, config_with(SMALL, asked)).message == "--expert-ffn 24 needs --experts");
     c.experts_used = 2, c.experts_every = 3;
     CHECK(config_check(c).message == "--experts-every 3: none of the 2 layers would have experts; expected 1 to 2");
+    c = SMALL, c.L = 1024, c.experts = 65, c.experts_used = 2, c.expert_ffn = 8;
+    CHECK(config_check(c).message == "65 experts in 1024 layers: 65536 in all at most");
     // The other layers are as wide as without experts.
     asked = config_nothing(), asked.experts_every = 2;
     const Config mixtral = config_with(config_named("mixtral:d4").value, asked);
