@@ -86,8 +86,10 @@ void HeadSums::add_induction(const double* p, int S, int before, int length) {
 }
 HeadScores HeadSums::scores() const {
     auto mean = [](double sum, int64_t n) { return n ? HeadScores::Score(sum / double(n)) : std::nullopt; };
-    return {mean(entropy, queries), queries && !(most > 0) ? 0 : mean(entropy / most, queries), mean(distance, queries),
-            mean(previous, later), mean(first, later), mean(induction, repeats)};
+    HeadScores s = {mean(entropy, queries), {}, mean(distance, queries), mean(previous, later), mean(first, later),
+                    mean(induction, repeats)};
+    if (queries) s.relative = most > 0 ? entropy / most : 0;
+    return s;
 }
 
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,

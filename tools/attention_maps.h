@@ -26,7 +26,7 @@ int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 struct HeadScores {
     typedef std::optional<double> Score;
     Score entropy = {};             // nats
-    Score relative = {};            // entropy over the largest that there could be, log of the visible keys; 0: no choice
+    Score relative = {};            // entropy over the largest there could be, log of the visible keys; 0: no choice
     Score distance = {};            // positions between query and key: their mean, weighted by the keys' probabilities
     Score previous = {}, first = {};
     Score induction = {};           // Repeated's

@@ -20,13 +20,12 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
     const std::string grouped = shared == 1 ? "" : formatted(" in groups of %d, which share keys and values", shared);
     if (!percent && !part) {
         if (x < NH && std::fmod(x, shared) == 0) return int(x) / shared;
-        const std::string sizes = NKV == 2   ? std::to_string(shared)
-                                  : NKV == 3 ? formatted("%d or %d", shared, 2 * shared)
-                                  : shared == 1
-                                      ? formatted("1 to %d", NH - 1)
-                                      : formatted("%d, %d, ..., %d", shared, 2 * shared, NH - shared);
-        return fail(Exit::usage, "--heads %s: each layer has %d heads%s, and one%s must stay; expected %s", heads.c_str(),
-                    NH, grouped.c_str(), shared == 1 ? "" : " group", sizes.c_str());
+        std::string sizes = std::to_string(shared);
+        if (NKV == 3) sizes += formatted(" or %d", 2 * shared);
+        if (NKV > 3)
+            sizes += shared == 1 ? formatted(" to %d", NH - 1) : formatted(", %d, ..., %d", 2 * shared, NH - shared);
+        return fail(Exit::usage, "--heads %s: each layer has %d heads%s, and one%s must stay; expected %s",
+                    heads.c_str(), NH, grouped.c_str(), shared == 1 ? "" : " group", sizes.c_str());
     }
     const int n = int(std::min<long>(std::lround(x / most * NKV), NKV - 1));
     if (n == 0)
