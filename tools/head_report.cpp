@@ -38,7 +38,8 @@ HeadScores HeadReport::layer(int l, std::optional<int>* best) const {
     for (size_t i = 0; i < heads.size(); i++) {
         if (heads[i].layer != l) continue;
         const HeadScores s = scores(i);
-        if (s.induction && (!*best || s.induction > top.induction)) top = s, *best = heads[i].head;
+        if (s.induction && std::isfinite(*s.induction) && (!*best || *s.induction > *top.induction))
+            top = s, *best = heads[i].head;
         for (auto& column : columns())
             if (auto& score = s.*column.field) mean.*column.field = (mean.*column.field).value_or(0) + *score / n;
     }
@@ -105,10 +106,10 @@ void print_map(const HeadReport& r, size_t i) {
     puts("");
 }
 void print_scores(const HeadReport& r, const std::string& name, const HeadScores& s, const std::string& more = "") {
-    std::string line = name + " ";
+    std::string line = name;
     for (auto& column : r.columns()) {
         auto& score = s.*column.field;
-        line += formatted("%*s", int(strlen(column.title)) + 1,
+        line += formatted("%*s", int(strlen(column.title)) + 2,
                           score ? number_text(column.format, *score).c_str() : "-");
     }
     puts((line + more).c_str());
@@ -117,8 +118,8 @@ void print_scores(const HeadReport& r, const std::string& name, const HeadScores
 
 void print_report(const HeadReport& r) {
     for (size_t i = 0; i < r.maps.size() && r.heads.size() <= MAPS_SHOWN; i++) print_map(r, i);
-    std::string header = "layer head ";
-    for (auto& column : r.columns()) header += formatted(" %s", column.title);
+    std::string header = "layer head";
+    for (auto& column : r.columns()) header += formatted("  %s", column.title);
     puts(header.c_str());
     for (size_t i = 0; i < r.heads.size(); i++)
         print_scores(r, formatted("%5d %4d", r.heads[i].layer, r.heads[i].head), r.scores(i));

@@ -22,7 +22,7 @@ struct HeadReport {
     std::vector<ScoreColumn> columns() const;      // without importance where that was not measured
     HeadScores scores(size_t i) const;
     std::vector<int> layers() const;
-    // A layer's mean over its heads; best: the one with the highest induction score, none where that was not measured.
+    // A layer's mean over its heads; best: the one with the highest induction score, none where no head has one.
     HeadScores layer(int l, std::optional<int>* best) const;
     std::vector<int> broken_layers() const;        // whose maps are not finite
 };

@@ -17,7 +17,7 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
         return fail(Exit::usage, "--heads %s: each layer has one key/value head, which all its heads share; one must "
                     "stay", heads.c_str());
     const int shared = NH / NKV;
-    const std::string grouped = shared == 1 ? "" : formatted(" in groups of %d, which share keys and values", shared);
+    const std::string grouped = shared == 1 ? "" : formatted(" in groups of %d that share keys and values", shared);
     if (!percent && !part) {
         if (x < NH && std::fmod(x, shared) == 0) return int(x) / shared;
         std::string sizes = std::to_string(shared);
@@ -29,8 +29,8 @@ Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
     }
     const int n = int(std::min<long>(std::lround(x / most * NKV), NKV - 1));
     if (n == 0)
-        return fail(Exit::usage, "--heads %s: of the %d heads in each layer%s that is none; --heads %d removes the "
-                    "fewest", heads.c_str(), NH, grouped.c_str(), shared);
+        return fail(Exit::usage, "--heads %s: that is none of each layer's %d heads%s; --heads %d removes the fewest",
+                    heads.c_str(), NH, grouped.c_str(), shared);
     return n;
 }
 
