@@ -164,7 +164,7 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
     CHECK(contains(table, "layer head  entropy  of most  distance  previous  first  induction  importance\n"));
     must({"inspect", run, "--importance"}, 2, "--importance needs --data");
     const std::string broken = changed(toy, "run", "1.projw", [](std::vector<float>& x) { x[9] = NAN; });
-    must({"inspect", broken, "--data", val, "--importance"}, 1, "importance of layer 0, head 0 in window 1 of 8 is not");
+    must({"inspect", broken, "--data", val, "--importance"}, 1, "importance of layer 0, head 0 in window 1 of 8 is");
 }
 
 TEST_CASE("inspect: the induction score is the same for every --seq-len; what was not measured is -") {
@@ -196,7 +196,7 @@ TEST_CASE("inspect: --context is the most that a text or a sequence has, also of
     must(toy.args("run", {"--steps", "1"}));
     must(toy.args("turned", {"--steps", "1", "--position", "rope"}));
     const std::string run = toy.dir + "/run", val = toy.dir + "/val.bin", text(20, 'a');
-    must({"inspect", run, "--context", "16", "--text", text}, 0, "note: the first 16 of the text's 20 tokens: th");
+    must({"inspect", run, "--context", "16", "--text", text}, 0, "note: the first 16 of the text's 20 tokens: the");
     must({"inspect", run, "--context", "16", "--data", val, "--seq-len", "24"}, 2, "--seq-len 24, --context 16");
     auto entropy = [&](const std::string& of, const char* flag, const char* n) {
         return inspected({of, "--data", val, "--sequences", "1", flag, n})["heads"][0]["entropy"].get<double>();

@@ -232,8 +232,8 @@ TEST_CASE("prune: which heads leave, and how many") {
                      "expected 4, 8, ..., 28"},
         {"32", 32, 8, "expected 4, 8, ..., 28"}, {"2", 12, 3, "expected 4 or 8"}, {"1", 8, 2, "expected 4"},
         {"4", 4, 4, "each layer has 4 heads, and one must stay; expected 1 to 3"}, {"2", 2, 2, "expected 1"},
-        {"5%", 8, 2, "that is none of each layer's 8 heads in groups of 4 that share keys and values; --heads 4 removes "
-                     "the fewest"}};
+        {"5%", 8, 2, "that is none of each layer's 8 heads in groups of 4 that share keys and values; --heads 4 "
+                     "removes the fewest"}};
     for (auto& row : refused) {
         const Status s = groups_to_remove(row.text, row.NH, row.NKV).status;
         CHECK(s.code == Exit::usage);

@@ -14,8 +14,8 @@ struct ScoreColumn {
 struct HeadReport {
     const Tokenizer& tokenizer;
     std::vector<HeadPlace> heads = {};    // by layer; equally many in each
-    std::vector<HeadSums> sums = {};      // of each
-    std::vector<double> importance = {};  // of each, nats; empty: not measured
+    std::vector<HeadSums> sums = {};      // each head's
+    std::vector<double> importance = {};  // each head's, nats; empty: not measured
     std::vector<int> tokens = {};         // the text's; empty: there is none
     std::vector<std::vector<double>> maps = {};    // (S,S) each; empty where nobody looks at them
 
@@ -27,7 +27,7 @@ struct HeadReport {
     std::vector<int> broken_layers() const;        // whose maps are not finite
 };
 
-constexpr size_t MAPS_SHOWN = 4;    // of more heads, print_report prints the scores alone
+constexpr size_t MAPS_SHOWN = 4;    // print_report prints no maps of more heads
 void print_report(const HeadReport& r);
 void print_report_json(const HeadReport& r, bool with_maps);
 // A text's maps, a line for each probability that is not 0; without a text the scores. Exit 2, 4: as of replace_file.
