@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include "base/console.h"
+#include "base/picture.h"
 #include "files/json.h"
 #include "layers/reference.h"
 #include "toy_run.h"
@@ -165,6 +166,23 @@ TEST_CASE("inspect: --importance is what prune measures on the same windows") {
     must({"inspect", run, "--importance"}, 2, "--importance needs --data");
     const std::string broken = changed(toy, "run", "1.projw", [](std::vector<float>& x) { x[9] = NAN; });
     must({"inspect", broken, "--data", val, "--importance"}, 1, "importance of layer 0, head 0 in window 1 of 8 is");
+    if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
+    const std::string one = toy.dir + "/one.svg", more = toy.dir + "/more.svg";
+    must({"inspect", run, "--data", val, "--picture", one});
+    must({"inspect", run, "--data", val, "--picture", more, "--importance"});
+    auto maps = [](const std::string& text) {
+        int n = 0;
+        for (size_t at = 0; (at = text.find("<image", at)) != text.npos; at++) n++;
+        return n;
+    };
+    CHECK(maps(read_file(more)) == maps(read_file(one)) + 1);
+    ColourMaps wide{.title = "", .across = 600};
+    for (int i = 0; i < 600; i++) wide.maps.push_back({"", 1, 2, {0, 1}});
+    const Status s = write_maps(one, wide), png = write_maps(toy.dir + "/one.png", wide);
+    CHECK(s.ok());
+    CHECK(png.code == Exit::run);
+    CHECK_MESSAGE(contains(png.message, " pixels: "), png.message);
+    CHECK_MESSAGE(png.message.ends_with("let the picture show less, such as fewer heads or lengths"), png.message);
 }
 
 TEST_CASE("inspect: the induction score is the same for every --seq-len; what was not measured is -") {

@@ -191,8 +191,8 @@ Status inspect(const Options& o) {
     Strings broken;
     for (int l : found.broken_layers()) broken.push_back(std::to_string(l));
     if (!broken.empty())
-        Progress().note(formatted("warning: the maps of layer %s are not finite: %s", join(broken, ", ").c_str(),
-                                  NOT_FINITE));
+        Progress().note(formatted("warning: the maps of layer%s %s are not finite: %s", broken.size() > 1 ? "s" : "",
+                                  join(broken, ", ").c_str(), NOT_FINITE));
     if (o.json) print_report_json(found, has_text && o.chooses());
     else print_report(found);
     if (!o.csv.empty()) TRY(write_report_csv(o.csv, found));
