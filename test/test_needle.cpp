@@ -47,7 +47,22 @@ TEST_CASE("eval: positions whose loss is no number are left out of the curve, an
     CHECK(read_file(csv) == "first,last,tokens,loss\n1,1,1,1.000000\n2,2,1,nan\n3,3,1,3.000000\n4,4,1,inf\n");
     REQUIRE(write_positions_csv(csv, none.bins()).ok());
     CHECK(contains(read_file(csv), "\n1,1,1,nan\n"));
-    print_positions(none.bins());    // ends
+    // A model whose position 8 is broken, counted from 1.
+    const Toy toy;
+    must(toy.args("run", {"--steps", "1"}));
+    Model g(cpu_ops<float>());
+    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
+    typed<float>(g, g.w.wpe)[7 * 32] = NAN;
+    const std::string broken = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
+    const ProcessResult r = must({"eval", broken, "--data", toy.dir + "/val.bin", "--by-position", "--csv", csv});
+    const std::string legend = r.out.substr(r.out.find("loss by position"));
+    CHECK_MESSAGE(legend.starts_with("loss by position: first "), legend);
+    CHECK_FALSE(contains(legend, "nan"));
+    CHECK(contains(read_file(csv), "\n8,8,62,nan\n"));
+    typed<float>(g, g.w.wpe)[0] = NAN;
+    CHECK(contains(must({"eval", write_model(g, checkpoint_tokenizer(toy.newest("run")).value), "--data",
+                         toy.dir + "/val.bin", "--by-position"}).out, "\nloss by position: not a number at any of them\n"));
     if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
     for (auto& each : {positions, none}) {
         REQUIRE(write_positions_picture(svg, each.bins()).ok());
