@@ -20,7 +20,7 @@ Status check_flags(const EvalOptions& o) {
         if (given(flag) && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", flag, flag);
     for (const char* flag : {"--documents", "--eval-tokens", "--mask-fraction", "--by-position"})
         if (given(flag) && o.needle)
-            return fail(Exit::usage, "%s, --needle: expected one of them; --needle measures no loss of a text", flag);
+            return fail(Exit::usage, "%s, --needle: expected one of them; --needle measures no loss", flag);
     for (const char* flag : {"--depths", "--lengths", "--trials", "--seed"})
         if (given(flag) && !o.needle) return fail(Exit::usage, "%s needs --needle", flag);
     for (const char* flag : {"--csv", "--picture"})

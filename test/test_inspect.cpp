@@ -108,6 +108,7 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     CHECK(maps_that_fit(23170, 8) == 1);
     CHECK(maps_that_fit(23171, 8) == 0);
     CHECK(maps_that_fit(1 << 20, 8) == 0);
+    CHECK(maps_that_fit(1024, 8, -MAP_BYTES) == 0);    // more than that is kept
 
     Config c = SMALL;
     c.NH = 16;

@@ -323,4 +323,5 @@ TEST_CASE("inspect: what cannot be is refused") {
          says + "choose a shorter --seq-len");
     must({"inspect", far, "--context", "17000", "--text-file", text, "--layer", "0", "--head", "0"}, 2,
          "maps of 17000 tokens, of 1 head, take 2.15 GiB, and one more while it is computed: over the limit of 4.00");
+    must({"inspect", far, "--context", "17000", "--text-file", text}, 2, "of 17000 tokens, of 4 heads, take 8.61 GiB");
 }

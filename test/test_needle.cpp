@@ -61,8 +61,8 @@ TEST_CASE("eval: positions whose loss is no number are left out of the curve, an
     CHECK_FALSE(contains(legend, "nan"));
     CHECK(contains(read_file(csv), "\n8,8,62,nan\n"));
     typed<float>(g, g.w.wpe)[0] = NAN;
-    CHECK(contains(must({"eval", write_model(g, checkpoint_tokenizer(toy.newest("run")).value), "--data",
-                         toy.dir + "/val.bin", "--by-position"}).out, "\nloss by position: not a number at any of them\n"));
+    const std::string all = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
+    must({"eval", all, "--data", toy.dir + "/val.bin", "--by-position"}, 0, "loss by position: not a number at any");
     if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
     for (auto& each : {positions, none}) {
         REQUIRE(write_positions_picture(svg, each.bins()).ok());

@@ -35,7 +35,7 @@ template <class X> std::vector<double> downloaded(const Model& g, const X* from,
 }    // namespace
 
 int maps_that_fit(int S, int most, int64_t bytes) {
-    return int(std::min<int64_t>(most, bytes / (int64_t(sizeof(double)) * S * S)));
+    return int(std::clamp<int64_t>(bytes / (int64_t(sizeof(double)) * S * S), 0, most));
 }
 
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,

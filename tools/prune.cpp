@@ -345,8 +345,8 @@ Command prune_command() {
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--data", &o->data, "shards on which importance is measured: a path, a glob pattern, or several separated "
-           "by commas"},
+          {"--data", &o->data, "shards on which importance is measured, and perplexity without --eval-data: a path, a "
+           "glob pattern, or several separated by commas"},
           {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "
            "(30%), a part (0.3) or a number. Heads that share keys and values leave together: the number is a multiple "
            "of the group"},
