@@ -143,7 +143,8 @@ struct Model {
     void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
     void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
 
-    // Called, where there is one, in each block after its attention, while a[l].turned holds what that has read.
+    // Called, where there is one, in each block with softmax after its attention, while a[l].turned holds what that has
+    // read.
     std::function<void(int l)> after_attention;
 
     // Activations and their gradients.

@@ -75,8 +75,8 @@ Status sample(SampleOptions o) {
     for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        // Prompts are fed in pieces of so many rows, which fill the device. A context that runs full is fed again.
-        const int rows = gpu ? 8192 : 512;
+        // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
+        const int rows = filling_rows(gpu);
         const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
@@ -145,7 +145,7 @@ struct ChatFlags {
 Status chat(ChatFlags o) {
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        return Room{1, c.sees == Sees::causal ? std::min(c.T, gpu ? 8192 : 512) : c.T};
+        return Room{1, c.sees == Sees::causal ? std::min(c.T, filling_rows(gpu)) : c.T};
     }));
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
@@ -265,7 +265,7 @@ Command eval_command() {
           {"--depths", &o->needles.depths, "depths of the needle, from the sequence's beginning to its end", 1, 1000},
           {"--lengths", &o->needles.lengths, "lengths of the sequence, up to --seq-len", 1, 1000},
           {"--trials", &o->needles.trials, "needles for each length and depth", 1, 1e6},
-          {"--seed", &o->needles.seed, "of the needles", 0, 9e18},
+          {"--seed", &o->needles.seed, "seed that needles and random tokens are drawn by", 0, 9e18},
           {"--csv", &o->csv, "a file for the losses, or what was found"},
           {"--picture", &o->picture, "a .png or .svg of them"}}},
         {"Context", stretch_flags(o->source.stretch)},

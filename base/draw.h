@@ -28,7 +28,7 @@ std::vector<double> log_ticks(double low, double high);
 struct ShadeMap {
     int rows, columns, cell = 2;
     std::vector<double> values;    // (rows,columns)
-    std::vector<std::string> row_names, column_names, texts = {};    // texts: within the cells, none: only shades
+    std::vector<std::string> row_names, column_names, texts = {};    // texts stand in the cells; empty: shades alone
 };
 void print_shades(const ShadeMap& map);
 void print_shade_legend(const std::vector<std::pair<double, std::string>>& values);    // a value's shade, and its name

@@ -64,6 +64,25 @@ Result<std::string> read_file(const std::string& path, int64_t max_bytes) {
     return text;
 }
 
+Status check_writable(const std::string& path, const char* flag) {
+    struct stat s;
+    const bool there = stat(path.c_str(), &s) == 0;
+    if (path.ends_with('/') || (there && S_ISDIR(s.st_mode)))
+        return fail(Exit::usage, "%s: expected the name of a file, found the directory %s", flag, path.c_str());
+    if (there && !S_ISREG(s.st_mode))
+        return fail(Exit::usage, "%s %s: expected a new name or a regular file", flag, path.c_str());
+    const std::string temporary = path + ".tmp";
+    FILE* f = fopen(temporary.c_str(), "wb");
+    if (!f) return fail(Exit::io, "%s: %s cannot be written: %s", flag, path.c_str(), strerror(errno));
+    fclose(f);
+    remove(temporary.c_str());
+    return {};
+}
+std::string without_slashes(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+}
+
 Status replace_file(const std::string& path, const std::string& text) {
     return replace_file(path, [&](const FileSink& sink) { return sink(text.data(), int64_t(text.size())); });
 }

@@ -26,6 +26,10 @@ class File {
 
 // A whole file of at most max_bytes; exit 3 where it is longer.
 Result<std::string> read_file(const std::string& path, int64_t max_bytes);
+// Whether replace_file can write there, asked before minutes of work. flag: whose value the path is, for messages. Exit
+// 2: it is a directory, or no regular file; 4.
+Status check_writable(const std::string& path, const char* flag);
+std::string without_slashes(std::string path);    // those at its end
 // By way of path.tmp, fsync and rename: the old text or the new one, never a part. Exit 2: path is no regular file; 4.
 Status replace_file(const std::string& path, const std::string& text);
 // The same of bytes that come in pieces: `produce` hands each of them to its argument, and may fail.

@@ -33,6 +33,7 @@ struct Cairo {
     void (*text_extents)(Context*, const char*, Extents*), (*pattern_set_filter)(Pattern*, int);
     Pattern* (*get_source)(Context*);
     int (*status)(Context*);
+    const char* (*status_to_string)(int);
     bool found = true;
 
     Cairo() {
@@ -48,7 +49,7 @@ struct Cairo {
         FIND(stroke), FIND(paint), FIND(rotate), FIND(scale), FIND(translate), FIND(move_to), FIND(line_to);
         FIND(set_source_rgb), FIND(set_line_width), FIND(set_source_surface), FIND(set_font_size);
         FIND(select_font_face), FIND(show_text), FIND(text_extents), FIND(pattern_set_filter), FIND(get_source);
-        FIND(status);
+        FIND(status), FIND(status_to_string);
 #undef FIND
     }
 };
@@ -162,7 +163,9 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     c.surface_finish(surface);
     if (!failed) failed = c.surface_status(surface);
     c.surface_destroy(surface);
-    if (failed) return fail(Exit::run, "%s: libcairo could not draw it (its status %d)", path.c_str(), failed);
+    if (failed)
+        return fail(Exit::run, "%s: libcairo could not draw %.0f x %.0f pixels: %s; let the picture show less, such as "
+                    "fewer heads or lengths", path.c_str(), width * zoom, height * zoom, c.status_to_string(failed));
     return replace_file(path, file);
 }
 
@@ -196,6 +199,7 @@ void draw_map(Pen& pen, const ColourMap& m, const ColourMaps& all, double x, dou
         pen.text(m.column_names[size_t(j)], x + left + (j + 0.5) * cell + (up ? NAME / 3 : 0),
                  y + height + (up ? 4 : NAME + 3), NAME, up ? 1 : 0.5, up);
     for (size_t k = 0; k < m.texts.size(); k++) {
+        if (pen.width(m.texts[k], NAME) > cell) continue;
         pen.colour(m.values[k] < 0.6 ? Colour{1, 1, 1} : INK);
         pen.text(m.texts[k], x + left + (double(k % size_t(m.columns)) + 0.5) * cell,
                  y + (double(k / size_t(m.columns)) + 0.5) * cell + NAME / 3, NAME, 0.5);
@@ -213,7 +217,7 @@ Status picture_check(const std::string& path) {
     if (!cairo().found)
         return fail(Exit::run, "--picture %s: there is no libcairo.so.2 here to draw it (Debian's package libcairo2)",
                     path.c_str());
-    return {};
+    return check_writable(path, "--picture");
 }
 
 Status write_maps(const std::string& path, const ColourMaps& all) {

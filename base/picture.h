@@ -6,14 +6,15 @@
 
 #include "draw.h"
 
-// Exit 2: the name ends in neither .png nor .svg; 1: there is no libcairo. Asked before the work that fills a picture.
+// Asked before the work that fills a picture. Exit 2: the name ends in neither .png nor .svg; 1: there is no libcairo;
+// 2, 4: as of check_writable.
 Status picture_check(const std::string& path);
 
 struct ColourMap {
     std::string title;
     int rows, columns;
     std::vector<double> values;    // (rows,columns): 0 is dark violet, 1 is yellow, NaN grey
-    std::vector<std::string> row_names = {}, column_names = {}, texts = {};    // UTF-8; texts: in the cells
+    std::vector<std::string> row_names = {}, column_names = {}, texts = {};    // UTF-8; texts: in cells, where they fit
 };
 struct ColourMaps {
     std::string title, row_axis = {}, column_axis = {};    // "query", "key"

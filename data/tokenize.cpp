@@ -48,20 +48,13 @@ Status make_parent(const std::string& path) {
     if (!error) return {};
     return fail(Exit::io, "%s: cannot create the directory: %s", parent.c_str(), error.message().c_str());
 }
-// Before minutes of work: whether the file may be written, its directory made if need be.
-Status check_writable(const std::string& path, bool overwrite) {
+// Whether --out may be written, its directory made if need be.
+Status check_out(const std::string& path, bool overwrite) {
     std::error_code error;
-    if (fs::is_directory(path, error) || path.ends_with('/'))
-        return fail(Exit::usage, "--out: expected the name of a file, found the directory %s", path.c_str());
-    if (fs::exists(path, error) && !overwrite)
+    if (fs::exists(path, error) && !fs::is_directory(path, error) && !overwrite)
         return fail(Exit::usage, "--out: %s exists; give another name, or --overwrite", path.c_str());
-    TRY(make_parent(path));
-    std::string temporary = path + ".tmp";    // what replace_file will write
-    FILE* f = fopen(temporary.c_str(), "wb");
-    if (!f) return fail(Exit::io, "--out: %s cannot be written: %s", path.c_str(), strerror(errno));
-    fclose(f);
-    remove(temporary.c_str());
-    return {};
+    if (!path.ends_with('/')) TRY(make_parent(path));
+    return check_writable(path, "--out");
 }
 
 // JSON lines that were left out.
@@ -99,7 +92,7 @@ Status train_tokenizer(const TrainOptions& o) {
     auto cut = [&](std::string_view text, size_t limit) { return safe_cut(training.pattern, text, limit); };
     if (std::count(o.files.begin(), o.files.end(), "-")) note_typed_input();
     Corpus corpus = TRY(Corpus::open({o.files, o.field, 0, cut}));
-    TRY(check_writable(o.out, o.overwrite));
+    TRY(check_out(o.out, o.overwrite));
     BadLines bad;
     training.read = [&](std::string& text) -> Result<bool> {
         for (;;) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/console.h"
+#include "base/csv.h"
 #include "base/file.h"
 #include "base/picture.h"
 #include "files/json.h"
@@ -29,7 +30,8 @@ namespace {
 Curve curve_of(const std::vector<PositionBin>& bins) {
     Curve curve;
     for (auto& bin : bins)
-        if (bin.targets) curve.line.push_back({(bin.first + bin.last) / 2.0, bin.loss});
+        if (std::isfinite(bin.loss)) curve.line.push_back({(bin.first + bin.last) / 2.0, bin.loss});
+    curve.legend = "loss by position: not a number at any of them";
     if (curve.line.empty()) return curve;
     auto least = std::min_element(curve.line.begin(), curve.line.end(), [](auto& a, auto& b) { return a.y < b.y; });
     curve.legend = formatted("loss by position: first %.4g, last %.4g, lowest %.4g at %.0f", curve.line[0].y,
@@ -45,12 +47,16 @@ std::string positions_json(const std::vector<PositionBin>& bins) {
                          bin.last, json_number(bin.loss).c_str(), (long long)bin.targets);
     return "[" + out + "]";
 }
-void print_positions(const std::vector<PositionBin>& bins) { print_curves({curve_of(bins)}, {.log_x = true}); }
+void print_positions(const std::vector<PositionBin>& bins) {
+    const Curve curve = curve_of(bins);
+    if (curve.line.empty()) puts(curve.legend.c_str());
+    else print_curves({curve}, {.log_x = true});
+}
 Status write_positions_csv(const std::string& path, const std::vector<PositionBin>& bins) {
     std::string out = "first,last,tokens,loss\n";
     for (auto& bin : bins)
         out += formatted("%d,%d,%lld,", bin.first, bin.last, (long long)bin.targets) +
-               (bin.targets ? formatted("%.6f\n", bin.loss) : "\n");
+               (bin.targets ? number_text("%.6f", bin.loss) : "") + "\n";
     return replace_file(path, out);
 }
 Status write_positions_picture(const std::string& path, const std::vector<PositionBin>& bins) {

@@ -16,7 +16,7 @@ class LossByPosition {
   public:
     explicit LossByPosition(int S) : sums(size_t(S)), counts(size_t(S)) {}
     void add(int rows, const float* losses, const int* targets);    // (rows,S); a target below 0 does not count
-    // Up to 16 each position by itself, then bins of about an eighth of the positions before them.
+    // Up to 15 each position by itself, then bins of about an eighth of the positions before them.
     std::vector<PositionBin> bins() const;
 
   private:

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/countdown.h"
+#include "base/file.h"
 #include "base/picture.h"
 #include "by_position.h"
 #include "files/json.h"
@@ -19,14 +20,18 @@ Status check_flags(const EvalOptions& o) {
         if (given(flag) && !o.text.empty()) return fail(Exit::usage, "%s, --text: %s is for --data", flag, flag);
     for (const char* flag : {"--documents", "--eval-tokens", "--mask-fraction", "--by-position"})
         if (given(flag) && o.needle)
-            return fail(Exit::usage, "%s, --needle: expected one of them; text is only what hides the needle", flag);
+            return fail(Exit::usage, "%s, --needle: expected one of them; --needle measures no loss", flag);
     for (const char* flag : {"--depths", "--lengths", "--trials", "--seed"})
         if (given(flag) && !o.needle) return fail(Exit::usage, "%s needs --needle", flag);
     for (const char* flag : {"--csv", "--picture"})
         if (given(flag) && !o.needle && !o.by_position)
             return fail(Exit::usage, "%s needs --by-position or --needle", flag);
+    if (o.by_position && o.documents)
+        return fail(Exit::usage, "--by-position, --documents: expected one of them; a position's place in its document "
+                    "is not its place in the window");
     if (!o.field.empty() && o.text.empty()) return fail(Exit::usage, "--field needs --text");
     if (o.raw_u16 && o.data.empty()) return fail(Exit::usage, "--raw-u16 needs --data");
+    if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
 Status print_evaluation(const EvalOptions& o, const Opened& m, const Evaluation& e,
@@ -68,29 +73,15 @@ Result<Evaluation> eval_shards(const EvalOptions& o, Opened& m, const Objective&
     return evaluate(*m.g, loader, m.tokenizer, o.batch, S, std::ref(countdown), nullptr, objective, each);
 }
 
-Status check_length(const EvalOptions& o, const Config& c) {
-    if (const int context = o.source.stretch.context; context && o.seq_len > context)
-        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", o.seq_len,
-                    context);
-    if (o.seq_len > c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", o.seq_len, c.T,
-                    c.position == Position::learned ? "" : "; --context asks for more");
-    return {};
-}
-int sequence_length(const EvalOptions& o, const Config& c) {
-    const int context = o.source.stretch.context;
-    return std::min(c.T, o.seq_len ? o.seq_len : context ? context : c.usual_length());
-}
-
-// The text that hides the needle: some of --data's or all of --text's.
-Result<std::vector<int>> filler(const EvalOptions& o, const Opened& m) {
+// The text that hides the needle: some of --data's or all of --text's.     longest: a sequence's tokens
+Result<std::vector<int>> filler(const EvalOptions& o, const Opened& m, int longest) {
     std::vector<int> all;
     auto append = [&](const std::vector<int>& more) { all.insert(all.end(), more.begin(), more.end()); };
     if (!o.text.empty()) {
         TRY(has_tokenizer(m));
         for (const Line& line : TRY(read_lines(o.text, o.field))) append(m.tokenizer.encode(line.text + "\n"));
     } else if (!o.data.empty()) {
-        const int S = std::min(256, o.needles.longest);
+        const int S = std::min(256, longest);
         Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S}));
         std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
         for (int64_t n = 0; n < loader.samples() && all.size() < size_t(1) << 20; n++) {
@@ -103,17 +94,16 @@ Result<std::vector<int>> filler(const EvalOptions& o, const Opened& m) {
 Status eval_needle(const EvalOptions& o) {
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool gpu) {
-        const int longest = sequence_length(o, c), rows = gpu ? 8192 : 512;    // that fill the device
+        const int longest = sequence_length(o.source, c, o.seq_len), rows = filling_rows(gpu);
         return Room{o.batch, c.sees == Sees::causal ? std::clamp(rows / o.batch, 1, longest) : longest};
     }));
-    TRY(check_length(o, m.g->c));
+    TRY(check_length(o.source, m.g->c, o.seq_len));
     TRY(writes_text(m));
     NeedleOptions n = o.needles;
-    n.longest = sequence_length(o, m.g->c), n.batch = o.batch, n.choices = ordinary_tokens(m.tokenizer, m.g->c.V);
+    n.longest = sequence_length(o.source, m.g->c, o.seq_len), n.batch = o.batch;
+    n.choices = ordinary_tokens(m.tokenizer, m.g->c.V);
     if (m.tokenizer.vocab_size()) n.begin = beginning_of_text(m.tokenizer, m.documents);
-    EvalOptions with = o;
-    with.needles = n;
-    n.filler = TRY(filler(with, m));
+    n.filler = TRY(filler(o, m, n.longest));
     auto found = [&] {
         Countdown countdown{"needle"};
         return find_needles(*m.g, n, std::ref(countdown));
@@ -131,9 +121,9 @@ Status eval(const EvalOptions& o) {
     if (o.needle) return eval_needle(o);
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        return Room{o.batch, sequence_length(o, c), o.documents};
+        return Room{o.batch, sequence_length(o.source, c, o.seq_len), o.documents};
     }));
-    TRY(check_length(o, m.g->c));
+    TRY(check_length(o.source, m.g->c, o.seq_len));
     const Objective objective =
         TRY(objective_of(m.g->c, m.tokenizer, o.documents, o.mask_fraction, Objective{}.seed));
     const double start = now_seconds();

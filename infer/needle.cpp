@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "base/console.h"
 #include "base/file.h"
 #include "base/picture.h"
 #include "files/json.h"
@@ -121,20 +122,20 @@ struct Grid {
     std::vector<double> values;
     std::vector<std::string> row_names, column_names, texts;
 };
-Grid table_of(const std::vector<NeedleCell>& cells) {
-    Grid t;
-    for (auto& cell : cells) t.rows += cell.length == cells[0].length;
-    t.columns = int(cells.size()) / t.rows;
-    for (int i = 0; i < t.rows; i++) {
-        t.row_names.push_back(formatted("%.0f %%", 100 * cells[size_t(i)].depth));
-        for (int j = 0; j < t.columns; j++) {
-            const NeedleCell& cell = cells[size_t(j * t.rows + i)];
-            t.values.push_back(double(cell.found) / cell.trials);
-            t.texts.push_back(formatted("%.0f", 100 * t.values.back()));
-            if (i == 0) t.column_names.push_back(std::to_string(cell.length));
+Grid grid_of(const std::vector<NeedleCell>& cells) {
+    Grid grid;
+    for (auto& cell : cells) grid.rows += cell.length == cells[0].length;
+    grid.columns = int(cells.size()) / grid.rows;
+    for (int i = 0; i < grid.rows; i++) {
+        grid.row_names.push_back(formatted("%.0f %%", 100 * cells[size_t(i)].depth));
+        for (int j = 0; j < grid.columns; j++) {
+            const NeedleCell& cell = cells[size_t(j * grid.rows + i)];
+            grid.values.push_back(double(cell.found) / cell.trials);
+            grid.texts.push_back(formatted("%.0f", 100 * grid.values.back()));
+            if (i == 0) grid.column_names.push_back(std::to_string(cell.length));
         }
     }
-    return t;
+    return grid;
 }
 }    // namespace
 
@@ -147,12 +148,18 @@ std::string needle_json(const std::vector<NeedleCell>& cells) {
     return "{\"needle\":[" + out + "]}";
 }
 void print_needles(const std::vector<NeedleCell>& cells) {
-    const Grid t = table_of(cells);
+    Grid grid = grid_of(cells);
     int found = 0, trials = 0;
     double logprob = 0;
     for (auto& cell : cells) found += cell.found, trials += cell.trials, logprob += cell.logprob;
+    int names = 0, texts = 0;
+    for (auto& name : grid.row_names) names = std::max(names, shown_width(name));
+    for (auto& text : grid.texts) texts = std::max(texts, shown_width(text));
+    const int cell = std::clamp((terminal_size().columns - 2 - names) / grid.columns, 1, 7);
+    if (texts >= cell) grid.texts.clear();    // they would touch
     puts("needles found, %: rows are depths, columns lengths in tokens");
-    print_shades({t.rows, t.columns, 7, t.values, t.row_names, t.column_names, t.texts});
+    print_shades({grid.rows, grid.columns, cell, grid.values, grid.row_names, grid.column_names, grid.texts});
+    if (grid.texts.empty()) print_shade_legend({{0, "0"}, {0.25, "25"}, {0.5, "50"}, {0.75, "75"}, {1, "100"}});
     printf("found %d of %d  mean log-probability of a token %.3f\n", found, trials, logprob / double(cells.size()));
 }
 Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& cells) {
@@ -162,8 +169,8 @@ Status write_needle_csv(const std::string& path, const std::vector<NeedleCell>& 
     return replace_file(path, out);
 }
 Status write_needle_picture(const std::string& path, const std::vector<NeedleCell>& cells) {
-    const Grid t = table_of(cells);
-    return write_maps(path, {"needles found, %", "depth", "length in tokens",
-                             {{"", t.rows, t.columns, t.values, t.row_names, t.column_names, t.texts}}, 1, 400,
+    const Grid grid = grid_of(cells);
+    const ColourMap map{"", grid.rows, grid.columns, grid.values, grid.row_names, grid.column_names, grid.texts};
+    return write_maps(path, {"needles found, %", "depth", "length in tokens", {map}, 1, 400,
                              {{0, "0"}, {0.5, "50"}, {1, "100"}}});
 }

@@ -15,7 +15,7 @@ struct NeedleOptions {
     int64_t seed = 1;
     int batch = 8;                             // sequences at once
     std::vector<int> begin = {}, choices = {};     // what a sequence begins with; the tokens to draw from
-    std::vector<int> filler = {};              // each trial takes it from another place on; empty: random tokens
+    std::vector<int> filler = {};              // each trial begins at a random place of it; empty: random tokens
 };
 struct NeedleCell {
     int length;

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/console.h"
+#include "base/file.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
@@ -42,7 +43,31 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
     if (which != "last" && last != step) text += "; the last is step " + std::to_string(last);
     return dir + " (" + text + ")";
 }
+// Ids of a larger one lie beyond the model's embeddings.
+Status tokenizer_fits(const Opened& m) {
+    if (m.tokenizer.vocab_size() <= m.g->c.V) return {};
+    return fail(Exit::input, "the tokenizer has %d tokens, the model %d; %s", m.tokenizer.vocab_size(), m.g->c.V,
+                m.own_tokenizer ? ("the files of " + m.path + " do not belong together").c_str()
+                                : "give --tokenizer the one that the model was trained with");
+}
 }    // namespace
+
+int longest_context(const Source& source, const Config& c) {
+    return source.stretch.context ? std::min(source.stretch.context, c.T) : c.T;
+}
+int sequence_length(const Source& source, const Config& c, int seq_len) {
+    const int longest = longest_context(source, c);
+    return std::min(longest, seq_len ? seq_len : source.stretch.context ? longest : c.usual_length());
+}
+Status check_length(const Source& source, const Config& c, int seq_len, bool may_stretch) {
+    if (const int context = source.stretch.context; context && seq_len > context)
+        return fail(Exit::usage, "--seq-len %d, --context %d: a sequence is no longer than the context", seq_len,
+                    context);
+    if (seq_len > c.T)
+        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions%s", seq_len, c.T,
+                    c.position == Position::learned || !may_stretch ? "" : "; --context asks for more");
+    return {};
+}
 
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room) {
@@ -87,14 +112,13 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };
-    std::string path = source.model;
-    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    const std::string path = without_slashes(source.model);
     std::vector<std::string> damaged;
     const Status found = checkpoint_find(path, &damaged, source.checkpoint, load).status;
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
-    return {};
+    return tokenizer_fits(m);
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {
@@ -109,12 +133,9 @@ Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig w
 }
 
 Status has_tokenizer(const Opened& m) {
-    if (m.tokenizer.vocab_size() == 0)
-        return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens",
-                    m.path.c_str(), m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
-    if (m.tokenizer.vocab_size() > m.g->c.V)
-        return fail(Exit::input, "the tokenizer has %d tokens, the model %d", m.tokenizer.vocab_size(), m.g->c.V);
-    return {};
+    if (m.tokenizer.vocab_size()) return {};
+    return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens", m.path.c_str(),
+                m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};

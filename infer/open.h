@@ -1,4 +1,4 @@
-// open.h - a model as `flatgpt sample`, `chat`, `eval` and `prune` open it: its checkpoint, its tokenizer, its device.
+// open.h - a model as `flatgpt sample`, `chat`, `eval`, `inspect` and `prune` open it: checkpoint, tokenizer, device.
 #pragma once
 #include <functional>
 #include <memory>
@@ -27,16 +27,24 @@ struct Room {
     bool spans = false;    // batches come with spans
     Use use = Use::infer;    // train: gradients, but no updates
 };
+inline int filling_rows(bool gpu) { return gpu ? 8192 : 512; }    // so many keep the device busy
+
+// Positions of a sequence at most: --context's, or the model's.
+int longest_context(const Source& source, const Config& c);
+// Positions of a sequence where --seq-len asks for seq_len, 0: for none.
+int sequence_length(const Source& source, const Config& c, int seq_len);
+// Exit 2: seq_len is longer than the context. may_stretch: the command has --context
+Status check_length(const Source& source, const Config& c, int seq_len, bool may_stretch = true);
 
 // Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
 // Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
-// means the run's own type, if this device has it.
+// means the run's own type, if this device has it. Exit 3 also where the tokenizer has more tokens than the model.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room);
 // Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
 // where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
-Status has_tokenizer(const Opened& m);    // exit 3: none, or one that does not fit the model
+Status has_tokenizer(const Opened& m);    // exit 3: none
 Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

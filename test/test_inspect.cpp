@@ -1,18 +1,16 @@
-// test_inspect.cpp - `flatgpt inspect`: maps against the reference's attention, scores by hand, files and refusals.
+// test_inspect.cpp - maps of attention against the reference's, and scores of them by hand.
 #include "tools/attention_maps.h"
 
-#include <dlfcn.h>
 #include <omp.h>
 
 #include <atomic>
+#include <chrono>
+#include <thread>
 
 #include "base/countdown.h"
-#include "files/json.h"
 #include "model/spans.h"
-#include "toy_run.h"
+#include "test.h"
 #include "toy_model.h"
-
-using Strings = std::vector<std::string>;
 
 namespace {
 constexpr int S = 11;
@@ -46,6 +44,16 @@ std::vector<double> probabilities_by_values(std::vector<double> qkv, const Heads
     }
     return p;
 }
+// What the probabilities make of a head's values.     (S,HS)
+std::vector<double> sums_of_values(const std::vector<double>& p, const double* qkv, const Heads& h, int head) {
+    std::vector<double> y(size_t(S * h.HS));
+    const int v = (h.NH + h.NKV + head / (h.NH / h.NKV)) * h.HS;
+    for (int s = 0; s < S; s++)
+        for (int j = 0; j < S; j++)
+            for (int d = 0; d < h.HS; d++)
+                y[size_t(s * h.HS + d)] += p[size_t(s * S + j)] * qkv[j * h.qkv_width() + v + d];
+    return y;
+}
 std::vector<std::vector<double>> all_maps(Model& g, const std::vector<int>& tokens, int prefix) {
     std::vector<HeadPlace> heads;
     for (int l = 0; l < g.c.L; l++)
@@ -69,7 +77,9 @@ TEST_CASE("inspect: maps are the probabilities of the reference's attention, of 
 
         Spans spans;
         spans.add({Text{0, prefix}}, S, kind.c.sees);
+        int layers = 0;
         exact.after_attention = [&](int l) {
+            layers++;
             Heads h = kind.c.heads(l);
             const double* turned = typed<double>(exact, exact.a[size_t(l)].turned);
             h.bias = reinterpret_cast<const float*>(exact.bias);
@@ -79,11 +89,16 @@ TEST_CASE("inspect: maps are the probabilities of the reference's attention, of 
                 const size_t i = size_t(l * h.NH + head);
                 CHECK(relative_error(maps[i].data(), expected.data(), S * S) < 1e-12);
                 CHECK(relative_error(of_cpu[i].data(), expected.data(), S * S) < 2e-5);
+                const auto y = sums_of_values(maps[i], turned, h, head);
+                for (int s = 0; s < S; s++)
+                    CHECK(relative_error(typed<double>(exact, exact.a[size_t(l)].atty) + (s * h.NH + head) * h.HS,
+                                         &y[size_t(s * h.HS)], h.HS) < 1e-10);
             }
         };
         exact.batch(tokens.data(), nullptr, 1, S, kind.c.sees == Sees::causal ? nullptr : &spans);
         exact.forward();
         exact.after_attention = nullptr;
+        CHECK(layers == layers_with_map(kind.c));
     }
 }
 
@@ -93,6 +108,7 @@ TEST_CASE("inspect: so many maps are computed at once as their memory's limit al
     CHECK(maps_that_fit(23170, 8) == 1);
     CHECK(maps_that_fit(23171, 8) == 0);
     CHECK(maps_that_fit(1 << 20, 8) == 0);
+    CHECK(maps_that_fit(1024, 8, -MAP_BYTES) == 0);    // more than that is kept
 
     Config c = SMALL;
     c.NH = 16;
@@ -137,12 +153,22 @@ TEST_CASE("inspect: scores of a map that is small enough to be summed by hand") 
     sums.add(p, visible, 3);
     const HeadScores s = sums.scores();
     const double entropy = -0.25 * std::log(0.25) - 0.75 * std::log(0.75) + std::log(2.0);
-    CHECK(s.entropy == doctest::Approx(entropy / 3));
-    CHECK(s.relative == doctest::Approx(entropy / (std::log(2.0) + std::log(3.0))));
-    CHECK(s.distance == doctest::Approx((0.25 * 1 + 0.5 * 2) / 3));
-    CHECK(s.previous == doctest::Approx((0.25 + 0) / 2));
-    CHECK(s.first == doctest::Approx((0.25 + 0.5) / 2));
-    CHECK(s.induction == 0);
+    CHECK(s.entropy.value() == doctest::Approx(entropy / 3));
+    CHECK(s.relative.value() == doctest::Approx(entropy / (std::log(2.0) + std::log(3.0))));
+    CHECK(s.distance.value() == doctest::Approx((0.25 * 1 + 0.5 * 2) / 3));
+    CHECK(s.previous.value() == doctest::Approx((0.25 + 0) / 2));
+    CHECK(s.first.value() == doctest::Approx((0.25 + 0.5) / 2));
+    CHECK_FALSE((s.induction || s.importance));    // not measured
+    CHECK_FALSE(HeadSums{}.scores().entropy);
+
+    const double broken[9] = {1, 0, 0, NAN, NAN, 0, 0.5, 0, 0.5};    // is no certainty
+    HeadSums bad, one;
+    bad.add(broken, visible, 3);
+    CHECK(std::isnan(bad.scores().entropy.value()));
+    CHECK(std::isnan(bad.scores().relative.value()));
+    one.add(p, visible, 1);
+    CHECK((one.scores().entropy == 0 && one.scores().relative == 0));
+    CHECK_FALSE((one.scores().previous || one.scores().first));    // there is no key before
 
     const SmallMap small = small_map(p, 3, 2);    // cells of two
     CHECK(small.bin == 2);
@@ -177,111 +203,4 @@ TEST_CASE("inspect: a head that looks at what came after a token's earlier occur
     CHECK(repeated_tokens(choices, {2, 3}, 21, 7, 1).tokens != r.tokens);
     CHECK(repeated_tokens(choices, {2, 3}, 21, 8, 0).tokens != r.tokens);
     CHECK(repeated_tokens(choices, {}, 1000, 8, 0).length == 25);    // each token once
-}
-
-TEST_CASE("inspect: what is printed and written says the same; pictures are pictures") {
-    const Toy toy;
-    must(toy.args("run", {"--steps", "2"}));
-    const std::string run = toy.dir + "/run", csv = toy.dir + "/maps.csv", text = "a b\n,\"c";
-    const Strings text_args = {"inspect", run, "--text", text};
-    auto with = [](Strings a, const Strings& more) { return a.insert(a.end(), more.begin(), more.end()), a; };
-
-    const ProcessResult json = must(with(text_args, {"--layer", "1", "--head", "0,1", "--json", "--csv", csv}));
-    const nlohmann::json found = nlohmann::json::parse(json.out);
-    const size_t n = found["tokens"].size();
-    REQUIRE(n == text.size());
-    REQUIRE(found["heads"].size() == 2);
-    CHECK(found["layers"].size() == 1);
-    std::string expected = "layer,head,query,key,query_token,key_token,probability\n";
-    const Strings names = {"\"a\"", "\"\u00B7\"", "\"b\"", "\"\\n\"", "\",\"", "\"\"\"\"", "\"c\""};
-    for (auto& head : found["heads"]) {
-        CHECK(head["layer"] == 1);
-        for (size_t q = 0; q < n; q++) {
-            double sum = 0;
-            for (size_t k = 0; k < n; k++) {
-                const double p = head["map"][q][k];
-                sum += p;
-                CHECK((k <= q || p == 0));
-                if (k <= q)
-                    expected += formatted("1,%d,%zu,%zu,%s,%s,%.6g\n", head["head"].get<int>(), q, k, names[q].c_str(),
-                                          names[k].c_str(), p);
-            }
-            CHECK(sum == doctest::Approx(1));
-        }
-    }
-    CHECK(read_file(csv) == expected);
-
-    const ProcessResult map = must(with(text_args, {"--layer", "1", "--head", "1"}));
-    CHECK(contains(map.out, "layer 1, head 1: rows are queries"));
-    CHECK(contains(map.out, "\n0 a  @@\n"));    // no terminal: the first token sees itself alone
-    CHECK_FALSE(contains(map.out, "\x1b"));
-    CHECK(contains(map.out, formatted("    1    1  %7.3f", found["heads"][1]["entropy"].get<double>())));
-    CHECK(contains(must({"inspect", run}).out, "\n    1 mean "));    // random tokens
-    must(with({"inspect", run, "--data", toy.dir + "/val.bin"}, {"--sequences", "3", "--csv", csv}));
-    CHECK(contains(read_file(csv), "layer,head,entropy,relative_entropy,distance,previous,first,induction\n0,0,"));
-
-    if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
-    const std::string png = toy.dir + "/maps.png", svg = toy.dir + "/head.svg";
-    must(with(text_args, {"--picture", png}));
-    CHECK(read_file(png).starts_with("\x89PNG\r\n"));
-    must(with(text_args, {"--layer", "0", "--head", "0", "--picture", svg}));
-    CHECK(contains(read_file(svg), "<svg "));
-    must({"inspect", run, "--picture", svg});
-    must(with(text_args, {"--picture", "/nonexistent/a.png"}), 4);
-}
-
-TEST_CASE("inspect: --json without --layer and --head holds no maps, as it prints none") {
-    const Toy toy;
-    must(toy.args("run", {"--steps", "1", "--position", "rope"}));
-    const std::string text = toy.dir + "/text.txt";
-    write_file(text, std::string(1500, 'a'));
-    auto peak = [&](const char* more) {
-        Strings args = {flatgpt_binary(), "inspect", toy.dir + "/run", "--context", "2048", "--text-file", text};
-        if (*more) args.push_back(more);
-        Process running(args);
-        const double bytes = peak_memory(running);
-        CHECK(running.wait().exit_code == 0);
-        return bytes;
-    };
-    const double maps = 4 * 8 * 1500.0 * 1500;      // bytes; two layers have two heads each
-    CHECK(peak("--json") < peak("") - maps / 2);    // without --json all four maps are drawn
-}
-
-TEST_CASE("inspect: what cannot be is refused") {
-    const Toy toy;
-    must(toy.args("run", {"--steps", "1"}));
-    const std::string run = toy.dir + "/run", val = toy.dir + "/val.bin";
-    const struct {
-        Strings args;
-        int code;
-        const char* says;
-    } rows[] = {{{"--text", "a", "--data", val}, 2, "--text, --data: expected at most one of them"},
-                {{"--text", "a", "--text-file", val}, 2, "--text, --text-file"},
-                {{"--seq-len", "8"}, 2, "--seq-len needs --data"},
-                {{"--text", "a", "--raw-u16"}, 2, "--raw-u16 needs --data"},
-                {{"--prefix", "2"}, 2, "--prefix needs --text"},
-                {{"--text", "a", "--prefix", "1"}, 2, "--prefix needs a model with --objective prefix"},
-                {{"--text-file", "/dev/null"}, 3, "/dev/null"},
-                {{"--layer", "2"}, 2, "--layer '2': expected a number from 0 to 1"},
-                {{"--head", "x"}, 2, "--head 'x': expected a number from 0 to 1"},
-                {{"--picture", "a.jpg"}, 2, "--picture a.jpg: expected a file's name that ends in .png or .svg"},
-                {{"--data", val, "--seq-len", "64"}, 2, "--seq-len 64: the model's context has 32 positions"},
-                {{"--data", "/nonexistent"}, 3, "/nonexistent"},
-                {{"--text-file", "/nonexistent"}, 3, "/nonexistent"},
-                {{"--text", "a", "--csv", "/nonexistent/a.csv"}, 4, "/nonexistent/a.csv"}};
-    for (auto& row : rows) {
-        Strings args = {"inspect", run};
-        args.insert(args.end(), row.args.begin(), row.args.end());
-        must(args, row.code, row.says);
-    }
-    must({"inspect", "/nonexistent"}, 3, "/nonexistent");
-
-    // A map that takes more than 4 GiB.
-    must(toy.args("far", {"--steps", "1", "--position", "rope"}));
-    const std::string far = toy.dir + "/far", text = toy.dir + "/long.txt";
-    write_file(text, std::string(24000, 'a'));
-    const std::string says = "a head's map of 24000 tokens takes 4.29 GiB, more than the limit of 4.00 GiB; ";
-    must({"inspect", far, "--context", "24000", "--text-file", text}, 2, says + "give a shorter text");
-    must({"inspect", far, "--context", "24000", "--seq-len", "24000", "--data", val}, 2,
-         says + "choose a shorter --seq-len");
 }

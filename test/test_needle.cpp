@@ -36,6 +36,41 @@ TEST_CASE("eval: bins of positions hold each position once, and the mean over th
     CHECK(positions_json(bins).starts_with("[{\"first\":1,\"last\":1,\"loss\":null,\"tokens\":0},{\"first\":2"));
 }
 
+TEST_CASE("eval: positions whose loss is no number are left out of the curve, and told") {
+    const std::vector<float> losses = {1, NAN, 3, INFINITY};
+    const std::vector<int> targets = {1, 1, 1, 1};
+    LossByPosition positions(4), none(4);
+    positions.add(1, losses.data(), targets.data());
+    none.add(1, std::vector<float>(4, -NAN).data(), targets.data());
+    const std::string csv = temporary_directory() + "/a.csv", svg = temporary_directory() + "/a.svg";
+    REQUIRE(write_positions_csv(csv, positions.bins()).ok());
+    CHECK(read_file(csv) == "first,last,tokens,loss\n1,1,1,1.000000\n2,2,1,nan\n3,3,1,3.000000\n4,4,1,inf\n");
+    REQUIRE(write_positions_csv(csv, none.bins()).ok());
+    CHECK(contains(read_file(csv), "\n1,1,1,nan\n"));
+    // A model whose position 8 is broken, counted from 1.
+    const Toy toy;
+    must(toy.args("run", {"--steps", "1"}));
+    Model g(cpu_ops<float>());
+    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
+    REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
+    typed<float>(g, g.w.wpe)[7 * 32] = NAN;
+    const std::string broken = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
+    const ProcessResult r = must({"eval", broken, "--data", toy.dir + "/val.bin", "--by-position", "--csv", csv});
+    const std::string legend = r.out.substr(r.out.find("loss by position"));
+    CHECK_MESSAGE(legend.starts_with("loss by position: first "), legend);
+    CHECK_FALSE(contains(legend, "nan"));
+    CHECK(contains(read_file(csv), "\n8,8,62,nan\n"));
+    typed<float>(g, g.w.wpe)[0] = NAN;
+    const std::string all = write_model(g, checkpoint_tokenizer(toy.newest("run")).value);
+    must({"eval", all, "--data", toy.dir + "/val.bin", "--by-position"}, 0, "loss by position: not a number at any");
+    if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
+    for (auto& each : {positions, none}) {
+        REQUIRE(write_positions_picture(svg, each.bins()).ok());
+        CHECK(contains(read_file(svg), "<svg "));
+        CHECK_FALSE(contains(read_file(svg), "nan"));
+    }
+}
+
 TEST_CASE("eval: --by-position is the same loss, divided among positions") {
     const Toy toy;
     must(toy.args("run", {"--steps", "2"}));
@@ -152,7 +187,8 @@ TEST_CASE("eval: --needle prints, writes and refuses") {
         Strings args;
         const char* says;
     } rows[] = {{with({"--by-position", "--data", val}), "--by-position, --needle: expected one of them"},
-                {with({"--documents", "--data", val}), "--documents, --needle"},
+                {with({"--documents", "--data", val}), "--documents, --needle: expected one of them"},
+                {{"eval", run, "--data", val, "--by-position", "--documents"}, "--by-position, --documents: expected"},
                 {with({"--data", val, "--text", val}), "expected --data (shards) or --text"},
                 {with({"--field", "a"}), "--field needs --text"},
                 {with({"--raw-u16"}), "--raw-u16 needs --data"},
@@ -163,9 +199,47 @@ TEST_CASE("eval: --needle prints, writes and refuses") {
                 {{"eval", run, "--text", val, "--by-position"}, "--by-position, --text: --by-position is for --data"},
                 {with({"--picture", "a"}), "--picture a: expected a file's name that ends in .png or .svg"}};
     for (auto& row : rows) must(row.args, 2, row.says);
-    must(with({"--csv", "/nonexistent/a.csv"}), 4);
+    must(with({"--csv", "/nonexistent/a.csv"}), 4, "--csv: /nonexistent/a.csv cannot be written");
+    must(toy.args("masked", {"--steps", "1", "--objective", "mlm"}));
+    must({"eval", toy.dir + "/masked", "--needle"}, 2, "it cannot write a text from its beginning to its end");
     must(with({"--text", "/nonexistent"}), 3);
     if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
     must(with({"--picture", toy.dir + "/a.png"}));
     CHECK(read_file(toy.dir + "/a.png").starts_with("\x89PNG\r\n"));
+}
+
+TEST_CASE("needle: cells are as wide as the terminal allows, and texts stand where they fit") {
+    const Toy toy;
+    must(toy.args("run", {"--steps", "1", "--position", "rope"}));
+    auto printed = [&](const char* columns, const char* lengths) {
+        ProcessOptions options;
+        options.environment = {std::string("COLUMNS=") + columns};
+        const ProcessResult r = run_flatgpt({"eval", toy.dir + "/run", "--needle", "--context", "256", "--trials", "1",
+                                             "--depths", "2", "--lengths", lengths}, options);
+        REQUIRE(r.exit_code == 0);
+        size_t longest = 0, begin = r.out.find('\n') + 1;    // after the title
+        for (size_t end; begin < r.out.find("found"); begin = end + 1)
+            end = r.out.find('\n', begin), longest = std::max(longest, end - begin);
+        return std::pair(r.out, longest);
+    };
+    CHECK(contains(printed("80", "8").first, "\n0 %      0      0"));
+    CHECK(printed("80", "8").second <= 79);
+    const auto [narrow, longest] = printed("60", "40");
+    CHECK(longest <= 59);
+    CHECK(contains(narrow, "\nshades:"));
+    CHECK(contains(narrow, "\n0 %\n"));
+
+    if (!dlopen("libcairo.so.2", RTLD_NOW)) SKIP("no libcairo.so.2");
+    auto glyphs = [&](int lengths) {
+        std::vector<NeedleCell> cells;
+        for (int i = 1; i <= lengths; i++) cells.push_back({i, 0.5, 1, 1});
+        const std::string svg = toy.dir + "/a.svg";
+        REQUIRE(write_needle_picture(svg, cells).ok());
+        const std::string text = read_file(svg);
+        int n = 0;
+        for (size_t at = 0; (at = text.find("<use ", at)) != text.npos; at++) n++;
+        return n;
+    };
+    CHECK(glyphs(8) - glyphs(7) >= 4);    // "100" in a cell and its length below
+    CHECK(glyphs(200) < 200 * 3);         // cells of 2 pixels hold no texts
 }

@@ -1,11 +1,8 @@
 // test_prune.cpp - heads that matter and heads that leave: importance against central differences, cut and merged
-// models against whole ones, `flatgpt prune` from a run to a run that goes on.
+// models against whole ones.
 #include "tools/heads.h"
 #include "tools/importance.h"
 
-#include "base/console.h"
-#include "files/json.h"
-#include "files/safetensors.h"
 #include "toy_run.h"
 #include "model_checks.h"
 
@@ -113,17 +110,32 @@ TEST_CASE("prune: importance is the mean over the windows of the shards; the cpu
     }
     for (double& sum : sums) sum /= 5;
     int64_t told = 0;
-    const auto found = head_importance(r, loader, {}, [&](int64_t done, int64_t all) { told = done * 100 + all; });
+    const auto found = head_importance(r, loader, 16, {}, [&](int64_t done, int64_t all) { told = done * 100 + all; });
     REQUIRE(found.ok());
     CHECK(told == 505);
     CHECK(relative_error(found.value.data(), sums.data(), 8) < 1e-12);
     each_cpu_model([&](auto model, double tolerance) {
         auto g = model();
         toy_model(*g, c, plan);
-        const auto theirs = head_importance(*g, loader, {});
+        const auto theirs = head_importance(*g, loader, 16, {});
         REQUIRE(theirs.ok());
         CHECK(relative_error(theirs.value.data(), sums.data(), 8) < 10 * tolerance);
     });
+}
+
+TEST_CASE("prune: importance that is not a number is refused, with its place") {
+    Toy toy;
+    Loader loader = Loader::open({.pattern = toy.dir + "/val.bin", .B = 1, .S = 8, .vocab = 257, .shuffle = false,
+                                  .most_tokens = 40}).take();
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = 257, .T = 16, .L = 2, .NH = 4, .C = 32, .HS = 8},
+              {.use = Use::train, .B = 1, .S = 16, .updates = false});    // room for more than a window
+    REQUIRE(head_importance(g, loader, 8, {}).ok());
+    change_each(g, "1.projw", [](std::vector<float>& x, size_t) { x[2 * 8] = NAN; });    // head 2
+    const Status s = head_importance(g, loader, 8, {}).status;
+    CHECK(s.code == Exit::run);
+    CHECK_MESSAGE(s.message.starts_with("the importance of layer 0, head 0 in window 1 of 5 is not a number: the model "
+                                        "has diverged or overflowed; take an earlier"), s.message);
 }
 
 TEST_CASE("prune: a cut model computes what the whole one does without these heads' columns of the projection") {
@@ -203,15 +215,35 @@ TEST_CASE("prune: which heads leave, and how many") {
     for (auto& [text, groups, leave] : {std::tuple{"30%", 12, 4}, {"0.3", 10, 3}, {"3", 4, 3}, {"100%", 4, 3},
                                        {"50%", 3, 2}, {"1.0", 2, 1}, {"12.5%", 8, 1}, {"30%", 4, 1}}) {
         CAPTURE(text);
-        const Result<int> found = groups_to_remove(text, groups);
-        REQUIRE(found.ok());
-        CHECK(found.value == leave);
+        const bool part = strpbrk(text, "%.");
+        for (int shared : {1, 4}) {    // a number is one of query heads
+            const std::string asked = part ? text : std::to_string(shared * std::stoi(text));
+            const Result<int> found = groups_to_remove(asked, shared * groups, groups);
+            REQUIRE(found.ok());
+            CHECK(found.value == leave);
+        }
+    }
+    const struct {
+        const char* text;
+        int NH, NKV;
+        const char* says;
+    } refused[] = {
+        {"3", 32, 8, "each layer has 32 heads in groups of 4 that share keys and values, and one group must stay; "
+                     "expected 4, 8, ..., 28"},
+        {"32", 32, 8, "expected 4, 8, ..., 28"}, {"2", 12, 3, "expected 4 or 8"}, {"1", 8, 2, "expected 4"},
+        {"4", 4, 4, "each layer has 4 heads, and one must stay; expected 1 to 3"}, {"2", 2, 2, "expected 1"},
+        {"5%", 8, 2, "that is none of each layer's 8 heads in groups of 4 that share keys and values; --heads 4 "
+                     "removes the fewest"}};
+    for (auto& row : refused) {
+        const Status s = groups_to_remove(row.text, row.NH, row.NKV).status;
+        CHECK(s.code == Exit::usage);
+        CHECK_MESSAGE(s.message.ends_with(row.says), s.message);
     }
     for (const char* text : {"", "%", "x", "-1", "0", "0%", "1.5", "101%", "4", "1e9", "3 %", "30%%", "nan", "5%"}) {
         CAPTURE(text);
-        CHECK(groups_to_remove(text, 4).status.code == Exit::usage);
+        CHECK(groups_to_remove(text, 4, 4).status.code == Exit::usage);
     }
-    CHECK(groups_to_remove("50%", 1).status.code == Exit::usage);
+    CHECK(groups_to_remove("50%", 4, 1).status.code == Exit::usage);
 
     const std::vector<double> each = {3, 1, 2, 4, 1, 1, 9, 0};
     using Groups = std::vector<std::vector<int>>;
@@ -226,175 +258,4 @@ TEST_CASE("prune: which heads leave, and how many") {
         for (const std::vector<int>& stay : random_groups(WHOLE, 2, seed)) seen[stay]++;
     CHECK(seen.size() == 6);
     for (auto& [stay, times] : seen) CHECK((times > 60 && times < 140));
-}
-
-namespace {
-std::string trained(const Toy& toy, const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> args = toy.args(name, {"--steps", "30", "--heads", "4", "--channels", "32"});
-    for (size_t i = 0; i < more.size(); i += 2) Toy::set(args, more[i], more[i + 1]);
-    must(args);
-    return toy.dir + "/" + name;
-}
-nlohmann::json pruned(const Toy& toy, const std::string& model, const std::string& out,
-                      std::vector<std::string> more) {
-    std::vector<std::string> args = {"prune", model, "--data", toy.dir + "/train.bin", "--eval-data",
-                                     toy.dir + "/val.bin", "--out", toy.dir + "/" + out, "--tokens", "256", "--json"};
-    args.insert(args.end(), more.begin(), more.end());
-    return nlohmann::json::parse(must(args).out);
-}
-double perplexity(const Toy& toy, const std::string& model) {
-    return number(must({"eval", model, "--data", toy.dir + "/val.bin", "--json"}).out, "\"perplexity\":");
-}
-}    // namespace
-
-TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, converted and trained on") {
-    Toy toy;
-    const std::string run = trained(toy, "run", {}), out = toy.dir + "/small", csv = toy.dir + "/heads.csv";
-    const nlohmann::json j = pruned(toy, run, "small", {"--heads", "30%", "--csv", csv});
-    CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 3}});
-    CHECK(j["kv_heads"] == j["heads"]);
-    CHECK(j["cache_bytes_per_token"] == nlohmann::json{{"before", 512}, {"after", 384}});
-    CHECK(j["parameters"]["before"].get<int>() - j["parameters"]["after"].get<int>() == 2 * 8 * (4 * 32 + 3));
-    CHECK(j["file_bytes"]["after"] == fs::file_size(out + "/model.safetensors"));
-    CHECK(j["file_bytes"]["after"] < j["file_bytes"]["before"]);
-    CHECK(j["perplexity"]["before"] == perplexity(toy, run));
-    CHECK(j["perplexity"]["after"] == perplexity(toy, out));
-    // The least important head of each layer.
-    std::string rows = "layer,head,importance,removed\n";
-    for (size_t l : {0, 1}) {
-        const auto& all = j["importance"][l];
-        const int least = int(std::min_element(all.begin(), all.end()) - all.begin());
-        CHECK(j["removed"][l] == nlohmann::json{least});
-        for (int h = 0; h < 4; h++)
-            rows += std::to_string(l) + "," + std::to_string(h) + "," + json_number(all[size_t(h)].get<double>()) +
-                    (h == least ? ",1\n" : ",0\n");
-    }
-    CHECK(read_file(csv) == rows);
-    must({"info", out}, 0, "3 heads");
-    must({"sample", out, "--prompt", "abc", "--tokens", "8"});
-    must({"convert", out, toy.dir + "/again"});
-    CHECK(same_file(out + "/model.safetensors", toy.dir + "/again/model.safetensors"));
-    // On with the command that it names.
-    std::vector<std::string> train;
-    std::istringstream words(j["train"].get<std::string>());
-    for (std::string word; words >> word;)
-        if (word != "flatgpt") train.push_back(word);
-    CHECK(contains(j["train"].get<std::string>(), "--batch 4 --lr 0.001 --steps 200"));    // a third of the run's
-    Toy::set(train, "--steps", "20");
-    must(train);
-    CHECK(perplexity(toy, out + "-trained") < perplexity(toy, out));
-    // For people.
-    const std::string text = must({"prune", run, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "3",
-                                   "--kv-heads", "1", "--out", toy.dir + "/other"}).out;
-    CHECK(text.starts_with("removed                layer 0: "));
-    CHECK(contains(text, "heads                  4 -> 3 in each layer (25.0 % fewer)\nkv heads               4 -> 1 "));
-    CHECK(contains(text, "\nto train on:\n  flatgpt train --from "));
-    CHECK_FALSE(contains(text, "importance"));
-    const std::string table = must({"prune", run, "--data", toy.dir + "/val.bin", "--dry-run", "--heads", "1"}).out;
-    CHECK(contains(table, "100.0"));
-    CHECK(std::count(table.begin(), table.end(), 'x') == 3);    // two heads, and what x means
-}
-
-TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantised GGUF file, stays a Llama") {
-    Toy toy;
-    const std::string run = trained(toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--kv-heads",
-                                                 "2", "--channels", "32"});
-    must({"convert", run, toy.dir + "/run.gguf", "--type", "q8_0"});
-    for (const std::string from : {"/run", "/run.gguf"}) {
-        const std::string out = "cut" + fs::path(from).extension().string();
-        const nlohmann::json j = pruned(toy, toy.dir + from, out, {"--heads", "0.5"});
-        CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 2}});
-        CHECK(j["kv_heads"] == nlohmann::json{{"before", 2}, {"after", 1}});
-        const nlohmann::json c = nlohmann::json::parse(read_file(toy.dir + "/" + out + "/config.json"));
-        CHECK(c["model_type"] == "llama");
-        CHECK(c["num_attention_heads"] == 2);
-        CHECK(c["num_key_value_heads"] == 1);
-        CHECK(c["head_dim"] == 8);
-        CHECK(c["hidden_size"] == 32);
-        CHECK(checkpoint_config(toy.dir + "/" + out).value.NKV == 1);
-        CHECK(perplexity(toy, toy.dir + "/" + out) == j["perplexity"]["after"]);
-    }
-    const std::string told = must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out",
-                                   toy.dir + "/told"}).out;
-    CHECK(contains(told, "heads                  4 in each layer\nkv heads               2 -> 1 in each layer\n"));
-    const nlohmann::json j = pruned(toy, run, "merged", {"--kv-heads", "1"});
-    CHECK(j["heads"] == nlohmann::json{{"before", 4}, {"after", 4}});
-    CHECK(j["removed"] == nlohmann::json{nlohmann::json::array(), nlohmann::json::array()});
-    CHECK_FALSE(j.contains("importance"));
-}
-
-TEST_CASE("prune: a note says that the smaller model is F32 where the whole one is not") {
-    Toy toy;
-    const std::string run = trained(toy, "run", {"--model", "llama:d1", "--layers", "2", "--heads", "4", "--channels",
-                                                 "32", "--steps", "1"});
-    auto noted = [&](const std::string& model) {
-        const std::string out = toy.dir + "/small";
-        const ProcessResult r = must({"prune", model, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1",
-                                      "--out", out});
-        const std::string size = human_bytes(double(fs::file_size(out + "/model.safetensors")));
-        fs::remove_all(out);
-        const std::string start = "note: " + out + " is written as F32 (" + size + "), while " + model + " has ";
-        const size_t at = r.err.find(start);
-        CHECK((at != r.err.npos || !contains(r.err, "note: ")));
-        return at == r.err.npos ? "" : r.err.substr(at + start.size(), r.err.find(';', at) - at - start.size());
-    };
-    CHECK(noted(run) == "");
-    Model g(cpu_ops<float>());
-    REQUIRE(g.allocate(checkpoint_config(toy.newest("run")).value, {Use::infer, 1, 1}).ok());
-    REQUIRE(checkpoint_weights(toy.newest("run"), g).ok());
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, Part::weights, "", &weights);
-    for (TensorSource& t : weights) t.type = TensorType::bf16;
-    std::string bytes;
-    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t n) {
-        bytes.append(static_cast<const char*>(data), size_t(n));
-        return Status{};
-    }).ok());
-    const std::string half = toy.dir + "/half";
-    fs::create_directory(half);
-    for (const char* name : {"/config.json", "/tokenizer.json"}) fs::copy(toy.newest("run") + name, half + name);
-    write_file(half + "/model.safetensors", bytes);
-    CHECK(noted(half) == "BF16 (" + human_bytes(double(bytes.size())) + ")");
-    for (auto& [type, name] : {std::pair{"f32", ""}, {"f16", "F16"}, {"q8_0", "Q8_0"}}) {
-        const std::string file = toy.dir + "/" + type + ".gguf";
-        must({"convert", run, file, "--type", type});
-        CHECK(noted(file) == (*name ? name + (" (" + human_bytes(double(fs::file_size(file))) + ")") : ""));
-    }
-}
-
-TEST_CASE("prune: what cannot be is exit 2, and says why") {
-    Toy toy;
-    const std::string run = trained(toy, "run", {"--steps", "2"});
-    auto refused = [&](const std::string& model, std::vector<std::string> more, const std::string& says, int code = 2) {
-        std::vector<std::string> args = {"prune", model, "--data", toy.dir + "/val.bin"};
-        args.insert(args.end(), more.begin(), more.end());
-        must(args, code, says);
-    };
-    const std::string out = toy.dir + "/small";
-    refused(run, {}, "expected --heads");
-    refused(run, {"--heads", "1"}, "--out is required");
-    refused(run, {"--dry-run", "--out", out}, "--dry-run, --out");
-    refused(run, {"--random", "1", "--kv-heads", "2", "--out", out}, "--random 1 needs --heads");
-    refused(run, {"--kv-heads", "2", "--out", out, "--csv", out}, "--csv");
-    refused(run, {"--heads", "1", "--out", toy.dir}, "already there");
-    refused(run, {"--heads", "1", "--out", out + "/deeper"}, "there is no directory " + out, 4);
-    refused(run, {"--heads", "4", "--out", out}, "expected 1 to 3");
-    refused(run, {"--heads", "many", "--out", out}, "found \"many\"");
-    refused(run, {"--kv-heads", "3", "--out", out}, "expected a divisor of 4");
-    refused(run, {"--kv-heads", "4", "--out", out}, "nothing is to be merged");
-    refused(run, {"--heads", "1", "--kv-heads", "2", "--out", out}, "divisor of 3, the key/value heads that --heads");
-    refused(run, {"--heads", "1", "--seq-len", "64", "--out", out}, "--seq-len 64");
-    refused(run, {"--heads", "1", "--eval-data", toy.dir + "/none.bin", "--out", out}, "none.bin", 3);
-    refused(toy.dir + "/none", {"--heads", "1", "--out", out}, "no such", 3);
-    const std::string alibi = trained(toy, "alibi", {"--steps", "1", "--position", "alibi"});
-    refused(alibi, {"--heads", "1", "--out", out}, "--position alibi");
-    const std::string decaying = trained(toy, "retention", {"--steps", "1", "--linear-attention", "retention"});
-    refused(decaying, {"--heads", "1", "--out", out}, "--linear-attention retention");
-    pruned(toy, alibi, "merged", {"--kv-heads", "2"});
-    const std::string all = trained(toy, "all", {"--steps", "1", "--qk-norm", "all"});
-    refused(all, {"--heads", "1", "--out", out}, "--qk-norm all");
-    refused(all, {"--kv-heads", "2", "--out", out}, "--qk-norm all");
-    const std::string one = trained(toy, "one", {"--steps", "1", "--kv-heads", "1"});
-    refused(one, {"--heads", "1", "--out", out}, "one key/value head");
-    CHECK_FALSE(fs::exists(out));
 }

@@ -35,7 +35,7 @@ template <class X> std::vector<double> downloaded(const Model& g, const X* from,
 }    // namespace
 
 int maps_that_fit(int S, int most, int64_t bytes) {
-    return int(std::min<int64_t>(most, bytes / (int64_t(sizeof(double)) * S * S)));
+    return int(std::clamp<int64_t>(bytes / (int64_t(sizeof(double)) * S * S), 0, most));
 }
 
 void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const std::vector<HeadPlace>& heads,
@@ -73,7 +73,7 @@ void HeadSums::add(const double* p, const int* visible, int S) {
     for (int i = 0; i < S; i++) {
         const double* row = p + int64_t(i) * S;
         for (int j = 0; j < S; j++) {
-            if (row[j] > 0) entropy -= row[j] * std::log(row[j]);
+            if (row[j] != 0) entropy -= row[j] * std::log(row[j]);
             distance += row[j] * std::abs(i - j);
         }
         most += std::log(double(visible[i])), queries++;
@@ -85,9 +85,11 @@ void HeadSums::add_induction(const double* p, int S, int before, int length) {
     repeats += length;
 }
 HeadScores HeadSums::scores() const {
-    const double n = double(std::max<int64_t>(1, queries)), m = double(std::max<int64_t>(1, later));
-    return {entropy / n, most > 0 ? entropy / most : 0, distance / n, previous / m, first / m,
-            induction / double(std::max<int64_t>(1, repeats))};
+    auto mean = [](double sum, int64_t n) { return n ? HeadScores::Score(sum / double(n)) : std::nullopt; };
+    HeadScores s = {mean(entropy, queries), {}, mean(distance, queries), mean(previous, later), mean(first, later),
+                    mean(induction, repeats)};
+    if (queries) s.relative = most > 0 ? entropy / most : 0;
+    return s;
 }
 
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,

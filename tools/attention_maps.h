@@ -1,6 +1,8 @@
 // attention_maps.h - what heads attend to: probabilities by the definition (layers/reference.h) from the model's own
 // queries and keys, and scores of them. For `flatgpt inspect`.
 #pragma once
+#include <optional>
+
 #include "gpt.h"
 
 struct HeadPlace { int layer, head; };    // from 0
@@ -19,14 +21,16 @@ void attention_maps(Model& g, const std::vector<int>& tokens, int prefix, const 
 // How many maps of S positions fit into that many bytes; at most `most`.
 int maps_that_fit(int S, int most, int64_t bytes = MAP_BYTES);
 
-// Means over queries. previous, first: the probability of the key before the query, and of key 0, over the queries
-// after it.
+// Means over queries; none: not measured. previous, first: the probability of the key before the query, and of key 0,
+// over the queries after it.
 struct HeadScores {
-    double entropy = 0;      // nats
-    double relative = 0;     // entropy over the largest that there could be, log of the visible keys; 0: no choice
-    double distance = 0;     // positions between query and key, as probable as the key
-    double previous = 0, first = 0;
-    double induction = 0;    // Repeated's
+    typedef std::optional<double> Score;
+    Score entropy = {};             // nats
+    Score relative = {};            // entropy over the largest there could be, log of the visible keys; 0: no choice
+    Score distance = {};            // positions between query and key: their mean, weighted by the keys' probabilities
+    Score previous = {}, first = {};
+    Score induction = {};           // Repeated's
+    Score importance = {};          // importance.h
 };
 struct HeadSums {
     double entropy = 0, most = 0, distance = 0, previous = 0, first = 0, induction = 0;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
-Result<int> groups_to_remove(const std::string& heads, int groups) {
+Result<int> groups_to_remove(const std::string& heads, int NH, int NKV) {
     double x = 0;
     const char* end = heads.data() + heads.size();
     const auto [rest, error] = std::from_chars(heads.data(), end, x);
@@ -13,17 +13,24 @@ Result<int> groups_to_remove(const std::string& heads, int groups) {
     if (error != std::errc() || (rest != end && !percent) || !(x > 0 && x <= most))
         return fail(Exit::usage, "--heads: expected a percentage such as 30%%, a part such as 0.3 or a number of "
                     "heads, found \"%s\"", heads.c_str());
-    if (groups == 1)
+    if (NKV == 1)
         return fail(Exit::usage, "--heads %s: each layer has one key/value head, which all its heads share; one must "
                     "stay", heads.c_str());
-    const bool whole = !percent && !part;
-    if (whole && (x >= groups || x != std::floor(x)))
-        return fail(Exit::usage, "--heads %s: expected 1 to %d, as each layer has %d key/value heads and one must stay",
-                    heads.c_str(), groups - 1, groups);
-    const int n = whole ? int(x) : int(std::min<long>(std::lround(x / most * groups), groups - 1));
+    const int shared = NH / NKV;
+    const std::string grouped = shared == 1 ? "" : formatted(" in groups of %d that share keys and values", shared);
+    if (!percent && !part) {
+        if (x < NH && std::fmod(x, shared) == 0) return int(x) / shared;
+        std::string sizes = std::to_string(shared);
+        if (NKV == 3) sizes += formatted(" or %d", 2 * shared);
+        if (NKV > 3)
+            sizes += shared == 1 ? formatted(" to %d", NH - 1) : formatted(", %d, ..., %d", 2 * shared, NH - shared);
+        return fail(Exit::usage, "--heads %s: each layer has %d heads%s, and one%s must stay; expected %s",
+                    heads.c_str(), NH, grouped.c_str(), shared == 1 ? "" : " group", sizes.c_str());
+    }
+    const int n = int(std::min<long>(std::lround(x / most * NKV), NKV - 1));
     if (n == 0)
-        return fail(Exit::usage, "--heads %s: of the %d key/value heads in each layer that is none; --heads 1 removes "
-                    "one", heads.c_str(), groups);
+        return fail(Exit::usage, "--heads %s: that is none of each layer's %d heads%s; --heads %d removes the fewest",
+                    heads.c_str(), NH, grouped.c_str(), shared);
     return n;
 }
 
@@ -54,8 +61,8 @@ std::vector<std::vector<int>> most_important(const Config& c, const std::vector<
         std::vector<std::pair<double, int>> order;
         for (int k = 0; k < c.NKV; k++) {
             double sum = 0;
-            for (int of = alike ? 0 : l; of < (alike ? c.L : l + 1); of++)
-                for (int h = k * shared; h < (k + 1) * shared; h++) sum += importance[size_t(of * c.NH + h)];
+            for (int i = alike ? 0 : l; i < (alike ? c.L : l + 1); i++)    // layers that decide for layer l
+                for (int h = k * shared; h < (k + 1) * shared; h++) sum += importance[size_t(i * c.NH + h)];
             order.push_back({-sum, k});
         }
         std::sort(order.begin(), order.end());

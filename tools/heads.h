@@ -11,9 +11,9 @@ struct HeadCut {
     int kv_heads = 0;    // into so many the key/value heads that stay are merged: each is the mean of neighbours
 };
 
-// How many of a layer's groups leave: "30%" and "0.3" are parts of them, rounded, and one stays; "2" is a number. Exit
-// 2: it says neither, or none would leave, or none stay.
-Result<int> groups_to_remove(const std::string& heads, int groups);
+// How many of a layer's NKV groups leave: "30%" and "0.3" are parts of them, rounded, and one stays; "2" is a number of
+// the NH query heads, which are whole groups. Exit 2: it says neither, or none would leave, or none stay.
+Result<int> groups_to_remove(const std::string& heads, int NH, int NKV);
 // The shape with `groups` groups in each layer and then kv_heads key/value heads. Exit 2: why it cannot be.
 Result<Config> cut_config(const Config& c, int groups, int kv_heads);
 // The `groups` groups of each layer with the largest sums of their heads' importance (L,NH); of equals the first ones.

@@ -19,9 +19,8 @@ void add_importance(const Model& g, std::vector<double>& sums) {
     CHECK(l == c.L, "%d projections of attention in %d layers", l, c.L);
 }
 
-Result<std::vector<double>> head_importance(Model& g, Loader& loader, const Objective& objective,
+Result<std::vector<double>> head_importance(Model& g, Loader& loader, int S, const Objective& objective,
                                             const std::function<void(int64_t done, int64_t windows)>& progress) {
-    const int S = g.plan.S;
     const int64_t windows = loader.samples();
     std::vector<int> tokens(static_cast<size_t>(S)), targets(tokens);
     std::vector<double> sums(size_t(g.c.L) * size_t(g.c.NH));
@@ -37,6 +36,11 @@ Result<std::vector<double>> head_importance(Model& g, Loader& loader, const Obje
         g.loss(true, float(1 / double(std::max<int64_t>(1, counted))));
         g.backward();
         add_importance(g, sums);
+        for (size_t i = 0; i < sums.size(); i++)
+            if (!std::isfinite(sums[i]))
+                return fail(Exit::run, "the importance of layer %zu, head %zu in window %lld of %lld is not a number: "
+                            "%s", i / size_t(g.c.NH), i % size_t(g.c.NH), (long long)done + 1, (long long)windows,
+                            NOT_FINITE);
         if (progress) progress(done + 1, windows);
     }
     for (double& sum : sums) sum /= double(windows);

@@ -9,9 +9,13 @@
 #include "gpt.h"
 #include "infer/objective.h"
 
-// (L,NH) in nats: the mean over every window of the loader's epoch. Its batches are of one window; the model has room
-// for gradients of one (Use::train). progress may be empty.
-Result<std::vector<double>> head_importance(Model& g, Loader& loader, const Objective& objective,
+// (L,NH) in nats: the mean over every window of the loader's epoch. Its batches are of one window of S tokens; the
+// model has room for gradients of one (Use::train). progress may be empty. Exit 1 naming layer, head and window: one is
+// not finite.
+Result<std::vector<double>> head_importance(Model& g, Loader& loader, int S, const Objective& objective,
                                             const std::function<void(int64_t done, int64_t windows)>& progress = {});
+// Why a number is not finite, and what to do, for messages.
+constexpr const char* NOT_FINITE = "the model has diverged or overflowed; take an earlier checkpoint (--checkpoint), "
+                                   "or --dtype fp32";
 // Adds |Att_h^T dL/dAtt_h| of the last backward pass to sums (L,NH).
 void add_importance(const Model& g, std::vector<double>& sums);

@@ -5,19 +5,18 @@
 #include <memory>
 #include <sstream>
 
-#include "attention_maps.h"
 #include "base/command.h"
 #include "base/countdown.h"
 #include "base/file.h"
-#include "base/picture.h"
-#include "files/json.h"
+#include "head_report.h"
+#include "importance.h"
 #include "infer/open.h"
 #include "infer/texts.h"
 
 namespace {
 using Strings = std::vector<std::string>;
-constexpr int REPEATED = 4;    // sequences of repeated tokens
-constexpr size_t MAPS_SHOWN = 4;
+// Sequences of repeated tokens, and the most positions of one: BOS, and 64 tokens twice.
+constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * 64 + 1;
 
 struct Options {
     Source source;
@@ -25,72 +24,35 @@ struct Options {
     Strings layer, head;
     int seq_len = 0, sequences = 0, prefix = 0;
     int64_t seed = 1;
-    bool raw_u16 = false, json = false;
+    bool raw_u16 = false, importance = false, json = false;
     DeviceOptions device;
-    bool has_text() const { return !text.empty() || !text_file.empty(); }
+    Strings given;    // names of the options that were set
+    bool was_given(const char* flag) const { return std::find(given.begin(), given.end(), flag) != given.end(); }
+    const char* text_flag() const {    // null: there is no text
+        return was_given("--text") ? "--text" : was_given("--text-file") ? "--text-file" : nullptr;
+    }
     bool chooses() const { return !layer.empty() || !head.empty(); }
-};
-struct ScoreColumn {
-    const char *name, *title;
-    double HeadScores::*field;
-};
-const ScoreColumn COLUMNS[] = {{"entropy", "entropy", &HeadScores::entropy},
-                               {"relative_entropy", "of most", &HeadScores::relative},
-                               {"distance", "distance", &HeadScores::distance},
-                               {"previous", "previous", &HeadScores::previous},
-                               {"first", "first", &HeadScores::first},
-                               {"induction", "induction", &HeadScores::induction}};
-
-// What was measured.
-struct Found {
-    std::vector<HeadPlace> heads;    // chosen ones, by layer
-    std::vector<HeadSums> sums;
-    std::vector<int> tokens;         // the text's
-    std::vector<std::vector<double>> maps;    // (S,S) each; empty where nobody looks at them
-    HeadScores scores(size_t i) const { return sums[i].scores(); }
-    // A layer's mean over the chosen heads; its head with the highest induction score.
-    HeadScores layer(int l, int* best) const {
-        HeadScores mean, top;
-        int n = 0;
-        for (size_t i = 0; i < heads.size(); i++) {
-            if (heads[i].layer != l) continue;
-            const HeadScores s = scores(i);
-            if (n++ == 0 || s.induction > top.induction) top = s, *best = heads[i].head;
-            for (auto& column : COLUMNS) mean.*column.field += s.*column.field;
-        }
-        for (auto& column : COLUMNS) mean.*column.field /= n;
-        return mean;
-    }
-    std::vector<int> layers() const {
-        std::vector<int> all;
-        for (auto& place : heads)
-            if (all.empty() || all.back() != place.layer) all.push_back(place.layer);
-        return all;
-    }
 };
 
 // ---- what is asked for ----------------------------------------------------------------------------------------------
 
 Status check_flags(const Options& o) {
-    const struct { const char* name; bool given; } inputs[] = {
-        {"--text", !o.text.empty()}, {"--text-file", !o.text_file.empty()}, {"--data", !o.data.empty()}};
+    const char* const inputs[] = {"--text", "--text-file", "--data"};
     for (auto& a : inputs)
         for (auto& b : inputs)
-            if (&a < &b && a.given && b.given)
-                return fail(Exit::usage, "%s, %s: expected at most one of them", a.name, b.name);
-    const struct { const char* name; bool given; } of_shards[] = {
-        {"--seq-len", o.seq_len > 0}, {"--sequences", o.sequences > 0}, {"--raw-u16", o.raw_u16}};
-    for (auto& row : of_shards)
-        if (row.given && o.data.empty()) return fail(Exit::usage, "%s needs --data", row.name);
-    if (o.prefix && !o.has_text()) return fail(Exit::usage, "--prefix needs --text or --text-file");
-    if (!o.picture.empty()) TRY(picture_check(o.picture));
-    return {};
+            if (&a < &b && o.was_given(a) && o.was_given(b))
+                return fail(Exit::usage, "%s, %s: expected at most one of them", a, b);
+    for (const char* flag : {"--seq-len", "--sequences", "--raw-u16", "--importance"})
+        if (o.was_given(flag) && o.data.empty()) return fail(Exit::usage, "%s needs --data", flag);
+    if (o.prefix && !o.text_flag()) return fail(Exit::usage, "--prefix needs --text or --text-file");
+    if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
+    return o.picture.empty() ? Status{} : picture_check(o.picture);
 }
 // Words, also with commas in them, as numbers below n; all of them where there are no words.
 Result<std::vector<int>> numbers(const Strings& words, const char* flag, int n) {
     std::vector<int> out;
-    std::istringstream parts(join(words, ","));
-    for (std::string word; std::getline(parts, word, ',');) {
+    std::istringstream parts(join(words, ",") + ",");
+    for (std::string word; !words.empty() && std::getline(parts, word, ',');) {
         int x = -1;
         const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), x);
         if (error != std::errc() || end != word.data() + word.size() || x < 0 || x >= n)
@@ -125,37 +87,54 @@ Status map_fits(int tokens, const char* advice) {
     return fail(Exit::usage, "a head's map of %d tokens takes %s, more than the limit of %s; %s", tokens,
                 human_bytes(8.0 * tokens * tokens).c_str(), human_bytes(MAP_BYTES).c_str(), advice);
 }
-Status measure_text(const Options& o, const Opened& m, const std::string& text, Found& found) {
-    const Config& c = m.g->c;
-    found.tokens = m.tokenizer.encode_prompt(text);
-    const int S = m.g->plan.S, all = int(found.tokens.size());
-    if (!all) return fail(Exit::usage, "--text: expected a text of at least one token, found none");
-    if (all > S) {
-        Progress().note(formatted("note: the first %d of the text's %d tokens: the context holds no more", S, all));
-        found.tokens.resize(size_t(S));
+// The text's tokens.
+Result<std::vector<int>> tokens_of(const Options& o, const Opened& m, const std::string& text) {
+    std::vector<int> tokens = m.tokenizer.encode_prompt(text);
+    const int longest = longest_context(o.source, m.g->c), all = int(tokens.size());
+    if (text.empty() || !all)
+        return fail(Exit::usage, "%s: expected a text of at least one token, found none", o.text_flag());
+    if (all > longest) {
+        Progress().note(formatted("note: the first %d of the text's %d tokens: the context holds no more", longest,
+                                  all));
+        tokens.resize(size_t(longest));
     }
-    if (o.prefix && c.sees != Sees::prefix)
+    if (o.prefix && m.g->c.sees != Sees::prefix)
         return fail(Exit::usage, "--prefix needs a model with --objective prefix");
-    if (o.prefix > int(found.tokens.size()))
-        return fail(Exit::usage, "--prefix %d: the text has %zu tokens", o.prefix, found.tokens.size());
-    TRY(map_fits(int(found.tokens.size()), "give a shorter text"));
+    if (o.prefix > int(tokens.size()))
+        return fail(Exit::usage, "--prefix %d: the text has %zu tokens", o.prefix, tokens.size());
+    return tokens;
+}
+Status measure_text(const Options& o, const Opened& m, const std::string& text, HeadReport& found) {
+    found.tokens = TRY(tokens_of(o, m, text));
+    const int S = int(found.tokens.size());
+    TRY(map_fits(S, "give a shorter text"));
     const bool printed = o.json ? o.chooses() : found.heads.size() <= MAPS_SHOWN;
     const bool keep = printed || !o.csv.empty() || !o.picture.empty();
-    const size_t cells = found.tokens.size() * found.tokens.size();
-    if (keep && cells * found.heads.size() > size_t(1) << 29)
-        return fail(Exit::usage, "%zu heads' maps of %zu tokens are over 4 GiB; choose fewer with --layer, --head",
-                    found.heads.size(), found.tokens.size());
+    const int64_t cells = int64_t(S) * S, kept = keep ? 8 * cells * int64_t(found.heads.size()) : 0;
+    if (!maps_that_fit(S, 1, MAP_BYTES - kept))
+        return fail(Exit::usage, "maps of %d tokens, of %s, take %s, and one more while it is computed: over the limit "
+                    "of %s; choose fewer with --layer, --head, or give a shorter text", S,
+                    counted(int64_t(found.heads.size()), "head").c_str(), human_bytes(double(kept)).c_str(),
+                    human_bytes(MAP_BYTES).c_str());
     if (keep) found.maps.resize(found.heads.size());
     Countdown countdown{"inspect"};
     int done = 0;
     attention_maps(*m.g, found.tokens, o.prefix, found.heads, [&](size_t i, const double* p, const int* visible) {
-        found.sums[i].add(p, visible, int(found.tokens.size()));
+        found.sums[i].add(p, visible, S);
         if (keep) found.maps[i].assign(p, p + cells);
-    }, [&] { countdown(++done, layers_with_map(c)); });
+    }, [&] { countdown(++done, layers_with_map(m.g->c)); }, MAP_BYTES - kept);
     return {};
 }
-Status measure_shards(const Options& o, const Opened& m, Found& found) {
-    const int S = m.g->plan.S, sequences = o.sequences ? o.sequences : 8;
+Status measure_importance(const Opened& m, Loader& loader, int S, HeadReport& found) {
+    const Objective objective =
+        TRY(objective_of(m.g->c, m.tokenizer, false, Objective{}.fraction, Objective{}.seed));
+    Countdown countdown{"importance", "windows"};
+    const std::vector<double> all = TRY(head_importance(*m.g, loader, S, objective, std::ref(countdown)));
+    for (auto& place : found.heads) found.importance.push_back(all[size_t(place.layer * m.g->c.NH + place.head)]);
+    return {};
+}
+Status measure_shards(const Options& o, const Opened& m, HeadReport& found) {
+    const int S = sequence_length(o.source, m.g->c, o.seq_len), sequences = o.sequences ? o.sequences : 8;
     TRY(map_fits(S, "choose a shorter --seq-len"));
     Loader loader = TRY(open_shards(m, o.source, {.pattern = o.data, .raw_u16 = o.raw_u16, .B = 1, .S = S,
                                                   .most_tokens = int64_t(sequences) * S}));
@@ -169,17 +148,18 @@ Status measure_shards(const Options& o, const Opened& m, Found& found) {
             found.sums[i].add(p, visible, S);
         }, [&] { countdown(++done, all); });
     }
-    return {};
+    return o.importance ? measure_importance(m, loader, S, found) : Status{};
 }
 // Induction; where there is nothing else, the other scores, too.
-void measure_repeated(const Options& o, const Opened& m, bool alone, Found& found) {
+void measure_repeated(const Options& o, const Opened& m, bool alone, HeadReport& found) {
+    const int most = std::min(longest_context(o.source, m.g->c), REPEATED_POSITIONS);
     const std::vector<int> choices = ordinary_tokens(m.tokenizer, m.g->c.V);
     const std::vector<int> begin = m.tokenizer.vocab_size() ? beginning_of_text(m.tokenizer, m.documents)
                                                             : std::vector<int>{};
     for (int n = 0; n < REPEATED; n++) {
-        const Repeated r = repeated_tokens(choices, begin, m.g->plan.S, uint64_t(o.seed), uint64_t(n));
+        const Repeated r = repeated_tokens(choices, begin, most, uint64_t(o.seed), uint64_t(n));
         const int S = int(r.tokens.size());
-        if (S < 2) return;
+        if (!r.length) return;
         attention_maps(*m.g, r.tokens, 0, found.heads, [&](size_t i, const double* p, const int* visible) {
             if (alone) found.sums[i].add(p, visible, S);
             found.sums[i].add_induction(p, S, r.before, r.length);
@@ -187,204 +167,37 @@ void measure_repeated(const Options& o, const Opened& m, bool alone, Found& foun
     }
 }
 
-// ---- text -----------------------------------------------------------------------------------------------------------
-
-// A token as one line of UTF-8: spaces as middle dots.
-std::string token_name(const Tokenizer& tokenizer, int id) {
-    if (id >= tokenizer.vocab_size()) return "#" + std::to_string(id);
-    std::string out;
-    for (char c : escape_control(tokenizer.token(id)))
-        out += c == ' ' ? "\u00B7" : c == '\n' ? "\\n" : c == '\t' ? "\\t" : std::string{c};
-    return out;
-}
-std::string cut(const std::string& text, int width) {    // at most so many columns
-    std::string out, rest = text;
-    for (bool complete; !rest.empty();) {
-        const std::string one = rest.substr(0, utf8_character(rest, complete));
-        if (shown_width(out + one) > width) break;
-        out += one, rest.erase(0, one.size());
-    }
-    return out;
-}
-Strings token_names(const Opened& m, const Found& found, int bin, int width) {
-    Strings names;
-    for (size_t i = 0; i < found.tokens.size(); i += size_t(bin))
-        names.push_back(cut(token_name(m.tokenizer, found.tokens[i]), width));
-    return names;
-}
-const double LEGEND[] = {0, 0.01, 0.1, 0.25, 0.5, 1};    // shades are square roots: small probabilities are seen
-
-void print_map(const Opened& m, const Found& found, size_t i) {
-    constexpr int NAME = 14;
-    const int S = int(found.tokens.size()), digits = int(std::to_string(S - 1).size());
-    const int most = std::max(8, terminal_size().columns - 1 - NAME - digits - 2);
-    const SmallMap small = small_map(found.maps[i].data(), S, most);
-    ShadeMap shades{small.n, small.n, 2 * small.n <= most ? 2 : 1, small.values, token_names(m, found, small.bin, NAME),
-                    {}};
-    for (double& x : shades.values) x = std::sqrt(x);
-    for (int k = 0; k < small.n; k++) {
-        const std::string number = std::to_string(k * small.bin);
-        shades.row_names[size_t(k)] = std::string(size_t(digits) - number.size(), ' ') + number + " " +
-                                      shades.row_names[size_t(k)];
-        shades.column_names.push_back(number);
-    }
-    printf("layer %d, head %d: rows are queries, columns keys%s\n", found.heads[i].layer, found.heads[i].head,
-           small.bin == 1 ? "" : formatted("; a cell is %d x %d tokens: the mean over its queries of the sum over its "
-                                           "keys", small.bin, small.bin).c_str());
-    print_shades(shades);
-    std::vector<std::pair<double, std::string>> legend;
-    for (double x : LEGEND) legend.push_back({std::sqrt(x), formatted("%g", x)});
-    print_shade_legend(legend);
-    puts("");
-}
-void print_scores(const char* name, const HeadScores& s, const std::string& more = "") {
-    printf("%s  %7.3f %8.3f %9.2f %9.3f %6.3f %10.3f%s\n", name, s.entropy, s.relative, s.distance, s.previous, s.first,
-           s.induction, more.c_str());
-}
-void print_text(const Opened& m, const Found& found) {
-    for (size_t i = 0; i < found.maps.size() && found.heads.size() <= MAPS_SHOWN; i++) print_map(m, found, i);
-    puts("layer head  entropy  of most  distance  previous  first  induction");
-    for (size_t i = 0; i < found.heads.size(); i++)
-        print_scores(formatted("%5d %4d", found.heads[i].layer, found.heads[i].head).c_str(), found.scores(i));
-    for (int l : found.layers()) {
-        int best = 0;
-        const HeadScores mean = found.layer(l, &best);
-        print_scores(formatted("%5d mean", l).c_str(), mean, formatted("  most: head %d", best));
-    }
-}
-void print_json(const Options& o, const Found& found) {
-    auto fields = [](const HeadScores& s) {
-        std::string out;
-        for (auto& column : COLUMNS) out += formatted(",\"%s\":", column.name) + json_number(s.*column.field);
-        return out;
-    };
-    std::string out = "{\"heads\":[";
-    for (size_t i = 0; i < found.heads.size(); i++) {
-        out += formatted("%s{\"layer\":%d,\"head\":%d", i ? "," : "", found.heads[i].layer, found.heads[i].head) +
-               fields(found.scores(i));
-        if (!found.maps.empty() && o.chooses()) {
-            const size_t S = found.tokens.size();
-            for (size_t k = 0; k < S * S; k++)
-                out += (k == 0 ? ",\"map\":[[" : k % S == 0 ? "],[" : ",") + json_number(found.maps[i][k]);
-            out += "]]";
-        }
-        out += "}";
-    }
-    out += "],\"layers\":[";
-    for (int l : found.layers()) {
-        int best = 0;
-        const HeadScores mean = found.layer(l, &best);
-        out += formatted("%s{\"layer\":%d", l == found.heads[0].layer ? "" : ",", l) + fields(mean) +
-               formatted(",\"induction_head\":%d}", best);
-    }
-    out += "]";
-    for (size_t s = 0; s < found.tokens.size(); s++)
-        out += (s ? "," : ",\"tokens\":[") + std::to_string(found.tokens[s]);
-    puts((out + (found.tokens.empty() ? "}" : "]}")).c_str());
-}
-
-// ---- files ----------------------------------------------------------------------------------------------------------
-
-// A text's maps, a line for each key that is not 0; without a text the scores.
-Status write_csv(const Options& o, const Opened& m, const Found& found) {
-    auto quoted = [&](int id) {
-        std::string out = "\"";
-        for (char c : token_name(m.tokenizer, id)) out += c == '"' ? "\"\"" : std::string{c};
-        return out + "\"";
-    };
-    return replace_file(o.csv, [&](const FileSink& sink) -> Status {
-        auto put = [&](const std::string& text) { return sink(text.data(), int64_t(text.size())); };
-        const size_t S = found.tokens.size();
-        std::string header = "layer,head", lines;
-        for (auto& column : COLUMNS) header += std::string(",") + column.name;
-        TRY(put((S ? "layer,head,query,key,query_token,key_token,probability" : header) + "\n"));
-        for (size_t i = 0; i < found.heads.size(); i++, lines.clear()) {
-            const std::string place = formatted("%d,%d", found.heads[i].layer, found.heads[i].head);
-            const HeadScores s = found.scores(i);
-            if (!S) lines = place;
-            for (auto& column : COLUMNS) lines += S ? "" : formatted(",%.6g", s.*column.field);
-            if (!S) lines += "\n";
-            for (size_t q = 0; q < S; q++)
-                for (size_t k = 0; k < S; k++)
-                    if (const double p = found.maps[i][q * S + k]; p > 0)
-                        lines += place + formatted(",%zu,%zu,", q, k) + quoted(found.tokens[q]) + "," +
-                                 quoted(found.tokens[k]) + formatted(",%.6g\n", p);
-            TRY(put(lines));
-        }
-        return {};
-    });
-}
-// The maps: one with its tokens' texts, or many small ones.
-ColourMaps maps_picture(const Opened& m, const Found& found) {
-    const size_t n = found.heads.size(), layers = found.layers().size();
-    const bool one = n == 1;
-    ColourMaps all;
-    all.title = one ? formatted("layer %d, head %d", found.heads[0].layer, found.heads[0].head)
-                    : "attention: rows are queries, columns keys";
-    all.across = int(layers > 1 ? n / layers : std::ceil(std::sqrt(double(n))));
-    all.size = one ? 1400 : std::clamp(1400 / all.across, 90, 320);
-    if (one) all.row_axis = "query", all.column_axis = "key";
-    for (size_t i = 0; i < n; i++) {
-        const SmallMap small = small_map(found.maps[i].data(), int(found.tokens.size()), all.size);
-        ColourMap map{one ? "" : formatted("L%d H%d", found.heads[i].layer, found.heads[i].head), small.n, small.n,
-                      small.values};
-        for (double& x : map.values) x = x == 0 ? NAN : std::sqrt(x);    // what is not seen is grey
-        if (one) map.row_names = map.column_names = token_names(m, found, small.bin, 24);
-        all.maps.push_back(map);
-    }
-    for (double x : LEGEND) all.legend.push_back({std::sqrt(x), formatted("%g", x)});
-    return all;
-}
-// The scores: a map of layers and heads for each.
-ColourMaps scores_picture(const Options& o, const Found& found) {
-    const std::vector<int> layers = found.layers();
-    const int rows = int(layers.size()), columns = int(found.heads.size()) / rows;
-    const std::string title = "heads: rows are layers, columns heads";
-    ColourMaps all{.title = o.data.empty() ? title + " (random tokens, twice)" : title, .across = 3, .size = 320,
-                   .legend = {{0, "0"}, {0.5, "0.5"}, {1, "1"}}};
-    for (auto& column : COLUMNS) {
-        ColourMap map{column.field == &HeadScores::relative ? "entropy, of the most" : column.title, rows, columns, {}};
-        double most = 0;
-        for (size_t i = 0; i < found.heads.size(); i++) {
-            map.values.push_back(found.scores(i).*column.field);
-            most = std::max(most, map.values.back());
-        }
-        if (column.field == &HeadScores::entropy || column.field == &HeadScores::distance) {    // not within 0 to 1
-            for (double& x : map.values) x /= most > 0 ? most : 1;
-            map.title += formatted(", of %.3g", most);
-        }
-        for (int l : layers) map.row_names.push_back(std::to_string(l));
-        for (int k = 0; k < columns; k++) map.column_names.push_back(std::to_string(found.heads[size_t(k)].head));
-        all.maps.push_back(map);
-    }
-    return all;
-}
-
 Status inspect(const Options& o) {
     TRY(check_flags(o));
-    const std::string text = o.text_file.empty() ? o.text : TRY(read_file(o.text_file, 1 << 26));
+    const std::string text = o.was_given("--text-file") ? TRY(read_file(o.text_file, 1 << 26)) : o.text;
+    const bool has_text = o.text_flag(), has_data = !o.data.empty();
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {
-        const int repeated = 2 * 64 + 1;
-        const int64_t most = o.has_text() ? int64_t(text.size()) + 2
-                             : o.data.empty() ? 0 : o.seq_len ? o.seq_len : c.usual_length();
-        return Room{1, int(std::min<int64_t>(c.T, o.data.empty() ? std::max<int64_t>(repeated, most) : most))};
+        const int longest = longest_context(o.source, c);
+        const int64_t most = has_text   ? int64_t(text.size()) + 2
+                             : has_data ? sequence_length(o.source, c, o.seq_len)
+                                        : 0;
+        return Room{1, int(std::min<int64_t>(longest, std::max<int64_t>(REPEATED_POSITIONS, most))), false,
+                    o.importance ? Use::train : Use::infer};
     }));
-    if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
-    if (o.has_text()) TRY(has_tokenizer(m));
-    Found found;
+    TRY(check_length(o.source, m.g->c, o.seq_len));
+    if (has_text) TRY(has_tokenizer(m));
+    HeadReport found{m.tokenizer};
     found.heads = TRY(chosen_heads(o, m.g->c));
     found.sums.resize(found.heads.size());
-    if (o.has_text()) TRY(measure_text(o, m, text, found));
-    else if (!o.data.empty()) TRY(measure_shards(o, m, found));
-    measure_repeated(o, m, !o.has_text() && o.data.empty(), found);
-    if (!o.csv.empty()) TRY(write_csv(o, m, found));
-    if (!o.picture.empty())
-        TRY(write_maps(o.picture, o.has_text() ? maps_picture(m, found) : scores_picture(o, found)));
-    if (o.json) print_json(o, found);
-    else print_text(m, found);
-    return {};
+    if (has_text) TRY(measure_text(o, m, text, found));
+    else if (has_data) TRY(measure_shards(o, m, found));
+    measure_repeated(o, m, !has_text && !has_data, found);
+    Strings broken;
+    for (int l : found.broken_layers()) broken.push_back(std::to_string(l));
+    if (!broken.empty())
+        Progress().note(formatted("warning: the maps of layer%s %s are not finite: %s", broken.size() > 1 ? "s" : "",
+                                  join(broken, ", ").c_str(), NOT_FINITE));
+    if (o.json) print_report_json(found, has_text && o.chooses());
+    else print_report(found);
+    if (!o.csv.empty()) TRY(write_report_csv(o.csv, found));
+    return o.picture.empty() ? Status{}
+                             : write_report_picture(o.picture, found, has_data ? "" : "random tokens, twice");
 }
 }    // namespace
 
@@ -412,11 +225,14 @@ Command inspect_command() {
         {"Scores over shards",
          {{"--data", &o->data, "shards: a path, a glob pattern, or several separated by commas"},
           {"--sequences", &o->sequences, "sequences, spread evenly over the shards; 0: 8", 0, 1 << 20},
+          {"--importance", &o->importance, "also how much the loss depends on each head, in nats, as prune measures "
+           "it; takes the memory of training"},
           {"--seq-len", &o->seq_len, "tokens per sequence; 0: the model's context, at most 2048", 0, 1 << 20},
           {"--raw-u16", &o->raw_u16, "the files are headerless uint16 tokens (nanoGPT's)"}}},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
+    c.given = &o->given;
     c.run = [o] { return inspect(*o); };
     return c;
 }

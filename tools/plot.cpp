@@ -4,6 +4,7 @@
 
 #include "base/command.h"
 #include "base/console.h"
+#include "base/csv.h"
 #include "base/draw.h"
 #include "train/metrics.h"
 
@@ -44,20 +45,15 @@ Result<Losses> read_losses(const std::string& run) {
 Status print_csv(const Strings& runs) {
     const Strings columns = {"step", "loss", "val_loss", "lr", "grad_norm", "ms", "tokens_per_second", "tokens", "mfu",
                              "skipped", "busiest_expert", "sample"};
-    auto quoted = [](const std::string& text) {
-        std::string out = "\"";
-        for (char c : text) out += c == '"' ? "\"\"" : std::string{c};
-        return out + "\"";
-    };
     puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
         TRY(read_metrics(run, [&](const Json& object, const std::string&) {
-            std::string line = quoted(run);
+            std::string line = csv_quoted(run);
             for (auto& c : columns) {
                 auto value = object.find(c);
                 line += ",";
                 if (value == object.end() || value->is_null()) continue;
-                line += value->is_string() ? quoted(value->get<std::string>())
+                line += value->is_string() ? csv_quoted(value->get<std::string>())
                                            : value->dump(-1, ' ', false, Json::error_handler_t::replace);
             }
             puts(line.c_str());

@@ -26,11 +26,13 @@ struct Options {
     int kv_heads = 0, batch = 8, seq_len = 0;
     bool dry_run = false, raw_u16 = false, json = false;
     DeviceOptions device;
+    std::vector<std::string> given;    // names of the options that were set
+    bool by_importance() const { return dry_run || (!heads.empty() && random < 0); }
+    bool reads_data() const { return by_importance() || (!dry_run && eval_data.empty()); }
 };
 struct Plans {
     Config before, after;
     int groups = 0;    // that stay in each layer
-    bool by_importance = false;
 };
 // Before and after.
 struct Pair {
@@ -39,6 +41,30 @@ struct Pair {
     std::string text = {};    // for people; empty: the numbers
 };
 
+Status check_given(const Options& o) {
+    auto given = [&](const char* flag) { return std::find(o.given.begin(), o.given.end(), flag) != o.given.end(); };
+    for (const char* flag : {"--eval-data", "--eval-tokens", "--batch"})
+        if (given(flag) && o.dry_run)
+            return fail(Exit::usage, "%s, --dry-run: it measures no perplexity; expected one of them", flag);
+    for (const char* flag : {"--tokens", "--csv"})
+        if (given(flag) && !o.by_importance())
+            return fail(Exit::usage, "%s: importance is measured only by --heads without --random, and by --dry-run",
+                        flag);
+    if (o.reads_data() && o.data.empty())
+        return fail(Exit::usage, o.by_importance() ? "--data is required: shards to measure importance on"
+                                                   : "expected --eval-data or --data: shards to measure perplexity on");
+    return {};
+}
+Status check_out(const Options& o) {
+    std::error_code none;
+    if (fs::exists(o.out, none))
+        return fail(Exit::usage, "--out %s: expected a new directory, it is already there", o.out.c_str());
+    if (const fs::path in = fs::path(o.out).parent_path(); !in.empty() && !fs::is_directory(in, none))
+        return fail(Exit::io, "--out %s: there is no directory %s", o.out.c_str(), in.c_str());
+    if (o.csv == o.out) return fail(Exit::usage, "--out, --csv %s: expected two names", o.csv.c_str());
+    const bool left = fs::is_directory(o.out + ".tmp", none);    // by one that was killed; will be removed
+    return left ? Status{} : check_writable(o.out, "--out");
+}
 Status check_flags(const Options& o) {
     const bool asked = !o.heads.empty() || o.kv_heads;
     if (o.dry_run && !o.out.empty())
@@ -49,20 +75,13 @@ Status check_flags(const Options& o) {
     if (!o.dry_run && o.out.empty()) return fail(Exit::usage, "--out is required: a new directory, or --dry-run");
     if (o.random >= 0 && o.heads.empty())
         return fail(Exit::usage, "--random %lld needs --heads: how many to remove", (long long)o.random);
-    const bool importance = o.dry_run || (!o.heads.empty() && o.random < 0);
-    if (!importance && !o.csv.empty())
-        return fail(Exit::usage, "--csv %s: it lists importance, which only --heads without --random, or --dry-run, "
-                    "measures", o.csv.c_str());
-    std::error_code none;
-    if (!o.out.empty() && fs::exists(o.out, none))
-        return fail(Exit::usage, "--out %s: expected a new directory, it is already there", o.out.c_str());
-    if (const fs::path in = fs::path(o.out).parent_path(); !in.empty() && !fs::is_directory(in, none))
-        return fail(Exit::io, "--out %s: there is no directory %s", o.out.c_str(), in.c_str());
-    return {};
+    TRY(check_given(o));
+    if (!o.out.empty()) TRY(check_out(o));
+    return o.csv.empty() ? Status{} : check_writable(o.csv, "--csv");
 }
 Result<Plans> plans(const Options& o, const Config& c) {
-    Plans p = {c, c, c.NKV, o.dry_run || (!o.heads.empty() && o.random < 0)};
-    if (!o.heads.empty()) p.groups -= TRY(groups_to_remove(o.heads, c.NKV));
+    Plans p = {c, c, c.NKV};
+    if (!o.heads.empty()) p.groups -= TRY(groups_to_remove(o.heads, c.NH, c.NKV));
     if (o.kv_heads == p.groups)
         return fail(Exit::usage, "--kv-heads %d: each layer has as many%s, nothing is to be merged", o.kv_heads,
                     o.heads.empty() ? "" : " after --heads");
@@ -75,11 +94,9 @@ Result<Plans> plans(const Options& o, const Config& c) {
 
 Status open_for(Opened& m, const Options& o, const Source& source, int B, Use use) {
     TRY(open_model(m, source, o.device, true, [&](const Config& c, bool) {
-        return Room{B, o.seq_len ? o.seq_len : c.usual_length(), false, use};
+        return Room{B, sequence_length(source, c, o.seq_len), false, use};
     }));
-    if (o.seq_len > m.g->c.T)
-        return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, m.g->c.T);
-    return {};
+    return check_length(source, m.g->c, o.seq_len, false);
 }
 Result<Loader> shards_for(const Options& o, const Opened& m, const std::string& pattern, int64_t tokens, int B) {
     return open_shards(m, o.source, {.pattern = pattern, .raw_u16 = o.raw_u16, .B = B, .S = m.g->plan.S,
@@ -104,7 +121,7 @@ Result<Importance> importance_of(const Options& o, const Source& source) {
     const Objective objective = TRY(objective_for(m));
     Loader loader = TRY(shards_for(o, m, o.data, o.tokens, 1));
     Countdown countdown{"importance", "windows"};
-    return head_importance(*m.g, loader, objective, std::ref(countdown));
+    return head_importance(*m.g, loader, m.g->plan.S, objective, std::ref(countdown));
 }
 
 // ---- importance, for people and for programs ------------------------------------------------------------------------
@@ -210,13 +227,13 @@ Status note_type(const Options& o, const ModelSource& from) {
     return {};
 }
 
-// An option of the run that made the model, as its checkpoint says it; `other` where it does not.
-std::string run_option(const std::string& dir, const char* key, const std::string& other) {
+// An option of the run that made the model, as its checkpoint says it; empty where it does not.
+std::string run_option(const std::string& dir, const char* key) {
     const Result<TrainState> state = checkpoint_state(dir);
     const auto settings = toml_parse(state.value.config, dir);
     for (const TomlSetting& s : state.ok() && settings.ok() ? settings.value : std::vector<TomlSetting>{})
         if (s.key == key && s.values.size() == 1) return s.values[0];
-    return other;
+    return "";
 }
 std::string quoted(const std::string& word) {    // for a shell
     const bool plain = word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=-,") ==
@@ -225,15 +242,19 @@ std::string quoted(const std::string& word) {    // for a shell
     for (char letter : word) text += letter == '\'' ? "'\\''" : std::string(1, letter);
     return plain ? word : text + "'";
 }
-// Goes on with a third of the learning rate: what is left must move, and must not forget.
-std::string training_command(const Options& o, const std::string& from) {
-    const double lr = strtod(run_option(from, "lr", "0.0006").c_str(), nullptr);
-    std::string text = "flatgpt train --from " + quoted(o.out) + " --data " + quoted(o.data);
+// Goes on with a third of the learning rate: what is left must move, and must not forget. of_run: rate and batch are
+// the run's, not train's defaults.
+std::string training_command(const Options& o, const std::string& from, bool* of_run) {
+    const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
+    *of_run = !rate.empty() && !batch.empty();
+    const double lr = *of_run ? strtod(rate.c_str(), nullptr) : 0.0006;
+    std::string text = "flatgpt train --from " + quoted(o.out) + " --data " +
+                       quoted(o.data.empty() ? "SHARDS" : o.data);
     if (!o.eval_data.empty()) text += " --val " + quoted(o.eval_data);
     if (o.raw_u16) text += " --raw-u16";
     if (!o.source.tokenizer.empty()) text += " --tokenizer " + quoted(o.source.tokenizer);
     if (o.seq_len) text += formatted(" --seq-len %d", o.seq_len);
-    return text + " --batch " + run_option(from, "batch", "8") + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
+    return text + " --batch " + (*of_run ? batch : "8") + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
            quoted(o.out + "-trained");
 }
 
@@ -268,7 +289,8 @@ Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, co
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-Status prune(const Options& o) {
+Status prune(Options o) {
+    o.out = without_slashes(o.out);
     TRY(check_flags(o));
     std::vector<std::string> damaged;
     const ModelSource from = TRY(checkpoint_find(o.source.model, &damaged, o.source.checkpoint));
@@ -281,20 +303,23 @@ Status prune(const Options& o) {
     Evaluation before;
     std::string dtype;
     if (!o.dry_run) before = TRY(measure(o, found, "perplexity before", &dtype));
+    if (!std::isfinite(before.loss))
+        return fail(Exit::run, "%s: its loss is not a number: %s", from.path.c_str(), NOT_FINITE);
     if (same.device.dtype == "auto") same.device.dtype = dtype;
-    const Importance importance = p.by_importance ? TRY(importance_of(o, found)) : Importance{};
+    const Importance importance = o.by_importance() ? TRY(importance_of(o, found)) : Importance{};
     HeadCut cut = {random_groups(p.before, p.groups, uint64_t(std::max<int64_t>(0, o.random))), p.after.NKV};
     if (o.random < 0)
         cut.stay = most_important(p.before, importance.empty() ? Importance(size_t(p.before.L * p.before.NH))
                                                                : importance, p.groups);
-    if (!o.csv.empty()) TRY(write_csv(o.csv, p, cut, importance));
     ordered_json j = cut_json(from.path, p, cut, importance);
     if (!o.json && !importance.empty()) print_importance(p, cut, importance);
+    if (!o.csv.empty()) TRY(write_csv(o.csv, p, cut, importance));
     if (!o.dry_run) {
         TRY(write_model(o, from, p, cut));
         TRY(note_type(o, from));
         const Evaluation after = TRY(measure(same, {o.out, "last", o.source.tokenizer}, "perplexity after", &dtype));
-        const std::string command = training_command(o, from.path);
+        bool of_run = false;
+        const std::string command = training_command(o, from.path, &of_run);
         j["out"] = o.out;
         if (!o.json && p.groups < p.before.NKV) printf("%-22s %s\n", "removed", removed_text(p, cut).c_str());
         for (const Pair& row : TRY(compared(o, from, p, before, after))) {
@@ -304,7 +329,9 @@ Status prune(const Options& o) {
             if (!o.json) printf("%-22s %s\n", name.c_str(), row.text.c_str());
         }
         j["tokens"] = after.tokens, j["train"] = command;
-        if (!o.json) printf("to train on:\n  %s\n", command.c_str());
+        if (!o.json)
+            printf("to train on%s:\n  %s\n", of_run ? "" : " (--lr and --batch by train's defaults: the model does not "
+                                                          "say what it was trained with)", command.c_str());
     }
     if (o.json) puts(j.dump(-1, ' ', false, ordered_json::error_handler_t::replace).c_str());
     return {};
@@ -318,10 +345,11 @@ Command prune_command() {
     c.flags = flag_groups({
         {"Common",
          {{"MODEL", &o->source.model, MODEL_HELP, 0, 0, {}, true},
-          {"--data", &o->data, "shards on which importance is measured: a path, a glob pattern, or several separated "
-           "by commas", 0, 0, {}, true},
+          {"--data", &o->data, "shards on which importance is measured, and perplexity without --eval-data: a path, a "
+           "glob pattern, or several separated by commas"},
           {"--heads", &o->heads, "how many heads to remove from each layer, the least important ones: a percentage "
-           "(30%), a part (0.3) or a number. Grouped heads leave in whole groups, with their key/value head"},
+           "(30%), a part (0.3) or a number. Heads that share keys and values leave together: the number is a multiple "
+           "of the group"},
           {"--kv-heads", &o->kv_heads, "merge the key/value heads that are left into so many, each the mean of "
            "neighbours; 0: do not", 0, 1024},
           {"--out", &o->out, "a new directory for the smaller model"},
@@ -342,6 +370,7 @@ Command prune_command() {
           {"--json", &o->json, "one JSON object on standard output"}}},
         {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
     });
+    c.given = &o->given;
     c.run = [o] { return prune(*o); };
     return c;
 }
