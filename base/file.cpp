@@ -71,11 +71,11 @@ Status check_writable(const std::string& path, const char* flag) {
         return fail(Exit::usage, "%s: expected the name of a file, found the directory %s", flag, path.c_str());
     if (there && !S_ISREG(s.st_mode))
         return fail(Exit::usage, "%s %s: expected a new name or a regular file", flag, path.c_str());
-    const std::string temporary = path + ".tmp";
-    FILE* f = fopen(temporary.c_str(), "wb");
-    if (!f) return fail(Exit::io, "%s: %s cannot be written: %s", flag, path.c_str(), strerror(errno));
-    fclose(f);
-    remove(temporary.c_str());
+    const std::string temporary = path + ".tmp";    // left as it is where it is there already
+    const int f = open(temporary.c_str(), O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0666);
+    if (f < 0 && errno != EEXIST)
+        return fail(Exit::io, "%s: %s cannot be written: %s", flag, path.c_str(), strerror(errno));
+    if (f >= 0) close(f), unlink(temporary.c_str());
     return {};
 }
 std::string without_slashes(std::string path) {

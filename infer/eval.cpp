@@ -101,8 +101,7 @@ Status eval_needle(const EvalOptions& o) {
     TRY(writes_text(m));
     NeedleOptions n = o.needles;
     n.longest = sequence_length(o.source, m.g->c, o.seq_len), n.batch = o.batch;
-    n.choices = ordinary_tokens(m.tokenizer, m.g->c.V);
-    if (m.tokenizer.vocab_size()) n.begin = beginning_of_text(m.tokenizer, m.documents);
+    n.choices = ordinary_tokens(m.tokenizer, m.g->c.V), n.begin = own_beginning(m);
     n.filler = TRY(filler(o, m, n.longest));
     auto found = [&] {
         Countdown countdown{"needle"};

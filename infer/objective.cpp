@@ -21,9 +21,9 @@ int mask_token(const Tokenizer& tokenizer) {
 
 Result<Objective> objective_of(const Config& c, const Tokenizer& tokenizer, bool documents, double fraction,
                                uint64_t seed) {
+    const int ids = tokenizer.vocab_size();
     const Objective o = {.sees = c.sees, .begin = documents ? document_begin(tokenizer) : -1, .mask = c.mask,
-                         .choices = tokenizer.vocab_size() ? tokenizer.vocab_size() : c.V, .fraction = fraction,
-                         .seed = seed};
+                         .choices = ids ? std::min(ids, c.V) : c.V, .fraction = fraction, .seed = seed};
     if (documents && o.begin < 0)
         return fail(Exit::usage, "--documents: the tokenizer has no token that parts documents; give --tokenizer one "
                     "that has <|endoftext|>, EOS or BOS");

@@ -47,7 +47,7 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
 Status tokenizer_fits(const Opened& m) {
     if (m.tokenizer.vocab_size() <= m.g->c.V) return {};
     return fail(Exit::input, "the tokenizer has %d tokens, the model %d; %s", m.tokenizer.vocab_size(), m.g->c.V,
-                m.own_tokenizer ? ("the files of " + m.path + " do not belong together").c_str()
+                m.own_tokenizer ? "train --from it with --resize-vocab adds rows for them"
                                 : "give --tokenizer the one that the model was trained with");
 }
 }    // namespace
@@ -118,7 +118,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
-    return tokenizer_fits(m);
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // shards need none, and say whose ids they hold
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {
@@ -133,9 +133,12 @@ Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig w
 }
 
 Status has_tokenizer(const Opened& m) {
-    if (m.tokenizer.vocab_size()) return {};
+    if (m.tokenizer.vocab_size()) return tokenizer_fits(m);
     return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens", m.path.c_str(),
                 m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
+}
+std::vector<int> own_beginning(const Opened& m) {
+    return has_tokenizer(m).ok() ? beginning_of_text(m.tokenizer, m.documents) : std::vector<int>{};
 }
 Status writes_text(const Opened& m) {
     if (m.g->c.sees != Sees::all) return {};

@@ -44,7 +44,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
 // Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
 // where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
-Status has_tokenizer(const Opened& m);    // exit 3: none
+Status has_tokenizer(const Opened& m);    // exit 3: none, or one with more tokens than the model
+std::vector<int> own_beginning(const Opened& m);    // beginning_of_text; empty: no tokenizer that fits says it
 Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

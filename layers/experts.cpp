@@ -28,8 +28,9 @@ template <class P> static int64_t backward_scratch(int rows, int C, int OC) {
     return dx > dw ? dx : dw;
 }
 
-// A position has an expert at most once: N bounds an expert's rows. Which loop computes a row depends on N alone, and
-// none on how many rows an expert has: the other positions' routes do not change a row's bits.
+// A position has an expert at most once: N bounds an expert's rows. N alone chooses the loop, never how many rows an
+// expert has. So other positions' routes do not change a row's bits, nor does N as long as it stays on one side of
+// GEMV_ROWS.
 template <class P> static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
                                        int OC) {
     cpu_scratch(forward_scratch<P>(N * r.K, C, OC));

@@ -1,7 +1,8 @@
 // gemv.cpp - linear_forward for the few rows of generation, N <= GEMV_ROWS, with GELU where the ffn has it.
 //
 // Each thread owns a range of the rows of w and reads it once, in address order. Up to 4 rows of x that stay in L1 are
-// multiplied by one row of w at a time. More rows of x are taken 4 at a time and multiplied by BLOCK rows of w.
+// multiplied by one row of w at a time. More rows of x, or experts' of any number, are taken 4 at a time and multiplied
+// by BLOCK rows of w.
 // Bound by memory: 4 bytes per weight, 2 in bf16. With bf16 weights x is rounded to bf16 once, beforehand; where the
 // CPU multiplies pairs of bf16, w is not widened.
 #include "layers/simd/gelu.h"

@@ -134,11 +134,13 @@ Status config_check(const Config& c) {
     if (c.experts && (c.experts_used < 1 || c.experts_used > c.experts || c.expert_ffn < 1))
         return fail(Exit::usage, "--experts %d: expected --experts-used of 1 to %d and an --expert-ffn of at least 1, "
                     "found %d and %d", c.experts, c.experts, c.experts_used, c.expert_ffn);
-    if (const int most = 1 << 16; int64_t(c.experts) * c.L > most)    // each has tensors with names
-        return fail(Exit::usage, "%d experts in %d layers: %d in all at most", c.experts, c.L, most);
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);
+    const int most_experts = 1 << 16, with_experts = c.L / c.experts_every;    // each has tensors, and these names
+    if (int64_t(c.experts) * with_experts > most_experts)
+        return fail(Exit::usage, "--experts %d: %d layers have them; %d in all at most", c.experts, with_experts,
+                    most_experts);
     // What no family has, and the pages of gpt.cpp do not carry.
     auto either = [](bool both, const std::string& what) {
         return both ? fail(Exit::usage, "%s: a model has one of them at most", what.c_str()) : Status{};
@@ -246,10 +248,6 @@ Status config_asked_check(const Asked& asked, const Config& c) {
     for (const ConfigRow& row : expert_rows())
         if (asked_value(asked, size_t(&config_row(row.member) - rows.data())) && !c.experts)
             return fail(Exit::usage, "%s needs --experts", asked_as(c, row.member).c_str());
-    const size_t normalised = size_t(&config_row(&Config::experts_normalised) - rows.data());
-    if (c.experts_used == 1 && asked_value(asked, normalised).value_or(0) != 0)
-        return fail(Exit::usage, "--normalise-experts true, --experts-used 1: its factor would always be 1, and the "
-                    "router would not learn; leave it out");
     if (c.shared_gate && !c.shared_ffn) return fail(Exit::usage, "--shared-gate true needs --shared-ffn");
     return config_check(c);
 }

@@ -31,7 +31,8 @@ std::vector<ConfigRow> expert_rows() {
         ASKED(&C::router, "router", "--router", "with --experts: how their factors are computed", 0, 1,
               {{"softmax"}, {"sigmoid"}}),
         ASKED(&C::experts_normalised, "experts_normalised", "--normalise-experts",
-              "with --experts: the factors of a token's experts are divided by their sum", 0, 1),
+              "with --experts: the factors of a token's experts are divided by their sum; with one expert they are "
+              "then 1, and the router does not learn from the loss", 0, 1),
     };
     // clang-format on
 }

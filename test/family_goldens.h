@@ -112,7 +112,10 @@ struct Golden {
                 const auto ours = gradients.find(name.substr(5));
                 REQUIRE(ours != gradients.end());
                 REQUIRE(ours->second.size() == theirs.size());
-                CHECK(relative_error(ours->second.data(), theirs.data(), int64_t(theirs.size())) < tolerance);
+                // Keys that all have the same bias would change no probability but for the rotation: its gradient is
+                // a small rest of large sums.
+                const double rest = name.ends_with("k_proj.bias") ? 2 : 1;
+                CHECK(relative_error(ours->second.data(), theirs.data(), int64_t(theirs.size())) < rest * tolerance);
                 compared++;
             }
         CHECK((compared == 0 || compared == gradients.size()));

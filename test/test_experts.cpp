@@ -179,7 +179,7 @@ TEST_CASE("experts: impossible sizes are refused by their options' names") {
     c.experts_used = 2, c.experts_every = 3;
     CHECK(config_check(c).message == "--experts-every 3: none of the 2 layers would have experts; expected 1 to 2");
     c = SMALL, c.L = 1024, c.experts = 65, c.experts_used = 2, c.expert_ffn = 8;
-    CHECK(config_check(c).message == "65 experts in 1024 layers: 65536 in all at most");
+    CHECK(config_check(c).message == "--experts 65: 1024 layers have them; 65536 in all at most");
     // The other layers are as wide as without experts.
     asked = config_nothing(), asked.experts_every = 2;
     const Config mixtral = config_with(config_named("mixtral:d4").value, asked);
@@ -235,7 +235,7 @@ TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress 
             }
             CHECK(step["busiest_expert"].get<double>() == doctest::Approx(most * double(kind.experts)).epsilon(1e-3));
             for (double z : step["router_z"]) CHECK(z > 0.5 * std::pow(std::log(double(kind.experts)), 2));
-            for (double balance : step["expert_balance"]) CHECK(balance >= 0.99);    // 1: all alike
+            for (double balance : step["expert_balance"]) CHECK(balance > 0.9);    // 1: all alike
         }
         CHECK(rows == 6);
         CHECK(contains(must({"plot", toy.dir + "/" + name, "--csv"}).out, ",busiest_expert,"));
@@ -253,8 +253,6 @@ TEST_CASE("experts: options that do not go together are refused, and both are na
         {{"--balance-loss", "0.5"}, "--balance-loss"},
         {{"--router-z-loss", "0.5"}, "--router-z-loss"},
         {{"--experts", "4", "--experts-used", "5"}, "--experts 4: expected --experts-used of 1 to 4"},
-        {{"--experts", "4", "--experts-used", "1", "--normalise-experts", "true"},
-         "--normalise-experts true, --experts-used 1: its factor would always be 1"},
         {{"--experts", "4", "--experts-every", "3"}, "--experts-every 3: none of the 2 layers would have experts"},
         {{"--experts", "4", "--shared-gate", "true"}, "--shared-gate true needs --shared-ffn"},
         {{"--experts", "4", "--expert-ffn", "24", "--ffn", "64"}, "--ffn 64 has no effect"},

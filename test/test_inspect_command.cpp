@@ -254,6 +254,15 @@ TEST_CASE("inspect: a GGUF file; a tokenizer with more tokens than the model is 
         must(args, 3, "the tokenizer has 50257 tokens, the model 257; give --tokenizer the one that the model was");
     }
     must({"sample", bare}, 3, "holds no tokenizer");
+
+    // One of its own: shards need none, a text does. Its end-of-text has no embedding.
+    std::ofstream(bare + "/tokenizer.json") << Tokenizer::from_merges({}, Pattern::gpt2, {"<|x|>", "<|endoftext|>"})
+                                                   .to_json();
+    for (Strings args : rows) {
+        args.insert(args.begin() + 1, bare);
+        const bool text = args[0] == "sample" || args[0] == "chat";
+        must(args, text ? 3 : 0, text ? "the tokenizer has 258 tokens, the model 257; train --from it with" : "");
+    }
 }
 
 TEST_CASE("inspect: --json without --layer and --head holds no maps, as it prints none") {

@@ -135,16 +135,19 @@ TEST_CASE("prune: heads that hardly count are found, and cost less than random o
     const nlohmann::json least = pruned(toy, planted, "least", {"--heads", "2"});
     CHECK(least["removed"] == nlohmann::json(weak));
     CHECK(std::fabs(cost(least)) < 1e-3);
+    double mean = 0;
     for (int seed = 1; seed <= 5; seed++) {
         CAPTURE(seed);
         const std::string out = "random" + std::to_string(seed);
         const nlohmann::json random = nlohmann::json::parse(
             must({"prune", planted, "--eval-data", toy.dir + "/val.bin", "--heads", "2", "--random",
                   std::to_string(seed), "--out", toy.dir + "/" + out + "//", "--json"}).out);
-        CHECK(cost(random) > cost(least) + 1e-3);
+        CHECK(cost(random) > cost(least));
+        mean += cost(random) / 5;
         CHECK(random["out"] == toy.dir + "/" + out);
         CHECK(contains(random["train"].get<std::string>(), " --data SHARDS --val "));
     }
+    CHECK(mean > cost(least) + 1e-2);
     CHECK(contains(must({"prune", planted, "--data", toy.dir + "/val.bin", "--heads", "1", "--random", "1", "--out",
                          toy.dir + "/told"}).out,
                    "\nto train on (--lr and --batch by train's defaults: the model does not say what it was trained "

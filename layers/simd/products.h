@@ -10,7 +10,7 @@ int64_t matmul_scratch(const Matmul<bf16>& m);
 // The most that this product asks for, or one with less of M, N or K.
 int64_t most_matmul_scratch(const Matmul<float>& m);
 int64_t most_matmul_scratch(const Matmul<bf16>& m);
-// gelu: if not null, gets gelu(y). alike: a row's bits do not depend on N.
+// gelu: if not null, gets gelu(y). alike: a row's bits do not depend on N, up to GEMV_ROWS.
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC, bool alike = false);
 void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
