@@ -188,6 +188,7 @@ ASAN := BUILD=build/asan NVCC= OPT="-O1 -fsanitize=address,undefined -fno-saniti
 # Without what measures, and without selftest's second round of the operations: minutes that find nothing.
 asan:
 	$(MAKE) $(ASAN) build/asan/flatgpt build/asan/test_all
+	LSAN_OPTIONS='suppressions=$(CURDIR)/test/lsan.txt:print_suppressions=0' \
 	FLATGPT=build/asan/flatgpt FLATGPT_EMU=none build/asan/test_all $(ARGS) \
 	    -tce='bench: a filter*,bench: the ceiling*,selftest: *passes*'
 asan-cuda:    # the emulated kernels

@@ -399,7 +399,7 @@ Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* router
     if (router_totals) {
         router_totals->resize(size_t(totals.router_totals_count));
         const char* end = from + result_bytes();
-        memcpy(router_totals->data(), end - 8 * router_totals->size(), 8 * router_totals->size());
+        if (const size_t bytes = 8 * router_totals->size()) memcpy(router_totals->data(), end - bytes, bytes);
     }
     return s;
 }

@@ -156,7 +156,7 @@ struct Model {
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
-    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS and the decay gates)); or (N*K,up width)
+    Activation* dwide = nullptr;                // (N,max(F or 2*F,(NH+2*NKV)*HS, decay gates)); (N*K,up width)
     Activation* dactivated = nullptr;           // (N,F): of the activation's output; dwide where it gates nothing
     Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; later what
                                                 // attention's input gets through the decay gates

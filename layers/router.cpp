@@ -8,6 +8,7 @@
 namespace ISA {
 constexpr int PIECE = 64;    // rows
 
+namespace {
 // A position's scores, and the factor that makes of one its share of their sum.
 struct Scores {
     float score[Router::MOST], to_share, lse;
@@ -37,6 +38,7 @@ struct Scores {
         return s;
     }
 };
+}    // namespace
 
 // Whatever the logits are, NaN too: K different experts.
 static void choose(int* expert, const float* z, const Router& r) {

@@ -311,7 +311,7 @@ void Model::upload_table(Cache& cache) {
     for (size_t i = 0; i < cache.running.size(); i++)
         std::copy_n(cache.table[cache.running[i]].pages.begin(), cache.table[cache.running[i]].pages.size(),
                     host.begin() + ptrdiff_t(i) * width);
-    op.upload(cache.page_numbers, host.data(), int64_t(sizeof(int) * host.size()));
+    if (!host.empty()) op.upload(cache.page_numbers, host.data(), int64_t(sizeof(int) * host.size()));
     cache.table.changed = false;
 }
 

@@ -44,7 +44,7 @@ Result<Losses> read_losses(const std::string& run) {
 }
 Status print_csv(const Strings& runs) {
     const Strings columns = {"step", "loss", "val_loss", "lr", "grad_norm", "ms", "tokens_per_second", "tokens", "mfu",
-                             "skipped", "busiest_expert", "sample"};
+                             "skipped", "sample", "busiest_expert"};
     puts(("run," + join(columns, ",")).c_str());
     for (auto& run : runs)
         TRY(read_metrics(run, [&](const Json& object, const std::string&) {
