@@ -151,14 +151,17 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     Cairo::Surface* surface = is_png(path)
                                   ? c.image_surface_create(Cairo::FORMAT_RGB24, int(width * zoom), int(height * zoom))
                                   : c.svg_surface_create_for_stream(collect, &file, width, height);
-    Pen pen = begin(surface);
-    if (is_png(path)) c.scale(pen.to, zoom, zoom);
-    pen.colour({1, 1, 1});
-    c.paint(pen.to);
-    c.translate(pen.to, MARGIN, MARGIN);
-    draw(pen);
-    int failed = c.status(pen.to);
-    c.destroy(pen.to);
+    int failed = c.surface_status(surface);    // where it is too large
+    if (!failed) {
+        Pen pen = begin(surface);
+        if (is_png(path)) c.scale(pen.to, zoom, zoom);
+        pen.colour({1, 1, 1});
+        c.paint(pen.to);
+        c.translate(pen.to, MARGIN, MARGIN);
+        draw(pen);
+        failed = c.status(pen.to);
+        c.destroy(pen.to);
+    }
     if (is_png(path) && !failed) failed = c.surface_write_to_png_stream(surface, collect, &file);
     c.surface_finish(surface);
     if (!failed) failed = c.surface_status(surface);
