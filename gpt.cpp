@@ -397,9 +397,8 @@ Step Model::finish(std::vector<RankReport>* reports, std::vector<double>* router
         memcpy(reports->data(), from + sizeof s, reports->size() * sizeof(RankReport));
     }
     if (router_totals) {
-        router_totals->resize(size_t(totals.router_totals_count));
-        const char* end = from + result_bytes();
-        if (const size_t bytes = 8 * router_totals->size()) memcpy(router_totals->data(), end - bytes, bytes);
+        const auto* end = reinterpret_cast<const double*>(from + result_bytes());
+        router_totals->assign(end - totals.router_totals_count, end);
     }
     return s;
 }
