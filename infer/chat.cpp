@@ -176,7 +176,7 @@ Result<std::vector<int>> Chat::fit() {
 }
 
 bool Chat::prefill(const std::vector<int>& prompt) {
-    const size_t most = states ? size_t(piece_length(g, cache, true, 1)) : size_t(int64_t(g.plan.B) * g.plan.S);
+    const size_t most = states ? size_t(piece_length(g, cache, 1)) : size_t(int64_t(g.plan.B) * g.plan.S);
     size_t same = size_t(std::mismatch(ids.begin(), ids.end(), prompt.begin(), prompt.end()).first - ids.begin());
     if (g.c.sees == Sees::prefix) same = 0;    // tokens of a prefix depend on those after them
     same = std::min(same, prompt.size() - 1);    // the last token gives the logits

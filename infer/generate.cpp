@@ -119,12 +119,12 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
     return line.empty() ? std::vector<int>{0} : line;
 }
 
-int piece_length(const Model& g, const Cache& cache, bool exact, size_t running) {
+int piece_length(const Model& g, const Cache& cache, size_t running) {
     const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
     const int room = std::max(1, all / int(running)), same = std::min({all, g.c.T, LONGEST_PIECE / 2});
     const bool states = g.c.linear != Linear::none;
     if (!cache.kind.rolls) return states ? same : room;
-    if (exact) return states ? same : std::min(room, LONGEST_PIECE);
+    if (cache.kind.exact) return states ? same : std::min(room, LONGEST_PIECE);
     return std::min(same, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
 }
 
@@ -162,7 +162,6 @@ class Generator {
     std::vector<int> running;
     std::vector<float> logits;    // (running, V)
     bool said = false;            // that the context is full
-    bool exact = false;           // what is given up no position sees
 };
 
 // The prompts' last tokens that the context holds, and a cache for them and what follows.
@@ -204,8 +203,7 @@ Status Generator::open() {
 Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
     const CacheChoice& choice = what.cache;
     const CacheRoom room = TRY(cache_room(g.c, choice, int64_t(longest) + what.tokens));
-    exact = room.exact;
-    CacheKind kind = {TRY(cache_type(g.c, choice.type, g.op.activation)), room.rolls, room.sinks};
+    CacheKind kind = {TRY(cache_type(g.c, choice.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
     // A sequence shares the prompt's full pages, unless its context is fed again.
     int64_t pages = 0;
     for (size_t n : lengths) {
@@ -222,7 +220,7 @@ Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
 bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
     size_t longest = 0;
     for (const std::vector<int>& t : tokens) longest = std::max(longest, t.size());
-    const int64_t each = std::min<int64_t>(piece_length(g, cache, exact, tokens.size()), int64_t(longest));
+    const int64_t each = std::min<int64_t>(piece_length(g, cache, tokens.size()), int64_t(longest));
     return each * int64_t(tokens.size()) <= int64_t(g.plan.B) * g.plan.S;
 }
 
@@ -240,7 +238,7 @@ void Generator::feed(const std::vector<int>& which, const std::vector<std::vecto
     for (size_t i = 0; i < which.size(); i++) left[i] = i;
     std::vector<float> some;
     for (size_t from = 0; !left.empty();) {
-        const int most = piece_length(g, cache, exact, left.size());
+        const int most = piece_length(g, cache, left.size());
         int S = 0;
         std::vector<int> now, lengths, piece;
         for (size_t i : left) {
@@ -295,7 +293,7 @@ void Generator::go_on() {
             full.push_back(b), again.push_back({tokens.end() - keep, tokens.end()});
         }
     }
-    if (is_full && !said && !exact) {
+    if (is_full && !said && !cache.kind.exact) {
         note("the context of " + std::to_string(cache.positions) + " tokens is full: going on " +
              (cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
         said = true;

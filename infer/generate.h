@@ -76,8 +76,8 @@ struct Generated {
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
 // The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
-// depends on it, and so does the rounding of a state: there it is the same however many run. exact: CacheRoom's
-int piece_length(const Model& g, const Cache& cache, bool exact, size_t running);
+// depends on it, and so does the rounding of a state: there it is the same however many run.
+int piece_length(const Model& g, const Cache& cache, size_t running);
 
 // A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
 // and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are

@@ -17,6 +17,7 @@ struct CacheKind {
     bool rolls = false;
     int sinks = 0;
     int pages = 0;    // in all; 0: enough for every sequence to be full
+    bool exact = false;    // what goes, no position sees any more
 };
 
 // Page numbers of sequences, and how many hold each.

@@ -101,8 +101,8 @@ TEST_CASE("recurrent: prompts are cut alike, however many run and whatever the c
                 toy_model(g, c, {Use::infer, B, std::min(context, std::max(1, 512 / B))});
                 const CacheRoom room = cache_room(c, {}, 1000000).value;
                 Cache cache;
-                REQUIRE(g.cache_allocate(cache, B, room.positions, {{}, room.rolls, room.sinks}).ok());
-                for (size_t running : {1, B}) pieces.push_back(piece_length(g, cache, room.exact, running));
+                REQUIRE(g.cache_allocate(cache, B, room.positions, {{}, room.rolls, room.sinks, 0, room.exact}).ok());
+                for (size_t running : {1, B}) pieces.push_back(piece_length(g, cache, running));
             }
             CHECK(pieces == std::vector<int>(6, pieces[0]));
             CHECK(pieces[0] > 16);
