@@ -39,6 +39,10 @@ struct Command {
     std::vector<std::string> retired = {};    // keys of older versions' run.toml: passed over, with a note
 };
 
+// Whether Command::given holds this flag.
+inline bool was_given(const std::vector<std::string>& given, std::string_view flag) {
+    return std::find(given.begin(), given.end(), flag) != given.end();
+}
 inline bool has_options(const Command& c) { return !std::all_of(c.flags.begin(), c.flags.end(), is_positional); }
 
 Command train_command();              // train_gpt.cu

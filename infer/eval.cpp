@@ -13,7 +13,7 @@
 namespace {
 // Refuses options that mean nothing together.
 Status check_flags(const EvalOptions& o) {
-    auto given = [&](const char* flag) { return std::find(o.given.begin(), o.given.end(), flag) != o.given.end(); };
+    auto given = [&](const char* flag) { return was_given(o.given, flag); };
     if (o.needle ? !o.data.empty() && !o.text.empty() : o.data.empty() == o.text.empty())
         return fail(Exit::usage, "expected --data (shards) or --text (a file with a text on each line), one of them");
     for (const char* flag : {"--documents", "--eval-tokens", "--raw-u16", "--by-position"})

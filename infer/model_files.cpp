@@ -20,7 +20,7 @@ std::string take_defaults(const GenerationConfig& file, const std::vector<std::s
                           int* tokens) {
     std::string taken;
     auto take = [&](const char* name, const auto& from, auto* to) {
-        if (!from || *to == *from || std::count(given.begin(), given.end(), name)) return;
+        if (!from || *to == *from || was_given(given, name)) return;
         *to = *from;
         taken += formatted("%s %s %g", taken.empty() ? "" : ",", name, double(*from));
     };

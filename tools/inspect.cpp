@@ -27,9 +27,8 @@ struct Options {
     bool raw_u16 = false, importance = false, json = false;
     DeviceOptions device;
     Strings given;    // names of the options that were set
-    bool was_given(const char* flag) const { return std::find(given.begin(), given.end(), flag) != given.end(); }
     const char* text_flag() const {    // null: there is no text
-        return was_given("--text") ? "--text" : was_given("--text-file") ? "--text-file" : nullptr;
+        return was_given(given, "--text") ? "--text" : was_given(given, "--text-file") ? "--text-file" : nullptr;
     }
     bool chooses() const { return !layer.empty() || !head.empty(); }
 };
@@ -40,10 +39,10 @@ Status check_flags(const Options& o) {
     const char* const inputs[] = {"--text", "--text-file", "--data"};
     for (auto& a : inputs)
         for (auto& b : inputs)
-            if (&a < &b && o.was_given(a) && o.was_given(b))
+            if (&a < &b && was_given(o.given, a) && was_given(o.given, b))
                 return fail(Exit::usage, "%s, %s: expected at most one of them", a, b);
     for (const char* flag : {"--seq-len", "--sequences", "--raw-u16", "--importance"})
-        if (o.was_given(flag) && o.data.empty()) return fail(Exit::usage, "%s needs --data", flag);
+        if (was_given(o.given, flag) && o.data.empty()) return fail(Exit::usage, "%s needs --data", flag);
     if (o.prefix && !o.text_flag()) return fail(Exit::usage, "--prefix needs --text or --text-file");
     if (!o.csv.empty()) TRY(check_writable(o.csv, "--csv"));
     return o.picture.empty() ? Status{} : picture_check(o.picture);
@@ -168,7 +167,7 @@ void measure_repeated(const Options& o, const Opened& m, bool alone, HeadReport&
 
 Status inspect(const Options& o) {
     TRY(check_flags(o));
-    const std::string text = o.was_given("--text-file") ? TRY(read_file(o.text_file, 1 << 26)) : o.text;
+    const std::string text = was_given(o.given, "--text-file") ? TRY(read_file(o.text_file, 1 << 26)) : o.text;
     const bool has_text = o.text_flag(), has_data = !o.data.empty();
     Opened m;
     TRY(open_model(m, o.source, o.device, true, [&](const Config& c, bool) {

@@ -42,7 +42,7 @@ struct Pair {
 };
 
 Status check_given(const Options& o) {
-    auto given = [&](const char* flag) { return std::find(o.given.begin(), o.given.end(), flag) != o.given.end(); };
+    auto given = [&](const char* flag) { return was_given(o.given, flag); };
     for (const char* flag : {"--eval-data", "--eval-tokens", "--batch"})
         if (given(flag) && o.dry_run)
             return fail(Exit::usage, "%s, --dry-run: it measures no perplexity; expected one of them", flag);
