@@ -89,7 +89,7 @@ Status sample(SampleOptions o) {
     Generation what;
     for (const std::string& prompt : prompts) {
         what.prompts.push_back(m.tokenizer.encode_prompt(prompt));
-        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m.tokenizer, m.documents);
+        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m);
     }
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
     TRY(shorten(what.cache, m.g->c, o.source.stretch.context));

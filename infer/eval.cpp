@@ -56,7 +56,7 @@ Result<Evaluation> eval_texts(const EvalOptions& o, Opened& m, const Objective& 
     TRY(has_tokenizer(m));
     const std::vector<Line> lines = TRY(read_lines(o.text, o.field));
     const std::vector<std::vector<int>> texts =
-        encode_texts(lines, m.tokenizer, beginning_of_text(m.tokenizer, m.documents));
+        encode_texts(lines, m.tokenizer, beginning_of_text(m));
     const std::vector<Evaluation> each = evaluate_texts(*m.g, m.tokenizer, texts, objective);
     for (size_t i = 0; i < each.size() && o.json; i++)
         printf("{\"line\":%lld,\"loss\":%s,\"tokens\":%lld}\n", (long long)lines[i].number,
@@ -101,7 +101,7 @@ Status eval_needle(const EvalOptions& o) {
     TRY(writes_text(m));
     NeedleOptions n = o.needles;
     n.longest = sequence_length(o.source, m.g->c, o.seq_len), n.batch = o.batch;
-    n.choices = ordinary_tokens(m.tokenizer, m.g->c.V), n.begin = own_beginning(m);
+    n.choices = ordinary_tokens(m.tokenizer, m.g->c.V), n.begin = beginning_of_text(m);
     n.filler = TRY(filler(o, m, n.longest));
     auto found = [&] {
         Countdown countdown{"needle"};

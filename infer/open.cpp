@@ -137,7 +137,7 @@ Status has_tokenizer(const Opened& m) {
     return fail(Exit::input, "%s holds no tokenizer; give --tokenizer%s a tokenizer.json of %d tokens", m.path.c_str(),
                 m.g->c.V >= Tokenizer::gpt2().vocab_size() ? " gpt2 or" : "", m.g->c.V);
 }
-std::vector<int> own_beginning(const Opened& m) {
+std::vector<int> beginning_of_text(const Opened& m) {
     return has_tokenizer(m).ok() ? beginning_of_text(m.tokenizer, m.documents) : std::vector<int>{};
 }
 Status writes_text(const Opened& m) {

@@ -38,14 +38,14 @@ Status check_length(const Source& source, const Config& c, int seq_len, bool may
 
 // Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
 // Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
-// means the run's own type, if this device has it. Exit 3 also where the tokenizer has more tokens than the model.
+// means the run's own type, if this device has it. Exit 3 also where --tokenizer has more tokens than the model.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room);
 // Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
 // where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);
 Status has_tokenizer(const Opened& m);    // exit 3: none, or one with more tokens than the model
-std::vector<int> own_beginning(const Opened& m);    // beginning_of_text; empty: no tokenizer that fits says it
+std::vector<int> beginning_of_text(const Opened& m);    // empty where has_tokenizer fails
 Status writes_text(const Opened& m);      // exit 2: it guesses masked tokens
 // Takes the defaults of the model's own generation_config.json, and says so once.
 Status own_defaults(Opened& m, const std::vector<std::string>& given, Sampling* sampling, int* tokens);

@@ -153,7 +153,7 @@ Status measure_shards(const Options& o, const Opened& m, HeadReport& found) {
 void measure_repeated(const Options& o, const Opened& m, bool alone, HeadReport& found) {
     const int most = std::min(longest_context(o.source, m.g->c), REPEATED_POSITIONS);
     const std::vector<int> choices = ordinary_tokens(m.tokenizer, m.g->c.V);
-    const std::vector<int> begin = own_beginning(m);
+    const std::vector<int> begin = beginning_of_text(m);
     for (int n = 0; n < REPEATED; n++) {
         const Repeated r = repeated_tokens(choices, begin, most, uint64_t(o.seed), uint64_t(n));
         const int S = int(r.tokens.size());
