@@ -95,7 +95,7 @@ HeadScores HeadSums::scores() const {
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,
                          uint64_t number) {
     const int before = int(begin.size()), kinds = int(choices.size());
-    Repeated r{begin, before, std::min({64, (most - before) / 2, kinds})};
+    Repeated r{begin, before, std::min({REPEATED_HALF, (most - before) / 2, kinds})};
     for (int k = 0; k < 2 * r.length; k++)
         r.tokens.push_back(choices[size_t(shuffled(seed, int64_t(number), kinds, k % r.length))]);
     return r;

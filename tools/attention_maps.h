@@ -47,7 +47,8 @@ struct Repeated {
     std::vector<int> tokens;
     int before, length;    // before: tokens at the beginning that are not repeated; length: of one half
 };
-// choices: ids to draw from; begin: put before them. As many as `most` positions hold, at most 64 in a half.
+constexpr int REPEATED_HALF = 64;    // the most tokens of a half
+// choices: ids to draw from; begin: put before them. As many as `most` positions hold.
 Repeated repeated_tokens(const std::vector<int>& choices, const std::vector<int>& begin, int most, uint64_t seed,
                          uint64_t number);
 

@@ -15,8 +15,8 @@
 
 namespace {
 using Strings = std::vector<std::string>;
-// Sequences of repeated tokens, and the most positions of one: BOS, and 64 tokens twice.
-constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * 64 + 1;
+// Sequences of repeated tokens, and the most positions of one: BOS, and both halves.
+constexpr int REPEATED = 4, REPEATED_POSITIONS = 2 * REPEATED_HALF + 1;
 
 struct Options {
     Source source;
