@@ -13,6 +13,7 @@
 #include "heads.h"
 #include "importance.h"
 #include "infer/open.h"
+#include "train/train.h"
 
 namespace {
 namespace fs = std::filesystem;
@@ -247,14 +248,14 @@ std::string quoted(const std::string& word) {    // for a shell
 std::string training_command(const Options& o, const std::string& from, bool* of_run) {
     const std::string rate = run_option(from, "lr"), batch = run_option(from, "batch");
     *of_run = !rate.empty() && !batch.empty();
-    const double lr = *of_run ? strtod(rate.c_str(), nullptr) : 0.0006;
+    const double lr = *of_run ? strtod(rate.c_str(), nullptr) : TrainOptions{}.lr;
     std::string text = "flatgpt train --from " + quoted(o.out) + " --data " +
                        quoted(o.data.empty() ? "SHARDS" : o.data);
     if (!o.eval_data.empty()) text += " --val " + quoted(o.eval_data);
     if (o.raw_u16) text += " --raw-u16";
     if (!o.source.tokenizer.empty()) text += " --tokenizer " + quoted(o.source.tokenizer);
     if (o.seq_len) text += formatted(" --seq-len %d", o.seq_len);
-    return text + " --batch " + (*of_run ? batch : "8") + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
+    return text + " --batch " + (*of_run ? batch : std::to_string(TrainOptions{}.batch)) + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
            quoted(o.out + "-trained");
 }
 
