@@ -204,9 +204,6 @@ TEST_CASE("experts: beside every kind of attention each tensor has a name of its
 
 TEST_CASE("experts: trained, resumed, saved and read back; metrics and progress tell who gets how much") {
     const Toy toy;
-    auto with = [](std::vector<std::string> a, const std::vector<std::string>& more) {
-        return a.insert(a.end(), more.begin(), more.end()), a;
-    };
     const struct { const char* name; size_t layers, experts; std::vector<std::string> flags; } kinds[] = {
         {"plain", 2, 4, {"--experts", "4"}},
         {"one", 1, 3, {"--experts", "3", "--experts-used", "1", "--experts-every", "2", "--router", "sigmoid",

@@ -15,7 +15,6 @@ TEST_CASE("inspect: what is printed and written says the same; pictures are pict
     must(toy.args("run", {"--steps", "2"}));
     const std::string run = toy.dir + "/run", csv = toy.dir + "/maps.csv", text = "a b\n,\"c";
     const Strings text_args = {"inspect", run, "--text", text};
-    auto with = [](Strings a, const Strings& more) { return a.insert(a.end(), more.begin(), more.end()), a; };
 
     const ProcessResult json = must(with(text_args, {"--layer", "1", "--head", "0,1", "--json", "--csv", csv}));
     const nlohmann::json found = nlohmann::json::parse(json.out);

@@ -5,10 +5,6 @@
 #include "toy_run.h"
 
 namespace {
-std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
-    args.insert(args.end(), more.begin(), more.end());
-    return args;
-}
 double eval_loss(const Toy& toy, const std::string& run, const std::vector<std::string>& more = {}) {
     const std::vector<std::string> args = {"eval", toy.dir + "/" + run, "--data", toy.dir + "/val.bin", "--device",
                                            "cpu", "--dtype", "fp32", "--json"};

@@ -20,10 +20,6 @@ std::vector<float> logits_of(Model& g) {
 bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
     return a.size() == b.size() && memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
-std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
-    args.insert(args.end(), more.begin(), more.end());
-    return args;
-}
 }    // namespace
 
 TEST_CASE("recurrent: copies of a sequence do not disturb each other, and a sequence begins anew") {

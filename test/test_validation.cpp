@@ -221,10 +221,6 @@ TEST_CASE("train: no option is passed over in silence") {
     must_run(toy.args("a", {"--steps", "6"}));
     const std::vector<std::string> tune = {"train", "--from", toy.dir + "/a", "--data", toy.dir + "/train.bin", "--out",
                                            toy.dir + "/t", "--steps", "2", "--dtype", "fp32"};
-    auto with = [](std::vector<std::string> a, const std::vector<std::string>& more) {
-        a.insert(a.end(), more.begin(), more.end());
-        return a;
-    };
     must_run(with(tune, {"--model", "d6"}), 2, "6 layers");
     must_run(with(tune, {"--eval-every", "2"}), 2, "--val");
     must_run(with(tune, {"--patience", "2"}), 2, "--eval-every");

@@ -70,6 +70,10 @@ struct Toy {
         return all.empty() ? "" : all.back();
     }
 };
+inline std::vector<std::string> with(std::vector<std::string> args, const std::vector<std::string>& more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
 inline bool same_file(const std::string& a, const std::string& b) {
     std::string x = read_file(a), y = read_file(b);
     return !x.empty() && x == y;
