@@ -255,8 +255,8 @@ std::string training_command(const Options& o, const std::string& from, bool* of
     if (o.raw_u16) text += " --raw-u16";
     if (!o.source.tokenizer.empty()) text += " --tokenizer " + quoted(o.source.tokenizer);
     if (o.seq_len) text += formatted(" --seq-len %d", o.seq_len);
-    return text + " --batch " + (*of_run ? batch : std::to_string(TrainOptions{}.batch)) + formatted(" --lr %.3g --steps 200 --out ", lr / 3) +
-           quoted(o.out + "-trained");
+    text += " --batch " + (*of_run ? batch : std::to_string(TrainOptions{}.batch));
+    return text + formatted(" --lr %.3g --steps 200 --out ", lr / 3) + quoted(o.out + "-trained");
 }
 
 Result<std::vector<Pair>> compared(const Options& o, const ModelSource& from, const Plans& p, const Evaluation& whole,
