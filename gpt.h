@@ -106,8 +106,8 @@ struct Model {
     // a table that only counts.     tok, target (B,S), host; target null: none; a target below 0 does not count
     // spans (B,S): who sees whom; null: as Config::sees says of whole sequences without a prefix
     void batch(const int* tok, const int* target, int B, int S, const Spans* spans = nullptr);
-    // The batch handed over, up to the final norm. drops: in training; with the plan's dropout, which the backward
-    // draws again, and the routers' choices are counted.
+    // The batch handed over, up to the final norm. drops: this is training: the plan's dropout applies, which
+    // the backward draws again, and the routers' choices are counted.
     void forward(bool drops = false);
     // Losses of the batch; with train also the head's gradients times scale (1 over the number of targets in the whole
     // step). Chunk by chunk: the logits of all positions never exist at once.

@@ -151,7 +151,7 @@ Status write_picture(const std::string& path, const std::function<void(Pen& pen)
     Cairo::Surface* surface = is_png(path)
                                   ? c.image_surface_create(Cairo::FORMAT_RGB24, int(width * zoom), int(height * zoom))
                                   : c.svg_surface_create_for_stream(collect, &file, width, height);
-    int failed = c.surface_status(surface);    // where it is too large
+    int failed = c.surface_status(surface);    // an error where it is too large
     if (!failed) {
         Pen pen = begin(surface);
         if (is_png(path)) c.scale(pen.to, zoom, zoom);

@@ -118,7 +118,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     for (const std::string& why : damaged) Progress().note("passed over: " + why);
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
-    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // shards need none, and say whose ids they hold
+    return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // its own may be larger: shards do without it
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {

@@ -21,7 +21,7 @@ template <class P> struct Few {
     const float* residual;
     float* gelu;       // null, or as y
     int N, C, OC;
-    bool alike;    // the same loop for each row, whatever N is
+    bool alike;    // each row goes through the same loop, whatever N is
 };
 
 // How w and x are multiplied: E elements of both at once.

@@ -137,7 +137,7 @@ Status config_check(const Config& c) {
     if (c.experts && c.experts_every > c.L)
         return fail(Exit::usage, "--experts-every %d: none of the %d layers would have experts; expected 1 to %d",
                     c.experts_every, c.L, c.L);
-    const int most_experts = 1 << 16, with_experts = c.L / c.experts_every;    // each has tensors, and these names
+    const int most_experts = 1 << 16, with_experts = c.L / c.experts_every;    // names of their tensors are held
     if (int64_t(c.experts) * with_experts > most_experts)
         return fail(Exit::usage, "--experts %d: %d layers have them; %d in all at most", c.experts, with_experts,
                     most_experts);

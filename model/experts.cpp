@@ -34,9 +34,9 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
     op.experts_backward(dgathered, d.expert_upw, dwide, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
-    const float share = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);    // a position's
-    op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * share,
-                       plan.router_z * share, B, S);
+    const float per_position = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);
+    op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
+                       plan.router_z * per_position, B, S);
     // The router's part, then the experts' is added.
     op.linear_backward(gathered, d.routerw, nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
     const bool shared = c.ffn_width(l);
