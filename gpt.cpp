@@ -72,8 +72,7 @@ void Model::blocks(Cache* cache) {
 
 void Model::embed(const Cache* cache) {
     Activation* x = c.embed_norm ? embedded : a[0].x;
-    const Parameter* wpe = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
-    op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, wpe, B, S, c.C, cache ? cache->place : nullptr);
+    op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, positions, B, S, c.C, cache ? cache->place : nullptr);
     if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C, {});
     if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
     if (const Dropout drop = dropout(Dropped::embeddings); drop.rate > 0)

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "model/cache.h"
+#include "model/packed_weights.h"
 #include "model/shards.h"
 #include "model/spans.h"
 
@@ -29,6 +30,7 @@ struct Plan {
     // and the router's logits small (mean lse^2), both means over positions, whether or not these have targets. Each
     // layer's gradients are added; the losses that are reported leave them out.
     float balance = 0, router_z = 0;
+    Stored stored = {};    // of a table with packed parameters: their formats
 };
 struct MemoryRow {
     const char* purpose;
@@ -90,6 +92,7 @@ struct Model {
     Plan plan;
     std::vector<Tensor> tensors;    // the parameters: one row per tensor
     Shards shards;                  // flat buffers of parameters, gradients and AdamW's state
+    PackedWeights packed;           // in place of the flat parameters, where the table wants them packed
     Params<Parameter> w;            // named pointers to the parameters
     Params<Gradient> dw;            // and to where their gradients are computed
 
@@ -140,8 +143,14 @@ struct Model {
     void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
 
     // The flat buffers as floats (model/shards.h).
-    void read(Part part, int64_t offset, int64_t n, float* to) const { shards.read(part, offset, n, to); }
-    void write(Part part, int64_t offset, int64_t n, const float* from) { shards.write(part, offset, n, from); }
+    void read(Part part, int64_t offset, int64_t n, float* to) const {
+        if (packed.any()) packed.read(offset, n, to);
+        else shards.read(part, offset, n, to);
+    }
+    void write(Part part, int64_t offset, int64_t n, const float* from) {
+        if (packed.any()) packed.write(offset, n, block_format(BlockType::f32), from);
+        else shards.write(part, offset, n, from);
+    }
 
     // Called, where there is one, in each block with softmax after its attention, while a[l].turned holds what that has
     // read.
@@ -166,6 +175,7 @@ struct Model {
     Gradient* dfactors = nullptr;               // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
     Parameter* sinusoids = nullptr;             // (T,C), in place of wpe
+    const Parameter* positions = nullptr;       // what is added to embeddings: wpe, of its first position, or sinusoids
     // Heads::bias, its gradient, and the bucket of each distance; null without T5's biases.
     Gradient *bias = nullptr, *dbias = nullptr;    // (NH,2*RELATIVE_REACH+1)
     int* bucket = nullptr;                         // (2*RELATIVE_REACH+1)

@@ -199,7 +199,7 @@ Command sample_command() {
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
-        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+        {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;
     c.run = [o] { return sample(*o); };
@@ -229,7 +229,7 @@ Command chat_command() {
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(chat_options.sampling,
          {{"--stop", &chat_options.stop, "end an answer before this text"}}),
-        {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
+        {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;
     c.run = [o] { return chat(*o); };
@@ -269,7 +269,8 @@ Command eval_command() {
           {"--csv", &o->csv, "a file for the losses, or what was found"},
           {"--picture", &o->picture, "a .png or .svg of them"}}},
         {"Context", stretch_flags(o->source.stretch)},
-        {"Device", device_flags(o->device, "as the run was trained, else bf16 on a GPU and fp32 on a CPU")},
+        {"Device", inference_flags(o->device, o->source,
+                                   "as the run was trained, else bf16 on a GPU and as the file has them on a CPU")},
     });
     c.given = &o->given;
     c.run = [o] { return eval(*o); };

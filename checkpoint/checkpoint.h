@@ -107,6 +107,8 @@ Result<Config> checkpoint_config(const ModelSource& m);             // exit 3: w
 // model.safetensors, or the files its index names; in parallel where the model lies in this process's memory. verify:
 // exit 3 where the bytes that were loaded are not those of MANIFEST, if there is one; the model then holds anything.
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify = false);
+// In which formats the files have the model's matrices. The source must outlive the function. Exit 3, 4.
+Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c);
 Status checkpoint_optimizer(const std::string& dir, Model& g); // m and v
 Result<TrainState> checkpoint_state(const std::string& dir);
 Result<Tokenizer> checkpoint_tokenizer(const ModelSource& m);       // empty tokenizer where there is none

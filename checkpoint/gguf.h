@@ -26,6 +26,10 @@ const GgufFileType* find_gguf_file_type(const std::string& name);    // null: th
 // exit 3: what we cannot run, and why: the architecture, a key, or a tensor that is missing, superfluous or of another
 // shape. After that every tensor of the model is in the file.
 Result<Config> gguf_config(const GgufFile& file);
+// How the file stores the rows of a tensor of gguf_config's model. The file must outlive the function.
+Stored gguf_stored(const GgufFile& file, const Config& c);
+// As a file of this type would.
+Stored gguf_stored(const GgufFileType& type, const Config& c);
 // The weights of gguf_config's model, as floats, by all threads where the model is in host memory. Exit 3, 4.
 Status gguf_weights(const GgufFile& file, Model& g);
 

@@ -78,13 +78,13 @@ bool more_bits(int layer, int layers) {    // llama.cpp's use_more_bits: the fir
 }
 
 // The format of one tensor. A row that is no whole number of blocks takes the next larger format that fits.
-const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const GgufPiece& p, const Config& c) {
+const BlockFormat& format_of(const GgufFileType& type, const Tensor& t, const std::string& piece, const Config& c) {
     const bool choice = t.name.ends_with(".routerw") || t.name.ends_with(".shared_gatew");
     if (t.vector || t.name == "wpe" || choice) return block_format(BlockType::f32);
     BlockType b = type.matrices;
     if (t.name == "headw" || (t.name == "wte" && c.tied)) b = type.head;
-    const bool more = p.name.find(".attn_v.") != p.name.npos || p.name.find(".attn_qkv.") != p.name.npos ||
-                      p.name.find(".ffn_down") != p.name.npos;
+    const bool more = piece.find(".attn_v.") != piece.npos || piece.find(".attn_qkv.") != piece.npos ||
+                      piece.find(".ffn_down") != piece.npos;
     if (type.mixed && more && more_bits(atoi(t.name.c_str()), c.L)) b = BlockType::q6_k;
     auto fits = [&](BlockType x) { return t.cols % block_format(x).numbers == 0; };
     if (!fits(b)) b = b == BlockType::q4_k ? BlockType::q5_0 : b == BlockType::q6_k ? BlockType::q8_0 : b;
@@ -129,6 +129,15 @@ struct Loading {
     Model& g;
     FirstFailure failure = {};
 
+    // Rows whose format the model keeps are packed as they are; their heads are put in order here.
+    void pack(const Tensor& t, const GgufPiece& p, const Rows& rows, const BlockFormat& format, const char* blocks) {
+        const int64_t HS = g.c.HS, row_bytes = t.cols / format.numbers * format.bytes;
+        if (!p.heads) return g.packed.write(t.offset + rows.memory * t.cols, rows.count * t.cols, format, blocks);
+        for (int64_t r = 0; r < rows.count; r++) {
+            const int64_t in_head = r % HS, ours = r - in_head + in_head % 2 * (HS / 2) + in_head / 2;
+            g.packed.write(t.offset + (rows.memory + ours) * t.cols, t.cols, format, blocks + r * row_bytes);
+        }
+    }
     void piece(const Tensor& t, const GgufPiece& p) {    // called by every thread of the team
         const GgufTensor& from = *file.find(p.name);
         const int64_t row_bytes = from.bytes / p.rows;
@@ -142,6 +151,10 @@ struct Loading {
             blocks.resize(size_t(rows.count * row_bytes));
             if (Status s = file.read_bytes(at, blocks.data(), rows.count * row_bytes); !s.ok()) {
                 failure.add(s, 0, at);
+                continue;
+            }
+            if (g.packed.any() && p.add == 0) {
+                pack(t, p, rows, *from.format, blocks.data());
                 continue;
             }
             dequantise(*from.format, blocks.data(), n, x.data());
@@ -217,17 +230,45 @@ std::vector<int64_t> gguf_shape(const Tensor& t, const GgufPiece& p) {
     return t.vector ? std::vector{p.rows} : std::vector{p.rows, t.cols};
 }
 
-Status gguf_weights(const GgufFile& file, Model& g) {
+namespace {
+// A tensor's pieces in this file.
+std::vector<GgufPiece> pieces_in(const GgufFile& file, const Tensor& t, const Config& c) {
     std::string name;
-    TRY(file.metadata().get("general.architecture", &name));
-    const GgufArchitecture* a = find_gguf_architecture(name);
-    CHECK(a, "%s", name.c_str());    // gguf_config has found it
-    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = g.c.gated && !file.find("blk.0.ffn_gate.weight");
+    CHECK(file.metadata().get("general.architecture", &name).ok() && find_gguf_architecture(name),
+          "%s", name.c_str());    // gguf_config has found it
+    const bool qkv = file.find("blk.0.attn_qkv.weight"), up = c.gated && !file.find("blk.0.ffn_gate.weight");
+    return gguf_pieces(t, c, *find_gguf_architecture(name), qkv, up);
+}
+}    // namespace
+
+Stored gguf_stored(const GgufFile& file, const Config& c) {
+    return [&file, c](const Tensor& t) {
+        std::vector<std::pair<int64_t, StoredRows>> runs;    // by their first row in memory
+        for (const GgufPiece& p : pieces_in(file, t, c))
+            for (const Rows& r : rows_of(p, t.cols, c.HS, INT64_MAX / 2))
+                runs.push_back({r.memory, {r.count, file.find(p.name)->format->type}});
+        std::sort(runs.begin(), runs.end(), [](auto& a, auto& b) { return a.first < b.first; });
+        std::vector<StoredRows> rows;
+        for (auto& run : runs) rows.push_back(run.second);
+        return rows;
+    };
+}
+Stored gguf_stored(const GgufFileType& type, const Config& c) {
+    return [&type, c](const Tensor& t) {
+        auto format = [&](const char* piece) { return format_of(type, t, t.name + piece, c).type; };
+        if (t.name.ends_with(".qkvw"))
+            return std::vector<StoredRows>{{(c.NH + c.NKV) * int64_t(c.HS), format("")}, {t.rows, format(".attn_v.")}};
+        const bool down = t.name.ends_with(".fc2w") || t.name.ends_with(".expert_downw");
+        return std::vector<StoredRows>{{t.rows, format(down ? ".ffn_down" : "")}};
+    };
+}
+
+Status gguf_weights(const GgufFile& file, Model& g) {
     Loading loading{file, g};
 #pragma omp parallel if (g.op.on_host())
     for (const Tensor& t : g.tensors) {
         if (!g.shards.holds(Part::weights, t.offset, t.size())) continue;
-        for (const GgufPiece& p : gguf_pieces(t, g.c, *a, qkv, up)) loading.piece(t, p);
+        for (const GgufPiece& p : pieces_in(file, t, g.c)) loading.piece(t, p);
         if (t.rows > t.file_rows) loading.padding(t);
     }
     return loading.failure.status();
@@ -248,7 +289,7 @@ Status gguf_save(const Model& g, const GgufFileType& type, const std::string& na
 
     std::vector<GgufSource> sources;
     auto add = [&](const Tensor& t, const GgufPiece& p) {
-        const BlockFormat& format = format_of(type, t, p, g.c);
+        const BlockFormat& format = format_of(type, t, p.name, g.c);
         sources.push_back({p.name, &format, gguf_shape(t, p),
                            [&g, &t, p, &format](const GgufSink& to) { return write_piece(g, t, p, format, to); }});
     };

@@ -325,6 +325,28 @@ Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
     return weights_open(TRY(checkpoint_tensor_files(dir, "model")), family).status;
 }
 
+Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
+    TRY(m.opened);
+    if (m.gguf) return gguf_stored(*m.gguf, c);
+    const Weights w = TRY(weights_open(TRY(checkpoint_tensor_files(m.path, "model")), *c.family));
+    std::map<std::string, BlockType> formats;
+    for (const auto& [name, found] : w.tensors) {
+        const TensorType type = found.entry->type;
+        formats[name] = type == TensorType::f16 ? BlockType::f16 : type == TensorType::bf16 ? BlockType::bf16
+                                                                                            : BlockType::f32;
+    }
+    // Pieces of one tensor that differ become fp32.
+    return Stored([formats, family = c.family](const Tensor& t) {
+        BlockType format = BlockType::f32;
+        for (const Piece& p : t.pieces) {
+            const auto found = formats.find(bare_name(p.name, *family));
+            const BlockType own = found == formats.end() ? BlockType::f32 : found->second;
+            format = &p == &t.pieces[0] || own == format ? own : BlockType::f32;
+        }
+        return std::vector<StoredRows>{{t.rows, format}};
+    });
+}
+
 Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     TRY(m.opened);
     if (m.gguf) return gguf_weights(*m.gguf, g);

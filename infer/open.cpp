@@ -9,6 +9,7 @@
 
 #include "base/console.h"
 #include "base/file.h"
+#include "checkpoint/gguf.h"
 
 extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives freed memory back; null in others
 
@@ -50,8 +51,25 @@ Status tokenizer_fits(const Opened& m) {
                 m.own_tokenizer ? "train --from it with --resize-vocab adds rows for them"
                                 : "give --tokenizer the one that the model was trained with");
 }
+// The formats that the model's matrices are kept in: --quantize's, --dtype's where one was asked for, else the file's.
+Result<Stored> wanted_formats(const ModelSource& found, const Source& source, const Config& c,
+                              const std::string& dtype) {
+    if (source.quantize != "none") return gguf_stored(*find_gguf_file_type(source.quantize), c);
+    if (dtype == "auto") return checkpoint_stored(found, c);
+    const BlockType format = dtype == "bf16" ? BlockType::bf16 : BlockType::f32;
+    return Stored([format](const Tensor& t) { return std::vector<StoredRows>{{t.rows, format}}; });
+}
 }    // namespace
 
+std::vector<Flag> inference_flags(DeviceOptions& o, Source& source, const char* auto_dtype) {
+    std::vector<std::string> types = {"none"};
+    for (const GgufFileType& t : gguf_file_types())
+        if (t.name[0] == 'q') types.push_back(t.name);
+    std::vector<Flag> rows = device_flags(o, auto_dtype);
+    rows.push_back({"--quantize", &source.quantize,
+                    "on a CPU: weights in fewer bits, the types of convert; none: as --dtype says", 0, 0, types});
+    return rows;
+}
 int longest_context(const Source& source, const Config& c) {
     return source.stretch.context ? std::min(source.stretch.context, c.T) : c.T;
 }
@@ -72,6 +90,10 @@ Status check_length(const Source& source, const Config& c, int seq_len, bool may
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room) {
     Device opened = TRY(open_device(device, false));
+    if (source.quantize != "none" && (opened.gpu || device.dtype != "auto"))
+        return fail(Exit::usage, opened.gpu ? "--quantize %s: a GPU computes with bf16 or fp32; --device cpu"
+                                            : "--quantize %s, --dtype: only one of them",
+                    source.quantize.c_str());
     const Tokenizer named = TRY(source.tokenizer.empty() ? Tokenizer() : Tokenizer::load(source.tokenizer));
     TrainState state;
     auto load = [&](const ModelSource& found) -> Status {
@@ -106,9 +128,20 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         if (none || parsed > config_parameters(config) * element / 20) choose();
         else beside = std::thread(choose);
         const Room size = room(config, opened.gpu);
-        Status s = m.g->allocate(config, {.use = size.use, .B = size.B, .S = std::min(size.S, config.T),
-                                          .updates = false, .spans = size.spans});
+        Plan plan = {.use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false,
+                     .spans = size.spans};
+        Status s;
+        const bool packed = !opened.gpu && size.use == Use::infer && !size.flat;
+        if (packed) {
+            Result<Stored> stored = wanted_formats(found, source, config, wanted.dtype);
+            s = stored.status, plan.stored = stored.value;
+            m.g = std::make_unique<Model>(Table(cpu_packed_ops()));
+        }
+        if (s.ok()) s = m.g->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
+        if (packed)
+            m.device = formatted("%s, weights %s, %s", m.g->op.name, m.g->packed.formats().c_str(),
+                                 counted(cpu_threads(), "thread").c_str());
         if (beside.joinable()) beside.join();
         return s.ok() ? chosen : s;
     };

@@ -20,15 +20,18 @@ struct Opened {
 };
 struct Source {
     std::string model, checkpoint = "last", tokenizer;    // as the flags name them
+    std::string quantize = "none";
     Stretch stretch = {};
 };
 struct Room {
     int B, S;
     bool spans = false;    // batches come with spans
     Use use = Use::infer;    // train: gradients, but no updates
+    bool flat = false;       // parameters are floats in one piece; else inference on a CPU packs them
 };
 inline int filling_rows(bool gpu) { return gpu ? 8192 : 512; }    // so many keep the device busy
 
+std::vector<Flag> inference_flags(DeviceOptions& o, Source& source, const char* auto_dtype);    // and --quantize
 // Positions of a sequence at most: --context's, or the model's.
 int longest_context(const Source& source, const Config& c);
 // Positions of a sequence where --seq-len asks for seq_len, 0: for none.

@@ -167,6 +167,77 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     CHECK(!missing, "the operation %s is missing", missing);
     return ops;
 }
+// Operations that meet no parameter are those of fp32; vectors are floats there, too.
+template <Isa isa> struct PackedOps {
+    typedef PackedWeight P;
+    static const Ops<float>& own() { return table<isa, float>(); }
+    static const Loops<float>& loops() {
+        static const Loops<float> made = cpu_loops<float>(isa);
+        return made;
+    }
+    static const float* floats(const P* w) { return w ? w->floats : nullptr; }
+    static PackedProduct product(float* y, const float* x, const P* w, int N, int C, int OC) {
+        static const bool vnni = cpu_has_vnni(isa);
+        return {y, x, w, nullptr, nullptr, N, C, OC, vnni};
+    }
+
+    static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
+                                  const int* pos) {
+#pragma omp parallel for schedule(static) if (B * S > 1)
+        for (int n = 0; n < B * S; n++) {
+            float* out = x + int64_t(n) * C;
+            unpack_row(*wte, C, tok[n], out);
+            const float* p = wpe ? wpe->floats + int64_t(pos ? std::max(pos[n], 0) : n % S) * C : nullptr;
+            for (int c = 0; p && c < C; c++) out[c] += p[c];
+        }
+    }
+    static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b,
+                             Norm norm, int N, int C) {
+        own().norm_forward(y, mean, rstd, x, floats(w), floats(b), norm, N, C);
+    }
+    static void rope_forward(float* y, float* rstd, const float* x, const P* qw, const P* kw,
+                             const float* turns, int B, int S, const int* pos, Heads h, Turn t) {
+        own().rope_forward(y, rstd, x, floats(qw), floats(kw), turns, B, S, pos, h, t);
+    }
+    static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
+        own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
+    }
+    static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
+                               int C, int OC) {
+        PackedProduct p = product(y, x, w, N, C, OC);
+        p.b = floats(b), p.residual = residual;
+        loops().packed_linear(p);
+    }
+    static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
+                                int OC) {
+        loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
+    }
+};
+template <Isa isa> const Ops<float, PackedWeight>& packed_table() {
+    static const std::string name = std::string("cpu (") + ISA_NAME[int(isa)] +
+                                    (cpu_has_vnni(isa) ? ", VNNI)" : ")");
+    static const Ops<float, PackedWeight> made = [] {
+        typedef PackedOps<isa> Of;
+        Ops<float, PackedWeight> ops;
+        static_cast<Backend&>(ops) = Of::own();
+        ops.name = name.c_str();
+        // An entry of the same type meets no parameter; the others are below, or null.
+        auto take = []<class F, class G>(F& to, G from) {
+            if constexpr (std::is_same_v<F, G>) to = from;
+        };
+#define OPERATION(name, need, arguments, ...) take(ops.name, Of::own().name);
+#include "operations.inc"
+#undef OPERATION
+        ops.embedding_forward = Of::embedding_forward;
+        ops.norm_forward = Of::norm_forward;
+        ops.rope_forward = Of::rope_forward;
+        ops.bias_rows_forward = Of::bias_rows_forward;
+        ops.linear_forward = Of::linear_forward;
+        ops.experts_forward = Of::experts_forward;
+        return ops;
+    }();
+    return made;
+}
 }   // namespace
 
 void* cpu_scratch(int64_t bytes) {
@@ -203,6 +274,12 @@ bool cpu_supports(Isa isa) {
     }
 }
 bool cpu_has_bf16() { return cpu_isa() == Isa::avx512bf16; }
+bool cpu_has_vnni(Isa isa) {
+    constexpr unsigned AVX_VNNI = 1u << 4;
+    if (isa >= Isa::avx512) return __builtin_cpu_supports("avx512vnni");
+    unsigned a, b, c, d;
+    return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
+}
 // Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
 // process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
 static bool granted_amx() {
@@ -229,6 +306,7 @@ template <class P> Loops<P> cpu_loops(Isa isa) {
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
+bool cpu_has_vnni(Isa) { return false; }
 bool cpu_has_amx() { return false; }
 template <class P> Loops<P> cpu_loops(Isa) { return base::loops<P>(); }
 #endif
@@ -246,6 +324,16 @@ template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
 }
 template const Ops<float>& cpu_ops_isa(Isa);
 template const Ops<float, bf16>& cpu_ops_isa(Isa);
+const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa) {
+    CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
+    switch (isa) {
+        case Isa::avx512bf16: return packed_table<Isa::avx512bf16>();
+        case Isa::avx512: return packed_table<Isa::avx512>();
+        case Isa::avx2: return packed_table<Isa::avx2>();
+        default: return packed_table<Isa::base>();
+    }
+}
+const Ops<float, PackedWeight>& cpu_packed_ops() { return cpu_packed_ops_isa(cpu_isa()); }
 
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "ops.h"
+#include "packed.h"
 
 // Any CPU; AVX2 and FMA (x86-64-v3); AVX-512 F, BW, CD, DQ, VL (x86-64-v4); that and AVX512-BF16.
 enum class Isa { base, avx2, avx512, avx512bf16 };
@@ -19,6 +20,7 @@ constexpr int ISA_COUNT = 4;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
+bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 
 // The instruction set, and whose matrix products: our own or oneDNN's. Environment variables choose:
@@ -41,6 +43,8 @@ Isa cpu_isa();         // cpu_chosen()'s
 template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& choice);
 // The table of one instruction set with our own products. The CPU must have the instruction set.
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
+// That of packed weights, which are only read: operations that need gradients are null.
+const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa);
 
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
 // never shrinks. Its content does not survive the operation.
@@ -68,12 +72,24 @@ template <class P> struct Matmul {
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
 };
 
+// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h); b, residual: null where there is none.
+struct PackedProduct {
+    float* y;
+    const float* x;
+    const PackedWeight* w;
+    const float *b, *residual;
+    int N, C, OC;
+    bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
+};
+
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
 // and functions that tests and oneDNN's table call.
 template <class P> struct Loops : Ops<float, P> {
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
+    void (*packed_linear)(const PackedProduct& p);
+    void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
     int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // bytes that each asks for; null: none
 };
 // Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.

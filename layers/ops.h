@@ -258,6 +258,9 @@ const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters, and the matrix products' other input is rounded to bf16 (in
 // attention both, with the probabilities and their gradients, where the CPU multiplies bf16); sums are float.
 template <class P> const Ops<float, P>& cpu_ops();
+// Weights that are only read, in their files' formats (packed.h). Operations that need gradients are null.
+struct PackedWeight;
+const Ops<float, PackedWeight>& cpu_packed_ops();
 bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX); without, bf16 is slower
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

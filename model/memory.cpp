@@ -164,7 +164,7 @@ void place_activations(Layout& at, Model& g, int64_t N) {
         if (c.norm == NormKind::rms) g.mean_e = nullptr;
     }
     at.take(g.angles[0], angle_bytes(c, g.plan.S) / int64_t(sizeof(float)));
-    if (c.position == Position::sinusoidal) at.take(g.sinusoids, int64_t(c.T) * c.C);
+    if (c.position == Position::sinusoidal && !g.packed.any()) at.take(g.sinusoids, int64_t(c.T) * c.C);
     if (c.position == Position::t5) {
         at.take(g.bias, int64_t(c.NH) * (2 * RELATIVE_REACH + 1));
         at.take(g.bucket, 2 * RELATIVE_REACH + 1);
@@ -179,7 +179,12 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
     const int64_t N = int64_t(plan.B) * plan.S;
     const bool train = plan.use == Use::train;
     at.purpose("parameters");
-    at.take(g.shards.params, g.shards.flat);
+    const bool packed = g.op.parameter == Element::packed, sinusoidal = c.position == Position::sinusoidal;
+    if (packed) g.packed.lay_out(g.tensors, plan.stored, sinusoidal ? c.T : 0, c.C);
+    char* weights = nullptr;
+    if (packed) at.take(weights, g.packed.bytes);
+    else at.take(g.shards.params, g.shards.flat);
+    if (weights) g.packed.place(weights);
     if (train) place_training(at, g);
     place_activations(at, g, N);
     at.purpose("activation gradients");
@@ -211,7 +216,8 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
 }    // namespace
 
 Model::Model(const Table& table) : op(table), shards(op) {
-    CHECK(!missing_operation(op), "%s has no %s", op.name, missing_operation(op));
+    const char* missing = op.parameter == Element::packed ? nullptr : missing_operation(op);    // it only infers
+    CHECK(!missing, "%s has no %s", op.name, missing);
     CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
 }
 Model::~Model() {
@@ -221,6 +227,7 @@ Model::~Model() {
 
 Status Model::allocate(const Config& config, const Plan& what) {
     TRY(config_check(config));
+    CHECK(op.parameter != Element::packed || what.use == Use::infer, "packed weights are only read");
     CHECK(!arena && what.B > 0 && what.S > 0 && what.S <= config.T, "B=%d S=%d context=%d", what.B, what.S, config.T);
     // Experts have several rows for each token.
     const int most = INT32_MAX / 4 / std::max(1, config.experts_used);
@@ -241,7 +248,11 @@ Status Model::allocate(const Config& config, const Plan& what) {
     lay_out(layout, *this, config, what);
     place_angles(angles, angles[0], plan.S);
     place_positions();
-    w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) { return op.at(shards.params, t.offset); });
+    w = bind<Parameter>(c, plan.ranks, [&](const Tensor& t) {
+        return packed.any() ? packed.at(t.offset) : op.at(shards.params, t.offset);
+    });
+    if (packed.any()) positions = packed.positions(c.position_offset);
+    else positions = w.wpe ? op.at(w.wpe, int64_t(c.position_offset) * c.C) : sinusoids;
     if (what.use == Use::infer) return {};
     dw = bind<Gradient>(c, plan.ranks, [&](const Tensor& t) {
         return op.at(shards.gradients(t.bucket), t.offset - shards.buckets[size_t(t.bucket)].offset);
@@ -272,8 +283,9 @@ void Model::place_positions() {
         const std::vector<int> buckets = relative_buckets(c.sees != Sees::causal);
         op.upload(bucket, buckets.data(), int64_t(buckets.size() * sizeof(int)));
     }
-    if (!sinusoids) return;
+    if (c.position != Position::sinusoidal) return;
     const std::vector<float> exact = ::sinusoids(c, c.T);
+    if (packed.any()) return op.upload(packed.position_table(), exact.data(), 4 * int64_t(exact.size()));
     std::vector<char> host(size_t(op.bytes(sinusoids, int64_t(exact.size()))));
     from_floats(host.data(), op.parameter, exact.data(), int64_t(exact.size()));
     op.upload(sinusoids, host.data(), int64_t(host.size()));

@@ -95,7 +95,7 @@ Result<Plans> plans(const Options& o, const Config& c) {
 
 Status open_for(Opened& m, const Options& o, const Source& source, int B, Use use) {
     TRY(open_model(m, source, o.device, true, [&](const Config& c, bool) {
-        return Room{B, sequence_length(source, c, o.seq_len), false, use};
+        return Room{B, sequence_length(source, c, o.seq_len), false, use, true};
     }));
     return check_length(source, m.g->c, o.seq_len, false);
 }

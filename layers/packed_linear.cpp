@@ -1,0 +1,302 @@
+// packed_linear.cpp - y = x w^T + b + residual with packed weights (packed.h), for one row of x or many.
+//
+// A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
+// panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
+// int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block.
+// bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, else the weights are widened.
+// Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
+#include "layers/packed.h"
+#include "layers/simd/pack.h"
+#include "layers/simd/quants.h"
+
+namespace ISA {
+constexpr int ROWS = VW == 16 ? 8 : 4, BLOCK = 64;
+constexpr int AHEAD_BYTES = 4096;    // of prefetches: the hardware alone does not look far enough ahead
+
+// ---- rows of x ------------------------------------------------------------------------------------------------------
+
+// x as the products take it. Each kind that a matrix needs: floats or pairs of bf16, `apart` words from row to row;
+// and int8 with, for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
+struct Prepared {
+    const float* floats;
+    const float* pairs;
+    const int8_t* ints;
+    int64_t float_row, pair_row, int_row;    // distances between rows: words, words, bytes
+    int C;
+    const float* scales(int64_t row) const { return reinterpret_cast<const float*>(ints + row * int_row + up(C)); }
+    static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
+    static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
+};
+// A row's distance to the next one: rows a multiple of a page apart would share cache sets.
+INLINE int64_t apart(int64_t words) {
+    const int64_t n = (words + VW - 1) / VW * VW;
+    return n % 512 ? n : n + VW;
+}
+
+INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
+    const int blocks = C / 32;
+    float *d = scales, *m = d + blocks;
+    int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
+    for (int b = 0; b < blocks; b++, x += 32, q += 32) {
+        vf most = {};
+        for (int k = 0; k < 32; k += VW) {
+            const vf v = load(x + k);
+            most = max(most, max(v, -v));
+        }
+        d[b] = max(most) / 127;
+        const float inverse = d[b] > 0 ? 1 / d[b] : 0;
+        for (int k = 0; k < 32; k += VW) store(reinterpret_cast<int8*>(q + k), load(x + k) * inverse);
+        int32_t half[2] = {};
+        for (int k = 0; k < 32; k++) half[k / 16] += q[k];
+        sums[b] = -(half[0] + half[1]);
+        sums[blocks + 2 * b] = -half[0], sums[blocks + 2 * b + 1] = -half[1];
+        m[b] = d[b] * float(half[0] + half[1]);
+    }
+}
+
+struct Needs { bool floats, pairs, ints; };
+INLINE Needs needs(const PackedWeight& w) {
+    Needs n = {};
+    for (int i = 0; i < w.count; i++) {
+        const BlockType f = w.parts[i].format;
+        if (in_blocks(f)) n.ints = true;
+        else if (NATIVE_BF16 && f == BlockType::bf16) n.pairs = true;
+        else n.floats = true;
+    }
+    return n;
+}
+// In scratch. Called outside of parallel regions.
+static Prepared prepare(const float* x, const PackedWeight& w, int64_t N, int C) {
+    const Needs need = needs(w);
+    Prepared p = {x, nullptr, nullptr, C, apart((C + 1) / 2), Prepared::row_bytes(C), C};
+    const bool copied = need.floats && (C % 2 || (N > 1 && C % 512 == 0));
+    if (copied) p.float_row = apart(C + C % 2);
+    const int64_t pair_at = copied ? N * p.float_row : 0, int_at = pair_at + (need.pairs ? N * p.pair_row : 0);
+    float* room = static_cast<float*>(cpu_scratch(4 * int_at + (need.ints ? N * p.int_row : 0) + 64));
+    int8_t* ints = reinterpret_cast<int8_t*>(room + int_at);
+    if (copied) p.floats = room;
+    p.pairs = room + pair_at, p.ints = ints;
+#pragma omp parallel for schedule(static) if (N * C > ONE_THREAD)
+    for (int64_t i = 0; i < N; i++) {
+        const float* row = x + i * C;
+        if (copied) {
+            __builtin_memcpy(room + i * p.float_row, row, size_t(C) * 4);
+            if (C % 2) room[i * p.float_row + C] = 0;
+        }
+        if (need.pairs) pack_row<Words<float, NATIVE_BF16, false>>(room + pair_at + i * p.pair_row, row, C);
+        if (need.ints)
+            quantise_row(ints + i * p.int_row, reinterpret_cast<float*>(ints + i * p.int_row + p.up(C)), row, C);
+    }
+    return p;
+}
+
+// ---- one panel ------------------------------------------------------------------------------------------------------
+
+// sums (n,48) = products of n rows with a panel of floats. The widths of numbers are those of its format.
+struct AsFp32 {
+    static constexpr int BYTES = 4, PER = 1;    // of a word of an output; numbers of k in it
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
+        return s + *x * load(reinterpret_cast<const float*>(w));
+    }
+};
+struct AsFp16 {
+    static constexpr int BYTES = 2, PER = 1;
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) { return s + *x * load_halves(w); }
+};
+struct AsBf16 {
+    static constexpr int BYTES = 4, PER = 2;
+    static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
+        const vf both = load(reinterpret_cast<const float*>(w));
+        if constexpr (NATIVE_BF16) return multiply_add<true>(s, x, both);
+        const vu u = reinterpret_cast<vu>(both);
+        s += x[0] * reinterpret_cast<vf>(u << 16);
+        return s + x[1] * reinterpret_cast<vf>(u & 0xFFFF0000);
+    }
+};
+template <class As, int n> static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
+    constexpr bool PAIRS = NATIVE_BF16 && As::PER == 2;
+    constexpr int W = 48, nv = n <= 2 && VW < 16 ? 6 : 3, STEP = PAIRS ? 1 : As::PER;
+    const int words = (x.C + As::PER - 1) / As::PER;
+    const float* rows[n];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++)
+        rows[i] = PAIRS ? x.pairs + (row + i) * x.pair_row : x.floats + (row + i) * x.float_row;
+    for (int lane = 0; lane < W; lane += nv * VW) {
+        vf s[n][nv] = {};
+        const char* w = panel + lane * As::BYTES;
+#pragma GCC unroll 2
+        for (int k = 0; k < words; k++, w += W * As::BYTES) {
+#pragma GCC unroll 6
+            for (int at = 0; at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + AHEAD_BYTES + at);
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++)
+#pragma GCC unroll 6
+                for (int v = 0; v < nv; v++) s[i][v] = As::add(s[i][v], rows[i] + k * STEP, w + v * VW * As::BYTES);
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++)
+#pragma GCC unroll 6
+            for (int v = 0; v < nv; v++) store(sums + i * W + lane + v * VW, s[i][v]);
+    }
+}
+
+// The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
+template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
+    if constexpr (F == BlockType::q6_k)
+        return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
+    else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
+    else return quads;
+}
+INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_bytes(p), vf); }
+// sums (n,16) = products of n rows with a panel of blocks.
+template <BlockType F, int n, bool vnni>
+static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, int64_t row) {
+    constexpr BlockLayout L = block_layout(F);
+    constexpr bool eight = F == BlockType::q8_0, two = F == BlockType::q6_k;
+    const int blocks = x.C / 32;
+    const int8_t* q[n];
+    const float* scales[n];
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) q[i] = x.ints + (row + i) * x.int_row, scales[i] = x.scales(row + i);
+    for (int lane = 0; lane < 16; lane += VW) {
+        const uint8_t* p = panel;
+        vf sum[n] = {}, d = {}, m = {};
+        for (int b = 0; b < blocks; b++, p += L.block()) {
+            if (L.head && b % 8 == 0) {
+                d = load_halves(p + 2 * lane);
+                if (L.offsets) m = load_halves(p + 32 + 2 * lane);
+                p += L.head;
+            }
+            vf scale[1 + two], offset = {};
+            if (two) {
+                for (int h = 0; h < 2; h++) scale[h * two] = d * from_bytes(p + 16 * h + lane);
+            } else if (L.head) {
+                scale[0] = d * from_bytes(p + lane);
+                offset = m * from_bytes(p + 16 + lane);
+            } else {
+                scale[0] = load_halves(p + 2 * lane);
+                if (L.offsets) offset = load_halves(p + 32 + 2 * lane);
+            }
+            vi s[n][1 + two];
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) {
+                const int32_t* less = reinterpret_cast<const int32_t*>(scales[i] + 2 * blocks);
+                s[i][0] = L.zero ? set1(less[two ? blocks + 2 * b : b]) * L.zero : vi{};
+                if (two) s[i][two] = set1(less[blocks + 2 * b + 1]) * L.zero;
+            }
+            const uint8_t *high = p + L.scales, *quads = high + L.high + 4 * lane;
+#pragma GCC unroll 8
+            for (int g = 0; g < (eight ? 8 : 4); g++) {
+                __builtin_prefetch(quads + AHEAD_BYTES + 64 * g);
+                const vq both = load_quants(quads + 64 * g);
+                const vq low = eight ? both : with_high<F>(both & 15, high + 4 * lane, g);
+#pragma GCC unroll 8
+                for (int i = 0; i < n; i++) s[i][0] = dot<eight, vnni>(s[i][0], low, q[i] + 32 * b + 4 * g);
+                if (eight) continue;
+                const vq up = with_high<F>(right(both, 4) & 15, high + 4 * lane, g + 4);
+#pragma GCC unroll 8
+                for (int i = 0; i < n; i++)
+                    s[i][two] = dot<false, vnni>(s[i][two], up, q[i] + 32 * b + 16 + 4 * g);
+            }
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) {
+                const vf dx = set1(scales[i][b]);
+                sum[i] += __builtin_convertvector(s[i][0], vf) * (scale[0] * dx);
+                if (two) sum[i] += __builtin_convertvector(s[i][two], vf) * (scale[two] * dx);
+                if constexpr (!L.offsets) continue;
+                if (L.head) sum[i] -= offset * scales[i][blocks + b];
+                else sum[i] += offset * scales[i][blocks + b];
+            }
+        }
+#pragma GCC unroll 8
+        for (int i = 0; i < n; i++) store(sums + i * 16 + lane, sum[i]);
+    }
+}
+
+// ---- all panels -----------------------------------------------------------------------------------------------------
+
+typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
+struct ByRows { PanelProduct of[4]; };    // 1, 2, 4, 8 rows
+template <class As> INLINE ByRows float_products() {
+    return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>}};
+}
+template <BlockType F, int n, bool vnni>
+static void block_product(float* sums, const char* panel, const Prepared& x, int64_t row) {
+    block_panel<F, n, vnni>(sums, reinterpret_cast<const uint8_t*>(panel), x, row);
+}
+template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
+    if constexpr (VW >= 8)
+        if (has_vnni) return {{block_product<F, 1, true>, block_product<F, 2, true>, block_product<F, 4, true>,
+                               block_product<F, ROWS, true>}};
+    return {{block_product<F, 1, false>, block_product<F, 2, false>, block_product<F, 4, false>,
+             block_product<F, ROWS, false>}};
+}
+static ByRows products(BlockType format, bool vnni) {
+    switch (format) {
+    case BlockType::f16: return float_products<AsFp16>();
+    case BlockType::bf16: return float_products<AsBf16>();
+    case BlockType::q8_0: return block_products<BlockType::q8_0>(vnni);
+    case BlockType::q4_0: return block_products<BlockType::q4_0>(vnni);
+    case BlockType::q4_1: return block_products<BlockType::q4_1>(vnni);
+    case BlockType::q5_0: return block_products<BlockType::q5_0>(vnni);
+    case BlockType::q5_1: return block_products<BlockType::q5_1>(vnni);
+    case BlockType::q4_k: return block_products<BlockType::q4_k>(vnni);
+    case BlockType::q5_k: return block_products<BlockType::q5_k>(vnni);
+    case BlockType::q6_k: return block_products<BlockType::q6_k>(vnni);
+    default: return float_products<AsFp32>();
+    }
+}
+
+// Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual
+// likewise. `from` is the part's first row, or comes before it.
+static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
+                         int64_t from, int64_t to) {
+    const ByRows multiply = products(part.format, p.vnni);
+    const int W = panel_outputs(part.format);
+    const int64_t bytes = panel_bytes(part.format, x.C), OC = to - from;
+    const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
+#pragma omp parallel if (part.rows * x.C * N > ONE_THREAD)
+    {
+        const Range mine = my_share(panels * blocks, 1);
+        float sums[ROWS * 48];
+        for (int64_t unit = mine.from; unit < mine.to; unit++) {
+            const int64_t panel = unit / blocks, o = part.first - from + panel * W;
+            const int end = least(N, int(unit % blocks + 1) * BLOCK);
+            const int outputs = int(least64(W, part.rows - panel * W));
+            for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
+                const int left = least(end - i, ROWS);
+                n = left == 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+                multiply.of[n == 8 ? 3 : n / 2](sums, part.data + panel * bytes, x, row + i);
+                for (int r = 0; r < n; r++) {
+                    const int64_t at = (i + r) * OC + o;
+                    each_vector(outputs, [&](int64_t j, auto place) {
+                        vf v = place.get(sums + r * W + j);
+                        if (p.b) v += place.get(p.b + o + j);
+                        if (p.residual) v += place.get(p.residual + at + j);
+                        place.put(p.y + at + j, v);
+                    });
+                }
+            }
+        }
+    }
+}
+
+void packed_linear(const PackedProduct& p) {
+    const Prepared x = prepare(p.x, *p.w, p.N, p.C);
+    for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+}
+
+// Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
+void packed_experts(const PackedProduct& p, Routes routes, Router r) {
+    const Prepared x = prepare(p.x, *p.w, int64_t(p.N) * r.K, p.C);
+    const PackedPart* part = p.w->parts;
+    for (int e = 0; e < r.E; e++) {
+        const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
+        const int64_t from = int64_t(e) * p.OC, to = from + p.OC;
+        PackedProduct mine = p;
+        mine.y = p.y + int64_t(slot) * p.OC;
+        for (; part < p.w->parts + p.w->count && part->first < to; part++)
+            if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
+    }
+}
+}   // namespace ISA

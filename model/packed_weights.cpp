@@ -1,0 +1,124 @@
+// packed_weights.cpp - see packed_weights.h.
+#include "packed_weights.h"
+
+#include <algorithm>
+#include <map>
+
+#include "layers/quantised.h"
+
+namespace {
+bool is_matrix(const Tensor& t) { return !t.vector && t.name != "wpe" && t.name != "relw"; }
+
+// Neighbours of one format become one part. A matrix of experts has parts of each expert's own: its panels are no other
+// one's.
+std::vector<PackedPart> parts_of(const Tensor& t, const Stored& stored) {
+    std::vector<StoredRows> rows = stored ? stored(t) : std::vector<StoredRows>{};
+    if (rows.empty()) rows = {{t.rows, BlockType::f32}};
+    std::vector<PackedPart> parts;
+    const int64_t each = t.rows / t.experts;
+    int64_t at = 0;
+    for (size_t i = 0; i < rows.size() && at < t.rows; i++) {
+        int64_t left = i + 1 < rows.size() ? std::min(rows[i].rows, t.rows - at) : t.rows - at;
+        const BlockType format = packed_format(rows[i].format);
+        while (left > 0) {
+            const int64_t n = std::min(left, each - at % each);
+            if (!parts.empty() && parts.back().format == format && at % each) parts.back().rows += n;
+            else parts.push_back({at, n, format, nullptr});
+            at += n, left -= n;
+        }
+    }
+    return parts;
+}
+}    // namespace
+
+void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const Stored& stored, int64_t positions, int64_t C) {
+    entries.clear(), bytes = 0, beside_numbers = positions * C;
+    for (const Tensor& t : tensors) {
+        entries.push_back(std::make_unique<Entry>(Entry{t}));
+        Entry& e = *entries.back();
+        if (is_matrix(t)) e.parts = parts_of(t, stored);
+        else bytes += round_up(4 * t.size(), 64);
+        for (const PackedPart& p : e.parts) bytes += round_up(part_bytes(p.format, p.rows, t.cols), 64);
+    }
+    bytes += 4 * beside_numbers;
+}
+void PackedWeights::place(char* memory) {
+    auto take = [&](int64_t size) { return std::exchange(memory, memory + round_up(size, 64)); };
+    for (auto& e : entries) {
+        if (e->parts.empty()) e->weight.floats = reinterpret_cast<float*>(take(4 * e->tensor.size()));
+        for (PackedPart& p : e->parts) p.data = take(part_bytes(p.format, p.rows, e->tensor.cols));
+        e->weight.parts = e->parts.data(), e->weight.count = int(e->parts.size());
+    }
+    if (beside_numbers) beside.floats = reinterpret_cast<float*>(memory);
+}
+
+PackedWeights::Entry& PackedWeights::entry(int64_t offset) const {
+    auto after = std::upper_bound(entries.begin(), entries.end(), offset,
+                                  [](int64_t at, auto& e) { return at < e->tensor.offset; });
+    CHECK(after != entries.begin(), "no tensor at %lld", (long long)offset);
+    return **--after;
+}
+Parameter* PackedWeights::positions(int first) {
+    for (auto& e : entries)
+        if (e->tensor.name == "wpe") {
+            from_first.floats = e->weight.floats + first * e->tensor.cols;
+            return parameter(from_first);
+        }
+    return beside_numbers ? parameter(beside) : nullptr;
+}
+
+void PackedWeights::write_row(const Entry& e, int64_t row, int64_t col, int64_t n, const BlockFormat& format,
+                              const void* blocks) {
+    const PackedPart* part = e.parts.data();
+    while (!e.parts.empty() && row >= part->first + part->rows) part++;
+    if (!e.parts.empty() && part->format == format.type)
+        return pack(*part, e.tensor.cols, row - part->first, col, n, blocks);
+    float* to = e.parts.empty() ? const_cast<float*>(e.weight.floats) + row * e.tensor.cols + col : nullptr;
+    if (to) return dequantise(format, blocks, n, to);
+    std::vector<float> floats(static_cast<size_t>(n));
+    dequantise(format, blocks, n, floats.data());
+    const BlockFormat& own = block_format(part->format);
+    std::vector<char> packed(size_t(n / own.numbers * own.bytes));
+    quantise(own, floats.data(), n, packed.data());
+    pack(*part, e.tensor.cols, row - part->first, col, n, packed.data());
+}
+void PackedWeights::write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks) {
+    while (n > 0) {    // tensor by tensor
+        const Entry& e = entry(offset);
+        const int64_t cols = e.tensor.cols, at = offset - e.tensor.offset;
+        const int64_t count = std::min(n, e.tensor.size() - at);
+        CHECK(count > 0, "%s ends before %lld", e.tensor.name.c_str(), (long long)offset);
+        auto* from = static_cast<const char*>(blocks);
+#pragma omp parallel for schedule(static) if (count >= 1 << 20)
+        for (int64_t row = at / cols; row <= (at + count - 1) / cols; row++) {
+            const int64_t begin = std::max(at, row * cols), end = std::min(at + count, (row + 1) * cols);
+            write_row(e, row, begin - row * cols, end - begin, format,
+                      from + (begin - at) / format.numbers * format.bytes);
+        }
+        blocks = from + count / format.numbers * format.bytes;
+        offset += count, n -= count;
+    }
+}
+void PackedWeights::read(int64_t offset, int64_t n, float* to) const {
+    for (const int64_t end = offset + n; offset < end;) {
+        const Entry& e = entry(offset);
+        const int64_t cols = e.tensor.cols, at = offset - e.tensor.offset;
+        CHECK(at % cols == 0 && end - offset >= cols, "%s: no whole row", e.tensor.name.c_str());
+        if (e.parts.empty()) std::copy_n(e.weight.floats + at, cols, to);
+        else unpack_row(e.weight, cols, at / cols, to);
+        offset += cols, to += cols;
+    }
+}
+
+std::string PackedWeights::formats() const {
+    std::map<BlockType, int64_t> sizes;
+    for (auto& e : entries)
+        for (const PackedPart& p : e->parts) sizes[p.format] += part_bytes(p.format, p.rows, e->tensor.cols);
+    std::vector<std::pair<int64_t, BlockType>> order;
+    for (auto& [format, size] : sizes) order.push_back({-size, format});
+    std::sort(order.begin(), order.end());
+    std::string text;
+    for (size_t i = 0; i < order.size(); i++)
+        text += (i ? i + 1 < order.size() ? ", " : " and " : "") + std::string(block_format(order[i].second).name);
+    return text;
+}
