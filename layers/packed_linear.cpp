@@ -127,7 +127,7 @@ template <class As, int n> static void float_panel(float* sums, const char* pane
 #pragma GCC unroll 2
         for (int k = 0; k < words; k++, w += W * As::BYTES) {
 #pragma GCC unroll 6
-            for (int at = 0; at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + AHEAD_BYTES + at);
+            for (int at = 0; n <= 4 && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + AHEAD_BYTES + at);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
 #pragma GCC unroll 6

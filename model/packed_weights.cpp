@@ -110,6 +110,15 @@ void PackedWeights::read(int64_t offset, int64_t n, float* to) const {
     }
 }
 
+int64_t PackedWeights::bytes_beside_fp32(const Config& c) const {
+    int64_t all = 0;
+    for (auto& e : entries)
+        for (const PackedPart& p : e->parts)
+            if (e->tensor.name != "wte" || c.tied)
+                all += part_bytes(p.format, p.rows, e->tensor.cols) - 4 * p.rows * e->tensor.cols;
+    return all;
+}
+
 std::string PackedWeights::formats() const {
     std::map<BlockType, int64_t> sizes;
     for (auto& e : entries)

@@ -26,7 +26,8 @@ class WorkOf {
     // Reads numbers that lie on the device; false: their values are not known.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> Look;
     WorkOf(const Table& op, Look look)
-        : e(double(element_bytes(op.activation))), p(double(element_bytes(op.parameter))),
+        : e(double(element_bytes(op.activation))),
+          p(op.parameter == Element::packed ? 4 : double(element_bytes(op.parameter))),
           g(double(element_bytes(op.gradient))), halves(op.parameter == Element::bf16), look(std::move(look)) {}
 
     // What a call of each operation costs.
@@ -60,7 +61,7 @@ class WorkOf {
     }
 
   private:
-    double e, p, g;    // bytes of an element: of activations, parameters, gradients
+    double e, p, g;    // bytes of an element: of activations, parameters (packed ones: as fp32), gradients
     bool halves;       // products multiply bf16
     Look look;
 

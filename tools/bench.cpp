@@ -66,6 +66,7 @@ void TrainingStep::run(Model& g) {
 }
 
 namespace {
+constexpr int PROMPT = 512;
 std::string training(int B, int S) { return "training step B=" + std::to_string(B) + " T=" + std::to_string(S); }
 
 Status bench_training(Bench& bench, const Config& c, int B, int S) {
@@ -117,11 +118,17 @@ Status run(const BenchOptions& o) {
             TRY(profile_training(bench, c, B, S));
         }
     }
-    for (int rows : {1, 2, 4, 8, 16, 64}) {
-        if (!bench.wanted(generation(rows))) continue;
+    for (const char* weights : {"", "q8_0", "q4_k_m"}) {
+        if (gpu && *weights) continue;
+        for (int rows : {1, 2, 4, 8, 16, 64}) {
+            if (!bench.wanted(generation(rows, weights))) continue;
+            TRY(reopen(false));
+            TRY(bench_generation(bench, c, rows, weights));
+            if (o.profile && !*weights && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
+        }
+        if (!bench.wanted(prompt(PROMPT, weights))) continue;
         TRY(reopen(false));
-        TRY(bench_generation(bench, c, rows));
-        if (o.profile && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
+        TRY(bench_prompt(bench, c, PROMPT, weights));
     }
     return bench.close();
 }

@@ -36,8 +36,13 @@ struct Bench {
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
 // tools/bench_generation.cpp: one token after the other.
-std::string generation(int rows);    // the row's name
-Status bench_generation(Bench& bench, const Config& c, int rows);
+// The rows' names. weights: "" (of --dtype), or on a CPU a type of convert's.
+std::string generation(int rows, const std::string& weights = "");
+std::string prompt(int tokens, const std::string& weights = "");
+Status bench_generation(Bench& bench, const Config& c, int rows, const std::string& weights);
+Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string& weights);
+// What inference computes with: on a CPU a model with packed weights. The device's own model is gone.
+Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
 // ---- the profile: tools/bench_profile.cpp ---------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include <iterator>
 
 #include "bench.h"
+#include "checkpoint/gguf.h"
 #include "base/console.h"
 
 namespace {
@@ -46,15 +47,64 @@ void print_ratios(const std::vector<Measured>& tokens) {
 }
 }    // namespace
 
-std::string generation(int rows) {
-    return "generation, " + std::to_string(rows) + (rows == 1 ? " sequence" : " sequences");
+static std::string of(const std::string& weights) { return weights.empty() ? "" : ", " + weights; }
+std::string generation(int rows, const std::string& weights) {
+    return "generation, " + std::to_string(rows) + (rows == 1 ? " sequence" : " sequences") + of(weights);
+}
+std::string prompt(int tokens, const std::string& weights) {
+    return "prompt of " + std::to_string(tokens) + of(weights);
 }
 
-Status bench_generation(Bench& bench, const Config& c, int rows) {
+Status inference_model(Bench& bench, const Config& c, const Plan& wanted, const std::string& weights) {
+    Plan plan = wanted;
+    if (!bench.device.gpu) {
+        const BlockType floats = bench.device.dtype == Dtype::bf16 ? BlockType::bf16 : BlockType::f32;
+        plan.stored = [floats](const Tensor& t) { return std::vector<StoredRows>{{t.rows, floats}}; };
+        if (!weights.empty()) plan.stored = gguf_stored(*find_gguf_file_type(weights), c);
+        bench.device.model = std::make_unique<Model>(Table(cpu_packed_ops()));
+    }
+    TRY(bench.device.model->allocate(c, plan));
+    bench.device.model->init(1);
+    return {};
+}
+
+Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string& weights) {
+    TRY(inference_model(bench, c, {Use::infer, 1, tokens}, weights));
     Model& g = *bench.device.model;
+    Cache cache;
+    TRY(g.cache_allocate(cache, 1, tokens));
+    const std::vector<int> tok(size_t(tokens), 1);
+    std::vector<float> logits(static_cast<size_t>(c.V));
+    std::vector<double> times;
+    for (double spent = 0; times.size() < 4 || (spent < 2 && times.size() < 50); spent += times.back()) {
+        cache.table.rewind(0, 0);
+        const double start = now_seconds();
+        g.extend(cache, tok.data(), tokens);
+        g.logits(logits.data());
+        times.push_back(now_seconds() - start);
+    }
+    times.erase(times.begin());
+    Count count(g.op);
+    Model counted(count.table);
+    Cache no_cache;
+    TRY(counted.allocate(c, {Use::infer, 1, tokens}));
+    TRY(counted.cache_allocate(no_cache, 1, tokens));
+    count.clear();
+    counted.extend(no_cache, tok.data(), tokens);
+    counted.logits(logits.data());
+    Work work = count.all();
+    work.bytes = 0;
+    if (!weights.empty()) work.products = 0;    // of integers: no peak is measured for them
+    bench.print(prompt(tokens, weights), times, work);
+    if (!bench.o.json)
+        printf("%-46s %.0f tokens/s\n", "", tokens / *std::min_element(times.begin(), times.end()));
+    return {};
+}
+
+Status bench_generation(Bench& bench, const Config& c, int rows, const std::string& weights) {
     const bool cpu = !bench.device.gpu;
-    TRY(g.allocate(c, {Use::infer, rows, 1}));
-    g.init(1);
+    TRY(inference_model(bench, c, {Use::infer, rows, 1}, weights));
+    Model& g = *bench.device.model;
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
@@ -78,6 +128,8 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
         Work work;    // weights, keys and values; the rest lies in caches
         for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::attention_cached})
             work += count.of(o).work;
+        work.bytes += double(g.packed.bytes_beside_fp32(c));
+        if (!weights.empty()) work.products = 0;    // of integers: no peak is measured for them
         const double bandwidth = cpu ? (before + after) / 2 : bench.peak.bytes;
         const bool steady = std::abs(after - before) <= 0.1 * (after + before) / 2;
         if (t > 2 && steady)
@@ -88,7 +140,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows) {
     auto times = each(tokens, [](const Measured& t) { return t.seconds; });
     const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));
     const double ratio = cpu ? middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; })) : 0;
-    bench.print(generation(rows), times, tokens[tokens.size() / 2].work, floor, ratio);
+    bench.print(generation(rows, weights), times, tokens[tokens.size() / 2].work, floor, ratio);
     if (cpu && !bench.o.json) print_ratios(tokens);
     return {};
 }

@@ -1,0 +1,293 @@
+// test_packed_weights.cpp - packed weights: blocks into panels and back, products with them against double sums, the
+// same bits for a row whatever comes along; a model with packed weights against one with plain ones.
+#include "layers/cpu.h"
+#include "layers/quantised.h"
+#include "model/packed_weights.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/half.h"
+#include "gguf_parts.h"
+#include "toy_model.h"
+
+namespace {
+const BlockType FORMATS[] = {BlockType::f32,  BlockType::f16,  BlockType::bf16, BlockType::q8_0,
+                             BlockType::q4_0, BlockType::q4_1, BlockType::q5_0, BlockType::q5_1,
+                             BlockType::q4_k, BlockType::q5_k, BlockType::q6_k};
+
+std::vector<float> normal(int64_t n, uint64_t stream) {
+    std::vector<float> x(static_cast<size_t>(n));
+    fill_normal(x.data(), n, stream);
+    return x;
+}
+
+// Blocks of any content, with scales and offsets of a usual size.
+std::vector<uint8_t> random_blocks(const BlockFormat& f, int64_t n, uint64_t seed) {
+    std::vector<uint8_t> blocks(size_t(n / f.numbers * f.bytes));
+    const std::vector<float> x = normal(n, seed);
+    for (size_t i = 0; i < blocks.size(); i++) blocks[i] = uint8_t(philox(seed, 7, i).v[0]);
+    auto put = [&](size_t at, float value) {
+        const uint16_t half = float_to_half(value);
+        memcpy(&blocks[at], &half, 2);
+    };
+    for (int64_t i = 0; i < n; i += f.numbers) {
+        const size_t at = size_t(i / f.numbers * f.bytes);
+        const float value = x[size_t(i)];
+        if (f.numbers == 1) {
+            if (f.type == BlockType::f32) memcpy(&blocks[at], &value, 4);
+            else if (f.type == BlockType::f16) put(at, value);
+            else { const bf16 b = to_bf16(value); memcpy(&blocks[at], &b, 2); }
+            continue;
+        }
+        const float d = 0.01f * (1 + std::fabs(value));
+        put(at + (f.type == BlockType::q6_k ? 208 : 0), f.numbers == 256 ? d / 16 : d);
+        if (block_layout(f.type).offsets) put(at + 2, f.numbers == 256 ? d / 8 : -7 * d);
+    }
+    return blocks;
+}
+
+// A matrix (rows,cols) of several formats in turn, each for so many rows.
+struct Matrix {
+    int64_t rows = 0, cols;
+    std::vector<PackedPart> parts;
+    std::vector<std::vector<char>> memory;
+    PackedWeight weight = {};
+    std::vector<float> numbers;    // (rows,cols)
+
+    Matrix(int64_t cols, const std::vector<StoredRows>& all, uint64_t seed) : cols(cols) {
+        for (const StoredRows& s : all) {
+            const BlockFormat& f = block_format(s.format);
+            memory.emplace_back(size_t(part_bytes(s.format, s.rows, cols)) + 64);
+            auto at = reinterpret_cast<uintptr_t>(memory.back().data());
+            parts.push_back({rows, s.rows, s.format, memory.back().data() + (64 - at % 64) % 64});
+            const std::vector<uint8_t> blocks = random_blocks(f, s.rows * cols, seed + uint64_t(rows));
+            for (int64_t r = 0; r < s.rows; r++)
+                pack(parts.back(), cols, r, 0, cols, &blocks[size_t(r * cols / f.numbers * f.bytes)]);
+            numbers.resize(size_t((rows + s.rows) * cols));
+            dequantise(f, blocks.data(), s.rows * cols, &numbers[size_t(rows * cols)]);
+            rows += s.rows;
+        }
+        weight = {nullptr, parts.data(), int(parts.size())};
+    }
+};
+
+// x as the product with a matrix of this format takes it.
+std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pairs) {
+    std::vector<double> out(x.begin(), x.end());
+    if (format == BlockType::bf16 && pairs)
+        for (size_t i = 0; i < x.size(); i++) out[i] = double(to_float(to_bf16(x[i])));
+    for (size_t b = 0; in_blocks(format) && b < x.size(); b += 32) {
+        float most = 0;
+        for (size_t k = b; k < b + 32; k++) most = std::max(most, std::fabs(x[k]));
+        const float d = most / 127, inverse = d > 0 ? 1 / d : 0;
+        for (size_t k = b; k < b + 32; k++) out[k] = double(d) * double(to_int8(x[k] * inverse).value);
+    }
+    return out;
+}
+
+// f(loops, has VNNI) for each way that this machine has.
+template <class F> void each_way(F f) {
+    for (int i = 0; i < ISA_COUNT; i++)
+        for (bool vnni : {false, true})
+            if (cpu_supports(Isa(i)) && (!vnni || cpu_has_vnni(Isa(i)))) {
+                CAPTURE(i);
+                CAPTURE(vnni);
+                const Loops<float> loops = cpu_loops<float>(Isa(i));
+                f(loops, vnni, Isa(i) == Isa::avx512bf16);
+            }
+}
+
+void check_product(const Matrix& m, int N, bool adds) {
+    CAPTURE(m.cols);
+    CAPTURE(m.rows);
+    CAPTURE(N);
+    const int C = int(m.cols), OC = int(m.rows);
+    const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
+    each_way([&](const Loops<float>& loops, bool vnni, bool pairs) {
+        Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC);
+        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, vnni};
+        if (adds) p.b = b.data(), p.residual = r.data();
+        loops.packed_linear(p);
+        CHECK(y.intact());
+        double worst = 0;
+        for (const PackedPart& part : m.parts) {
+            const std::vector<double> in = taken(x, part.format, pairs);
+            for (int n = 0; n < N; n++)
+                for (int64_t o = part.first; o < part.first + part.rows; o++) {
+                    double sum = adds ? double(b[size_t(o)]) + double(r[size_t(n * OC + o)]) : 0, size = std::fabs(sum);
+                    for (int k = 0; k < C; k++) {
+                        const double a = in[size_t(n * C + k)] * double(m.numbers[size_t(o * C + k)]);
+                        sum += a, size += std::fabs(a);
+                    }
+                    worst = std::max(worst, std::fabs(sum - double(y[n * OC + o])) / (size + 1e-3));
+                }
+        }
+        CHECK(worst < 2e-6);
+        // Each row alone has the same bits, for any number of threads.
+        const int threads = cpu_threads();
+        for (int n = 0; n < N; n++) {
+            cpu_set_threads(1 + n % 3);
+            p.y = again.data() + n * OC, p.x = x.data() + n * C, p.N = 1;
+            if (adds) p.residual = r.data() + n * OC;
+            loops.packed_linear(p);
+        }
+        cpu_set_threads(threads);
+        CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
+    });
+}
+}    // namespace
+
+TEST_CASE("packed weights: blocks come out of panels as they went in") {
+    for (BlockType format : FORMATS) {
+        const BlockFormat& f = block_format(format);
+        INFO(std::string(f.name));
+        const int64_t cols = 512, rows = 53;
+        std::vector<char> memory(size_t(part_bytes(format, rows, cols)));
+        const PackedPart part = {0, rows, format, memory.data()};
+        const std::vector<uint8_t> blocks = random_blocks(f, rows * cols, 1);
+        const int64_t row_bytes = cols / f.numbers * f.bytes;
+        for (int64_t r = rows; r-- > 0;)
+            for (int64_t half : {1, 0})    // in any order
+                pack(part, cols, r, half * 256, 256, &blocks[size_t(r * row_bytes + half * row_bytes / 2)]);
+        std::vector<uint8_t> out(static_cast<size_t>(row_bytes));
+        const PackedWeight weight = {nullptr, &part, 1};
+        std::vector<float> floats(static_cast<size_t>(cols)), want(floats);
+        for (int64_t r = 0; r < rows; r++) {
+            unpack(part, cols, r, 0, cols, out.data());
+            CHECK(memcmp(out.data(), &blocks[size_t(r * row_bytes)], out.size()) == 0);
+            dequantise(f, &blocks[size_t(r * row_bytes)], cols, want.data());
+            unpack_row(weight, cols, r, floats.data());
+            CHECK(floats == want);
+        }
+        CHECK(part_bytes(format, 4800, cols) <= int64_t(1.03 * 4800 * double(row_bytes)));
+    }
+}
+
+TEST_CASE("packed weights: products are those of double sums, each row's whatever comes along") {
+    for (BlockType format : FORMATS) {
+        INFO(std::string(block_format(format).name));
+        const int unit = block_format(format).numbers;
+        for (int OC : {1, 16, 49, 100}) check_product({unit == 1 ? 37 : unit, {{OC, format}}, 1}, 3, OC == 16);
+        for (int N : {1, 8, 15, 67}) check_product({512, {{50, format}}, 2}, N, N == 15);
+    }
+}
+TEST_CASE("packed weights: a matrix of several formats is the matrices one below the other") {
+    check_product({256, {{64, BlockType::q4_k}, {17, BlockType::q6_k}, {50, BlockType::bf16}, {3, BlockType::f32}}, 1},
+                  5, true);
+    check_product({512, {{48, BlockType::f16}, {33, BlockType::q8_0}}, 1}, 9, false);
+}
+TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no infinity") {
+    const Matrix m(64, {{20, BlockType::q8_0}}, 1);
+    each_way([&](const Loops<float>& loops, bool vnni, bool) {
+        std::vector<float> x(128), y(40, 7);
+        std::fill(x.begin() + 64, x.end(), 1e30f);
+        loops.packed_linear({y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 64, 20, vnni});
+        for (int o = 0; o < 20; o++) CHECK(y[size_t(o)] == 0);
+        for (int o = 20; o < 40; o++) CHECK(std::isfinite(y[size_t(o)]));
+    });
+}
+
+TEST_CASE("packed weights: each expert's rows are its own product") {
+    constexpr int E = 5, OC = 50, C = 64, N = 7, K = 2;
+    std::vector<StoredRows> rows;
+    for (int e = 0; e < E; e++) rows.push_back({30, BlockType::q4_0}), rows.push_back({20, BlockType::bf16});
+    const Matrix m(C, rows, 3);
+    const std::vector<float> x = normal(N * K * C, 5);
+    std::vector<int> offsets = {0, 3, 3, 9, 10, 14};    // the second one has none
+    Routes routes = {};
+    routes.offsets = offsets.data();
+    each_way([&](const Loops<float>& loops, bool vnni, bool) {
+        Guarded<float> y(N * K * OC), want(N * K * OC);
+        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, vnni};
+        loops.packed_experts(p, routes, {E, K, false, true});
+        for (int e = 0; e < E; e++) {
+            std::vector<PackedPart> parts(m.parts.begin() + 2 * e, m.parts.begin() + 2 * e + 2);
+            for (PackedPart& p : parts) p.first -= e * OC;
+            const PackedWeight w = {nullptr, parts.data(), 2};
+            const int from = offsets[size_t(e)];
+            p.y = want.data() + from * OC, p.x = x.data() + from * C, p.w = &w, p.N = offsets[size_t(e) + 1] - from;
+            if (p.N) loops.packed_linear(p);
+        }
+        CHECK(y.intact());
+        CHECK(memcmp(y.data(), want.data(), sizeof(float) * N * K * OC) == 0);
+    });
+}
+
+namespace {
+Config toy_config() {
+    Config c;
+    c.T = 24, c.V = 70, c.L = 2, c.NH = 4, c.NKV = 2, c.HS = 8, c.C = 32, c.F = 64;
+    return c;
+}
+std::vector<float> logits_of(Model& g, const std::vector<int>& tok, int B, int S) {
+    std::vector<float> logits(size_t(B) * size_t(g.c.V));
+    g.batch(tok.data(), nullptr, B, S);
+    g.forward();
+    g.logits(logits.data());
+    return logits;
+}
+}    // namespace
+
+TEST_CASE("packed weights: a model of each kind has the logits of its plain self") {
+    constexpr int B = 2, S = 9;
+    for (const Kind& kind : kind_configs(toy_config())) {
+        CAPTURE(std::string(kind.name));
+        const std::vector<int> tok = toy_tokens(B * S, kind.c.V, 1);
+        for (BlockType format : {BlockType::f32, BlockType::f16, BlockType::q8_0}) {
+            CAPTURE(std::string(block_format(format).name));
+            Plan plan{Use::infer, B, S};
+            Model plain(cpu_ops<float>()), packed(cpu_packed_ops());
+            toy_model(plain, kind.c, plan);
+            plan.stored = [&](const Tensor& t) {
+                return std::vector<StoredRows>{{t.rows, t.cols % 32 ? BlockType::f16 : format}};
+            };
+            toy_model(packed, kind.c, plan);
+            for (const Tensor& t : plain.tensors) {    // the same numbers, rounded as the format has them
+                std::vector<float> x(size_t(t.size()));
+                packed.read(Part::weights, t.offset, t.size(), x.data());
+                plain.write(Part::weights, t.offset, t.size(), x.data());
+            }
+            const double error = norm_error(logits_of(packed, tok, B, S), logits_of(plain, tok, B, S));
+            CHECK(error < (format == BlockType::q8_0 ? 0.06 : 2e-5));
+            generate_toy(packed, tok, B, S, 4, 1, [&](Cache&, auto& cached, auto& whole) {
+                CHECK(norm_error(cached, whole) < (format == BlockType::q8_0 ? 0.02 : 2e-5));
+            });
+        }
+    }
+}
+
+TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the logits are the file's numbers'") {
+    int files = 0;
+    for (const char* type : {"f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q4_k_m", "q6_k"}) {
+        CAPTURE(std::string(type));
+        Config c = load(FAMILIES + "llama").g->c;
+        c.T = 16, c.V = 192, c.L = 2, c.NH = 8, c.NKV = 4, c.HS = 32, c.C = 256, c.F = 256, c.rope_dims = 32;
+        Model made(cpu_ops<float>());
+        REQUIRE(made.allocate(c, {Use::infer, 1, 1}).ok());
+        made.init(1);
+        const std::string path = temporary_directory() + "/a.gguf";
+        REQUIRE(save(made, type, path).ok());
+        Loaded plain;
+        const ModelSource source(path);
+        const Config found = checkpoint_config(source).take();
+        REQUIRE(plain.g->allocate(found, {Use::infer, 1, 8}).ok());
+        REQUIRE(checkpoint_weights(source, *plain.g).ok());
+        Model packed(cpu_packed_ops());
+        Plan plan{Use::infer, 1, 8};
+        plan.stored = checkpoint_stored(source, found).take();
+        REQUIRE(packed.allocate(found, plan).ok());
+        REQUIRE(checkpoint_weights(source, packed).ok());
+        for (const Tensor& t : packed.tensors) {    // to the bit
+            std::vector<float> x(size_t(t.size())), y(x);
+            packed.read(Part::weights, t.offset, t.size(), x.data());
+            plain.g->read(Part::weights, t.offset, t.size(), y.data());
+            CHECK(x == y);
+        }
+        const std::vector<int> tok = toy_tokens(8, c.V, 1);
+        CHECK(norm_error(logits_of(packed, tok, 1, 8), logits_of(*plain.g, tok, 1, 8)) < 0.02);
+        CHECK(packed.packed.bytes < 1.06 * double(std::filesystem::file_size(path)));
+        files++;
+    }
+    CHECK(files == 9);
+}
