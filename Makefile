@@ -25,8 +25,8 @@ ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN the CPU's
-# AMX is not used, without MPI there are no CPU ranks.
+# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN `flatgpt
+# bench` compares our products with nothing, without MPI there are no CPU ranks.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 # Only MPI's headers: the library is loaded at run time, when it is needed.

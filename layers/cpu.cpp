@@ -12,6 +12,8 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <optional>
 #include <sstream>
 
 namespace {
@@ -141,19 +143,11 @@ Result<Isa> isa_named(const char* key) {
     if (!key || !*key) return best;
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
-// 0 or 1: which of two values `key` is; -1: it is not set, or empty.
-Result<int> one_of(const char* variable, const char* key, const char* first, const char* second) {
-    if (!key || !*key) return -1;
-    if (!strcmp(key, first)) return 0;
-    if (!strcmp(key, second)) return 1;
-    return fail(Exit::usage, "%s=%s: expected %s or %s", variable, key, first, second);
-}
 
-template <Isa isa, class P> const Ops<float, P>& table() {
-    static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" +
-                                    ISA_NAME[int(isa)] + ")";
-    static Ops<float, P> ops = cpu_loops<P>(isa);
-    ops.name = name.c_str();
+template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) {
+    Ops<float, P> ops = cpu_loops<P>(isa, tiles);
+    const char* units[] = {ISA_NAME[int(isa)], "AMX", "AMX, pretended"};
+    name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" + units[int(tiles)] + ")";
     ops.allocate = ops.allocate_host = allocate;
     ops.release = ops.release_host = release;
     ops.zero = zero;
@@ -218,34 +212,41 @@ bool cpu_has_amx() {
     static const bool granted = granted_amx();
     return granted;
 }
-template <class P> Loops<P> cpu_loops(Isa isa) {
+template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles) {
     switch (isa) {
-        case Isa::avx512bf16: return avx512bf16::loops<P>();
-        case Isa::avx512: return avx512::loops<P>();
-        case Isa::avx2: return avx2::loops<P>();
-        default: return base::loops<P>();
+        case Isa::avx512bf16: return avx512bf16::loops<P>(tiles);
+        case Isa::avx512: return avx512::loops<P>(tiles);
+        case Isa::avx2: return avx2::loops<P>(tiles);
+        default: return base::loops<P>(tiles);
     }
 }
 #else
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_amx() { return false; }
-template <class P> Loops<P> cpu_loops(Isa) { return base::loops<P>(); }
+template <class P> Loops<P> cpu_loops(Isa, Tiles tiles) { return base::loops<P>(tiles); }
 #endif
-template Loops<float> cpu_loops(Isa);
-template Loops<bf16> cpu_loops(Isa);
+template Loops<float> cpu_loops(Isa, Tiles);
+template Loops<bf16> cpu_loops(Isa, Tiles);
 
-template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
+    if (sizeof(P) == 4) tiles = Tiles::none;
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
-    switch (isa) {
-        case Isa::avx512bf16: return table<Isa::avx512bf16, P>();
-        case Isa::avx512: return table<Isa::avx512, P>();
-        case Isa::avx2: return table<Isa::avx2, P>();
-        default: return table<Isa::base, P>();
+    CHECK(tiles != Tiles::amx || (isa == Isa::avx512bf16 && cpu_has_amx()), "no AMX here");
+    struct Made { Ops<float, P> ops; std::string name; };
+    static std::mutex mutex;
+    static std::optional<Made> made[ISA_COUNT][3];
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::optional<Made>& m = made[int(isa)][int(tiles)];
+    if (!m) {
+        m.emplace();
+        m->ops = table<P>(isa, tiles, m->name);
+        m->ops.name = m->name.c_str();
     }
+    return m->ops;
 }
-template const Ops<float>& cpu_ops_isa(Isa);
-template const Ops<float, bf16>& cpu_ops_isa(Isa);
+template const Ops<float>& cpu_ops_isa(Isa, Tiles);
+template const Ops<float, bf16>& cpu_ops_isa(Isa, Tiles);
 
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -253,22 +254,18 @@ void cpu_spin_less(char** argv) {
     execv("/proc/self/exe", argv);    // if this fails, the program goes on as it is
 }
 
-Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx) {
+Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {
     const Result<Isa> set = isa_named(isa);
     TRY(set.status);
-    const Result<int> products = one_of("FLATGPT_GEMM", gemm, "own", "onednn");
-    TRY(products.status);
-    const Result<int> tiles = one_of("FLATGPT_AMX", amx, "pretend", "refuse");
-    TRY(tiles.status);
-    const bool pretend = tiles.value == 0, refuse = tiles.value == 1;
-    CpuChoice c = {set.value, false, false, false};
-    c.tiles = has_amx && !refuse && c.isa == Isa::avx512bf16;
-    c.library_fp32 = products.value == 1;
-    c.library_bf16 = products.value == -1 ? c.tiles || pretend : products.value == 1;
-    return c;
+    const std::string tiles = amx ? amx : "";
+    if (tiles == "pretend") return CpuChoice{set.value, Tiles::pretended};
+    if (!tiles.empty() && tiles != "refuse")
+        return fail(Exit::usage, "FLATGPT_AMX=%s: expected pretend or refuse", amx);
+    const bool amx_is_used = has_amx && tiles.empty() && set.value == Isa::avx512bf16;
+    return CpuChoice{set.value, amx_is_used ? Tiles::amx : Tiles::none};
 }
 static Result<CpuChoice> choice_of_environment() {
-    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_GEMM"), getenv("FLATGPT_AMX"), cpu_has_amx());
+    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_AMX"), cpu_has_amx());
 }
 Status cpu_check() { return choice_of_environment().status; }
 const CpuChoice& cpu_chosen() {
@@ -278,15 +275,8 @@ const CpuChoice& cpu_chosen() {
 }
 Isa cpu_isa() { return cpu_chosen().isa; }
 
-template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& c) {
-    const bool wanted = sizeof(P) == 2 ? c.library_bf16 : c.library_fp32;
-    const Ops<float, P>* library = wanted ? onednn_ops<P>(c.isa) : nullptr;
-    return library ? *library : cpu_ops_isa<P>(c.isa);
-}
-template const Ops<float>& cpu_ops_of(const CpuChoice&);
-template const Ops<float, bf16>& cpu_ops_of(const CpuChoice&);
 template <class P> const Ops<float, P>& cpu_ops() {
-    static const Ops<float, P>& chosen = cpu_ops_of<P>(cpu_chosen());
+    static const Ops<float, P>& chosen = cpu_ops_isa<P>(cpu_chosen().isa, cpu_chosen().tiles);
     return chosen;
 }
 template const Ops<float>& cpu_ops();

@@ -1,5 +1,5 @@
 // cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, or of FLATGPT_ISA's alone;
-// with our own products and with oneDNN's.
+// by AMX's tiles, or their twin; with oneDNN's products.
 #include "layers/cpu.h"
 
 #include <cstring>
@@ -20,10 +20,18 @@ template <class P> void add(std::vector<TestTable>& tables) {
         if (!wanted(Isa(i))) continue;
         tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
         const Ops<float, P>* library = onednn_ops<P>(Isa(i));    // null also where it has no bf16
-        if (!library) continue;
-        // As for the number of threads, its word is taken where a user gets its products: of AMX.
-        const bool taken = cpu_chosen().tiles && library == &cpu_ops<P>();
-        tables.push_back({library, DTYPE<P>, TablePart::products, taken});
+        if (library) tables.push_back({library, DTYPE<P>, TablePart::products, false});
+    }
+    if constexpr (sizeof(P) == 2) {
+        for (int i = 0; i < ISA_COUNT; i++)    // the smallest and the largest vectors
+            if (wanted(Isa(i)) && (i == 0 || Isa(i) == cpu_isa()))
+                tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products});
+        const bool amx = cpu_chosen().tiles == Tiles::amx;
+        if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
+        if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles
+            for (Tiles kind : {Tiles::pretended, Tiles::amx})
+                if (kind == Tiles::pretended || amx)
+                    tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
     }
 }
 }   // namespace
@@ -65,6 +73,6 @@ std::string absent_tables() {
         if (!cpu_supports(Isa(i))) absent += std::string("this CPU has no ") + NAMES[i] + "; ";
         else if (!wanted(Isa(i))) absent += std::string("FLATGPT_ISA leaves out ") + NAMES[i] + "; ";
     if (!onednn_ops<float>(Isa::base)) absent += "this build has no oneDNN; ";
-    else if (!cpu_chosen().tiles) absent += "no AMX here; ";
+    if (cpu_chosen().tiles != Tiles::amx) absent += "no AMX here, its twin alone; ";
     return absent;
 }
