@@ -123,7 +123,7 @@ template <Then then> struct Product {
     const Operand a, b;
     const bf16* half_bias;
     const bool a_resident, past_caches;
-    const int blocks, deep, strips;    // of k; their steps; resident panels of a part
+    const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
 
     static int steps_of(const Form& g) { return parts(g.K, 32); }
     static bool passes_by(const Form& g) {
@@ -144,15 +144,14 @@ template <Then then> struct Product {
     const Operand& resident() const { return a_resident ? a : b; }
     const Operand& streamed() const { return a_resident ? b : a; }
 
-    // Words of scratch; not less for a product with more of M, N or K. Sums lie in a ring: a block of each strip, and
-    // the one that leaves.
+    // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
     static int64_t shared_words(const Form& g) {
         const int64_t panels = parts(least(g.M, g.N), SIDE), steps = least(steps_of(g), DEEP);
         return least64(panels * steps * STEP, RESIDENT);
     }
     static int64_t own_words(const Form& g) {
         const int steps = least(steps_of(g), DEEP);
-        return steps * STEP + (steps > SUB ? RESIDENT / (SUB * STEP) + 1 : 2) * SIDE * SIDE;
+        return steps * STEP + (steps > SUB ? RESIDENT / (SUB * STEP) : 1) * SIDE * SIDE;
     }
     static int64_t scratch(const Form& g) {
         return int64_t(sizeof(float)) * (2 * shared_words(g) + omp_get_max_threads() * own_words(g));
@@ -231,13 +230,13 @@ template <Then then> struct Product {
     // The streamed panel at t0 times resident panels first..end of a part that begins at r0.
     template <class Set>
     void panel(Set& tiles, Depth k, const float* own, int t0, const float* shared, int r0, int first, int end,
-               float* ring, int& turn, Leaving& leaving, Asked asked) const {
-        const int pieces = parts(k.steps, SUB), sub = parts(k.steps, pieces), buffers = pieces > 1 ? strips + 1 : 2;
+               float* sums, Leaving& leaving, Asked asked) const {
+        const int pieces = parts(k.steps, SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
             const int n = least(sub, k.steps - s);
             for (int r = first; r < end; r++) {
                 const float *theirs = shared + (r * int64_t(k.steps) + s) * STEP, *mine = own + s * STEP;
-                float* out = ring + (turn + r - first) % buffers * SIDE * SIDE;
+                float* out = sums + (pieces > 1 ? r - first : 0) * SIDE * SIDE;    // what was there has left by then
                 const int at = r0 + r * SIDE;
                 const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
                 block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, n, s > 0, out, k, here, leaving,
@@ -248,14 +247,13 @@ template <Then then> struct Product {
                 else leave_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
             }
         }
-        turn = (turn + end - first) % buffers;
     }
 
     // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
     template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
         const Operand &r = resident(), &t = streamed();
-        float *own = room + 2 * shared_words(g) + id * own_words(g), *ring = own + least(steps_of(g), DEEP) * STEP;
-        int turn = 0, flip = 0;
+        float *own = room + 2 * shared_words(g) + id * own_words(g), *out = own + least(steps_of(g), DEEP) * STEP;
+        int flip = 0;
         for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
             for (int k0 = 0; k0 < steps_of(g); k0 += deep, flip ^= 1) {
                 const Depth k = {k0, least(deep, steps_of(g) - k0), g.add || k0 > 0, k0 + deep >= steps_of(g)};
@@ -275,7 +273,7 @@ template <Then then> struct Product {
                     t.pack(own, !a_resident, p * SIDE, k0, 0, k.steps, adds_sums ? g.row_sums : nullptr);
                     Asked asked;
                     if (i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, k0, k.steps);
-                    panel(tiles, k, own, p * SIDE, shared, r0, first, end, ring, turn, leaving, asked);
+                    panel(tiles, k, own, p * SIDE, shared, r0, first, end, out, leaving, asked);
                     i += end - first;
                 }
                 if (leaving.from) leave_now(leaving, k, SIDE, SIDE);

@@ -112,5 +112,6 @@ namespace avx512bf16 { template <class P> Loops<P> loops(Tiles tiles); }
 
 template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles = Tiles::none);
 
-// onednn.cpp: cpu_ops_isa(isa) with oneDNN's matrix products, for bench and tests; null: this build or CPU has none.
-template <class P> const Ops<float, P>* onednn_ops(Isa isa);
+// onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests; null: this build or CPU has
+// none.
+template <class P> const Ops<float, P>* onednn_ops();

@@ -1,5 +1,5 @@
-// test_amx.cpp - products by AMX's tiles: the twin of the instructions, and the loops around them, which run on it here.
-// The operations that use them are tested in test/ops/.
+// test_amx.cpp - products by AMX's tiles: the twin of the instructions, and the loops around them, which run on it
+// here. The operations that use them are tested in test/ops/.
 #define ISA twin    // the tiles of simd/tiles.h, as this file is compiled
 #include "layers/simd/tiles.h"
 
@@ -13,7 +13,7 @@ float as_float(uint32_t u) {
     memcpy(&f, &u, 4);
     return f;
 }
-bf16 random_half(uint64_t i, int spread) {    // of any size, some zero, some denormal
+bf16 random_half(uint64_t i, int spread) {    // any size, some zero, some denormal
     const float x = philox_normal(1, 7, i) * std::ldexp(1.0f, int(random_bits(8, i) % uint32_t(2 * spread)) - spread);
     return i % 13 == 0 ? bf16{uint16_t(i % 128)} : i % 17 == 0 ? bf16{0x8000} : to_bf16(x);
 }
@@ -84,8 +84,11 @@ TEST_CASE("amx: the twin of a tile product has the manual's bits, and AMX has th
     const float unit = 1, denormal = 0x1p-130f;
     memcpy(&c.u[0], &unit, 4), memcpy(&c.u[1], &denormal, 4);
     a.u[32] = word(tiny, tiny), b.u[2] = word(tiny, tiny);
+    const bf16 none = to_bf16(0), x = to_bf16(0x1p-63f), y = to_bf16(0x1p-64f);
+    a.u[48] = a.u[49] = word(x, none), b.u[5] = b.u[21] = word(y, none);
     twin::Pretended tiles;
     const Words got = multiplied(tiles, a, b, c);
+    CHECK(as_float(got.u[53]) == 0);    // two denormals that would add up to a normal number
     CHECK(as_float(got.u[0]) == 1 + 0x1p-23f);
     CHECK(as_float(got.u[1]) == 0);     // a denormal in the sums
     CHECK(as_float(got.u[34]) == 0);    // a denormal product
@@ -128,7 +131,8 @@ template <class P> struct Case {
     Out run() {
         Out out(f);
         const int M = f.M, N = f.N, K = f.K;
-        const int64_t ra = f.across_a ? 1 : K, ca = f.across_a ? M : 1, rb = f.across_b ? N : 1, cb = f.across_b ? 1 : K;
+        const int64_t ra = f.across_a ? 1 : K, ca = f.across_a ? M : 1;
+        const int64_t rb = f.across_b ? N : 1, cb = f.across_b ? 1 : K;
         Matmul<P> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, true, Tiles::pretended};
         m.bias = f.bias ? bias.data() : nullptr, m.residual = f.residual ? residual.data() : nullptr;
         m.gelu_of = f.slope ? pre.data() : nullptr, m.gelu = f.gelu ? out.gelu.data() : nullptr;
@@ -146,7 +150,7 @@ template <class P> struct Case {
         CAPTURE(f.add); CAPTURE(f.bias); CAPTURE(f.residual); CAPTURE(f.gelu); CAPTURE(f.slope); CAPTURE(int(isa));
         Out out = run();
         double worst = 0;
-        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // of large ones a sample
+        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // a sample of large ones
         for (uint64_t t = 0; t < std::min(elements, most); t++) {
             const uint64_t i = elements <= most ? t : random_bits(1, t) % elements;
             const int m = int(i / uint64_t(f.N)), n = int(i % uint64_t(f.N));
@@ -183,6 +187,7 @@ template <class F> void each_isa(F f) {
 const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true},
                                  {130, 65, 770, true, true, true, false, false, false, false, true},
                                  {40, 33, 2400, true, true, true, false, false, false, true, true},
+                                 {33, 70, 900, true, false, false, true, false, false, false, true},
                                  {700, 40, 30, true, false, true, false, false, false, false, true},
                                  {1000, 528, 20, false, false, false, true, false, true},
                                  {1000, 990, 700, true, true, false, true, false, false, true, true}};
@@ -200,9 +205,9 @@ TEST_CASE("amx: products against the reference, awkward shapes and every epilogu
 }
 
 TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
-    auto same_bits = [](const Form& f) {
-        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K);
-        Case<bf16> c(f, cpu_isa());
+    auto same_bits = [](const Form& f, Isa isa) {
+        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
+        Case<bf16> c(f, isa);
         const Bits first = c.bits();
         for (int threads : {1, 2, 3, 7, 7}) {
             cpu_set_threads(threads);
@@ -210,9 +215,9 @@ TEST_CASE("amx: the same bits each time, with any number of threads and on every
         }
         cpu_set_threads(0);
     };
-    for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i));
-    for (const Form& f : LARGE) same_bits(f);
-    Form f = LARGE[0];
+    for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base);
+    for (const Form& f : LARGE) same_bits(f, cpu_isa());
+    const Form f = LARGE[0];
     const Bits first = Case<bf16>(f, cpu_isa()).bits();
     if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
         each_isa([&](Isa isa) {

@@ -107,7 +107,7 @@ TEST_CASE("bench: the ceiling of products is the tiles' where the table multipli
     CHECK(cpu_peaks(true).tiles == (cpu_chosen().tiles == Tiles::amx));
     CHECK(cpu_peaks(true).products >= cpu_peaks(own).products);
     CHECK(cpu_peaks(true).bytes == cpu_peaks(own).bytes);
-    if (const Ops<float, bf16>* library = onednn_ops<bf16>(cpu_isa()))
+    if (const Ops<float, bf16>* library = onednn_ops<bf16>())
         CHECK(&cpu_peaks(*library) == &cpu_peaks(true));
     CHECK(&cpu_peaks(true) == &cpu_peaks(cpu_ops<bf16>()));
 }

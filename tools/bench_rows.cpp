@@ -7,7 +7,7 @@
 
 namespace {
 template <class P> std::optional<Table> library_table() {
-    const Ops<float, P>* op = onednn_ops<P>(cpu_isa());
+    const Ops<float, P>* op = onednn_ops<P>();
     return op ? std::optional<Table>(*op) : std::nullopt;
 }
 }    // namespace

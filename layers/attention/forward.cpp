@@ -193,7 +193,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahea
                 strip_by<false, half>(set, padded(n) - skip, D, t.q + r * Q, Q,
                                       packed_k<half>(t, packed + p, HS) + skip, PANEL, t.s + r * LDS + p + skip, LDS);
         }
-    for (int r = 0; r < rows; r += GROUP) {    // of one strip, or where 16 rows end, of two
+    for (int r = 0; r < rows; r += GROUP) {    // a group is in one strip, or where 16 rows end, in two
         const int last = r + GROUP - 1;
         Sight see = {from(r / R * R), tiles(first(last), VW) * VW, limit(r) / VW * VW,
                      tiles(limit(last / R * R + R - 1), UNIT) * UNIT, {}, {}};
