@@ -25,8 +25,8 @@ ifneq ($(CLEAN_FIRST),)
 $(if $(findstring n,$(firstword -$(MAKEFLAGS))),,$(shell rm -rf build flatgpt))
 endif
 
-# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN the CPU's
-# AMX is not used, without MPI there are no CPU ranks.
+# Missing libraries are installed before the first compilation. oneDNN and MPI are optional: without oneDNN `flatgpt
+# bench` compares our products with nothing, without MPI there are no CPU ranks.
 DEPS := $(if $(NO_DEPS),,$(shell dev/deps.sh $(if $(filter deps,$(MAKECMDGOALS)),,quiet) >&2 || echo failed))
 DNNL := $(wildcard /usr/include/dnnl.hpp /usr/include/oneapi/dnnl/dnnl.hpp)
 # Only MPI's headers: the library is loaded at run time, when it is needed.
@@ -74,7 +74,7 @@ EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 REFERENCE := $(wildcard layers/reference*.cpp layers/attention/*reference.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quantised.cpp layers/quantise.cpp layers/packed.cpp
+       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quantised.cpp layers/quantise.cpp layers/packed.cpp layers/packed_ops.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)

@@ -158,7 +158,6 @@ std::string man_rest() {
     for (auto& [name, text] :
          {std::pair{"FLATGPT_ISA", "instruction set of a CPU's loops: base, avx2, avx512 or avx512bf16"},
           {"FLATGPT_AMX", "refuse: a CPU's products do without AMX; pretend: they take its path on any CPU, for tests"},
-          {"FLATGPT_GEMM", "whose products a CPU computes with: own or onednn"},
           {"FLATGPT_ATTENTION", "a GPU's attention: sm80, sm90 or plain"},
           {"FLATGPT_ATTENTION_ORDER", "any: the backward of sm90 adds in any order, so that results depend on timing"},
           {"FLATGPT_TOKEN", "a secret that the ranks of a job share"},

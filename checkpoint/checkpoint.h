@@ -53,7 +53,7 @@ struct TrainState {
     int64_t bad_validations = 0;    // validations since then, none of them better
     int64_t documents = -1;         // documents of the training data that begin with end-of-text
     uint64_t validation = 0;        // hash of what the validation loss is measured on
-    std::string dtype, backend;     // what computed the products: "bf16", "cpu bf16 (oneDNN 2.6 with AMX)"
+    std::string dtype, backend;     // what computed the products: "bf16", "cpu bf16 (AMX)"
     std::string algorithms;         // device_choices(): what the products were computed with
     std::string config;             // the resolved command line (TOML), for people
     bool operator==(const TrainState&) const = default;

@@ -12,6 +12,8 @@
 #include <array>
 #include <cstring>
 #include <fstream>
+#include <mutex>
+#include <optional>
 #include <sstream>
 
 namespace {
@@ -141,19 +143,11 @@ Result<Isa> isa_named(const char* key) {
     if (!key || !*key) return best;
     return fail(Exit::usage, "FLATGPT_ISA=%s: expected an instruction set of this CPU: %s", key, have.c_str());
 }
-// 0 or 1: which of two values `key` is; -1: it is not set, or empty.
-Result<int> one_of(const char* variable, const char* key, const char* first, const char* second) {
-    if (!key || !*key) return -1;
-    if (!strcmp(key, first)) return 0;
-    if (!strcmp(key, second)) return 1;
-    return fail(Exit::usage, "%s=%s: expected %s or %s", variable, key, first, second);
-}
 
-template <Isa isa, class P> const Ops<float, P>& table() {
-    static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" +
-                                    ISA_NAME[int(isa)] + ")";
-    static Ops<float, P> ops = cpu_loops<P>(isa);
-    ops.name = name.c_str();
+template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) {
+    Ops<float, P> ops = cpu_loops<P>(isa, tiles);
+    const char* units[] = {ISA_NAME[int(isa)], "AMX", "AMX, pretended"};
+    name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (" + units[int(tiles)] + ")";
     ops.allocate = ops.allocate_host = allocate;
     ops.release = ops.release_host = release;
     ops.zero = zero;
@@ -166,77 +160,6 @@ template <Isa isa, class P> const Ops<float, P>& table() {
     const char* missing = missing_operation<float, P>(ops);
     CHECK(!missing, "the operation %s is missing", missing);
     return ops;
-}
-// Operations that meet no parameter are those of fp32; vectors are floats there, too.
-template <Isa isa> struct PackedOps {
-    typedef PackedWeight P;
-    static const Ops<float>& own() { return table<isa, float>(); }
-    static const Loops<float>& loops() {
-        static const Loops<float> made = cpu_loops<float>(isa);
-        return made;
-    }
-    static const float* floats(const P* w) { return w ? w->floats : nullptr; }
-    static PackedProduct product(float* y, const float* x, const P* w, int N, int C, int OC) {
-        static const bool vnni = cpu_has_vnni(isa);
-        return {y, x, w, nullptr, nullptr, N, C, OC, vnni};
-    }
-
-    static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
-                                  const int* pos) {
-#pragma omp parallel for schedule(static) if (B * S > 1)
-        for (int n = 0; n < B * S; n++) {
-            float* out = x + int64_t(n) * C;
-            unpack_row(*wte, C, tok[n], out);
-            const float* p = wpe ? wpe->floats + int64_t(pos ? std::max(pos[n], 0) : n % S) * C : nullptr;
-            for (int c = 0; p && c < C; c++) out[c] += p[c];
-        }
-    }
-    static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b,
-                             Norm norm, int N, int C) {
-        own().norm_forward(y, mean, rstd, x, floats(w), floats(b), norm, N, C);
-    }
-    static void rope_forward(float* y, float* rstd, const float* x, const P* qw, const P* kw,
-                             const float* turns, int B, int S, const int* pos, Heads h, Turn t) {
-        own().rope_forward(y, rstd, x, floats(qw), floats(kw), turns, B, S, pos, h, t);
-    }
-    static void bias_rows_forward(float* bias, const P* from, const int* bucket, int buckets, int NH, int n) {
-        own().bias_rows_forward(bias, from->floats, bucket, buckets, NH, n);
-    }
-    static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N,
-                               int C, int OC) {
-        PackedProduct p = product(y, x, w, N, C, OC);
-        p.b = floats(b), p.residual = residual;
-        loops().packed_linear(p);
-    }
-    static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
-                                int OC) {
-        loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
-    }
-};
-template <Isa isa> const Ops<float, PackedWeight>& packed_table() {
-    static const std::string name = std::string("cpu (") + ISA_NAME[int(isa)] +
-                                    (cpu_has_vnni(isa) ? ", VNNI)" : ")");
-    static const Ops<float, PackedWeight> made = [] {
-        typedef PackedOps<isa> Of;
-        Ops<float, PackedWeight> ops;
-        static_cast<Backend&>(ops) = Of::own();
-        ops.name = name.c_str();
-        // An entry of the same type meets no parameter; the others are below, or null.
-        auto take = []<class F, class G>(F& to, G from) {
-            if constexpr (std::is_same_v<F, G>) to = from;
-        };
-#define OPERATION(name, need, arguments, ...) take(ops.name, Of::own().name);
-#include "operations.inc"
-#undef OPERATION
-        ops.embedding_forward = Of::embedding_forward;
-        ops.norm_forward = Of::norm_forward;
-        ops.rope_forward = Of::rope_forward;
-        ops.bias_rows_forward = Of::bias_rows_forward;
-        ops.linear_forward = Of::linear_forward;
-        ops.experts_forward = Of::experts_forward;
-        return ops;
-    }();
-    return made;
 }
 }   // namespace
 
@@ -295,12 +218,12 @@ bool cpu_has_amx() {
     static const bool granted = granted_amx();
     return granted;
 }
-template <class P> Loops<P> cpu_loops(Isa isa) {
+template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles) {
     switch (isa) {
-        case Isa::avx512bf16: return avx512bf16::loops<P>();
-        case Isa::avx512: return avx512::loops<P>();
-        case Isa::avx2: return avx2::loops<P>();
-        default: return base::loops<P>();
+        case Isa::avx512bf16: return avx512bf16::loops<P>(tiles);
+        case Isa::avx512: return avx512::loops<P>(tiles);
+        case Isa::avx2: return avx2::loops<P>(tiles);
+        default: return base::loops<P>(tiles);
     }
 }
 #else
@@ -308,32 +231,29 @@ bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
 bool cpu_has_amx() { return false; }
-template <class P> Loops<P> cpu_loops(Isa) { return base::loops<P>(); }
+template <class P> Loops<P> cpu_loops(Isa, Tiles tiles) { return base::loops<P>(tiles); }
 #endif
-template Loops<float> cpu_loops(Isa);
-template Loops<bf16> cpu_loops(Isa);
+template Loops<float> cpu_loops(Isa, Tiles);
+template Loops<bf16> cpu_loops(Isa, Tiles);
 
-template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa) {
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
+    if (sizeof(P) == 4) tiles = Tiles::none;
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
-    switch (isa) {
-        case Isa::avx512bf16: return table<Isa::avx512bf16, P>();
-        case Isa::avx512: return table<Isa::avx512, P>();
-        case Isa::avx2: return table<Isa::avx2, P>();
-        default: return table<Isa::base, P>();
+    CHECK(tiles != Tiles::amx || (isa == Isa::avx512bf16 && cpu_has_amx()), "no AMX here");
+    struct Made { Ops<float, P> ops; std::string name; };
+    static std::mutex mutex;
+    static std::optional<Made> made[ISA_COUNT][3];
+    const std::lock_guard<std::mutex> lock(mutex);
+    std::optional<Made>& m = made[int(isa)][int(tiles)];
+    if (!m) {
+        m.emplace();
+        m->ops = table<P>(isa, tiles, m->name);
+        m->ops.name = m->name.c_str();
     }
+    return m->ops;
 }
-template const Ops<float>& cpu_ops_isa(Isa);
-template const Ops<float, bf16>& cpu_ops_isa(Isa);
-const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa) {
-    CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
-    switch (isa) {
-        case Isa::avx512bf16: return packed_table<Isa::avx512bf16>();
-        case Isa::avx512: return packed_table<Isa::avx512>();
-        case Isa::avx2: return packed_table<Isa::avx2>();
-        default: return packed_table<Isa::base>();
-    }
-}
-const Ops<float, PackedWeight>& cpu_packed_ops() { return cpu_packed_ops_isa(cpu_isa()); }
+template const Ops<float>& cpu_ops_isa(Isa, Tiles);
+template const Ops<float, bf16>& cpu_ops_isa(Isa, Tiles);
 
 void cpu_spin_less(char** argv) {
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT")) return;
@@ -341,22 +261,18 @@ void cpu_spin_less(char** argv) {
     execv("/proc/self/exe", argv);    // if this fails, the program goes on as it is
 }
 
-Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx) {
+Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx) {
     const Result<Isa> set = isa_named(isa);
     TRY(set.status);
-    const Result<int> products = one_of("FLATGPT_GEMM", gemm, "own", "onednn");
-    TRY(products.status);
-    const Result<int> tiles = one_of("FLATGPT_AMX", amx, "pretend", "refuse");
-    TRY(tiles.status);
-    const bool pretend = tiles.value == 0, refuse = tiles.value == 1;
-    CpuChoice c = {set.value, false, false, false};
-    c.tiles = has_amx && !refuse && c.isa == Isa::avx512bf16;
-    c.library_fp32 = products.value == 1;
-    c.library_bf16 = products.value == -1 ? c.tiles || pretend : products.value == 1;
-    return c;
+    const std::string tiles = amx ? amx : "";
+    if (tiles == "pretend") return CpuChoice{set.value, Tiles::pretended};
+    if (!tiles.empty() && tiles != "refuse")
+        return fail(Exit::usage, "FLATGPT_AMX=%s: expected pretend or refuse", amx);
+    const bool amx_is_used = has_amx && tiles.empty() && set.value == Isa::avx512bf16;
+    return CpuChoice{set.value, amx_is_used ? Tiles::amx : Tiles::none};
 }
 static Result<CpuChoice> choice_of_environment() {
-    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_GEMM"), getenv("FLATGPT_AMX"), cpu_has_amx());
+    return cpu_choice(getenv("FLATGPT_ISA"), getenv("FLATGPT_AMX"), cpu_has_amx());
 }
 Status cpu_check() { return choice_of_environment().status; }
 const CpuChoice& cpu_chosen() {
@@ -366,15 +282,8 @@ const CpuChoice& cpu_chosen() {
 }
 Isa cpu_isa() { return cpu_chosen().isa; }
 
-template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& c) {
-    const bool wanted = sizeof(P) == 2 ? c.library_bf16 : c.library_fp32;
-    const Ops<float, P>* library = wanted ? onednn_ops<P>(c.isa) : nullptr;
-    return library ? *library : cpu_ops_isa<P>(c.isa);
-}
-template const Ops<float>& cpu_ops_of(const CpuChoice&);
-template const Ops<float, bf16>& cpu_ops_of(const CpuChoice&);
 template <class P> const Ops<float, P>& cpu_ops() {
-    static const Ops<float, P>& chosen = cpu_ops_of<P>(cpu_chosen());
+    static const Ops<float, P>& chosen = cpu_ops_isa<P>(cpu_chosen().isa, cpu_chosen().tiles);
     return chosen;
 }
 template const Ops<float>& cpu_ops();

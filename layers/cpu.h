@@ -23,28 +23,27 @@ bool cpu_supports(Isa isa);
 bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 
-// The instruction set, and whose matrix products: our own or oneDNN's. Environment variables choose:
+// What multiplies bf16: the instruction set's vectors, AMX's tiles, or their twin in plain C++, with the same bits.
+enum class Tiles { none, amx, pretended };
+
+// The instruction set and its tiles. Environment variables choose:
 //   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the program uses no more than that. Only the last allows AMX.
-//   FLATGPT_GEMM  own, onednn. By default bf16 products are oneDNN's where there is AMX; all others are our own.
-//   FLATGPT_AMX   pretend: choose as if there were AMX, on any CPU; refuse: as if there were none.
+//   FLATGPT_AMX   pretend: the loops for AMX, with the twin of its tiles, on any CPU (slow); refuse: no tiles.
+// Without, tiles multiply bf16 where the CPU has them and the kernel grants them.
 struct CpuChoice {
     Isa isa;
-    bool tiles;                         // oneDNN may use AMX tiles; false where AMX is only pretended
-    bool library_fp32, library_bf16;    // oneDNN's products are wanted
+    Tiles tiles;
 };
 // The choice for these values of the variables (null or empty: not set). Exit 2: an unknown value, or an instruction
 // set that this CPU lacks.
-Result<CpuChoice> cpu_choice(const char* isa, const char* gemm, const char* amx, bool has_amx);
+Result<CpuChoice> cpu_choice(const char* isa, const char* amx, bool has_amx);
 Status cpu_check();    // checks the environment's values; exit 2 as above. Must come before the two below
 const CpuChoice& cpu_chosen();
 Isa cpu_isa();         // cpu_chosen()'s
-// The table of a choice: with oneDNN's products, if wanted and if this build and CPU have them. cpu_ops() is this for
-// cpu_chosen().
-template <class P> const Ops<float, P>& cpu_ops_of(const CpuChoice& choice);
-// The table of one instruction set with our own products. The CPU must have the instruction set.
-template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa);
+// The table of one instruction set. The CPU must have it, and the tiles. cpu_ops() is this for cpu_chosen().
+template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 // That of packed weights, which are only read: operations that need gradients are null.
-const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa);
+const Ops<float, PackedWeight>& cpu_packed_ops_isa(Isa isa, Tiles tiles = Tiles::none);
 
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
 // never shrinks. Its content does not survive the operation.
@@ -65,6 +64,7 @@ template <class P> struct Matmul {
     float* c;
     bool add = false;       // C += instead of C =
     bool halves = false;    // A and B are rounded to bf16 first
+    Tiles tiles = Tiles::none;           // which multiply, if halves
     const P* bias = nullptr;             // (N)      C += bias
     const float* residual = nullptr;     // (M,N)    C += residual
     const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
@@ -80,11 +80,13 @@ struct PackedProduct {
     const float *b, *residual;
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
+    Tiles tiles = Tiles::none;    // for bf16
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
 // and functions that tests and oneDNN's table call.
 template <class P> struct Loops : Ops<float, P> {
+    Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply; none for float parameters
     void (*matmul)(const Matmul<P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
@@ -103,18 +105,30 @@ template <class P> struct Loops : Ops<float, P> {
         l.name = function, l.scratch[int(Operation::name)] = bytes;                      \
     }
 #define ENTRY(name, function) ENTRY_WITH_SCRATCH(name, function, nullptr)
+// The same for function<P, tiles> and bytes<P, tiles>, for the table's tiles.
+#define ENTRY_OF_TILES(name, function, bytes)                                            \
+    template <class P, Tiles tiles> static void enter_##name(Loops<P>& l) {              \
+        l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>;  \
+    }                                                                                    \
+    void name##_entry(Loops<float>& l) { enter_##name<float, Tiles::none>(l); }          \
+    void name##_entry(Loops<bf16>& l) {                                                  \
+        if (l.tiles == Tiles::none) enter_##name<bf16, Tiles::none>(l);                  \
+        if (l.tiles == Tiles::amx) enter_##name<bf16, Tiles::amx>(l);                    \
+        if (l.tiles == Tiles::pretended) enter_##name<bf16, Tiles::pretended>(l);        \
+    }
 // Up to so many rows, linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
 // GPT-2 124M at equal bandwidth reaches 45 % of the floor with 8 sequences in fp32, 74 % in bf16, and 52 % with 16 in
 // bf16. Products that pack the weights first reach 31, 47 and 43 % (2 cores of Zen 5, 2026-11-21; fp32 with 9 to 16
 // sequences was not compared at equal bandwidth).
 constexpr int GEMV_ROWS = 16;
 
-namespace base { template <class P> Loops<P> loops(); }
-namespace avx2 { template <class P> Loops<P> loops(); }
-namespace avx512 { template <class P> Loops<P> loops(); }
-namespace avx512bf16 { template <class P> Loops<P> loops(); }
+namespace base { template <class P> Loops<P> loops(Tiles tiles); }
+namespace avx2 { template <class P> Loops<P> loops(Tiles tiles); }
+namespace avx512 { template <class P> Loops<P> loops(Tiles tiles); }
+namespace avx512bf16 { template <class P> Loops<P> loops(Tiles tiles); }
 
-template <class P> Loops<P> cpu_loops(Isa isa);
+template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles = Tiles::none);
 
-// onednn.cpp: cpu_ops_isa(isa) with oneDNN's matrix products; null: this build or CPU has none.
-template <class P> const Ops<float, P>* onednn_ops(Isa isa);
+// onednn.cpp: cpu_ops_isa(cpu_isa()) with oneDNN's matrix products, for bench and tests; null: this build or CPU has
+// none.
+template <class P> const Ops<float, P>* onednn_ops();

@@ -16,38 +16,39 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
 }
 
 // An expert may get any number of the rows.
-template <class P> static int64_t forward_scratch(int rows, int C, int OC) {
+template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    const int64_t few = gemv_scratch(C), many = most_matmul_scratch(output(nullptr, nullptr, w, rows, C, OC));
+    const int64_t few = gemv_scratch(C), many = most_matmul_scratch(output<P, tiles>(nullptr, nullptr, w, rows, C, OC));
     return few > many ? few : many;
 }
-template <class P> static int64_t backward_scratch(int rows, int C, int OC) {
+template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    const int64_t dx = most_matmul_scratch(input_gradient(nullptr, nullptr, w, rows, C, OC));
-    const int64_t dw = most_matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, rows, C, OC));
+    const int64_t dx = most_matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, rows, C, OC));
+    const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(nullptr, nullptr, nullptr, nullptr, rows, C, OC));
     return dx > dw ? dx : dw;
 }
 
 // A position has an expert at most once: N bounds an expert's rows. N alone chooses the loop, never how many rows an
 // expert has. So other positions' routes do not change a row's bits, nor does N as long as it stays on one side of
 // GEMV_ROWS.
-template <class P> static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
-                                       int OC) {
-    cpu_scratch(forward_scratch<P>(N * r.K, C, OC));
+template <class P, Tiles tiles>
+static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
+    cpu_scratch(forward_scratch<P, tiles>(N * r.K, C, OC));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         float* to = y + from * OC;
         const P* matrix = w + int64_t(i) * OC * C;
         if (N <= GEMV_ROWS) gemv(to, nullptr, x + from * C, matrix, nullptr, nullptr, n, C, OC, true);
-        else matmul(output(to, x + from * C, matrix, n, C, OC));
+        else matmul(output<P, tiles>(to, x + from * C, matrix, n, C, OC));
     });
 }
-template <class P> static void backward(float* dx, float* dw, const float* dy, const float* x, const P* w,
-                                        Routes routes, Router r, int N, int C, int OC) {
-    cpu_scratch(backward_scratch<P>(N * r.K, C, OC));
+template <class P, Tiles tiles>
+static void backward(float* dx, float* dw, const float* dy, const float* x, const P* w, Routes routes, Router r, int N,
+                     int C, int OC) {
+    cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         const int64_t matrix = int64_t(i) * OC * C;
-        matmul(input_gradient(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
-        matmul(weight_gradient<P>(dw + matrix, nullptr, dy + from * OC, x + from * C, n, C, OC));
+        matmul(input_gradient<P, tiles>(dx + from * C, dy + from * OC, w + matrix, n, C, OC));
+        matmul(weight_gradient<P, tiles>(dw + matrix, nullptr, dy + from * OC, x + from * C, n, C, OC));
     });
 }
 
@@ -108,11 +109,15 @@ static void gate_backward(float* dx, float* dgate, const float* dy, const float*
     }
 }
 
-template <class P> static int64_t forward_room(const CallSizes& c) { return forward_scratch<P>(c.rows, c.in, c.out); }
-template <class P> static int64_t backward_room(const CallSizes& c) { return backward_scratch<P>(c.rows, c.in, c.out); }
+template <class P, Tiles tiles> static int64_t forward_room(const CallSizes& c) {
+    return forward_scratch<P, tiles>(c.rows, c.in, c.out);
+}
+template <class P, Tiles tiles> static int64_t backward_room(const CallSizes& c) {
+    return backward_scratch<P, tiles>(c.rows, c.in, c.out);
+}
 
-ENTRY_WITH_SCRATCH(experts_forward, forward<P>, forward_room<P>)
-ENTRY_WITH_SCRATCH(experts_backward, backward<P>, backward_room<P>)
+ENTRY_OF_TILES(experts_forward, forward, forward_room)
+ENTRY_OF_TILES(experts_backward, backward, backward_room)
 ENTRY(experts_gather, gather)
 ENTRY(experts_combine, combine)
 ENTRY(experts_combine_backward, combine_backward)

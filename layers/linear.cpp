@@ -5,26 +5,28 @@
 #include "layers/simd/products.h"
 
 namespace ISA {
-template <class P> static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual,
-                                              int N, int C, int OC) {
+template <class P, Tiles tiles>
+static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
+                           int OC) {
     if (N <= GEMV_ROWS) return gemv(y, nullptr, x, w, b, residual, N, C, OC);
-    Matmul<P> m = output(y, x, w, N, C, OC);
+    Matmul<P> m = output<P, tiles>(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
     m.residual = m.add ? nullptr : residual;
     matmul(m);
 }
 
-template <class P> static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x,
-                                               const P* w, int N, int C, int OC) {
-    if (dx) matmul(input_gradient(dx, dy, w, N, C, OC));
-    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
+template <class P, Tiles tiles>
+static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
+                            int OC) {
+    if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
+    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
 }
 
-template <class P> static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N,
-                                                   int C, int OC) {
+template <class P, Tiles tiles>
+static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C, int OC) {
     if (N <= GEMV_ROWS) return gemv(pre, y, x, w, b, nullptr, N, C, OC);
-    Matmul<P> m = output(pre, x, w, N, C, OC);
+    Matmul<P> m = output<P, tiles>(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;
     matmul(m);
@@ -48,22 +50,23 @@ void column_sums(float* sums, const float* x, int N, int C) {
     }
 }
 
-template <class P> static void linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy,
-                                             const float* x, const P* w, const float* pre, int N, int C, int OC) {
-    Matmul<P> m = input_gradient(dpre, dy, w, N, C, OC);
+template <class P, Tiles tiles>
+static void linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy, const float* x,
+                                 const P* w, const float* pre, int N, int C, int OC) {
+    Matmul<P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
-    matmul(weight_gradient<P>(dw, db, dy, x, N, C, OC));
+    matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
     if (dpre_sum) column_sums(dpre_sum, dpre, N, C);
 }
 
-template <class P> static int64_t scratch_of(const CallSizes& call) {
+template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call) {
     const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
     if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
-        return N <= GEMV_ROWS ? gemv_scratch(C) : matmul_scratch(output<P>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dx = matmul_scratch(input_gradient<P>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dw = matmul_scratch(weight_gradient<P>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
+        return N <= GEMV_ROWS ? gemv_scratch(C) : matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
     return dx > dw ? dx : dw;
 }
 
@@ -74,10 +77,10 @@ template <class To, class From> static void convert(To* to, const From* from, in
         each_vector(least64(n - i, BLOCK), [&](int64_t k, auto at) { at.put(to + i + k, at.get(from + i + k)); });
 }
 
-ENTRY_WITH_SCRATCH(linear_forward, linear_forward<P>, scratch_of<P>)
-ENTRY_WITH_SCRATCH(linear_backward, linear_backward<P>, scratch_of<P>)
-ENTRY_WITH_SCRATCH(linear_gelu_forward, linear_gelu_forward<P>, scratch_of<P>)
-ENTRY_WITH_SCRATCH(linear_gelu_backward, linear_gelu_backward<P>, scratch_of<P>)
+ENTRY_OF_TILES(linear_forward, linear_forward, scratch_of)
+ENTRY_OF_TILES(linear_backward, linear_backward, scratch_of)
+ENTRY_OF_TILES(linear_gelu_forward, linear_gelu_forward, scratch_of)
+ENTRY_OF_TILES(linear_gelu_backward, linear_gelu_backward, scratch_of)
 ENTRY(from_floats, (convert<P, float>))
 ENTRY(to_floats, (convert<float, P>))
 }   // namespace ISA

@@ -8,6 +8,7 @@
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
+#include "layers/simd/products.h"
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, MICRO = 3 * VW;    // 24 of 32 registers hold sums, 12 of 16 on AVX2
@@ -40,6 +41,7 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
         }
     }
     int64_t at = 0;
+#pragma GCC unroll 2    // Intel 7 to 10 % faster, Zen 4 alike within 1 % (2026-11-22 and 24)
     for (int k = 0; k < words; k++, at += a.step, b += MICRO) {
         vf x[nv];
 #pragma GCC unroll 4
@@ -222,9 +224,11 @@ template <class P, class F> static auto as_product(const Matmul<P>& g, F f) {
     return f(Product<P, false, false>{g});
 }
 template <class P> static void multiply(const Matmul<P>& g) {
+    if (g.tiles != Tiles::none) return tile_matmul(g);
     as_product(g, [](auto product) { product.run(); });
 }
 template <class P> static int64_t scratch_of(const Matmul<P>& g) {
+    if (g.tiles != Tiles::none) return tile_matmul_scratch(g);
     return as_product(g, [](auto product) { return product.scratch(); });
 }
 void matmul(const Matmul<float>& g) { multiply(g); }
@@ -232,6 +236,7 @@ void matmul(const Matmul<bf16>& g) { multiply(g); }
 int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
 int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
 template <class P> static int64_t most_scratch_of(const Matmul<P>& g) {
+    if (g.tiles != Tiles::none) return tile_matmul_scratch(g);
     return as_product(g, [](auto product) { return product.most_scratch(); });
 }
 int64_t most_matmul_scratch(const Matmul<float>& g) { return most_scratch_of(g); }

@@ -1,8 +1,6 @@
-// onednn.cpp - oneDNN's matrix products in the place of our own: for CPUs with AMX, whose tiles multiply bf16, and to
-// be measured against (`flatgpt bench`, FLATGPT_GEMM=onednn). No other file knows of oneDNN.
+// onednn.cpp - oneDNN's matrix products, for our own to be measured against (`flatgpt bench`). No other file knows of
+// oneDNN, and no model is computed with it.
 //
-// Our loops give the same bits for any number of threads by construction. For oneDNN this is only an observation (2.6:
-// all forms with 1 to 7 threads, and with 16 and 40 where there are more than 64 rows; not so with FLATGPT_ISA=avx2).
 // bf16 weights go into the products as they are, x and dy as rounded copies in scratch.
 #include <algorithm>
 #include <array>
@@ -95,11 +93,11 @@ Copies copies(int64_t N, int64_t C, int64_t OC) {
     return {p, p + copy_size(N * C)};
 }
 
-// The table of one instruction set with the library's products. Few rows, and forms that oneDNN lacks, use our own
-// products: those of cpu_ops_isa, never those of another table of the library.
-template <Isa isa, class P> struct OneDnn {
+// The table of the instruction set in use, with the library's products. Few rows, and forms that oneDNN lacks, use our
+// own products.
+template <class P> struct OneDnn {
     static constexpr bool halves = sizeof(P) == 2;
-    static const Ops<float, P>& own() { return cpu_ops_isa<P>(isa); }
+    static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
 
     static void forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
         if (N <= GEMV_ROWS) return own().linear_forward(y, x, w, b, residual, N, C, OC);
@@ -129,20 +127,11 @@ template <Isa isa, class P> struct OneDnn {
                                       .c = dx, .halves = halves},
                             dy_in, w))
             return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-        // Where k is long (2048 and more) and the result small, oneDNN divides the sum over k among threads, and the
-        // bits then depend on their number. So it gets shorter sums, one after the other.
-        constexpr int MOST = 1984, size = halves ? 2 : 4;
-        const int step = int(round_up(ceil_div(N, ceil_div(N, MOST)), 64));
-        for (int64_t n = 0; n < N; n += step) {
-            const int rows = std::min(step, N - int(n));
-            const auto* dy_rows = static_cast<const char*>(dy_in) + n * OC * size;
-            const auto* x_rows = static_cast<const char*>(x_in) + n * C * size;
-            if (!multiply(Matmul<float>{.M = OC, .N = C, .K = rows, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C,
-                                        .cb = 1, .c = dw, .add = true, .halves = halves},
-                          dy_rows, x_rows))
-                own().linear_backward(nullptr, dw, nullptr, dy + n * OC, x + n * C, w, rows, C, OC);
-        }
-        if (db) cpu_loops<float>(isa).column_sums(db, dy, N, OC);
+        if (!multiply(Matmul<float>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
+                                    .c = dw, .add = true, .halves = halves},
+                      dy_in, x_in))
+            own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC);
+        if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);
     }
 
     // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
@@ -158,7 +147,7 @@ void limit_library() {
     const dnnl::cpu_isa most[ISA_COUNT] = {dnnl::cpu_isa::sse41, dnnl::cpu_isa::avx2, dnnl::cpu_isa::avx512_core,
                                            dnnl::cpu_isa::avx512_core_bf16};
     const CpuChoice& chosen = cpu_chosen();
-    if (!chosen.tiles) dnnl::set_max_cpu_isa(most[int(chosen.isa)]);
+    if (chosen.tiles != Tiles::amx) dnnl::set_max_cpu_isa(most[int(chosen.isa)]);
 }
 // Whether the library multiplies inputs of this type at all.
 template <class P> bool library_has() {
@@ -172,37 +161,31 @@ template <class P> bool library_has() {
     }
 }
 
-template <Isa isa, class P> const Ops<float, P>& table() {
+template <class P> const Ops<float, P>& table() {
     static const dnnl_version_t& v = *dnnl_version();
     static const std::string name = std::string("cpu ") + (sizeof(P) == 2 ? "bf16" : "fp32") + " (oneDNN " +
                                     std::to_string(v.major) + "." + std::to_string(v.minor) +
-                                    (sizeof(P) == 2 && cpu_chosen().tiles ? " with AMX)" : ")");
+                                    (sizeof(P) == 2 && cpu_chosen().tiles == Tiles::amx ? " with AMX)" : ")");
     static const Ops<float, P> made = [] {
-        Ops<float, P> ops = OneDnn<isa, P>::own();
+        Ops<float, P> ops = OneDnn<P>::own();
         ops.name = name.c_str();
-        ops.linear_forward = OneDnn<isa, P>::forward;
-        ops.linear_backward = OneDnn<isa, P>::backward;
+        ops.linear_forward = OneDnn<P>::forward;
+        ops.linear_backward = OneDnn<P>::backward;
         ops.linear_gelu_forward = nullptr;
         ops.linear_gelu_backward = nullptr;
-        ops.scratch_bytes = OneDnn<isa, P>::scratch_bytes;
+        ops.scratch_bytes = OneDnn<P>::scratch_bytes;
         return ops;
     }();
     return made;
 }
 }   // namespace
 
-template <class P> const Ops<float, P>* onednn_ops(Isa isa) {
+template <class P> const Ops<float, P>* onednn_ops() {
     static const bool has = (limit_library(), library_has<P>());
-    if (!has) return nullptr;
-    switch (isa) {
-        case Isa::avx512bf16: return &table<Isa::avx512bf16, P>();
-        case Isa::avx512: return &table<Isa::avx512, P>();
-        case Isa::avx2: return &table<Isa::avx2, P>();
-        default: return &table<Isa::base, P>();
-    }
+    return has ? &table<P>() : nullptr;
 }
 #else
-template <class P> const Ops<float, P>* onednn_ops(Isa) { return nullptr; }
+template <class P> const Ops<float, P>* onednn_ops() { return nullptr; }
 #endif
-template const Ops<float>* onednn_ops(Isa);
-template const Ops<float, bf16>* onednn_ops(Isa);
+template const Ops<float>* onednn_ops();
+template const Ops<float, bf16>* onednn_ops();

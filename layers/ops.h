@@ -172,7 +172,7 @@ struct CallSizes {
 
 // What a device has besides operations. Nothing here depends on types.
 struct Backend {
-    const char* name = "";    // "reference", "cpu fp32 (AVX-512, oneDNN 2.6)": for people
+    const char* name = "";    // "reference", "cpu bf16 (AMX)": for people
 
     // Memory of this device. allocate gives null when there is none; it is zeroed and 64-byte aligned (256 on a GPU).
     void* (*allocate)(int64_t bytes) = nullptr;

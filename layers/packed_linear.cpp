@@ -3,14 +3,16 @@
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
 // int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block.
-// bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, else the weights are widened.
+// bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
+// are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/packed.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/quants.h"
+#include "layers/simd/tiles.h"
 
 namespace ISA {
-constexpr int ROWS = VW == 16 ? 8 : 4, BLOCK = 64;
+constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
 constexpr int AHEAD_BYTES = 4096;    // of prefetches: the hardware alone does not look far enough ahead
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
@@ -55,23 +57,29 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
 }
 
 struct Needs { bool floats, pairs, ints; };
-INLINE Needs needs(const PackedWeight& w) {
+INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
+    return format == BlockType::bf16 && p.tiles != Tiles::none && p.C % 32 == 0;
+}
+INLINE Needs needs(const PackedProduct& p) {
     Needs n = {};
-    for (int i = 0; i < w.count; i++) {
-        const BlockType f = w.parts[i].format;
+    for (int i = 0; i < p.w->count; i++) {
+        const BlockType f = p.w->parts[i].format;
         if (in_blocks(f)) n.ints = true;
-        else if (NATIVE_BF16 && f == BlockType::bf16) n.pairs = true;
+        else if (by_tiles(p, f) || (NATIVE_BF16 && f == BlockType::bf16)) n.pairs = true;
         else n.floats = true;
     }
     return n;
 }
-// In scratch. Called outside of parallel regions.
-static Prepared prepare(const float* x, const PackedWeight& w, int64_t N, int C) {
-    const Needs need = needs(w);
+// N rows, in scratch; tiles read whole ones, what is beyond the rows too. Called outside of parallel regions.
+static Prepared prepare(const PackedProduct& product, int64_t N) {
+    const Needs need = needs(product);
+    const float* x = product.x;
+    const int C = product.C;
     Prepared p = {x, nullptr, nullptr, C, apart((C + 1) / 2), Prepared::row_bytes(C), C};
     const bool copied = need.floats && (C % 2 || (N > 1 && C % 512 == 0));
     if (copied) p.float_row = apart(C + C % 2);
-    const int64_t pair_at = copied ? N * p.float_row : 0, int_at = pair_at + (need.pairs ? N * p.pair_row : 0);
+    const int64_t pair_at = copied ? N * p.float_row : 0;
+    const int64_t int_at = pair_at + (need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
     float* room = static_cast<float*>(cpu_scratch(4 * int_at + (need.ints ? N * p.int_row : 0) + 64));
     int8_t* ints = reinterpret_cast<int8_t*>(room + int_at);
     if (copied) p.floats = room;
@@ -83,7 +91,7 @@ static Prepared prepare(const float* x, const PackedWeight& w, int64_t N, int C)
             __builtin_memcpy(room + i * p.float_row, row, size_t(C) * 4);
             if (C % 2) room[i * p.float_row + C] = 0;
         }
-        if (need.pairs) pack_row<Words<float, NATIVE_BF16, false>>(room + pair_at + i * p.pair_row, row, C);
+        if (need.pairs) pack_row<Words<float, true, false>>(room + pair_at + i * p.pair_row, row, C);
         if (need.ints)
             quantise_row(ints + i * p.int_row, reinterpret_cast<float*>(ints + i * p.int_row + p.up(C)), row, C);
     }
@@ -258,37 +266,52 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
 #pragma omp parallel if (part.rows * x.C * N > ONE_THREAD)
     {
         const Range mine = my_share(panels * blocks, 1);
-        float sums[ROWS * 48];
-        for (int64_t unit = mine.from; unit < mine.to; unit++) {
-            const int64_t panel = unit / blocks, o = part.first - from + panel * W;
-            const int end = least(N, int(unit % blocks + 1) * BLOCK);
-            const int outputs = int(least64(W, part.rows - panel * W));
-            for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
-                const int left = least(end - i, ROWS);
-                n = left == 8 ? 8 : left >= 4 ? 4 : left >= 2 ? 2 : 1;
-                multiply.of[n == 8 ? 3 : n / 2](sums, part.data + panel * bytes, x, row + i);
-                for (int r = 0; r < n; r++) {
-                    const int64_t at = (i + r) * OC + o;
-                    each_vector(outputs, [&](int64_t j, auto place) {
-                        vf v = place.get(sums + r * W + j);
-                        if (p.b) v += place.get(p.b + o + j);
-                        if (p.residual) v += place.get(p.residual + at + j);
-                        place.put(p.y + at + j, v);
-                    });
+        float sums[TILE_ROWS * 48];
+        // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
+        auto all = [&](auto by) {
+            for (int64_t unit = mine.from; unit < mine.to; unit++) {
+                const int64_t panel = unit / blocks, o = part.first - from + panel * W;
+                const int end = least(N, int(unit % blocks + 1) * BLOCK);
+                const int outputs = int(least64(W, part.rows - panel * W));
+                for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
+                    n = by(part.data + panel * bytes, row + i, end - i);
+                    for (int r = 0; r < n; r++) {
+                        const int64_t at = (i + r) * OC + o;
+                        each_vector(outputs, [&](int64_t j, auto place) {
+                            vf v = place.get(sums + r * W + j);
+                            if (p.b) v += place.get(p.b + o + j);
+                            if (p.residual) v += place.get(p.residual + at + j);
+                            place.put(p.y + at + j, v);
+                        });
+                    }
                 }
             }
-        }
+        };
+        if (by_tiles(p, part.format))
+            with_tiles(p.tiles, [&](auto& tiles) {
+                all([&](const char* panel, int64_t i, int left) {
+                    tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                          reinterpret_cast<const float*>(panel), 48, sums, 48);
+                    return least(left, TILE_ROWS);
+                });
+            });
+        else
+            all([&](const char* panel, int64_t i, int left) {
+                const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+                multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
+                return n;
+            });
     }
 }
 
 void packed_linear(const PackedProduct& p) {
-    const Prepared x = prepare(p.x, *p.w, p.N, p.C);
+    const Prepared x = prepare(p, p.N);
     for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
 }
 
 // Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
-    const Prepared x = prepare(p.x, *p.w, int64_t(p.N) * r.K, p.C);
+    const Prepared x = prepare(p, int64_t(p.N) * r.K);
     const PackedPart* part = p.w->parts;
     for (int e = 0; e < r.E; e++) {
         const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;

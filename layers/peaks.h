@@ -14,10 +14,9 @@ struct Peaks {
         return std::max(w.products / products + w.arithmetic / flops, w.bytes / bytes);
     }
 };
-// The peaks of the instruction set in use, and of tiles where this table's products use them. The first call measures,
-// for about a second.
+// The peaks of the instruction set in use, and of tiles where this table's products use them, with random numbers from
+// L1. The first call measures, for about a second.
 const Peaks& cpu_peaks(const Table& op);
 const Peaks& cpu_peaks(bool bf16);               // the peaks for the table in use for this type
-Table cpu_table(bool bf16);                      // our own products, of the instruction set in use
 void cpu_flush(const void* p, int64_t bytes);    // removes this memory from all caches
 double cpu_read();                               // bytes/s of reading 64 MiB once that are in no cache

@@ -13,14 +13,15 @@ namespace ISA {
 #define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
 OTHERS(DECLARE)
 
-template <class P> static int64_t scratch_bytes(const CallSizes& call) {
-    const auto scratch = loops<P>().scratch[int(call.operation)];
+template <class P, Tiles tiles> static int64_t scratch_bytes(const CallSizes& call) {
+    const auto scratch = loops<P>(tiles).scratch[int(call.operation)];
     const int64_t bytes = scratch ? scratch(call) : 0;
     return bytes ? cpu_scratch_size(bytes) : 0;
 }
 
-template <class P> static Loops<P> make() {
+template <class P> static Loops<P> make(Tiles tiles) {
     Loops<P> l = {};
+    l.tiles = sizeof(P) == 2 ? tiles : Tiles::none;
     typedef void (*Entry)(Loops<P>&);
 #define OPERATION(name, ...) \
     if (const Entry enter = name##_entry) enter(l);
@@ -29,9 +30,11 @@ template <class P> static Loops<P> make() {
 #define OTHER(f) l.f = f;
     OTHERS(OTHER)
     l.attention_rounds = sizeof(P) == 2 && NATIVE_BF16;
-    l.scratch_bytes = scratch_bytes<P>;
+    l.scratch_bytes = l.tiles == Tiles::none  ? scratch_bytes<P, Tiles::none>
+                      : l.tiles == Tiles::amx ? scratch_bytes<P, Tiles::amx>
+                                              : scratch_bytes<P, Tiles::pretended>;
     return l;
 }
-template <> Loops<float> loops<float>() { return make<float>(); }
-template <> Loops<bf16> loops<bf16>() { return make<bf16>(); }
+template <> Loops<float> loops<float>(Tiles tiles) { return make<float>(tiles); }
+template <> Loops<bf16> loops<bf16>(Tiles tiles) { return make<bf16>(tiles); }
 }   // namespace ISA

@@ -11,7 +11,7 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype);
 
 struct Device {
     std::unique_ptr<Model> model;    // empty; its type and device are chosen
-    std::string text;                // "cpu bf16 (AVX-512, oneDNN 2.6), 2 threads"
+    std::string text;                // "cpu bf16 (AMX), 2 threads"
     bool gpu = false;
     Dtype dtype = Dtype::fp32;    // the products' type
     double peak = 0;              // a GPU's dense FLOP/s of bf16 products, whatever the type, by its clock; 0: unknown

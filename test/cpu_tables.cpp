@@ -1,5 +1,5 @@
 // cpu_tables.cpp - the tables of test_all: the CPU's, of every instruction set that it has, or of FLATGPT_ISA's alone;
-// with our own products and with oneDNN's.
+// by AMX's tiles, or their twin; with oneDNN's products.
 #include "layers/cpu.h"
 
 #include <cstring>
@@ -16,14 +16,22 @@ bool wanted(Isa isa) {
     return cpu_supports(isa) && (!only || !*only || !strcmp(only, NAMES[int(isa)]));
 }
 template <class P> void add(std::vector<TestTable>& tables) {
-    for (int i = 0; i < ISA_COUNT; i++) {
-        if (!wanted(Isa(i))) continue;
-        tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
-        const Ops<float, P>* library = onednn_ops<P>(Isa(i));    // null also where it has no bf16
-        if (!library) continue;
-        // As for the number of threads, its word is taken where a user gets its products: of AMX.
-        const bool taken = cpu_chosen().tiles && library == &cpu_ops<P>();
-        tables.push_back({library, DTYPE<P>, TablePart::products, taken});
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (wanted(Isa(i))) tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
+    if (const Ops<float, P>* library = onednn_ops<P>())    // null also where it has no bf16
+        tables.push_back({library, DTYPE<P>, TablePart::products, false});
+    if constexpr (sizeof(P) == 2) {
+        for (int i = 0; i < ISA_COUNT; i++) {    // the smallest and the largest vectors
+            const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
+            if (wanted(Isa(i)) && (i == 0 || best))
+                tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products, best});
+        }
+        const bool amx = cpu_chosen().tiles == Tiles::amx;
+        if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
+        if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles
+            for (Tiles kind : {Tiles::pretended, Tiles::amx})
+                if (kind == Tiles::pretended || amx)
+                    tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
     }
 }
 }   // namespace
@@ -39,7 +47,6 @@ double share(const std::string& op, const std::string& output) {
                          {"adamw", "", 0.1}, {"activation", "", 0.05}, {"cross_entropy", "", 0.2},
                          {"norm_forward", "", 0.3},                 // sums of 16392
                          {"norm", "", 0.2}, {"linear_attention", "", 1},
-                         {"linear_backward", "dw", 0.4},            // oneDNN's AVX2 sums of 8197; ours 0.15
                          {"linear", "", 0.15},
                          {"router_backward", "", 0.2}, {"router_forward", "", 0.1}, {"row_gate", "", 0.2},
                          {"experts_combine_backward", "", 0.2}, {"experts", "", 0.15},
@@ -64,7 +71,7 @@ std::string absent_tables() {
     for (int i = 0; i < ISA_COUNT; i++)
         if (!cpu_supports(Isa(i))) absent += std::string("this CPU has no ") + NAMES[i] + "; ";
         else if (!wanted(Isa(i))) absent += std::string("FLATGPT_ISA leaves out ") + NAMES[i] + "; ";
-    if (!onednn_ops<float>(Isa::base)) absent += "this build has no oneDNN; ";
-    else if (!cpu_chosen().tiles) absent += "no AMX here; ";
+    if (!onednn_ops<float>()) absent += "this build has no oneDNN; ";
+    if (cpu_chosen().tiles != Tiles::amx) absent += "no AMX here, its twin alone; ";
     return absent;
 }

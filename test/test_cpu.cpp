@@ -131,21 +131,18 @@ TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
     });
 }
 
-TEST_CASE("cpu: oneDNN's tables differ in their products alone") {
-    if (!onednn_ops<float>(Isa::base)) SKIP("this build has no oneDNN");
-    for (int i = 0; i < ISA_COUNT; i++) {
-        const Ops<float>* library = cpu_supports(Isa(i)) ? onednn_ops<float>(Isa(i)) : nullptr;
-        if (!library) continue;
-        Ops<float> own = cpu_ops_isa<float>(Isa(i));
-        CHECK((library->linear_forward != own.linear_forward));
-        // All else is tested on our own table (test/ops/).
-        own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
-        own.linear_gelu_forward = library->linear_gelu_forward;
-        own.linear_gelu_backward = library->linear_gelu_backward;
+TEST_CASE("cpu: oneDNN's table differs in its products alone") {
+    const Ops<float>* library = onednn_ops<float>();
+    if (!library) SKIP("this build has no oneDNN");
+    Ops<float> own = cpu_ops<float>();
+    CHECK((library->linear_forward != own.linear_forward));
+    // All else is tested on our own table (test/ops/).
+    own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
+    own.linear_gelu_forward = library->linear_gelu_forward;
+    own.linear_gelu_backward = library->linear_gelu_backward;
 #define OPERATION(name, need, arguments, ...) CHECK((own.name == library->name));
 #include "layers/operations.inc"
 #undef OPERATION
-    }
 }
 
 TEST_CASE("cpu: the sum of squares has the same bits on every instruction set") {
@@ -255,49 +252,39 @@ TEST_CASE("cpu: products with bf16 weights round their other input first") {
 
 // ---- the backend around the operations ------------------------------------------------------------------------------
 
-TEST_CASE("cpu: whose products a CPU with AMX, without and in disguise takes") {
-    auto chosen = [](const char* isa, const char* gemm, const char* amx, bool has_amx) {
-        const Result<CpuChoice> c = cpu_choice(isa, gemm, amx, has_amx);
+TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
+    auto chosen = [](const char* isa, const char* amx, bool has_amx) {
+        const Result<CpuChoice> c = cpu_choice(isa, amx, has_amx);
         REQUIRE(c.ok());
         return c.value;
     };
     const bool can_tile = cpu_supports(Isa::avx512bf16);    // no CPU has AMX alone
     for (const char* none : {static_cast<const char*>(nullptr), ""}) {
-        const CpuChoice plain = chosen(none, none, none, false), tiled = chosen(none, none, none, true);
-        CHECK((!plain.library_fp32 && !plain.library_bf16 && !plain.tiles));
-        CHECK((!tiled.library_fp32 && tiled.library_bf16 == can_tile && tiled.tiles == can_tile));
+        const CpuChoice plain = chosen(none, none, false), tiled = chosen(none, none, true);
+        CHECK(plain.tiles == Tiles::none);
+        CHECK(tiled.tiles == (can_tile ? Tiles::amx : Tiles::none));
         CHECK(plain.isa == tiled.isa);
+        CHECK(chosen("base", none, true).tiles == Tiles::none);    // as on a CPU with no more than that
     }
     for (bool has_amx : {false, true}) {
-        const CpuChoice refused = chosen(nullptr, nullptr, "refuse", has_amx);
-        CHECK((!refused.library_fp32 && !refused.library_bf16 && !refused.tiles));
-        const CpuChoice pretended = chosen(nullptr, nullptr, "pretend", has_amx);
-        CHECK((!pretended.library_fp32 && pretended.library_bf16 && pretended.tiles == (has_amx && can_tile)));
-        const CpuChoice own = chosen(nullptr, "own", "pretend", has_amx);
-        CHECK((!own.library_fp32 && !own.library_bf16));
-        const CpuChoice library = chosen(nullptr, "onednn", "refuse", has_amx);
-        CHECK((library.library_fp32 && library.library_bf16 && !library.tiles));
-        const CpuChoice base = chosen("base", nullptr, nullptr, has_amx);    // as on a CPU with no more than that
-        CHECK((base.isa == Isa::base && !base.library_bf16 && !base.tiles));
-        CHECK((chosen("base", nullptr, "pretend", has_amx).library_bf16));
+        CHECK(chosen(nullptr, "refuse", has_amx).tiles == Tiles::none);
+        CHECK(chosen(nullptr, "pretend", has_amx).tiles == Tiles::pretended);
+        const CpuChoice base = chosen("base", "pretend", has_amx);
+        CHECK((base.isa == Isa::base && base.tiles == Tiles::pretended));
     }
-    for (auto [isa, gemm, amx, named] : {std::array{"sse9", "", "", "FLATGPT_ISA=sse9: expected"},
-                                         {"", "mkl", "", "FLATGPT_GEMM=mkl: expected own or onednn"},
-                                         {"", "", "yes", "FLATGPT_AMX=yes: expected pretend or refuse"}}) {
-        const Status s = cpu_choice(isa, gemm, amx, true).status;
+    for (auto [isa, amx, named] : {std::array{"sse9", "", "FLATGPT_ISA=sse9: expected"},
+                                   {"", "yes", "FLATGPT_AMX=yes: expected pretend or refuse"}}) {
+        const Status s = cpu_choice(isa, amx, true).status;
         CHECK(s.code == Exit::usage);
         CHECK(s.message.find(named) == 0);
         const ProcessResult r = run_flatgpt({"info"}, {.environment = {std::string("FLATGPT_ISA=") + isa,
-                                            std::string("FLATGPT_GEMM=") + gemm, std::string("FLATGPT_AMX=") + amx}});
+                                                                       std::string("FLATGPT_AMX=") + amx}});
         CHECK((r.exit_code == 2 && r.err.find(named) != std::string::npos));
     }
-    // Each choice has a table, and the library's is there only where the library is.
-    for (const char* gemm : {"own", "onednn", ""})
-        for (const char* amx : {"pretend", "refuse", ""}) {
-            const CpuChoice c = chosen(nullptr, gemm, amx, cpu_has_amx());
-            const Ops<float, bf16>* library = onednn_ops<bf16>(c.isa);
-            CHECK(&cpu_ops_of<bf16>(c) == (library && c.library_bf16 ? library : &cpu_ops_isa<bf16>(c.isa)));
-        }
+    // Products of fp32 know no tiles.
+    CHECK(&cpu_ops_isa<float>(cpu_isa(), Tiles::pretended) == &cpu_ops_isa<float>(cpu_isa()));
+    CHECK((cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended).linear_forward !=
+           cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
 }
 TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
     auto line = [](std::vector<std::string> environment) {
@@ -307,12 +294,9 @@ TEST_CASE("cpu: pretended and refused, AMX changes the products that the command
         return r.out.substr(0, r.out.find('\n'));
     };
     if (!cpu_has_bf16()) SKIP("this CPU has no bf16 products");
-    const bool library = onednn_ops<bf16>(Isa::avx512bf16);
-    CHECK((line({"FLATGPT_AMX=pretend", "FLATGPT_GEMM"}).find("oneDNN") != std::string::npos) == library);
-    CHECK((line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM=onednn"}).find("oneDNN") != std::string::npos) == library);
-    CHECK(line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM"}).find("oneDNN") == std::string::npos);
-    CHECK(line({"FLATGPT_AMX=pretend", "FLATGPT_GEMM=own"}).find("oneDNN") == std::string::npos);
-    CHECK(line({"FLATGPT_AMX=refuse", "FLATGPT_GEMM=onednn"}).find("with AMX") == std::string::npos);
+    CHECK(line({"FLATGPT_AMX=pretend"}).find("(AMX, pretended)") != std::string::npos);
+    CHECK(line({"FLATGPT_AMX=refuse"}).find("AMX") == std::string::npos);
+    CHECK((line({"FLATGPT_AMX"}).find("(AMX)") != std::string::npos) == cpu_has_amx());
 }
 
 TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says what it is") {

@@ -86,15 +86,25 @@ std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pa
     return out;
 }
 
-// f(loops, has VNNI) for each way that this machine has.
-template <class F> void each_way(F f) {
+// How products are computed.
+struct Way {
+    Loops<float> loops;
+    bool vnni;
+    Tiles tiles;
+    bool pairs;    // x is rounded to bf16 for bf16 weights
+};
+// f(way) for each that this machine has.
+template <class F> void each_way(int C, F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         for (bool vnni : {false, true})
-            if (cpu_supports(Isa(i)) && (!vnni || cpu_has_vnni(Isa(i)))) {
+            for (Tiles tiles : {Tiles::none, Tiles::pretended, Tiles::amx}) {
+                const bool has_tiles = tiles != Tiles::amx || (Isa(i) == Isa::avx512bf16 && cpu_has_amx());
+                if (!cpu_supports(Isa(i)) || (vnni && !cpu_has_vnni(Isa(i))) || !has_tiles) continue;
                 CAPTURE(i);
                 CAPTURE(vnni);
-                const Loops<float> loops = cpu_loops<float>(Isa(i));
-                f(loops, vnni, Isa(i) == Isa::avx512bf16);
+                CAPTURE(int(tiles));
+                const bool by_tiles = tiles != Tiles::none && C % 32 == 0;
+                f(Way{cpu_loops<float>(Isa(i)), vnni, tiles, by_tiles || Isa(i) == Isa::avx512bf16});
             }
 }
 
@@ -104,15 +114,15 @@ void check_product(const Matrix& m, int N, bool adds) {
     CAPTURE(N);
     const int C = int(m.cols), OC = int(m.rows);
     const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
-    each_way([&](const Loops<float>& loops, bool vnni, bool pairs) {
+    each_way(C, [&](const Way& way) {
         Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC);
-        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, vnni};
+        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, way.vnni, way.tiles};
         if (adds) p.b = b.data(), p.residual = r.data();
-        loops.packed_linear(p);
+        way.loops.packed_linear(p);
         CHECK(y.intact());
         double worst = 0;
         for (const PackedPart& part : m.parts) {
-            const std::vector<double> in = taken(x, part.format, pairs);
+            const std::vector<double> in = taken(x, part.format, way.pairs);
             for (int n = 0; n < N; n++)
                 for (int64_t o = part.first; o < part.first + part.rows; o++) {
                     double sum = adds ? double(b[size_t(o)]) + double(r[size_t(n * OC + o)]) : 0, size = std::fabs(sum);
@@ -130,7 +140,7 @@ void check_product(const Matrix& m, int N, bool adds) {
             cpu_set_threads(1 + n % 3);
             p.y = again.data() + n * OC, p.x = x.data() + n * C, p.N = 1;
             if (adds) p.residual = r.data() + n * OC;
-            loops.packed_linear(p);
+            way.loops.packed_linear(p);
         }
         cpu_set_threads(threads);
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
@@ -179,10 +189,10 @@ TEST_CASE("packed weights: a matrix of several formats is the matrices one below
 }
 TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no infinity") {
     const Matrix m(64, {{20, BlockType::q8_0}}, 1);
-    each_way([&](const Loops<float>& loops, bool vnni, bool) {
+    each_way(64, [&](const Way& way) {
         std::vector<float> x(128), y(40, 7);
         std::fill(x.begin() + 64, x.end(), 1e30f);
-        loops.packed_linear({y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 64, 20, vnni});
+        way.loops.packed_linear({y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 64, 20, way.vnni});
         for (int o = 0; o < 20; o++) CHECK(y[size_t(o)] == 0);
         for (int o = 20; o < 40; o++) CHECK(std::isfinite(y[size_t(o)]));
     });
@@ -197,17 +207,17 @@ TEST_CASE("packed weights: each expert's rows are its own product") {
     std::vector<int> offsets = {0, 3, 3, 9, 10, 14};    // the second one has none
     Routes routes = {};
     routes.offsets = offsets.data();
-    each_way([&](const Loops<float>& loops, bool vnni, bool) {
+    each_way(C, [&](const Way& way) {
         Guarded<float> y(N * K * OC), want(N * K * OC);
-        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, vnni};
-        loops.packed_experts(p, routes, {E, K, false, true});
+        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, way.vnni, way.tiles};
+        way.loops.packed_experts(p, routes, {E, K, false, true});
         for (int e = 0; e < E; e++) {
             std::vector<PackedPart> parts(m.parts.begin() + 2 * e, m.parts.begin() + 2 * e + 2);
             for (PackedPart& p : parts) p.first -= e * OC;
             const PackedWeight w = {nullptr, parts.data(), 2};
             const int from = offsets[size_t(e)];
             p.y = want.data() + from * OC, p.x = x.data() + from * C, p.w = &w, p.N = offsets[size_t(e) + 1] - from;
-            if (p.N) loops.packed_linear(p);
+            if (p.N) way.loops.packed_linear(p);
         }
         CHECK(y.intact());
         CHECK(memcmp(y.data(), want.data(), sizeof(float) * N * K * OC) == 0);

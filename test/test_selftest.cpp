@@ -50,8 +50,7 @@ void holes(float* y, float* lse, const float* qkv, int B, int S, Heads h) {    /
     right->attention_forward(y, lse, qkv, B, S, h);
     for (int64_t i = 0; i < int64_t(B) * S * h.NH * h.HS; i += 100) y[i] = 0;
 }
-// test/ops/ holds every instruction set to the reference. This checks the sizes of models, on what a user gets, and
-// oneDNN.
+// test/ops/ holds every instruction set to the reference. This checks the sizes of models, on what a user gets.
 template <class P> void model_sizes() {
     auto passes = [](const Ops<float, P>& op, const char* filter, int checks) {
         const Run run(op, filter, false, 3000);
@@ -60,7 +59,6 @@ template <class P> void model_sizes() {
         CHECK((run.test.checks >= checks && run.test.failed == 0));
     };
     passes(cpu_ops_isa<P>(cpu_isa()), "", 75);
-    if (const Ops<float, P>* library = onednn_ops<P>(cpu_isa())) passes(*library, "linear", 11);    // its part
 }
 void writes_beyond(float* to, const float* from, int64_t n) {
     cpu_ops<float>().to_floats(to, from, n);
@@ -91,8 +89,8 @@ TEST_CASE("selftest: an entry that is wrong, does nothing or writes beyond its a
     CHECK((casts.test.failed == 1 && casts.says("\"ok\":false")));
 }
 
-TEST_CASE("selftest: fp32 passes, with oneDNN's products too") { model_sizes<float>(); }
-TEST_CASE("selftest: bf16 passes, with oneDNN's products too") { model_sizes<bf16>(); }
+TEST_CASE("selftest: fp32 passes") { model_sizes<float>(); }
+TEST_CASE("selftest: bf16 passes") { model_sizes<bf16>(); }
 TEST_CASE("selftest: attention in bf16 is held to what it rounds, and no more") {
     right = &cpu_ops_isa<bf16>(cpu_isa());
     Ops<float, bf16> wrong = *right;
@@ -121,10 +119,8 @@ TEST_CASE("selftest: the command on every kind of CPU that can be pretended here
     // Each kind runs only what it can change: products and AMX matter in bf16 alone.
     struct Kind { std::vector<std::string> environment; std::string filter, dtype = "auto"; };
     const std::string half = cpu_has_bf16() ? "bf16" : "auto";
-    std::vector<Kind> kinds = {{{"FLATGPT_GEMM=onednn", "FLATGPT_AMX=refuse"}, "linear_b", half},
-                               {{"FLATGPT_AMX=pretend"}, "linear_b", half},
-                               {{"FLATGPT_GEMM=own"}, "attention", half},
-                               {{"FLATGPT_GEMM=onednn"}, "attention", half},
+    std::vector<Kind> kinds = {{{"FLATGPT_AMX=pretend"}, "linear_forward", half},
+                               {{"FLATGPT_AMX=pretend"}, "attention", half},
                                {{"FLATGPT_AMX=refuse"}, "attention", half}};
     const char* keys[] = {"base", "avx2", "avx512", "avx512bf16"};
     for (int i = 0; i < ISA_COUNT; i++)

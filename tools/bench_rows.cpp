@@ -7,7 +7,7 @@
 
 namespace {
 template <class P> std::optional<Table> library_table() {
-    const Ops<float, P>* op = onednn_ops<P>(cpu_isa());
+    const Ops<float, P>* op = onednn_ops<P>();
     return op ? std::optional<Table>(*op) : std::nullopt;
 }
 }    // namespace
@@ -151,14 +151,12 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     free_all();
 }
 
-// On the CPU the other table's products follow: a library's, if there is one, or ours, if the library's are in use.
-// The library chooses its own instruction set, whatever FLATGPT_ISA says.
+// On the CPU oneDNN's products follow ours, if it is installed. It may use the instruction set and the tiles that ours
+// may.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
     if (bench.device.gpu || rows <= GEMV_ROWS) return;
     const bool half = op.parameter == Element::bf16;
-    const Table own = cpu_table(half);
-    if (op.linear_forward != own.linear_forward) return linear_calls(name + ", our own", own, rows, in, out, ffn);
     const std::optional<Table> library = half ? library_table<bf16>() : library_table<float>();
     if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);
 }

@@ -13,8 +13,14 @@
 // stream that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout
 // dv and dp count the kept probabilities alone; delta is dy . y as ever.
 //
+// AMX's tiles (half) want A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T p and dk^T = q^T ds
+// (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T turned when they are done. Strips then
+// have 16 rows, sums over queries go on to whole tiles of 32, with zeros in p and ds.
+//
 // Bound by FMAs: 10 S^2/2 HS FLOPs per head, and an exp for every 10 HS of them. Extra memory: O(S) per thread, or n
 // dq's.
+#include "layers/simd/tiles.h"
+
 #include "kept.h"
 
 namespace ISA {
@@ -26,24 +32,27 @@ static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whol
 constexpr int NEXT = 16;    // rows that are prefetched before they are written
 
 struct Back { float* dqkv; const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
-// Rows of queries that are held for a head. Strips and pairs of rows reach beyond S.
-INLINE int rows_held(int S) { return (S + 2 * MR) / 2 * 2; }
+constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
+// Rows of queries that are held for a head; pairs of a row of dy^T or q^T. Strips, pairs and tiles reach beyond S.
+INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
+INLINE int pairs_held(int S) { return padded(S / 2) + TURN; }
 
-struct Tiles {
+struct Room {
     float *kt, *vt, *k, *dk, *dv, *p, *ds, *ds_rows;    // ds_rows: half's ds as A of dq
-    float *q, *dy, *q_sum, *dy_sum, *delta;             // all queries of the group: as A, and with half also as B
+    float *q, *dy, *q_sum, *dy_sum, *delta;             // all queries of the group: as A, and with half as B or turned
     float* dq;
     int packed;    // rows of q and dy that are packed so far
 };
 int64_t tile_floats(int S, Heads h) {
-    const int64_t P = padded(h.HS), rows = int64_t(rows_held(S)) * (h.NH / h.NKV);
-    return P * (3 * KB + 2 * KEY_ROWS) + (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 +
-           rows * P * (NATIVE_BF16 ? 3 : 2) + padded(int(rows));
+    const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
+    return P * (3 * KB + 2 * KEY_ROWS) + (NATIVE_BF16 ? 5 : 4) * QB * LDS / 2 + rows * P * 2 +
+           (NATIVE_BF16 ? 2 * group * pairs_held(S) * P : 0) + padded(int(rows));
 }
-Tiles make_tiles(float* x, int S, Heads h) {
-    const int64_t P = padded(h.HS), rows = int64_t(rows_held(S)) * (h.NH / h.NKV), pairs = NATIVE_BF16 ? rows / 2 : 0;
+Room make_room(float* x, int S, Heads h) {
+    const int64_t P = padded(h.HS), group = h.NH / h.NKV, rows = rows_held(S) * group;
+    const int64_t pairs = NATIVE_BF16 ? group * pairs_held(S) : 0;
     auto take = [&](int64_t n) { return (x += n) - n; };
-    Tiles t = {};
+    Room t = {};
     t.kt = take(KB * P), t.vt = take(KB * P), t.k = take(KB * P);
     t.dk = take(KEY_ROWS * P), t.dv = take(KEY_ROWS * P);
     t.p = take(QB * LDS), t.ds = take(QB * LDS), t.ds_rows = take(NATIVE_BF16 ? QB * LDS / 2 : 0);
@@ -90,6 +99,7 @@ struct Work {
 struct Pair {
     int m, n, ahead;                          // near: limit(r) = ahead + r + 1, where ahead = i0 - j0 >= 0
     const float *q, *dy, *q_sum, *dy_sum;     // at the first of the queries
+    int64_t pairs;                            // q_sum's and dy_sum's distance of rows, where they are turned
     const float *lse, *delta;
     float* dq;
     Shape shape;
@@ -104,9 +114,9 @@ struct Pair {
 enum class Kind { near, masked, shaped };
 
 // Scores and dy v^T of row r (half: and r + 1) become p and ds, zero outside first..limit as far as strips read: at
-// least to `strip`, where the strip's last row ends.
+// least to `strip`, where the strip's last row ends. Beyond the last row all is zero.
 template <bool half, Kind kind>
-INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float scale) {
+INLINE void probabilities(const Room& t, const Pair& c, int r, int strip, float scale) {
     constexpr bool masked = kind != Kind::near;
     constexpr int ROWS = half ? 2 : 1, UNIT = half ? 2 * VW : VW;
     int first[ROWS], limit[ROWS];
@@ -168,7 +178,7 @@ INLINE void probabilities(const Tiles& t, const Pair& c, int r, int strip, float
 
 // Dropout: `before` the probabilities takes dy v^T to dp, else p to the part that dv takes, without the factor.
 template <bool half, class First, class Limit>
-void drop(const Tiles& t, const Pair& c, const Dropout& d, const Kept<QB, KB>& kept, bool before, First first,
+void drop(const Room& t, const Pair& c, const Dropout& d, const Kept<QB, KB>& kept, bool before, First first,
           Limit limit) {
     const float factor = d.factor();
     for (int r = 0; r < c.m; r += half && !before ? 2 : 1)
@@ -185,49 +195,67 @@ void drop(const Tiles& t, const Pair& c, const Dropout& d, const Kept<QB, KB>& k
 }
 
 // Adds to dk, dv and dq.
-template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c, Heads h, Ahead<Work>& ahead) {
+template <bool half, Kind kind, class Set>
+void backward_pair(const Room& t, Set& set, const Pair& c, Heads h, Ahead<Work>& ahead) {
     constexpr bool masked = kind != Kind::near;
-    const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m, rows = tiles(m, MR) * MR;
+    constexpr int R = STRIP<Set>;
+    const int P = padded(h.HS), D = words<half>(h.HS), Q = padded(D), m = c.m;
     auto limit = [&](int r) { return masked ? c.limit[least(r, m - 1)] : least(c.n, c.ahead + r + 1); };
     auto first = [&](int r) { return masked ? c.first[least(r, m - 1)] : 0; };
-    for (int p = first(0) / PANEL * PANEL; p < limit(rows - 1); p += PANEL)
-        for (int r = 0; r < rows; r += MR) {
-            const int keys = least(limit(r + MR - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
+    for (int p = first(0) / PANEL * PANEL; p < limit(m - 1); p += PANEL)
+        for (int r = 0; r < m; r += R) {
+            const int keys = least(limit(r + R - 1) - p, PANEL), skip = most(0, first(r) / VW * VW - p);
             if (keys <= skip) continue;
             ahead.some();
             const int w = padded(keys) - skip, from = p * Q + skip, to = r * LDS + p + skip;
-            strip<false, half>(w, D, c.q + r * Q, Q, 1, t.kt + from, PANEL, t.p + to, LDS);
-            strip<false, half>(w, D, c.dy + r * Q, Q, 1, t.vt + from, PANEL, t.ds + to, LDS);
+            strip_by<false, half>(set, w, D, c.q + r * Q, Q, t.kt + from, PANEL, t.p + to, LDS);
+            strip_by<false, half>(set, w, D, c.dy + r * Q, Q, t.vt + from, PANEL, t.ds + to, LDS);
         }
     Kept<QB, KB> kept;
     if (h.dropout.rate > 0) {
         kept.draw(h.dropout, c.row, c.i0, m, c.stream, c.j0, first, limit);
         drop<half>(t, c, h.dropout, kept, true, first, limit);
     }
-    for (int r = 0; r < m; r += half ? 2 : 1)
-        probabilities<half, kind>(t, c, r, masked ? limit(r / MR * MR + MR - 1) : 0, scale_of(h) * LOG2E);
+    auto strip_end = [&](int r) {    // tiles read all of a panel of keys for TURN queries of which one sees some
+        if (TILED<Set>) return tiles(limit(r / TURN * TURN + TURN - 1), PANEL) * PANEL;
+        return masked ? limit(r / MR * MR + MR - 1) : 0;
+    };
+    for (int r = 0; r < (TILED<Set> ? tiles(m, TURN) * TURN : m); r += half ? 2 : 1)
+        probabilities<half, kind>(t, c, r, strip_end(r), scale_of(h) * LOG2E);
     if (h.dropout.rate > 0) drop<half>(t, c, h.dropout, kept, false, first, limit);
     int begin = 0, end = masked ? 0 : m;    // the first query that sees key j, and the first that sees none of MR keys
-    for (int j = 0; j < c.n; j += MR) {
+    constexpr int J = TILED<Set> ? PANEL : MR;
+    for (int j = 0; j < c.n; j += J) {
         while (masked && begin < m && limit(begin) <= j) begin++;
-        while (masked && end < m && first(end) < j + MR) end++;
+        while (masked && end < m && first(end) < j + J) end++;
         const int r = masked ? begin : most(0, j - c.ahead);
         if (r >= end) continue;
-        const int row = half ? r / 2 : r, steps = half ? (end + 1) / 2 - row : end - r;
-        const float *dy = half ? c.dy_sum : c.dy, *q = half ? c.q_sum : c.q;
-        strip<true, half>(P, steps, t.p + row * LDS + j, 1, LDS, dy + row * P, P, t.dv + j * P, P);
-        strip<true, half>(P, steps, t.ds + row * LDS + j, 1, LDS, q + row * P, P, t.dk + j * P, P);
+        if constexpr (TILED<Set>) {
+            const int row = r / TURN * (TURN / 2), steps = (end + 1) / 2 - row, keys = padded(least(PANEL, c.n - j));
+            const float *p = t.p + row * LDS + j, *ds = t.ds + row * LDS + j;
+            for (int d = 0, to = j; d < P; d += 16, to += 16 * KB) {
+                const int64_t at = d * c.pairs + row;
+                strip_by<true, half>(set, keys, steps, c.dy_sum + at, c.pairs, p, LDS, t.dv + to, KB);
+                strip_by<true, half>(set, keys, steps, c.q_sum + at, c.pairs, ds, LDS, t.dk + to, KB);
+            }
+        } else {
+            const int row = half ? r / 2 : r, steps = half ? (end + 1) / 2 - row : end - r;
+            const float *dy = half ? c.dy_sum : c.dy, *q = half ? c.q_sum : c.q;
+            strip<true, half>(P, steps, t.p + row * LDS + j, 1, LDS, dy + row * P, P, t.dv + j * P, P);
+            strip<true, half>(P, steps, t.ds + row * LDS + j, 1, LDS, q + row * P, P, t.dk + j * P, P);
+        }
     }
     if (masked && !half && !c.stream.all)
         for (int r = 0; r < m; r++)
             for (int u = c.before[r] / VW * VW; u < limit(r / MR * MR + MR - 1); u += VW)
                 store(t.ds + r * LDS + u, between(u, 0, c.before[r], load(t.ds + r * LDS + u), 0));
-    for (int r = 0; r < rows; r += MR) {
-        const int keys = limit(r + MR - 1), from = first(r) / 2 * 2, word = words<half>(from);
+    for (int r = 0; r < m; r += R) {
+        constexpr int AT = TILED<Set> ? 32 : 2;
+        const int keys = limit(r + R - 1), from = first(r) / AT * AT, word = words<half>(from);
         const float* ds = half ? t.ds_rows + r * LDS / 2 : t.ds + r * LDS;
         if (keys > from)
-            strip<true, half>(P, words<half>(keys - from), ds + word, half ? LDS / 2 : LDS, 1, t.k + word * P, P,
-                              c.dq + r * P, P);
+            strip_by<true, half>(set, P, words<half>(keys - from), ds + word, half ? LDS / 2 : LDS, t.k + word * P, P,
+                                 c.dq + r * P, P);
     }
 }
 
@@ -237,7 +265,7 @@ template <bool half, Kind kind> void backward_pair(const Tiles& t, const Pair& c
 int first_query(const Back& c, int b, int key) { return queries_of(c.h, c.S, b, key).from / 2 * 2; }
 
 // Packs the group's queries from t.packed to `to`: q and dy as A and B; delta[s] = dy . y, the sum over keys of p dp.
-template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int to) {
+template <bool half, class Set> void pack_queries(const Back& c, Room& t, Ahead<Work>& ahead, int b, int kv, int to) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV, C = c.h.NH * HS, from = t.packed, n = to - from, P = padded(HS);
     const int Q = padded(words<half>(HS)), held = rows_held(c.S), rows = to == c.S ? held - from : n;
     const int64_t row = int64_t(b) * c.S + from, qkv_row = packed_keys(c.qkv, c.S, c.h).row;
@@ -247,8 +275,14 @@ template <bool half> void pack_queries(const Back& c, Tiles& t, Ahead<Work>& ahe
         const float *q = c.qkv + row * qkv_row + i * HS, *dy = c.dy + at, *y = c.y + at;
         pack_rows<half>(t.q + to_row * Q, q, qkv_row, n, rows, HS);
         pack_rows<half>(t.dy + to_row * Q, dy, C, n, rows, HS);
-        if (half) pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
-        if (half) pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
+        if (TILED<Set>) {
+            const int64_t pairs = pairs_held(c.S), at = g * P * pairs + from / 2;
+            pack_turned(t.q_sum + at, pairs, q, qkv_row, n, rows, HS);
+            pack_turned(t.dy_sum + at, pairs, dy, C, n, rows, HS);
+        } else if (half) {
+            pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
+            pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
+        }
         for (int s = 0; s < n; s++, dy += C, y += C) {
             vf total = {};
             each_vector(HS, [&](int64_t d, auto place) { total += place.get(dy + d) * place.get(y + d); });
@@ -270,30 +304,31 @@ template <bool half> void see_keys(const Back& c, Pair& pair, int b, int i0, int
 }
 
 // Adds the pairs of the group's query head g and the tile of n keys at j0. span: the queries that see some of them.
-template <bool half>
-void query_tiles(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream, int j0, int n,
-                 Span span) {
+template <bool half, class Set>
+void query_tiles(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv, int g, const Stream& stream,
+                 int j0, int n, Span span) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), group = c.h.NH / c.h.NKV, i = kv * group + g;
     const bool shaped = has_shape(c.h), plain = stream.all && !c.h.keys && !shaped;
     for (int i0 = span.from; i0 < span.to; i0 += QB) {
         const int m = least(QB, c.S - i0);
-        if (t.packed < i0 + m) pack_queries<half>(c, t, ahead, b, kv, i0 + m);
-        const int64_t row = int64_t(g) * rows_held(c.S) + i0;
-        Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + row / 2 * P, t.dy_sum + row / 2 * P,
+        if (t.packed < i0 + m) pack_queries<half, Set>(c, t, ahead, b, kv, i0 + m);
+        const int64_t row = int64_t(g) * rows_held(c.S) + i0, pairs = pairs_held(c.S);
+        const int64_t sums = TILED<Set> ? g * P * pairs + i0 / 2 : row / 2 * P;
+        Pair pair = {m, n, i0 - j0, t.q + row * Q, t.dy + row * Q, t.q_sum + sums, t.dy_sum + sums, pairs,
                      c.lse + (int64_t(b) * c.h.NH + i) * c.S + i0, t.delta + row, t.dq + row * P,
                      Shape(c.h, i), stream, i0, j0, pair_row(c.h.dropout, b, i, c.h.NH), stream.key(j0) - i0,
                      {}, {}, {}};
         const bool near = plain && keys_of(c.h, c.S, b, i0 + m - 1).from <= j0;
         if (!near) see_keys<half>(c, pair, b, i0, j0);
-        const auto add = shaped ? backward_pair<half, Kind::shaped> : near ? backward_pair<half, Kind::near>
-                                                                           : backward_pair<half, Kind::masked>;
-        add(t, pair, c.h, ahead);
+        if (shaped) backward_pair<half, Kind::shaped>(t, set, pair, c.h, ahead);
+        else if (near) backward_pair<half, Kind::near>(t, set, pair, c.h, ahead);
+        else backward_pair<half, Kind::masked>(t, set, pair, c.h, ahead);
     }
 }
 
 // dk and dv of the stream's tile of keys at j0 of (b, kv), and the tile's share of dq.
-template <bool half>
-void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, const Stream& stream, int j0) {
+template <bool half, class Set>
+void key_tile(const Back& c, Room& t, Set& set, Ahead<Work>& ahead, int b, int kv, const Stream& stream, int j0) {
     const int HS = c.h.HS, P = padded(HS), Q = padded(words<half>(HS)), n = least(KB, stream.keys - j0);
     const Keys keys = packed_keys(c.qkv, c.S, c.h);
     const int64_t step = stream.step * keys.row;
@@ -303,19 +338,21 @@ void key_tile(const Back& c, Tiles& t, Ahead<Work>& ahead, int b, int kv, const 
         pack_transposed<half>(t.kt + p * Q, PANEL, keys.k + row, step, least(PANEL, n - p), PANEL, HS);
         pack_transposed<half>(t.vt + p * Q, PANEL, keys.v + row, step, least(PANEL, n - p), PANEL, HS);
     }
-    pack_sum<half>(t.k, keys.k + at, step, n, n, HS);
+    pack_sum<half>(t.k, keys.k + at, step, n, TILED<Set> ? KB : n, HS);
     clear(t.dk, 2 * KEY_ROWS * P);    // dv follows
     const int last = queries_of(c.h, c.S, b, stream.key(j0 + n - 1)).to;
     const Span span = {first_query(c, b, stream.key(j0)), stream.all ? last : c.S};
-    for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, ahead, b, kv, g, stream, j0, n, span);
+    for (int g = 0; g < c.h.NH / c.h.NKV; g++) query_tiles<half>(c, t, set, ahead, b, kv, g, stream, j0, n, span);
     float *dk = c.dqkv + (keys.k - c.qkv) + at, *dv = c.dqkv + (keys.v - c.qkv) + at;
+    const float *dk_rows = TILED<Set> ? t.kt : t.dk, *dv_rows = TILED<Set> ? t.vt : t.dv;    // kt and vt are read
+    if (TILED<Set>) pack_transposed(t.kt, P, t.dk, KB, P, P, KB), pack_transposed(t.vt, P, t.dv, KB, P, P, KB);
     const float scale = scale_of(c.h), factor = c.h.dropout.factor();
     for (int j = 0; j < n; j++) {
         if (j + NEXT < n) fetch(dk + (j + NEXT) * step, HS), fetch(dv + (j + NEXT) * step, HS);
         if (stream.all && in_pattern(c.h, j0 + j)) continue;
         each_vector(HS, [&](int64_t d, auto place) {
-            place.put(dk + j * step + d, load(t.dk + j * P + d) * scale);
-            place.put(dv + j * step + d, load(t.dv + j * P + d) * factor);
+            place.put(dk + j * step + d, load(dk_rows + j * P + d) * scale);
+            place.put(dv + j * step + d, load(dv_rows + j * P + d) * factor);
         });
     }
 }
@@ -338,7 +375,8 @@ void write_dq(const Back& c, const float* parts, int count, int64_t stride, int 
 }
 
 // Adds up an item's ranges of keys. An item with all of a head's ranges writes dq.
-template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, float* dq, Item item) {
+template <bool half, class Set>
+void head(const Work& work, Room& t, Set& set, Ahead<Work>& ahead, float* dq, Item item) {
     const Back& c = work.c;
     const int64_t size = dq_floats(c.S, c.h);
     const Streams streams(c.h, c.S);
@@ -349,7 +387,7 @@ template <bool half> void head(const Work& work, Tiles& t, Ahead<Work>& ahead, f
         int tile = range;    // counts through the tiles of all streams
         for (int n = 0; n < streams.count; tile -= tiles(streams.s[n++].keys, KB))
             for (; tile * KB < streams.s[n].keys; tile += work.ranges)
-                key_tile<half>(c, t, ahead, item.b, item.kv, streams.s[n], tile * KB);
+                key_tile<half>(c, t, set, ahead, item.b, item.kv, streams.s[n], tile * KB);
         if (t.dq != dq)
             each_vector(size, [&](int64_t i, auto at) { at.put(dq + i, at.get(dq + i) + at.get(t.dq + i)); });
     }
@@ -363,23 +401,31 @@ int64_t backward_scratch(int B, int S, Heads h) {
     return int64_t(sizeof(float)) * (tile_floats(S, h) * threads + dq_floats(S, h) * dqs);
 }
 
-template <bool half> void backward(const Back& c) {
+template <bool half, class Set> void items(const Work& work, Set& set, float* mine, float* dqs) {
+    const Back& c = work.c;
+    const int64_t size = dq_floats(c.S, c.h);
+    Room t = make_room(mine, c.S, c.h);
+    Ahead<Work> ahead = {work, omp_get_num_threads(), 1536 / (c.S + 64) + 1};    // all rows well within the products
+#pragma omp for schedule(dynamic)
+    for (int item = 0; item < work.items; item++) {
+        float* dq = work.parts > 1 ? dqs + size * item : mine + tile_floats(c.S, c.h);
+        ahead.begin(item);
+        head<half>(work, t, set, ahead, dq, work.item(item));
+    }
+}
+template <bool half> void backward(const Back& c, Tiles kind) {
     const int threads = omp_get_max_threads();
     const Work work(c, threads);
-    const int64_t floats = tile_floats(c.S, c.h), size = dq_floats(c.S, c.h);
-    const int64_t own = floats + (work.parts > 1 ? 0 : 2 * size);
+    const int64_t size = dq_floats(c.S, c.h), own = tile_floats(c.S, c.h) + (work.parts > 1 ? 0 : 2 * size);
     float* scratch = static_cast<float*>(cpu_scratch(backward_scratch(c.B, c.S, c.h)));
     float* dqs = scratch + own * threads;    // one for each item, or for each thread
 #pragma omp parallel
     {
         float* mine = scratch + own * omp_get_thread_num();
-        Tiles t = make_tiles(mine, c.S, c.h);
-        Ahead<Work> ahead = {work, threads, 1536 / (c.S + 64) + 1};    // all rows of an item well within its products
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < work.items; item++) {
-            ahead.begin(item);
-            head<half>(work, t, ahead, work.parts > 1 ? dqs + size * item : mine + floats, work.item(item));
-        }
+        Vectors vectors;
+        if constexpr (half)
+            if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(work, set, mine, dqs); });
+        if (kind == Tiles::none) items<half>(work, vectors, mine, dqs);
 #pragma omp for schedule(static)
         for (int item = 0; item < (work.parts > 1 ? work.items : 0); item++) {
             const Item at = work.item(item);
@@ -390,12 +436,14 @@ template <bool half> void backward(const Back& c) {
 }
 }    // namespace
 
-template <class P>
+template <class P, Tiles tiles>
 static void attention_backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B,
                                int S, Heads h) {
-    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h});
+    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h}, NATIVE_BF16 ? tiles : Tiles::none);
 }
-static int64_t scratch_of(const CallSizes& call) { return backward_scratch(call.B, call.S, call.heads); }
+template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
+    return backward_scratch(call.B, call.S, call.heads);
+}
 
-ENTRY_WITH_SCRATCH(attention_backward, attention_backward<P>, scratch_of)
+ENTRY_OF_TILES(attention_backward, attention_backward, scratch_of)
 }   // namespace ISA

@@ -9,12 +9,15 @@
 // their own, one after the other (tiles.h).
 //
 // half: q, k, v and the unnormalised probabilities, which lie in 0..1, are rounded to bf16 when they are packed. Sums,
-// scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16.
+// scores, maxima, exponentials and their totals are float. The bf16 table uses half where the CPU multiplies bf16: in
+// pairs by vectors, or by AMX's tiles, for which strips have 16 rows and sums go on to whole tiles over zeros.
 //
 // With a soft cap or ALiBi a tile's products become scores in a pass of their own, in L1. Dropout is a pass over the
 // probabilities.
 //
 // Bound by FMAs: 4 S^2/2 HS FLOPs per head, and an exp for every 4 HS of them. Extra memory: O(S) per thread.
+#include "layers/simd/tiles.h"
+
 #include "kept.h"
 
 namespace ISA {
@@ -167,10 +170,10 @@ static void drop(float* s, const Call& c, const Queries& at, const Stream& strea
 }
 
 // Adds tile j0 of the stream's packed keys to the softmax of the queries.
-template <bool half, bool masked>
-static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& ahead, const Queries& at,
+template <bool half, bool masked, class Set>
+static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Queries& at,
                             const PackedStream& from_stream, int j0) {
-    constexpr int UNIT = half ? 2 * VW : VW;
+    constexpr int UNIT = half ? 2 * VW : VW, R = STRIP<Set>;
     const int HS = c.h.HS, P = padded(HS), D = words<half>(HS), Q = padded(D), i0 = at.i0, m = at.m;
     const int rows = tiles(m, MR) * MR, packed = from_stream.panel + j0;
     const Shape shape(c.h, at.head);
@@ -183,17 +186,17 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
     auto from = [&](int r) { return first(r) / UNIT * UNIT; };
     const int all = limit(rows - 1);
     for (int p = from(0) / PANEL * PANEL; p < all; p += PANEL)
-        for (int r = 0; r < rows; r += MR) {
-            const int n = least(limit(r + MR - 1) - p, PANEL), skip = most(0, from(r) - p);
+        for (int r = 0; r < m; r += R) {
+            const int n = least(limit(r + R - 1) - p, PANEL), skip = most(0, from(r) - p);
             ahead.some();
             if (n > skip)
-                strip<false, half>(padded(n) - skip, D, t.q + r * Q, Q, 1, packed_k<half>(t, packed + p, HS) + skip,
-                                   PANEL, t.s + r * LDS + p + skip, LDS);
+                strip_by<false, half>(set, padded(n) - skip, D, t.q + r * Q, Q,
+                                      packed_k<half>(t, packed + p, HS) + skip, PANEL, t.s + r * LDS + p + skip, LDS);
         }
-    for (int r = 0; r < rows; r += GROUP) {
-        const int strip_row = r / MR * MR, last = r + GROUP - 1;
-        Sight see = {from(strip_row), tiles(first(last), VW) * VW, limit(r) / VW * VW,
-                     tiles(limit(strip_row + MR - 1), UNIT) * UNIT, {}, {}};
+    for (int r = 0; r < rows; r += GROUP) {    // a group is in one strip, or where 16 rows end, in two
+        const int last = r + GROUP - 1;
+        Sight see = {from(r / R * R), tiles(first(last), VW) * VW, limit(r) / VW * VW,
+                     tiles(limit(last / R * R + R - 1), UNIT) * UNIT, {}, {}};
         if (see.end <= see.from) continue;
         if (see.outer <= see.inner) see.inner = see.outer = see.from;
         for (int g = 0; g < GROUP; g++) {
@@ -206,28 +209,30 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Ahead<Work>& a
     }
     if (c.h.dropout.rate > 0) drop<half>(t.s, c, at, from_stream.stream, j0, first, limit);
     for (int p = from(0) / DEPTH * DEPTH; p < all; p += DEPTH)
-        for (int r = 0; r < rows; r += MR) {
-            const int end = least(limit(r + MR - 1), p + DEPTH), start = most(from(r), p);
+        for (int r = 0; r < m; r += R) {
+            const int end = least(limit(r + R - 1), p + DEPTH), start = most(from(r), p);
             if (end > start)
-                strip<true, half>(P, words<half>(end - start), t.s + r * LDS + words<half>(start), LDS, 1,
-                                  packed_v<half>(t, packed + start, HS), P, t.o + r * P, P);
+                strip_by<true, half>(set, P, words<half>(end - start), t.s + r * LDS + words<half>(start), LDS,
+                                     packed_v<half>(t, packed + start, HS), P, t.o + r * P, P);
         }
 }
 
 // Adds all tiles of a stream that the queries see.
-template <bool half>
-static void add_stream(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const Queries& at, const PackedStream& s) {
+template <bool half, class Set>
+static void add_stream(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Queries& at,
+                       const PackedStream& s) {
     for (int r = 0; r < at.m; r++) t.see[r] = s.stream.of(keys_of(c.h, c.S, at.b, c.pos + at.i0 + r));
     const int from = t.see[0].from, last = t.see[at.m - 1].from, to = t.see[at.m - 1].to;
     const bool causal = s.stream.all && !c.h.keys;
     for (int j0 = from / KB * KB; j0 < to; j0 += KB)
-        causal && j0 >= last ? query_tile_step<half, false>(c, t, ahead, at, s, j0)
-                             : query_tile_step<half, true>(c, t, ahead, at, s, j0);
+        causal && j0 >= last ? query_tile_step<half, false>(c, t, set, ahead, at, s, j0)
+                             : query_tile_step<half, true>(c, t, set, ahead, at, s, j0);
 }
 
 // y and lse of a tile of queries, over packed keys.
-template <bool half>
-static void query_tile(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const Streams& streams, const Queries& at) {
+template <bool half, class Set>
+static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ahead, const Streams& streams,
+                       const Queries& at) {
     const int HS = c.h.HS, P = padded(HS), m = at.m, rows = tiles(m, MR) * MR;
     const int64_t row = int64_t(at.b) * c.S + at.i0;
     pack_rows<half>(t.q, c.qkv + row * c.qkv_row() + int64_t(at.head) * HS, c.qkv_row(), m, rows, HS);
@@ -235,7 +240,7 @@ static void query_tile(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const
     clear(t.sums, rows * VW);
     for (int r = 0; r < rows; r++) t.top[r] = -INF;
     for (int i = 0, panel = 0; i < streams.count; panel += tiles(streams.s[i++].keys, PANEL) * PANEL)
-        add_stream<half>(c, t, ahead, at, {streams.s[i], panel});
+        add_stream<half>(c, t, set, ahead, at, {streams.s[i], panel});
     float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
@@ -250,7 +255,8 @@ static void query_tile(const Call& c, ForwardTiles& t, Ahead<Work>& ahead, const
         });
 }
 
-// Packs keys and values of a stream from `from` on until those before `to` are there.
+// Packs keys and values of a stream from `from` on until those before `to` are there. Values beyond the last key are
+// zero: tiles multiply them by zeros.
 template <bool half>
 static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s, int64_t head, int from, int to) {
     const int HS = c.h.HS;
@@ -259,47 +265,57 @@ static int pack_keys(const Call& c, const ForwardTiles& t, const PackedStream& s
         const int n = least(PANEL, s.stream.keys - from);
         const int64_t row = head + s.stream.key(from) * c.keys.row;
         pack_transposed<half>(packed_k<half>(t, s.panel + from, HS), PANEL, c.keys.k + row, step, n, PANEL, HS);
-        pack_sum<half>(packed_v<half>(t, s.panel + from, HS), c.keys.v + row, step, n, n, HS);
+        pack_sum<half>(packed_v<half>(t, s.panel + from, HS), c.keys.v + row, step, n, PANEL, HS);
     }
     return from;
 }
 
-template <bool half> static void forward(const Call& c) {
-    const int group = c.h.NH / c.h.NKV, threads = omp_get_max_threads();
-    const Work work(c, threads);
+template <bool half, class Set>
+static void items(const Call& c, const Work& work, ForwardTiles t, Set& set, Ahead<Work>& ahead) {
+    const int group = c.h.NH / c.h.NKV;
     const Streams streams(c.h, c.pos + c.S);
+#pragma omp for schedule(dynamic)
+    for (int item = 0; item < work.items; item++) {
+        const auto [b, kv, from, to] = work.item(item);
+        const int64_t head = b * c.keys.sequence + kv * c.keys.head;
+        int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
+        ahead.begin(item);
+        for (int i = kv * group; i < (kv + 1) * group; i++)
+            for (int i0 = from; i0 < to; i0 += QB) {
+                const int m = least(QB, c.S - i0);
+                const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
+                for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
+                    packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n],
+                                                streams.s[n].of(window).to);
+                query_tile<half>(c, t, set, ahead, streams, {b, i, i0, m});
+                if (i == kv * group) ahead.used(least(QB, to - i0));
+            }
+    }
+}
+template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none) {
+    const int threads = omp_get_max_threads();
+    const Work work(c, threads);
     const int64_t floats = forward_floats(c.h, c.pos + c.S);
     char* all = static_cast<char*>(cpu_scratch(c.reserved + int64_t(sizeof(float)) * floats * threads));
     float* scratch = reinterpret_cast<float*>(all + c.reserved);
 #pragma omp parallel
     {
-        ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
+        const ForwardTiles t = forward_tiles(scratch + floats * omp_get_thread_num(), c.h, c.pos + c.S);
         Ahead<Work> ahead = {work, threads, 768 / (c.S + 64) + 1};    // all rows of an item within its products
-#pragma omp for schedule(dynamic)
-        for (int item = 0; item < work.items; item++) {
-            const auto [b, kv, from, to] = work.item(item);
-            const int64_t head = b * c.keys.sequence + kv * c.keys.head;
-            int packed[3] = {keys_of(c.h, c.S, b, c.pos + from).from / KB * KB, 0, 0};
-            ahead.begin(item);
-            for (int i = kv * group; i < (kv + 1) * group; i++)
-                for (int i0 = from; i0 < to; i0 += QB) {
-                    const int m = least(QB, c.S - i0);
-                    const Span window = keys_of(c.h, c.S, b, c.pos + i0 + m - 1);
-                    for (int n = 0, panel = 0; n < streams.count; panel += tiles(streams.s[n++].keys, PANEL) * PANEL)
-                        packed[n] = pack_keys<half>(c, t, {streams.s[n], panel}, head, packed[n],
-                                                    streams.s[n].of(window).to);
-                    query_tile<half>(c, t, ahead, streams, {b, i, i0, m});
-                    if (i == kv * group) ahead.used(least(QB, to - i0));
-                }
-        }
+        Vectors vectors;
+        if constexpr (half)
+            if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(c, work, t, set, ahead); });
+        if (kind == Tiles::none) items<half>(c, work, t, vectors, ahead);
     }
 }
 
-template <class P> static void attention_forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<sizeof(P) == 2 && NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h});
+template <class P, Tiles tiles>
+static void attention_forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
+    forward<sizeof(P) == 2 && NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h},
+                                           NATIVE_BF16 ? tiles : Tiles::none);
 }
 
-static int64_t tiles_scratch(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
+template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
 
 // Generation's prompts. The caller has asked for the whole scratch, and holds what is reserved of it.
 int64_t prompt_bytes(const Heads& h, int keys) {
@@ -309,5 +325,5 @@ void prompt_forward(float* y, const float* qkv, Keys keys, int S, int pos, const
     forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});
 }
 
-ENTRY_WITH_SCRATCH(attention_forward, attention_forward<P>, tiles_scratch)
+ENTRY_OF_TILES(attention_forward, attention_forward, scratch_of)
 }   // namespace ISA

@@ -10,6 +10,11 @@ int64_t matmul_scratch(const Matmul<bf16>& m);
 // The most that this product asks for, or one with less of M, N or K.
 int64_t most_matmul_scratch(const Matmul<float>& m);
 int64_t most_matmul_scratch(const Matmul<bf16>& m);
+// The same by tiles (amx.cpp). matmul goes there by itself.
+void tile_matmul(const Matmul<float>& m);
+void tile_matmul(const Matmul<bf16>& m);
+int64_t tile_matmul_scratch(const Matmul<float>& m);    // not less for a product with more of M, N or K
+int64_t tile_matmul_scratch(const Matmul<bf16>& m);
 // gelu: if not null, gets gelu(y). alike: a row's bits do not depend on N, up to GEMV_ROWS.
 void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
           int OC, bool alike = false);
@@ -20,18 +25,20 @@ int64_t gemv_scratch(int C);
 template <class P> constexpr bool halves = sizeof(P) == 2;
 
 // The three products. y = x w^T
-template <class P> INLINE Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
-    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>};
+template <class P, Tiles tiles> INLINE Matmul<P> output(float* y, const float* x, const P* w, int N, int C, int OC) {
+    return {.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y, .halves = halves<P>,
+            .tiles = tiles};
 }
 // dx = dy w
-template <class P> INLINE Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
+template <class P, Tiles tiles>
+INLINE Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, int C, int OC) {
     return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
-            .halves = halves<P>};
+            .halves = halves<P>, .tiles = tiles};
 }
 // dw += dy^T x, db[o] += sum_n dy[n,o]
-template <class P> INLINE Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N,
-                                                        int C, int OC) {
+template <class P, Tiles tiles>
+INLINE Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N, int C, int OC) {
     return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
-            .halves = halves<P>, .row_sums = db};
+            .halves = halves<P>, .tiles = tiles, .row_sums = db};
 }
 }   // namespace ISA

@@ -33,10 +33,18 @@ INLINE vf add_pairs(vf s, vf a, vf x) {
 }   // namespace ISA
 #else
 namespace ISA {
-constexpr bool NATIVE_BF16 = false;    // nobody calls these
-INLINE vf to_pairs(vf first, vf) { return first; }
-INLINE vf interleaved(vf even, vf) { return even; }
-INLINE vf add_pairs(vf s, vf, vf) { return s; }
+constexpr bool NATIVE_BF16 = false;
+INLINE vf to_pairs(vf first, vf second) {
+    const vh both[2] = {nearest_bf16(first), nearest_bf16(second)};
+    vf pairs;
+    __builtin_memcpy(&pairs, both, sizeof pairs);
+    return pairs;
+}
+INLINE vf interleaved(vf even, vf odd) {
+    const vu low = reinterpret_cast<vu>(rounded_bf16(even)), high = reinterpret_cast<vu>(rounded_bf16(odd));
+    return reinterpret_cast<vf>(low >> 16 | high);
+}
+INLINE vf add_pairs(vf s, vf, vf) { return s; }    // nobody calls it
 }   // namespace ISA
 #endif
 
@@ -181,5 +189,21 @@ template <bool half> static void pack_sum(float* to, const float* from, int64_t 
         });
     for (; i < rows; i += 2, to += P)
         for (int d = 0; d < P; d += VW) store(to + d, vf{});
+}
+
+// to (padded(D), pairs of rows; rows of it ldt apart): the words of pack_sum, turned; zero up to `rows`, and further on
+// to a multiple of 2*VW.
+INLINE void pack_turned(float* to, int64_t ldt, const float* from, int64_t ldf, int n, int rows, int D) {
+    for (int i = 0; i < rows; i += 2 * VW)
+        for (int d = 0; d < D; d += VW) {
+            auto row = [&](int j) {
+                const float* p = from + (i + j) * ldf + d;
+                return i + j >= n ? vf{} : d + VW <= D ? load(p) : load_some(p, D - d);
+            };
+            vf r[VW];
+            for (int j = 0; j < VW; j++) r[j] = interleaved(row(2 * j), row(2 * j + 1));
+            transpose(r);
+            for (int j = 0; j < VW; j++) store(to + (d + j) * ldt + i / 2, r[j]);
+        }
 }
 }   // namespace ISA

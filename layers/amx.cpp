@@ -1,0 +1,304 @@
+// amx.cpp - matrix products of bf16 by tiles: what matmul.cpp computes, where the CPU has AMX.
+//
+// Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
+// or columns: two tiles, 2 KiB, for each step of 32 k, the steps one after the other. A block is 32 x 32 sums in four
+// tile registers; a step of it is four loads and four products. The smaller operand is resident: all threads pack a
+// part of it that fits every L2, together. The other one is streamed: a thread packs a panel of it into L1 and L2 and
+// multiplies it by all resident panels, SUB steps of k at a time, so that what it reads again stays in L1; resident
+// tiles pass by L1. While a block is computed, the one before leaves through the epilogue, evenly over the steps, as
+// bursts of stores hold tile loads up, and the memory of the next streamed panel is asked for. Work is divided in
+// blocks; k never is, and its order depends on K alone: neither threads nor other rows change the bits of a sum.
+//
+// Bound by tile products: 16 cycles for 16384 multiply-adds. The design's measurements, 2 cores of an Intel server,
+// 2026-11-22: bursts of stores cost 15 %; of resident tiles through L1 25 %; results that do not fit L2 pass by it
+// (half the time of reading them first).
+#include "layers/simd/gelu.h"
+#include "layers/simd/pack.h"
+#include "layers/simd/tiles.h"
+
+namespace ISA {
+namespace {
+constexpr int SIDE = 32, STEP = 2 * TILE;      // rows or columns of a panel; words of a step of it
+constexpr int DEEP = 24, SUB = 16;             // most steps of a block of k, and of a part of it
+constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an L2 is all that can be relied on
+constexpr int64_t PASSES_BY = 2 << 20;         // bytes of a result that is too large to be read from L2 again
+constexpr int ASKS = 3;                        // lines of the next panel for each step
+
+INLINE int parts(int n, int most) { return (n + most - 1) / most; }
+
+// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i.
+struct Operand {
+    const void* p;
+    bool half;    // bf16, else float
+    int64_t ld;
+    bool along;
+    int n, K;    // i is below n
+
+    // The rows or columns i0.. of the k0.. as a tile: 16 lines (rows if along, else pairs of k) of 16 words. turned:
+    // line and word change places.
+    template <class E, bool lies_along, bool turned>
+    static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
+        for (int line = 0; line < 16; line += VW)
+            for (int word = 0; word < 16; word += VW) {
+                vf r[VW];
+#pragma GCC unroll 16
+                for (int j = 0; j < VW; j++)
+                    if constexpr (lies_along) {
+                        r[j] = pairs_along(from + (line + j) * ld + 2 * word, 32);
+                    } else {
+                        const E* low = from + 2 * (line + j) * ld + word;
+                        r[j] = pairs_across(low, low + ld, 16);
+                    }
+                if (turned) transpose(r);
+#pragma GCC unroll 16
+                for (int j = 0; j < VW; j++)
+                    store(to + (turned ? 16 * (word + j) + line : 16 * (line + j) + word), r[j]);
+            }
+    }
+    template <class E> [[gnu::noinline]] void pack_tile(float* to, bool is_a, int i0, int k0) const {
+        const E* from = static_cast<const E*>(p) + (along ? i0 * ld + k0 : k0 * ld + i0);
+        int64_t step = ld;
+        E edge[16 * 32];
+        if (i0 + 16 > n || k0 + 32 > K) {    // zeros beyond the edge
+            __builtin_memset(edge, 0, sizeof edge);
+            step = along ? 32 : 16;
+            for (int i = 0; i < least(16, n - i0); i++)
+                for (int k = 0; k < least(32, K - k0); k++)
+                    edge[along ? i * 32 + k : k * 16 + i] = from[along ? i * ld + k : k * ld + i];
+            from = edge;
+        }
+        if (along) is_a ? pack_whole<E, true, false>(to, from, step) : pack_whole<E, true, true>(to, from, step);
+        else is_a ? pack_whole<E, false, true>(to, from, step) : pack_whole<E, false, false>(to, from, step);
+    }
+    // A panel's steps from..to of a block that begins at step k0. sums, if not null: += the sums over k of its rows.
+    [[gnu::noinline]] void pack(float* panel, bool is_a, int i0, int k0, int from, int to, float* sums) const {
+        vf total[SIDE / VW] = {};
+        for (int s = from; s < to; s++) {
+            const int k = 32 * (k0 + s);
+            for (int h = 0; h < 2; h++) {
+                float* tile = panel + s * STEP + h * TILE;
+                if (half) pack_tile<bf16>(tile, is_a, i0 + 16 * h, k);
+                else pack_tile<float>(tile, is_a, i0 + 16 * h, k);
+            }
+            for (int j = k; sums && j < least(K, k + 32); j++)
+                for (int v = 0; v < SIDE && i0 + v < n; v += VW)
+                    total[v / VW] += load_most(static_cast<const float*>(p) + j * ld + i0 + v, n - i0 - v);
+        }
+        for (int i = 0; sums && i < least(SIDE, n - i0); i++) sums[i0 + i] += total[i / VW][i % VW];
+    }
+};
+
+// Lines of the next panel's memory.
+struct Asked {
+    const char* p = nullptr;
+    int64_t pitch = 0;
+    int line = 0, lines = 0, rows = 0;
+    INLINE_MEMBER void some() {
+        for (int i = 0; i < ASKS && rows > 0; i++) {
+            __builtin_prefetch(p + 64 * line, 0, 2);
+            if (++line == lines) line = 0, p += pitch, rows--;
+        }
+    }
+};
+INLINE Asked next_panel(const Operand& o, int i0, int k0, int steps) {
+    const int size = o.half ? 2 : 4, k = 32 * k0, deep = least(32 * steps, o.K - k);
+    if (i0 + SIDE > o.n) return {};
+    const int64_t at = o.along ? i0 * o.ld + k : k * o.ld + i0;
+    return {static_cast<const char*>(o.p) + at * size, o.ld * size, 0, parts((o.along ? deep : SIDE) * size, 64),
+            o.along ? SIDE : deep};
+}
+
+// Where a block of k begins, how many steps it has, and what happens to the sums at its end.
+struct Depth { int from, steps; bool add, ends; };
+// Sums on their way out: four tiles, to C from (m,n) on.
+struct Leaving {
+    const float* from = nullptr;    // null: nothing leaves
+    int m = 0, n = 0;
+};
+
+enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
+typedef Matmul<float> Form;    // whose b and bias are null where they are bf16
+template <Then then> struct Product {
+    const Form& g;
+    const Operand a, b;
+    const bf16* half_bias;
+    const bool a_resident, past_caches;
+    const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
+
+    static int steps_of(const Form& g) { return parts(g.K, 32); }
+    static bool passes_by(const Form& g) {
+        auto whole_lines = [&](const float* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
+        return VW == 16 && !g.add && steps_of(g) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
+               whole_lines(g.c) && whole_lines(g.gelu);
+    }
+    Product(const Form& g, const bf16* half_b, const bf16* half_bias)
+        : g(g), a{g.a, false, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
+          b{half_b ? static_cast<const void*>(half_b) : g.b, half_b != nullptr, g.rb == 1 ? g.cb : g.rb, g.rb == 1,
+            g.N, g.K},
+          half_bias(half_bias), a_resident(g.M <= g.N), past_caches(passes_by(g)), blocks(parts(steps_of(g), DEEP)),
+          deep(parts(steps_of(g), blocks)), strips(even_strips()) {}
+    int even_strips() const {
+        const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
+        return parts(all, parts(all, most));
+    }
+    const Operand& resident() const { return a_resident ? a : b; }
+    const Operand& streamed() const { return a_resident ? b : a; }
+
+    // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
+    static int64_t shared_words(const Form& g) {
+        const int64_t panels = parts(least(g.M, g.N), SIDE), steps = least(steps_of(g), DEEP);
+        return least64(panels * steps * STEP, RESIDENT);
+    }
+    static int64_t own_words(const Form& g) {
+        const int steps = least(steps_of(g), DEEP);
+        return steps * STEP + (steps > SUB ? RESIDENT / (SUB * STEP) : 1) * SIDE * SIDE;
+    }
+    static int64_t scratch(const Form& g) {
+        return int64_t(sizeof(float)) * (2 * shared_words(g) + omp_get_max_threads() * own_words(g));
+    }
+
+    template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, Depth k, int r, int columns) const {
+        const int64_t row = int64_t(l.m + r) * g.N + l.n;
+        const float* from = l.from + r / 16 * 2 * TILE + r % 16 * 16;
+        auto put = [&](float* p, vf v, auto place) {
+            if (whole && past_caches) store_past_caches(p, v);
+            else place.put(p, v);
+        };
+        each_vector(whole ? SIDE : columns, [&](int64_t j, auto place) {
+            vf v = load(from + j / 16 * TILE + j % 16);
+            if (k.add) v += place.get(g.c + row + j);
+            if (k.ends) {
+                if (g.bias) v += place.get(g.bias + l.n + j);
+                if (half_bias) v += place.get(half_bias + l.n + j);
+                if (g.residual) v += place.get(g.residual + row + j);
+                if constexpr (then == Then::slope) v *= gelu_slope(place.get(g.gelu_of + row + j));
+                if constexpr (then == Then::gelu) put(g.gelu + row + j, gelu(v), place);
+            }
+            put(g.c + row + j, v, place);
+        });
+    }
+    template <class V> static INLINE_MEMBER void store_past_caches(float* p, V v) {
+        if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
+        else store(p, v);
+    }
+    // Asks for what row r of this block will meet when it leaves.
+    INLINE_MEMBER void fetch_row(const Leaving& l, Depth k, int r) const {
+        const int64_t row = int64_t(l.m + r) * g.N + l.n;
+        for (int j = 0; j < SIDE; j += 16) {
+            if (!past_caches) __builtin_prefetch(g.c + row + j, 1, 2);
+            if (k.ends && g.residual) __builtin_prefetch(g.residual + row + j, 0, 2);
+            if (then == Then::slope && k.ends) __builtin_prefetch(g.gelu_of + row + j, 0, 2);
+            if (then == Then::gelu && k.ends && !past_caches) __builtin_prefetch(g.gelu + row + j, 1, 2);
+        }
+    }
+
+    // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
+    template <class Set>
+    [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more, float* out, Depth k,
+               const Leaving& here, const Leaving& leaving, Asked& asked) const {
+        if (more) {
+            tiles.template load<0>(out, 64), tiles.template load<1>(out + TILE, 64);
+            tiles.template load<2>(out + 2 * TILE, 64), tiles.template load<3>(out + 3 * TILE, 64);
+        } else {
+            tiles.template zero<0>(), tiles.template zero<1>(), tiles.template zero<2>(), tiles.template zero<3>();
+        }
+        int row = leaving.from ? 0 : SIDE;
+        for (int s = 0; s < steps; s++, x += STEP, y += STEP) {
+            if (a_resident) {
+                tiles.template load_past_l1<4>(x, 64), tiles.template load<6>(y, 64);
+                tiles.template products<0, 4, 6>(), tiles.template load_past_l1<5>(x + TILE, 64);
+                tiles.template products<2, 5, 6>(), tiles.template load<7>(y + TILE, 64);
+            } else {
+                tiles.template load<4>(x, 64), tiles.template load_past_l1<6>(y, 64);
+                tiles.template products<0, 4, 6>(), tiles.template load<5>(x + TILE, 64);
+                tiles.template products<2, 5, 6>(), tiles.template load_past_l1<7>(y + TILE, 64);
+            }
+            tiles.template products<1, 4, 7>(), tiles.template products<3, 5, 7>();
+            for (const int end = SIDE * (s + 1) / steps; row < end; row++) {
+                leave_row<true>(leaving, k, row, SIDE);
+                fetch_row(here, k, row);
+            }
+            asked.some();
+        }
+        tiles.template store<0>(out, 64), tiles.template store<1>(out + TILE, 64);
+        tiles.template store<2>(out + 2 * TILE, 64), tiles.template store<3>(out + 3 * TILE, 64);
+    }
+    void leave_now(const Leaving& l, Depth k, int rows, int columns) const {
+        for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
+    }
+
+    // The streamed panel at t0 times resident panels first..end of a part that begins at r0.
+    template <class Set>
+    void panel(Set& tiles, Depth k, const float* own, int t0, const float* shared, int r0, int first, int end,
+               float* sums, Leaving& leaving, Asked asked) const {
+        const int pieces = parts(k.steps, SUB), sub = parts(k.steps, pieces);
+        for (int s = 0; s < k.steps; s += sub) {
+            const int n = least(sub, k.steps - s);
+            for (int r = first; r < end; r++) {
+                const float *theirs = shared + (r * int64_t(k.steps) + s) * STEP, *mine = own + s * STEP;
+                float* out = sums + (pieces > 1 ? r - first : 0) * SIDE * SIDE;    // what was there has left by then
+                const int at = r0 + r * SIDE;
+                const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
+                block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, n, s > 0, out, k, here, leaving,
+                      asked);
+                leaving.from = nullptr;
+                if (s + n < k.steps) continue;
+                if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) leaving = here;
+                else leave_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
+            }
+        }
+    }
+
+    // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
+    template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
+        const Operand &r = resident(), &t = streamed();
+        float *own = room + 2 * shared_words(g) + id * own_words(g), *out = own + least(steps_of(g), DEEP) * STEP;
+        int flip = 0;
+        for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
+            for (int k0 = 0; k0 < steps_of(g); k0 += deep, flip ^= 1) {
+                const Depth k = {k0, least(deep, steps_of(g) - k0), g.add || k0 > 0, k0 + deep >= steps_of(g)};
+                const int here = least(strips, parts(r.n - r0, SIDE)), panels = parts(t.n, SIDE);
+                float* shared = room + flip * shared_words(g);
+                float* sums = a_resident ? g.row_sums : nullptr;
+                const int pieces = sums ? 1 : parts(k.steps, 4);    // sums go through all k of a row, in order
+#pragma omp for schedule(static)
+                for (int i = 0; i < here * pieces; i++)
+                    r.pack(shared + i / pieces * k.steps * STEP, a_resident, r0 + i / pieces * SIDE, k0,
+                           i % pieces * k.steps / pieces, (i % pieces + 1) * k.steps / pieces, sums);
+                const int64_t all = int64_t(here) * panels, from = all * id / threads, to = all * (id + 1) / threads;
+                Leaving leaving;
+                for (int64_t i = from; i < to;) {
+                    const int p = int(i / here), first = int(i % here), end = int(least64(here, first + to - i));
+                    const bool adds_sums = !a_resident && r0 == 0 && first == 0;
+                    t.pack(own, !a_resident, p * SIDE, k0, 0, k.steps, adds_sums ? g.row_sums : nullptr);
+                    Asked asked;
+                    if (i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, k0, k.steps);
+                    panel(tiles, k, own, p * SIDE, shared, r0, first, end, out, leaving, asked);
+                    i += end - first;
+                }
+                if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
+            }
+        if (past_caches) __sync_synchronize();
+    }
+    void run() const {
+        float* room = static_cast<float*>(cpu_scratch(scratch(g)));
+#pragma omp parallel
+        with_tiles(g.tiles, [&](auto& tiles) { work(tiles, room, omp_get_thread_num(), omp_get_num_threads()); });
+    }
+};
+Form form_of(const Matmul<bf16>& g) {
+    return {g.M, g.N, g.K, g.a, g.ra, g.ca, nullptr, g.rb, g.cb, g.c, g.add, g.halves, g.tiles, nullptr, g.residual,
+            g.gelu_of, g.gelu, g.row_sums};
+}
+void multiply(const Form& g, const bf16* half_b, const bf16* half_bias) {
+    if (g.gelu) Product<Then::gelu>(g, half_b, half_bias).run();
+    else if (g.gelu_of) Product<Then::slope>(g, half_b, half_bias).run();
+    else Product<Then::add>(g, half_b, half_bias).run();
+}
+}   // namespace
+
+void tile_matmul(const Matmul<float>& g) { multiply(g, nullptr, nullptr); }
+void tile_matmul(const Matmul<bf16>& g) { multiply(form_of(g), g.b, g.bias); }
+int64_t tile_matmul_scratch(const Matmul<float>& g) { return Product<Then::add>::scratch(g); }
+int64_t tile_matmul_scratch(const Matmul<bf16>& g) { return Product<Then::add>::scratch(form_of(g)); }
+}   // namespace ISA

@@ -1,0 +1,239 @@
+// test_amx.cpp - products by AMX's tiles: the twin of the instructions, and the loops around them, which run on it
+// here. The operations that use them are tested in test/ops/.
+#define ISA twin    // the tiles of simd/tiles.h, as this file is compiled
+#include "layers/simd/tiles.h"
+
+#include "ops/ops.h"
+
+namespace {
+uint32_t random_bits(uint64_t stream, uint64_t i) { return philox(3, stream, i).v[0]; }
+uint32_t word(bf16 low, bf16 high) { return uint32_t(high.bits) << 16 | low.bits; }
+float as_float(uint32_t u) {
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+bf16 random_half(uint64_t i, int spread) {    // any size, some zero, some denormal
+    const float x = philox_normal(1, 7, i) * std::ldexp(1.0f, int(random_bits(8, i) % uint32_t(2 * spread)) - spread);
+    return i % 13 == 0 ? bf16{uint16_t(i % 128)} : i % 17 == 0 ? bf16{0x8000} : to_bf16(x);
+}
+float flush(float x) { return std::fabs(x) < 0x1p-126f ? std::copysign(0.0f, x) : x; }
+struct alignas(64) Words { uint32_t u[256]; };
+
+// c += a b by a set of tiles, through memory of stride 64 and 128 bytes.
+template <class Set> Words multiplied(Set& tiles, const Words& a, const Words& b, const Words& c) {
+    uint32_t wide[16][32];
+    for (int i = 0; i < 16; i++) memcpy(wide[i], a.u + 16 * i, 64);
+    tiles.configure();
+    tiles.template zero<3>();
+    tiles.template load<1>(wide, 128), tiles.template load_past_l1<7>(&b, 64), tiles.template load<0>(&c, 64);
+    tiles.template products<0, 1, 7>();
+    Words out;
+    tiles.template store<0>(&out, 64);
+    tiles.template store<3>(wide, 128);
+    bool zero = true;
+    for (auto& row : wide)
+        for (int j = 0; j < 16; j++) zero = zero && row[j] == 0;
+    CHECK(zero);
+    tiles.release();
+    return out;
+}
+// The manual's definition, a number at a time.
+float expected(const Words& a, const Words& b, float c, int i, int j) {
+    float chain[2] = {};
+    for (int k = 0; k < 16; k++)
+        for (int h = 0; h < 2; h++) {
+            const uint32_t x = a.u[16 * i + k] >> (16 * h) << 16, y = b.u[16 * k + j] >> (16 * h) << 16;
+            chain[h] = flush(std::fma(flush(as_float(x)), flush(as_float(y)), chain[h]));
+        }
+    return flush(flush(c) + flush(chain[0] + chain[1]));
+}
+bool same(float x, float y) { return std::isnan(x) ? std::isnan(y) : memcmp(&x, &y, 4) == 0; }
+}    // namespace
+
+TEST_CASE("amx: the twin of a tile product has the manual's bits, and AMX has the twin's") {
+    for (int spread : {1, 20, 70, 120}) {
+        CAPTURE(spread);
+        Words a, b, c;
+        for (int i = 0; i < 256; i++) {
+            const uint64_t at = uint64_t(i) * 4;
+            a.u[i] = word(random_half(at, spread), random_half(at + 1, spread));
+            b.u[i] = word(random_half(at + 2, spread), random_half(at + 3, spread));
+            const float x = i % 5 ? philox_normal(2, 7, uint64_t(i)) : float(i) * 0x1p-149f;
+            memcpy(&c.u[i], &x, 4);
+        }
+        twin::Pretended tiles;
+        const Words got = multiplied(tiles, a, b, c);
+        bool right = true;
+        for (int i = 0; i < 256; i++)
+            right = right && same(as_float(got.u[i]), expected(a, b, as_float(c.u[i]), i / 16, i % 16));
+        CHECK(right);
+#if defined(__x86_64__)
+        if (!cpu_has_amx()) continue;
+        twin::Amx instructions;
+        const Words real = multiplied(instructions, a, b, c);
+        bool alike = true;
+        for (int i = 0; i < 256; i++) alike = alike && same(as_float(real.u[i]), as_float(got.u[i]));
+        CHECK(alike);
+#endif
+    }
+    // Even and odd k are summed apart, then together: 2^-24 twice is seen beside 1, one after the other they are not.
+    Words a = {}, b = {}, c = {};
+    const bf16 one = to_bf16(1), small = to_bf16(0x1p-24f), tiny = to_bf16(0x1p-70f);
+    a.u[0] = word(one, one), b.u[0] = word(small, small);
+    const float unit = 1, denormal = 0x1p-130f;
+    memcpy(&c.u[0], &unit, 4), memcpy(&c.u[1], &denormal, 4);
+    a.u[32] = word(tiny, tiny), b.u[2] = word(tiny, tiny);
+    const bf16 none = to_bf16(0), x = to_bf16(0x1p-63f), y = to_bf16(0x1p-64f);
+    a.u[48] = a.u[49] = word(x, none), b.u[5] = b.u[21] = word(y, none);
+    twin::Pretended tiles;
+    const Words got = multiplied(tiles, a, b, c);
+    CHECK(as_float(got.u[53]) == 0);    // two denormals that would add up to a normal number
+    CHECK(as_float(got.u[0]) == 1 + 0x1p-23f);
+    CHECK(as_float(got.u[1]) == 0);     // a denormal in the sums
+    CHECK(as_float(got.u[34]) == 0);    // a denormal product
+}
+
+namespace {
+struct Form {
+    int M, N, K;
+    bool across_a = false, across_b = false;    // k is not contiguous
+    bool add = false, bias = false, residual = false, gelu = false, slope = false, sums = false;
+};
+Form random_form(uint64_t i) {
+    auto draw = [&](uint64_t stream, uint32_t n) { return int(random_bits(stream, i) % n); };
+    Form f = {1 + draw(1, 100), 1 + draw(2, 100), 1 + draw(3, 100), draw(4, 2) > 0, draw(5, 2) > 0};
+    f.add = draw(6, 2), f.bias = draw(7, 2), f.residual = draw(8, 2);
+    (draw(9, 3) == 0 ? f.gelu : f.slope) = draw(10, 2), f.sums = f.across_a && draw(11, 2);
+    return f;
+}
+double tanh_gelu(double x) { return 0.5 * x * (1 + std::tanh(0.7978845608 * (x + 0.044715 * x * x * x))); }
+double gelu_slope(double x) { return (tanh_gelu(x + 1e-5) - tanh_gelu(x - 1e-5)) / 2e-5; }
+
+// One product: what it reads, and by `run` what it writes, on any number of threads.
+template <class P> struct Case {
+    Form f;
+    std::vector<float> a, residual, pre;
+    std::vector<P> b, bias;
+    Isa isa;
+    Case(const Form& f, Isa isa)
+        : f(f), a(size_t(f.M * f.K)), residual(size_t(f.M * f.N)), pre(residual), b(size_t(f.K * f.N)),
+          bias(size_t(f.N)), isa(isa) {
+        fill(a, 1), fill(b, 2), fill(bias, 3), fill(residual, 4), fill(pre, 5);
+    }
+    template <class X> static void fill(std::vector<X>& x, uint64_t stream) {
+        for (size_t i = 0; i < x.size(); i++) x[i] = as<X>(philox_normal(5, stream, i));
+    }
+    struct Out {
+        Guarded<float> c, gelu, sums;
+        Out(const Form& f) : c(f.M * f.N, 1), gelu(f.M * f.N, 7), sums(f.M, 2) {}
+    };
+    Out run() {
+        Out out(f);
+        const int M = f.M, N = f.N, K = f.K;
+        const int64_t ra = f.across_a ? 1 : K, ca = f.across_a ? M : 1;
+        const int64_t rb = f.across_b ? N : 1, cb = f.across_b ? 1 : K;
+        Matmul<P> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, true, Tiles::pretended};
+        m.bias = f.bias ? bias.data() : nullptr, m.residual = f.residual ? residual.data() : nullptr;
+        m.gelu_of = f.slope ? pre.data() : nullptr, m.gelu = f.gelu ? out.gelu.data() : nullptr;
+        m.row_sums = f.sums ? out.sums.data() : nullptr;
+        cpu_loops<P>(isa).matmul(m);
+        CHECK((out.c.intact() && out.gelu.intact() && out.sums.intact()));
+        return out;
+    }
+    float a_at(int m, int k) const { return a[size_t(f.across_a ? k * f.M + m : m * f.K + k)]; }
+    double b_at(int k, int n) const {
+        return to_float(to_bf16(float(number(b[size_t(f.across_b ? k * f.N + n : n * f.K + k)]))));
+    }
+    void check() {
+        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(f.across_a); CAPTURE(f.across_b); CAPTURE(f.sums);
+        CAPTURE(f.add); CAPTURE(f.bias); CAPTURE(f.residual); CAPTURE(f.gelu); CAPTURE(f.slope); CAPTURE(int(isa));
+        Out out = run();
+        double worst = 0;
+        const uint64_t elements = uint64_t(f.M) * uint64_t(f.N), most = 12000;    // a sample of large ones
+        for (uint64_t t = 0; t < std::min(elements, most); t++) {
+            const uint64_t i = elements <= most ? t : random_bits(1, t) % elements;
+            const int m = int(i / uint64_t(f.N)), n = int(i % uint64_t(f.N));
+            double want = 0;
+            for (int k = 0; k < f.K; k++) want += to_float(to_bf16(a_at(m, k))) * b_at(k, n);
+            want += (f.add ? 1 : 0) + (f.bias ? number(bias[size_t(n)]) : 0) + (f.residual ? residual[i] : 0);
+            if (f.slope) want *= gelu_slope(pre[i]);
+            const double scale = 1 + std::sqrt(f.K), gelu = f.gelu ? tanh_gelu(want) : 7;
+            worst = std::max(worst, std::fabs(out.c[int64_t(i)] - want) / scale);
+            worst = std::max(worst, std::fabs(out.gelu[int64_t(i)] - gelu) / scale);
+        }
+        CHECK(worst < 2e-6);
+        for (int m = 0; m < f.M; m++) {
+            double sum = 2;
+            for (int k = 0; f.sums && k < f.K; k++) sum += a_at(m, k);
+            CHECK(std::fabs(out.sums[m] - sum) < 1e-6 * (f.K + 2));
+        }
+    }
+    Bits bits() {
+        Out out = run();
+        Bits all;
+        for (auto* x : {&out.c, &out.gelu, &out.sums}) {
+            const auto* p = reinterpret_cast<const unsigned char*>(x->data());
+            all.insert(all.end(), p, p + 4 * x->n);
+        }
+        return all;
+    }
+};
+template <class F> void each_isa(F f) {
+    for (int i = 0; i < ISA_COUNT; i++)
+        if (cpu_supports(Isa(i))) f(Isa(i));
+}
+// Several blocks of k and parts of them, several parts of the resident operand, results that pass by the caches.
+const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true},
+                                 {130, 65, 770, true, true, true, false, false, false, false, true},
+                                 {40, 33, 2400, true, true, true, false, false, false, true, true},
+                                 {33, 70, 900, true, false, false, true, false, false, false, true},
+                                 {700, 40, 30, true, false, true, false, false, false, false, true},
+                                 {1000, 528, 20, false, false, false, true, false, true},
+                                 {1000, 990, 700, true, true, false, true, false, false, true, true}};
+}    // namespace
+
+TEST_CASE("amx: products against the reference, awkward shapes and every epilogue") {
+    each_isa([](Isa isa) {
+        for (uint64_t i = 0; i < 60; i++) {
+            const Form f = random_form(i);
+            i % 2 ? Case<float>(f, isa).check() : Case<bf16>(f, isa).check();
+        }
+        for (const Form& f : LARGE)
+            if (isa == cpu_isa() || f.M < 1000) Case<float>(f, isa).check(), Case<bf16>(f, isa).check();
+    });
+}
+
+TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
+    auto same_bits = [](const Form& f, Isa isa) {
+        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
+        Case<bf16> c(f, isa);
+        const Bits first = c.bits();
+        for (int threads : {1, 2, 3, 7, 7}) {
+            cpu_set_threads(threads);
+            CHECK(c.bits() == first);
+        }
+        cpu_set_threads(0);
+    };
+    for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base);
+    for (const Form& f : LARGE) same_bits(f, cpu_isa());
+    const Form f = LARGE[0];
+    const Bits first = Case<bf16>(f, cpu_isa()).bits();
+    if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
+        each_isa([&](Isa isa) {
+            if (isa >= Isa::avx2) CHECK(Case<bf16>(f, isa).bits() == first);
+        });
+}
+
+TEST_CASE("amx: a row's bits do not depend on other rows") {
+    for (int K : {40, 600, 1700}) {
+        Case<bf16> all({170, 70, K}, cpu_isa());
+        auto whole = all.run();
+        for (auto [from, rows] : {std::pair{0, 1}, {5, 40}, {33, 130}, {100, 70}}) {
+            Case<bf16> some({rows, 70, K}, cpu_isa());
+            std::copy_n(all.a.begin() + from * K, rows * K, some.a.begin());
+            auto part = some.run();
+            CHECK(memcmp(part.c.data(), whole.c.data() + from * 70, size_t(rows * 70) * 4) == 0);
+        }
+    }
+}
