@@ -207,6 +207,8 @@ Result<int> Chat::generate(std::vector<int> seen) {
     const int limit = options.tokens ? std::min(options.tokens, most) : most;
     Sampling sampling = options.sampling;
     sampling.seed = uint64_t(options.seed + answers);
+    Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices));
+    sampler.see(seen);
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
         if (n > 0) {
@@ -215,14 +217,16 @@ Result<int> Chat::generate(std::vector<int> seen) {
             ids.push_back(seen.back());
             computed++;
         }
-        const int id = sample_token(logits.data(), choices, sampling, seen, 0, uint64_t(n++));
+        const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n++));
+        const int id = next.id;
+        sampler.take(next);
         seen.push_back(id);
         ended = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
         if (!ended && tokenizer.is_special(id)) continue;    // a special token is no text
         if (!(ended ? streamed.finish(options.stop, options.text)
                     : streamed.push(tokenizer.token(id), options.stop, options.text)))
             return fail(Exit::io, "the output was closed");
-        ended |= streamed.stopped;
+        ended |= streamed.stopped || sampler.done();
         if (!ended && n == most) say(formatted("the context of %d tokens is full: the answer ends here",
                                                options.context));
         else if (!ended && n == limit) say(formatted("the answer ends after %d tokens", n));
