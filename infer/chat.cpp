@@ -81,6 +81,7 @@ Result<bool> Chat::set_system(const std::string& text) {
 
 std::vector<Flag> Chat::rows() {
     std::vector<Flag> rows = sampling_flags(options.sampling);
+    for (Flag& row : penalty_flags(options.sampling.penalties)) rows.push_back(row);
     rows.push_back({"--seed", &options.seed, "the first answer's; each later one has the next", 0, 9e18});
     rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9});
     rows.push_back({"--stop", &options.stop, "texts that end an answer"});
@@ -207,7 +208,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
     const int limit = options.tokens ? std::min(options.tokens, most) : most;
     Sampling sampling = options.sampling;
     sampling.seed = uint64_t(options.seed + answers);
-    Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices));
+    Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices, options.ends));
     sampler.see(seen);
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
@@ -220,6 +221,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
         const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n++));
         const int id = next.id;
         sampler.take(next);
+        if (sampler.broken()) say(NO_TOKEN);
         seen.push_back(id);
         ended = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
         if (!ended && tokenizer.is_special(id)) continue;    // a special token is no text

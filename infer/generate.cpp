@@ -39,6 +39,12 @@ bool StreamedText::finish(const std::vector<std::string>& stop, const TextOut& o
     return stopped || (append(decoder.finish(), stop, out) && give(text.size(), out));
 }
 
+std::vector<int> ends_of_text(const Tokenizer& tokenizer) {
+    const Vocabulary& v = tokenizer.vocabulary();
+    std::vector<int> ends = {tokenizer.end_of_text(), v.eos};
+    ends.insert(ends.end(), v.ends.begin(), v.ends.end());
+    return ends;
+}
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents) {
     if (tokenizer.end_of_text() >= 0 && (documents < 0 || documents >= 16)) return {tokenizer.end_of_text()};
     std::vector<int> line = tokenizer.encode("\n");
@@ -61,13 +67,15 @@ struct Sequence {
     bool done = false;
     TextOut out = {};
     Sampler sampler = {};
+    std::vector<std::vector<TokenLogprob>> logprobs = {};
     int row = 0;    // where its logits are
 };
 
 class Generator {
   public:
     Generator(Model& g, const Tokenizer& tokenizer, const Generation& what)
-        : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())) {}
+        : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())),
+          ends(ends_of_text(tokenizer)) {}
     Result<Generated> run();
 
   private:
@@ -84,6 +92,7 @@ class Generator {
     const Tokenizer& tokenizer;
     const Generation& what;
     const int choices;    // a model may have more tokens than its tokenizer
+    const std::vector<int> ends;
     Cache cache;
     std::vector<Sequence> sequences;
     std::vector<int> running;
@@ -114,7 +123,7 @@ Status Generator::open() {
         prompts.push_back({all.end() - ptrdiff_t(most), all.end()});
         first.push_back(int(p) * what.num);
     }
-    const Sampler sampler = TRY(Sampler::open(what.sampling, tokenizer, choices));
+    const Sampler sampler = TRY(Sampler::open(what.sampling, tokenizer, choices, ends));
     logits.resize(size_t(total()) * size_t(V));
     feed(first, prompts, logits.data());
     sequences.resize(size_t(total()));
@@ -201,11 +210,10 @@ bool Generator::take(Sequence& s, const Sampler::Choice& next, Generated& out) {
     s.tokens.push_back(id);
     s.sampler.take(next);
     out.tokens++;
-    const Vocabulary& v = tokenizer.vocabulary();
-    const bool end = what.end_of_text && (id == tokenizer.end_of_text() || id == v.eos ||
-                                          std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end());
+    const bool end = what.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
     const bool open = end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out);
     s.done = end || s.text.stopped || s.sampler.done();
+    if (s.sampler.broken()) note(NO_TOKEN);
     return open;
 }
 
@@ -243,8 +251,10 @@ Result<Generated> Generator::run() {
     for (int place = 0; place < what.tokens && !running.empty(); place++) {
 #pragma omp parallel for schedule(static) if (running.size() > 1)
         for (size_t i = 0; i < running.size(); i++) {
-            const Sequence& s = sequences[size_t(running[i])];
-            next[i] = s.sampler.choose(logits.data() + int64_t(s.row) * g.c.V, uint64_t(place));
+            Sequence& s = sequences[size_t(running[i])];
+            const float* row = logits.data() + int64_t(s.row) * g.c.V;
+            next[i] = s.sampler.choose(row, uint64_t(place));
+            if (what.logprobs) s.logprobs.push_back(logprobs(row, choices, next[i].id, what.logprobs));
         }
         for (size_t i = 0; i < running.size(); i++)
             if (!take(sequences[size_t(running[i])], next[i], out)) return fail(Exit::io, "the output was closed");
@@ -257,6 +267,7 @@ Result<Generated> Generator::run() {
     for (Sequence& s : sequences) {
         if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
         out.texts.push_back(s.text.text);
+        out.logprobs.push_back(std::move(s.logprobs));
     }
     return out;
 }

@@ -49,6 +49,7 @@ struct Generation {
     Sampling sampling;
     CacheChoice cache = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
+    int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
     // As in StreamedText; false: stop everything.
     std::function<bool(int sequence, std::string_view text)> text = {};
@@ -57,7 +58,10 @@ struct Generation {
 struct Generated {
     std::vector<std::string> texts;    // without the prompt
     int64_t tokens = 0;                // generated for all sequences together
+    // Of each sequence's tokens: as logprobs() gives them.
+    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};
 };
+std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
 // What a text without a prompt begins with: end-of-text, as documents do. A line's start where the tokenizer has no
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);

@@ -58,7 +58,7 @@ TEST_CASE("sampler: top-k of many, with ties and penalties, is the head of the s
         for (int i = 0; i < k; i++) expected.insert(sorted[size_t(i)].second);
         std::set<int> ids;
         for (uint64_t place = 0; place < 2000; place++)
-            ids.insert(draw(logits, {.temperature = 50, .top_k = k, .repetition_penalty = 1.5}, seen, 0, place));
+            ids.insert(draw(logits, {.temperature = 50, .top_k = k, .penalties = {.repetition = 1.5}}, seen, 0, place));
         CAPTURE(k);
         CHECK(ids == expected);
     }
@@ -81,7 +81,7 @@ TEST_CASE("sampler: frequencies follow the softmax at the temperature") {
 }
 
 TEST_CASE("sampler: penalty, greedy ties, NaN, and one id for one (seed, sequence, place)") {
-    const Sampling greedy = {.temperature = 0}, penalty = {.temperature = 0, .repetition_penalty = 2};
+    const Sampling greedy = {.temperature = 0}, penalty = {.temperature = 0, .penalties = {.repetition = 2}};
     CHECK(draw({1, 0.9f}, penalty) == 0);
     CHECK(draw({1, 0.9f}, penalty, {0}) == 1);
     CHECK(draw({1, 0.9f}, penalty, {1, 0}) == 0);
