@@ -11,6 +11,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "infer/beam.h"
 #include "infer/eval.h"
 #include "infer/json_schema.h"
 #include "infer/talk.h"
@@ -48,6 +49,7 @@ struct SampleOptions {
     std::string prompt_file, prompts_file;
     std::vector<std::string> stop;
     int tokens = 200, num = 1, logprobs = 0;
+    BeamSearch search = {0, 1};    // 0 beams: sampling
     int64_t seed = 1;
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
@@ -94,6 +96,19 @@ Status check_sample(const SampleOptions& o) {
     if (o.ignore_end && o.sampling.grammar)
         return fail(Exit::usage, "%s, --ignore-end: a text ends where its grammar ends",
                     o.form.grammar.empty() ? "--json-schema" : "--grammar");
+    if (was_given(o.given, "--length-penalty") && !o.search.beams)
+        return fail(Exit::usage, "--length-penalty needs --beams");
+    if (!o.search.beams) return {};
+    if (o.num > o.search.beams)
+        return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
+    Sampling any;
+    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop", "--seed"};
+    for (const Flag& f : sampling_flags(any)) others.push_back(f.name);
+    for (const Flag& f : penalty_flags(any.penalties)) others.push_back(f.name);
+    for (const std::string& other : others)
+        if (was_given(o.given, other))
+            return fail(Exit::usage, "%s, --beams %d: beams are the likeliest texts by the model's own probabilities",
+                        other.c_str(), o.search.beams);
     return {};
 }
 // A token as OpenAI's API reports it.
@@ -128,7 +143,8 @@ Status sample(SampleOptions o) {
         const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
-        return Room{int(all), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / all) : c.T))};
+        const int64_t B = std::max<int64_t>(all, o.search.beams);
+        return Room{int(B), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / B) : c.T))};
     }));
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
@@ -156,7 +172,7 @@ Status sample(SampleOptions o) {
     auto echo = [&](size_t i) { return o.no_echo ? std::string() : prompts[i / size_t(o.num)]; };
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
     const Sampling any, &how = o.sampling;
-    if (how.temperature == 0 && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p ||
+    if (how.temperature == 0 && !o.search.beams && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p ||
                                  how.typical_p != any.typical_p || how.top_n_sigma != any.top_n_sigma))
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
             "--top-n-sigma change nothing");
@@ -164,14 +180,16 @@ Status sample(SampleOptions o) {
     auto begin = [&] { return std::exchange(begun, true) || put(echo(0)); };
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
-    const Generated out = TRY(generate(*m.g, m.tokenizer, what));
+    const Generated out = TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search)
+                                             : generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
     for (size_t i = 0; !stream && i < out.texts.size(); i++) {
         const std::string& text = out.texts[i];
         const std::string& prompt = prompts[i / size_t(o.num)];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
                                         json_string(prompt) + ",\"text\":" + json_string(text) +
-                                        (o.logprobs ? logprobs_json(out.logprobs[i], m.tokenizer) : "") + "}"
+                                        (o.logprobs ? logprobs_json(out.logprobs[i], m.tokenizer) : "") +
+                                        (o.search.beams ? ",\"score\":" + json_number(out.scores[i]) : "") + "}"
                                   : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
@@ -259,6 +277,11 @@ Command sample_command() {
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
         {PENALTIES, penalty_flags(o->sampling.penalties)},
         grammar_flags(o->form),
+        {"Beam search, instead of a choice of tokens",
+         {{"--beams", &o->search.beams, "the likeliest texts that so many beginnings lead to, each step's likeliest; the "
+           "best is printed, or --num of them; 0: no search", 0, 4096},
+          {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its length "
+           "to this power: above 0 favours long texts", -100, 100}}},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},
