@@ -52,6 +52,31 @@ std::string quoted(const std::string& text) {
 // The text as JSON has it.
 std::string literal(const ordered_json& value) { return quoted(value.dump()); }
 
+// The numbers from a to b of as many digits.
+std::string digits_between(const std::string& a, const std::string& b) {
+    if (a == b) return quoted(a);
+    const size_t n = a.size() - 1;
+    if (a[0] == b[0]) return quoted(a.substr(0, 1)) + " " + digits_between(a.substr(1), b.substr(1));
+    const bool whole_a = a.substr(1) == std::string(n, '0'), whole_b = b.substr(1) == std::string(n, '9');
+    const char from = char(a[0] + !whole_a), to = char(b[0] - !whole_b);
+    std::string all;
+    if (from <= to) all = formatted(" | [%c-%c] [0-9]{%zu}", from, to, n);
+    if (!whole_a) all += formatted(" | \"%c\" ", a[0]) + digits_between(a.substr(1), std::string(n, '9'));
+    if (!whole_b) all += formatted(" | \"%c\" ", b[0]) + digits_between(std::string(n, '0'), b.substr(1));
+    return "(" + all.substr(3) + ")";
+}
+// Whole numbers from `least` >= 0 to `most`.
+std::string between(int64_t least, int64_t most) {
+    std::string all;
+    for (int64_t first = 1, from = least; from <= most; first *= 10) {    // those of one length
+        if (from >= first * 10) continue;
+        const int64_t to = std::min(most, first * 10 - 1);
+        all += " | " + digits_between(std::to_string(from), std::to_string(to));
+        from = to + 1;
+    }
+    return all;
+}
+
 class Compiler {
   public:
     Compiler(const ordered_json& root, const std::string& name) : root(root), name(name) {}
@@ -72,6 +97,7 @@ class Compiler {
     Result<std::string> object(const ordered_json& s, const std::string& place);
     Result<std::string> array(const ordered_json& s, const std::string& place);
     Result<std::string> string(const ordered_json& s, const std::string& place);
+    Result<std::string> integer(const ordered_json& s, const std::string& place);
     Result<std::string> any_of(const ordered_json& all, const std::string& place);
     Result<std::string> one_of_values(const ordered_json& s, const std::string& place);
     Result<std::string> reference(const ordered_json& s, const std::string& place);
@@ -153,6 +179,10 @@ Result<std::string> Compiler::of_type(const std::string& type, const ordered_jso
         used.insert({"items", "minItems", "maxItems"});
         if (s.contains("uniqueItems") && s["uniqueItems"] == false) used.insert("uniqueItems");
         return array(s, place);
+    }
+    if (type == "integer") {
+        used.insert({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"});
+        return integer(s, place);
     }
     if (type != "string") return type;
     used.insert({"minLength", "maxLength", "format"});
@@ -236,6 +266,26 @@ Result<std::string> Compiler::string(const ordered_json& s, const std::string& p
                                std::pair{"date-time", "date \"T\" time"}})
         if (format == known && many == "{0,}") return add(std::string("\"\\\"\" ") + body + " \"\\\"\"");
     return refuse(place, "format: expected date, time, date-time or uuid, without a length");
+}
+Result<std::string> Compiler::integer(const ordered_json& s, const std::string& place) {
+    constexpr int64_t MOST = 9'999'999'999'999'999;
+    int64_t least = -MOST, most = MOST;
+    bool any = true;
+    for (const char* key : {"minimum", "exclusiveMinimum", "maximum", "exclusiveMaximum"}) {
+        if (!s.contains(key)) continue;
+        if (!s[key].is_number_integer() || std::fabs(s[key].get<double>()) > double(MOST))
+            return refuse(place, formatted("%s: expected a whole number of at most 16 digits", key));
+        const int64_t x = s[key].get<int64_t>() + (key[0] == 'e' ? key[10] == 'i' ? 1 : -1 : 0);
+        any = false;
+        if (strstr(key, "in")) least = std::max(least, x);
+        else most = std::min(most, x);
+    }
+    if (any) return std::string("integer");
+    if (least > most) return refuse(place, "no whole number is allowed");
+    std::string all;
+    if (least < 0) all = " | \"-\" (" + between(std::max<int64_t>(1, -most), -least).substr(3) + ")";
+    if (most >= 0) all += between(std::max<int64_t>(0, least), most);
+    return add(all.substr(3));
 }
 Result<std::string> Compiler::array(const ordered_json& s, const std::string& place) {
     const std::string item = s.contains("items") ? TRY(value(s["items"], place + "/items")) : "value";

@@ -2,7 +2,8 @@
 //
 // Known: type; properties, required, additionalProperties (members come in the order of properties; where it is not
 // said, only those of properties); items, minItems, maxItems; enum, const; anyOf, oneOf (any of them), allOf of one;
-// $ref to a place in the same file; minLength, maxLength; format date, time, date-time and uuid. Titles and the like
+// $ref to a place in the same file; minimum, maximum (exclusive or not) of integers; minLength, maxLength;
+// format date, time, date-time and uuid. Titles and the like
 // are passed over.
 #pragma once
 #include <string>

@@ -147,6 +147,29 @@ TEST_CASE("json schema: what each keyword allows") {
     CHECK(verdicts(R"({"definitions": {"a~/": {"const": 5}}, "allOf": [{"$ref": "#/definitions/a~0~1"}]})", {"5"}) == "+");
 }
 
+TEST_CASE("json schema: integers in ranges, all of them") {
+    for (auto [least, most] : {std::pair{-3, 12}, std::pair{0, 0}, std::pair{7, 1234}, std::pair{-1100, -98}, std::pair{95, 105},
+                               std::pair{-20, -20}, std::pair{100, 999}, std::pair{-5, 0}, std::pair{1, 9}}) {
+        CAPTURE(least);
+        for (const char* form : {R"({"type": "integer", "minimum": %d, "maximum": %d})",
+                                 R"({"type": "integer", "exclusiveMinimum": %d, "exclusiveMaximum": %d})"}) {
+            const bool exclusive = form[21] == 'e';
+            std::vector<std::string> texts = {"-0", "00", "01", ""};
+            std::string expected = "xxxx";
+            for (int x = -1300; x < 1300; x++) {
+                texts.push_back(std::to_string(x));
+                expected += x >= least && x <= most ? '+' : 'x';
+            }
+            char schema[200];
+            snprintf(schema, sizeof schema, form, least - exclusive, most + exclusive);
+            const bool same = verdicts(schema, texts) == expected;    // thousands of letters are no message
+            CHECK(same);
+        }
+    }
+    CHECK(verdicts(R"({"type": "integer", "minimum": 17})", {"16", "17", "9999999999999999", "-17"}) == "x++x");
+    CHECK(verdicts(R"({"type": "integer", "exclusiveMaximum": -9})", {"-9", "-10", "0"}) == "x+x");
+}
+
 TEST_CASE("json schema: what is not known is refused, by its name and place") {
     auto has = [](const std::string& schema, const char* what) {
         CAPTURE(schema);
@@ -161,10 +184,12 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     has(R"({"type": "strin"})", "type: expected object");
     has(R"({"type": []})", "at least one");
     has(R"({"type": "string", "pattern": "a+"})", "s: #: pattern: regular expressions");
-    has(R"({"items": {"properties": {"x": {"type": "integer", "minimum": 3}}}})", "#/items/properties/x: minimum: not known");
+    has(R"({"items": {"properties": {"x": {"type": "number", "minimum": 3}}}})", "#/items/properties/x: minimum: not known");
     for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "prefixItems", "patternProperties", "minProperties",
                             "dependentRequired", "contains", "propertyNames", "unheardOf"})
         has(formatted(R"({"type": ["object", "array", "number"], "%s": 1})", key), key);
+    has(R"({"type": "integer", "maximum": 1.5})", "maximum: expected a whole number");
+    has(R"({"type": "integer", "maximum": 3, "exclusiveMinimum": 3})", "no whole number");
     has(R"({"type": "integer", "minLength": 2})", "minLength: not known here, or not beside");
     has(R"({"anyOf": [{}], "type": "string"})", "type: not known");
     has(R"({"anyOf": []})", "list of schemas");
