@@ -29,7 +29,8 @@ FlagGroup grammar_flags(GrammarFiles& files) {
     return {"Form of the text",
             {{"--grammar", &files.grammar, "a file with a grammar (GBNF, as llama.cpp has it): only what it allows is "
               "generated"},
-             {"--json-schema", &files.json_schema, "a file with a JSON Schema: only JSON that it allows is generated"}}};
+             {"--json-schema", &files.json_schema, "a file with a JSON Schema: only JSON that it allows is "
+              "generated"}}};
 }
 // Null: neither was given.
 Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
@@ -111,6 +112,11 @@ Status check_sample(const SampleOptions& o) {
                         other.c_str(), o.search.beams);
     return {};
 }
+bool narrowed(const Sampling& s) {
+    const Sampling any;
+    return s.top_k != any.top_k || s.top_p != any.top_p || s.min_p != any.min_p || s.typical_p != any.typical_p ||
+           s.top_n_sigma != any.top_n_sigma;
+}
 // A token as OpenAI's API reports it.
 std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     std::string bytes;
@@ -118,9 +124,12 @@ std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) + ",\"logprob\":" +
            json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
 }
-std::string logprobs_json(const std::vector<std::vector<TokenLogprob>>& tokens, const Tokenizer& tokenizer) {
+// What is known of how likely a text is: its score, its tokens' log-probabilities.
+std::string chances_json(const Generated& out, size_t i, const Tokenizer& tokenizer) {
+    if (!out.scores.empty()) return ",\"score\":" + json_number(out.scores[i]);
+    if (out.logprobs[i].empty()) return "";
     std::string all;
-    for (const auto& t : tokens) {
+    for (const auto& t : out.logprobs[i]) {
         std::string top;
         for (size_t i = 1; i < t.size(); i++) top += (i > 1 ? ",{" : "{") + logprob_json(t[i], tokenizer) + "}";
         all += (all.empty() ? "{" : ",{") + logprob_json(t[0], tokenizer) + ",\"top_logprobs\":[" + top + "]}";
@@ -171,9 +180,7 @@ Status sample(SampleOptions o) {
     bool begun = false;
     auto echo = [&](size_t i) { return o.no_echo ? std::string() : prompts[i / size_t(o.num)]; };
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
-    const Sampling any, &how = o.sampling;
-    if (how.temperature == 0 && !o.search.beams && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p ||
-                                 how.typical_p != any.typical_p || how.top_n_sigma != any.top_n_sigma))
+    if (o.sampling.temperature == 0 && narrowed(o.sampling) && !o.search.beams)
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
             "--top-n-sigma change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
@@ -188,8 +195,7 @@ Status sample(SampleOptions o) {
         const std::string& prompt = prompts[i / size_t(o.num)];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
                                         json_string(prompt) + ",\"text\":" + json_string(text) +
-                                        (o.logprobs ? logprobs_json(out.logprobs[i], m.tokenizer) : "") +
-                                        (o.search.beams ? ",\"score\":" + json_number(out.scores[i]) : "") + "}"
+                                        chances_json(out, i, m.tokenizer) + "}"
                                   : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
@@ -243,8 +249,8 @@ Status chat(ChatFlags o) {
 
 constexpr const char* PENALTIES = "Penalties and biases, which come before the choice, in this order";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens, in the order temperature, top-n-sigma, top-k, typical-p, top-p, min-p (defaults: "
-                    "generation_config.json)", sampling_flags(s)};
+    FlagGroup group{"Choice of tokens: temperature, then top-n-sigma, top-k, typical-p, top-p, min-p, each of what is "
+                    "left (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
     return group;
 }
@@ -278,10 +284,10 @@ Command sample_command() {
         {PENALTIES, penalty_flags(o->sampling.penalties)},
         grammar_flags(o->form),
         {"Beam search, instead of a choice of tokens",
-         {{"--beams", &o->search.beams, "the likeliest texts that so many beginnings lead to, each step's likeliest; the "
-           "best is printed, or --num of them; 0: no search", 0, 4096},
-          {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its length "
-           "to this power: above 0 favours long texts", -100, 100}}},
+         {{"--beams", &o->search.beams, "search for the likeliest text: each step keeps the so many likeliest "
+           "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
+          {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
+           "length to this power: above 0 favours long texts", -100, 100}}},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", device_flags(o->device, "bf16 on a GPU, else fp32")},

@@ -7,7 +7,7 @@
 namespace {
 struct Beam {
     std::vector<int> tokens;
-    double sum = 0;      // of log-probabilities
+    double sum = 0;      // its log-probabilities added up
     double score = 0;    // once it has ended
 };
 struct Next {
@@ -50,8 +50,8 @@ Status Search::open(const std::vector<int>& prompt) {
     if (room.rolls ? !room.exact : int64_t(all) + tokens > room.positions) {
         const int most = what.cache.positions ? what.cache.positions : g.c.T;
         if (all >= most)
-            return fail(Exit::usage, "--beams %d: the prompt has %d tokens, the context %d: nothing is left for the text",
-                        how.beams, all, most);
+            return fail(Exit::usage, "--beams %d: the prompt has %d tokens, the context %d: nothing is left for the "
+                        "text", how.beams, all, most);
         tokens = most - all;
         room = TRY(cache_room(g.c, what.cache, most));
         if (what.note)

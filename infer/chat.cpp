@@ -23,6 +23,7 @@ Status Chat::open() {
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
+    TRY(Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())));    // are they possible?
     CacheKind kind = {TRY(cache_type(g.c, options.cache_type, g.op.activation))};
     states = g.c.linear != Linear::none;
     if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in

@@ -58,9 +58,9 @@ struct Generation {
 struct Generated {
     std::vector<std::string> texts;    // without the prompt
     int64_t tokens = 0;                // generated for all sequences together
-    // Of each sequence's tokens: as logprobs() gives them.
+    // For each sequence, for each of its tokens: as logprobs() gives them.
     std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};
-    std::vector<double> scores = {};    // of each text, by beam search
+    std::vector<double> scores = {};    // each text's, by beam search
 };
 std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
 // What a text without a prompt begins with: end-of-text, as documents do. A line's start where the tokenizer has no

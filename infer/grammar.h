@@ -47,7 +47,7 @@ class GrammarMachine {
   private:
     struct Node { int at, parent; };    // the stack that stands before elements[at], above another one; 0: empty
     struct State {
-        std::vector<int> stacks;      // of nodes, in order
+        std::vector<int> stacks;      // nodes, in order
         std::vector<int> next = {};    // by byte; UNKNOWN
     };
     int node(int at, int parent);

@@ -182,7 +182,7 @@ Result<uint32_t> Parser::character(bool in_class) {
         if (eat("u")) return hex(4);
         if (eat("U")) return hex(8);
         const char *from = "nrt\\\"'[]-^/", *to = "\n\r\t\\\"'[]-^/", *is = peek() ? strchr(from, peek()) : nullptr;
-        if (!is) return error("expected an escape (\\n \\r \\t \\\\ \\\" \\[ \\] \\- \\^ \\x12 \\u1234 \\U00012345)" + found());
+        if (!is) return error("expected n r t \\ \" [ ] - ^ x12 u1234 or U00012345 after \\" + found());
         at++;
         return uint32_t(static_cast<unsigned char>(to[is - from]));
     }
@@ -225,7 +225,8 @@ Sequence Parser::characters(std::vector<Range> ranges, bool all_but) {
     std::bitset<256> single;
     for (auto& sequence : all)
         if (sequence.size() == 1) single = set_of_bytes(sequence[0], single);
-    if (std::all_of(all.begin(), all.end(), [](auto& s) { return s.size() == 1; })) return {{Kind::bytes, bytes(single)}};
+    const bool ascii = std::all_of(all.begin(), all.end(), [](auto& s) { return s.size() == 1; });
+    if (ascii) return {{Kind::bytes, bytes(single)}};
     const int rule = new_rule();
     if (single.any()) add(rule, {{Kind::bytes, bytes(single)}});
     for (auto& sequence : all) {

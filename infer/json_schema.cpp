@@ -31,8 +31,10 @@ object ::= "{" ws (member ("," ws member)*)? ws "}"
 array ::= "[" ws (value ("," ws value)*)? ws "]"
 value ::= object | array | string | number | boolean | null
 day ::= "0" [1-9] | "1" [0-9] | "2" [0-8]
-date ::= [0-9]{4} "-" (("0" [13578] | "1" [02]) "-" (day | "29" | "3" [01]) | ("0" [469] | "11") "-" (day | "29" | "30") | "02-" day)
-time ::= ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9])
+month ::= ("0" [13578] | "1" [02]) "-" (day | "29" | "3" [01]) | ("0" [469] | "11") "-" (day | "29" | "30") | "02-" day
+date ::= [0-9]{4} "-" month
+minutes ::= ([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9]
+time ::= minutes ":" [0-5] [0-9] ("." [0-9]{1,6})? ("Z" | [-+] minutes)
 uuid ::= hex{8} "-" hex{4} "-" hex{4} "-" hex{4} "-" hex{12}
 )";
 const char* const TYPES[] = {"object", "array", "string", "number", "integer", "boolean", "null"};
@@ -338,7 +340,8 @@ Result<std::string> Compiler::object(const ordered_json& s, const std::string& p
     if (!properties.is_object()) return refuse(place, "properties: expected an object");
     if (!list.is_array()) return refuse(place, "required: expected a list of names");
     for (auto& [key, of] : properties.items()) {
-        if (key.size() > MOST_KEY) return refuse(place, formatted("properties: a name of more than %zu bytes", MOST_KEY));
+        if (key.size() > MOST_KEY)
+            return refuse(place, formatted("properties: a name of more than %zu bytes", MOST_KEY));
         taken.insert(key);
     }
     for (const ordered_json& key : list) {

@@ -11,5 +11,5 @@
 
 #include "base/common.h"
 
-// GBNF. Hostile until checked. exit 3: the place in the schema, what was expected and found; a keyword that is not known
+// GBNF. Hostile until checked. exit 3: the place in the schema, what was expected and found; an unknown keyword
 Result<std::string> json_schema_grammar(std::string_view schema, const std::string& name);

@@ -80,7 +80,7 @@ void History::take(int id, bool generated) {
 std::vector<std::pair<int, int>> History::repeats() const {
     std::vector<std::pair<int, int>> all;
     for (size_t i = 0; i + 1 < matches.size(); i++)
-        if (matches[i] >= std::max(1, p.dry_length) && !past[i + 1].breaks) all.push_back({past[i + 1].id, -matches[i]});
+        if (matches[i] >= p.dry_length && !past[i + 1].breaks) all.push_back({past[i + 1].id, -matches[i]});
     std::sort(all.begin(), all.end());    // the longest of each first
     all.erase(std::unique(all.begin(), all.end(), [](auto& a, auto& b) { return a.first == b.first; }), all.end());
     return all;

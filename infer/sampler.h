@@ -1,8 +1,8 @@
 // sampler.h - one token out of a sequence's logits.
 //
-// The order, whichever of them are on: logit biases; repetition penalty; presence and frequency penalties; DRY; grammar;
-// temperature; then either mirostat or top-n-sigma, top-k, typical-p, top-p, min-p; then a random number. Each sees what
-// the ones before it leave.
+// The order, whichever of them are on: logit biases; repetition penalty; presence and frequency penalties; DRY;
+// grammar; temperature; then either mirostat or top-n-sigma, top-k, typical-p, top-p, min-p; then a random number. Each
+// sees what the ones before it leave; but top-n-sigma's deviation is that of all tokens, the grammar's or not.
 #pragma once
 #include <memory>
 #include <string>
@@ -19,10 +19,11 @@ struct Sampling {
     double typical_p = 1;        // ... of tokens whose surprise is nearest to what is expected (Meister et al. 2023)
     double top_n_sigma = 0;      // no logit further below the largest one than n standard deviations of all (Tang et
                                  // al. 2024); 0: off
-    double mirostat = 0;         // aims at this surprise, in bits (version 2 of Basu et al. 2021); 0: off
+    double mirostat = 0;         // aims at this surprise, in bits (version 2 of Basu et al. 2021, by whom surprise is
+                                 // that of the whole distribution; llama.cpp's is that of what is left); 0: off
     double mirostat_rate = 0.1;
     Penalties penalties = {};
-    std::shared_ptr<const Grammar> grammar = {};    // of what is generated; null: anything
+    std::shared_ptr<const Grammar> grammar = {};    // what may be generated; null: anything
     uint64_t seed = 1;
 };
 

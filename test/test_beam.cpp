@@ -41,7 +41,8 @@ void all_texts(Model& g, const std::vector<int>& prompt, int end, int n, double 
     }
     const std::vector<double> p = next(g, with(prompt, so_far.tokens));
     for (int id = 0; id < g.c.V; id++)
-        all_texts(g, prompt, end, n, penalty, {with(so_far.tokens, {id}), so_far.sum + p[size_t(id)], 0, id == end}, out);
+        all_texts(g, prompt, end, n, penalty, {with(so_far.tokens, {id}), so_far.sum + p[size_t(id)], 0, id == end},
+                  out);
 }
 // transformers' rules, in plain loops.
 std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end, int n, double penalty, size_t beams) {
@@ -56,7 +57,8 @@ std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end,
         std::vector<Said> grown, on;
         for (const Said& t : running) {
             const std::vector<double> p = next(g, with(prompt, t.tokens));
-            for (int id = 0; id < g.c.V; id++) grown.push_back({with(t.tokens, {id}), t.sum + p[size_t(id)], 0, id == end});
+            for (int id = 0; id < g.c.V; id++)
+                grown.push_back({with(t.tokens, {id}), t.sum + p[size_t(id)], 0, id == end});
         }
         std::stable_sort(grown.begin(), grown.end(), [](const Said& a, const Said& b) { return a.sum > b.sum; });
         for (size_t rank = 0; rank < std::min(grown.size(), 2 * beams); rank++) {
@@ -64,7 +66,8 @@ std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end,
             else if (!grown[rank].ended && on.size() < beams) on.push_back(grown[rank]);
         }
         running = on;
-        if (finished.size() == beams && finished.back().score >= grown[0].sum / std::pow(i + 1.0, penalty)) return finished;
+        if (finished.size() == beams && finished.back().score >= grown[0].sum / std::pow(i + 1.0, penalty))
+            return finished;
     }
     for (const Said& t : running) finish(t);
     return finished;
@@ -143,7 +146,8 @@ TEST_CASE("beam search: the context ends a text, stop strings cut it, and one th
     CHECK(streamed == out.texts[0]);
     CHECK(note.find("context of 20 tokens ends the text after 5") != std::string::npos);
     what.stop = {out.texts[0].substr(2, 1)};
-    CHECK(beam_search(g, ending_at(-1), what, {3, 1}).value.texts[0] == out.texts[0].substr(0, out.texts[0].find(what.stop[0])));
+    CHECK(beam_search(g, ending_at(-1), what, {3, 1}).value.texts[0] ==
+          out.texts[0].substr(0, out.texts[0].find(what.stop[0])));
     what.prompts = {toy_tokens(20, 7, 1)};
     CHECK(beam_search(g, ending_at(-1), what, {3, 1}).status.code == Exit::usage);
 }

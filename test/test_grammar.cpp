@@ -46,18 +46,21 @@ TEST_CASE("grammar: what each construct matches") {
     CHECK(verdicts("root ::= [ab]{1,3}", {"", "a", "ab", "aba", "abab"}) == "-+++x");
     CHECK(verdicts("root ::= [ab]{2,}", {"a", "ab", "abab"}) == "-++");
     CHECK(verdicts("root ::= [ab]{0,0} [ab]{ 1 , 1 }", {"", "a", "ab"}) == "-+x");
-    CHECK(verdicts("root ::= x y x\nx ::= \"a\" | \"\"\ny ::= \"b\"", {"b", "ab", "aba", "ba", "bb", "aa"}) == "++++xx");
+    CHECK(verdicts("root ::= x y x\nx ::= \"a\" | \"\"\ny ::= \"b\"", {"b", "ab", "aba", "ba", "bb", "aa"}) ==
+          "++++xx");
     CHECK(verdicts("root ::= \"(\" root \")\" | \"\"", {"", "()", "(())", "(()", "())", ")"}) == "+++-xx");
-    CHECK(verdicts("root ::= [^a-c\"]", {"a", "d", "\"", "\u00e9", "\xC3", "\u20ac", "\U0001F600", "\xED\xA0", "\xFF"}) ==
-          "x+x+-++xx");
-    CHECK(verdicts("root ::= .", {"\n", "\u00e9", "\xC0", "\xF4\x8F\xBF\xBF", "\xF4\x90", "\xE0\x80", "ab"}) == "++x+xxx");
-    CHECK(verdicts("root ::= [\u00e0-\u00ea\U0001F600-\U0001F64F]", {"\u00e0", "\u00ea", "\u00eb", "\U0001F601", "\xF0\x9F"}) ==
-          "++x+-");
+    CHECK(verdicts("root ::= [^a-c\"]",
+                   {"a", "d", "\"", "\u00e9", "\xC3", "\u20ac", "\U0001F600", "\xED\xA0", "\xFF"}) == "x+x+-++xx");
+    CHECK(verdicts("root ::= .", {"\n", "\u00e9", "\xC0", "\xF4\x8F\xBF\xBF", "\xF4\x90", "\xE0\x80", "ab"}) ==
+          "++x+xxx");
+    CHECK(verdicts("root ::= [\u00e0-\u00ea\U0001F600-\U0001F64F]",
+                   {"\u00e0", "\u00ea", "\u00eb", "\U0001F601", "\xF0\x9F"}) == "++x+-");
     CHECK(verdicts("root ::= \"\\n\\t\\\\\\\"\\x41\\u00e9\\U0001F600\"", {"\n\t\\\"A\u00e9\U0001F600"}) == "+");
     CHECK(verdicts("root ::= [\\]\\-a-]", {"]", "-", "a", "b", "\\"}) == "+++xx");
-    CHECK(verdicts("# a comment\nroot ::= # another\n  a |\n  b # \"c\"\na ::= (\n \"a\"\n\n)\nb ::= \"b\"\n  \"c\" #", {"a", "bc", "b"}) ==
-          "++-");
-    CHECK(verdicts("root ::= (\"a\"? \"b\"?)* \"c\"", {"c", "abc", "babac", "d"}) == "+++x");    // may be empty, repeated
+    CHECK(verdicts("# a comment\nroot ::= # another\n  a |\n  b # \"c\"\na ::= (\n \"a\"\n\n)\nb ::= \"b\"\n  \"c\" #",
+                   {"a", "bc", "b"}) == "++-");
+    CHECK(verdicts("root ::= (\"a\"? \"b\"?)* \"c\"", {"c", "abc", "babac", "d"}) ==
+          "+++x");    // may be empty, repeated
     CHECK(verdicts("root ::= ((\"a\"*)*)* ", {"", "aaa", "b"}) == "++x");
 }
 
@@ -81,9 +84,11 @@ TEST_CASE("grammar: what it is not, by its line") {
     has("root ::= \"a\"{2,1}", "at least more times");
     has("root ::= \"a\"{1", "expected }");
     has("root ::= \"a\"{1000001}", "more than 100000 times");
-    has("root ::= (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} \"abc\"{0,99999} \"abc\"{0,99999} "
-        "\"abc\"{0,99999}", "1048576 elements");
-    has("root ::= \"\\q\"", "expected an escape");
+    has("root ::= (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} \"abc\"{0,99999} "
+        "\"abc\"{0,99999} "
+        "\"abc\"{0,99999}",
+        "1048576 elements");
+    has("root ::= \"\\q\"", "expected n r t");
     has("root ::= \"\\xG0\"", "hexadecimal");
     has("root ::= \"\\uD800\"", "no Unicode character");
     has("root ::= \"\xFF\"", "not UTF-8");
@@ -130,15 +135,20 @@ struct Trees {
         if (kind == 0) {
             const std::string word = std::vector<std::string>{"a", "b", "ab", "\u00e9", ""}[draw(5)];
             return {[word](auto& s, size_t at) {
-                        return s.compare(at, word.size(), word) == 0 ? std::set<size_t>{at + word.size()} : std::set<size_t>{};
-                    }, "\"" + word + "\""};
+                        return s.compare(at, word.size(), word) == 0 ? std::set<size_t>{at + word.size()}
+                                                                     : std::set<size_t>{};
+                    },
+                    "\"" + word + "\""};
         }
         if (kind <= 2) {    // a, b, or the two bytes of a letter
             const bool but = draw(2);
             return {[but](const std::string& s, size_t at) {
                         const bool ascii = at < s.size() && s[at] != '\xC3';
                         const bool two = s.compare(at, 2, "\u00e9") == 0;
-                        if (but) return two ? std::set<size_t>{at + 2} : ascii && s[at] == 'b' ? std::set<size_t>{at + 1} : std::set<size_t>{};
+                        if (but)
+                            return two                     ? std::set<size_t>{at + 2}
+                                   : ascii && s[at] == 'b' ? std::set<size_t>{at + 1}
+                                                           : std::set<size_t>{};
                         return ascii && s[at] != '\xA9' ? std::set<size_t>{at + 1} : std::set<size_t>{};
                     }, but ? "[^a]" : "[a-b]"};
         }
@@ -218,8 +228,9 @@ TEST_CASE("grammar: tokens are drawn as from a masked softmax, greedily too") {
     const Tokenizer tokenizer = words();
     const int V = tokenizer.vocab_size();
     const auto grammar = grammar_of("root ::= \"ab\" [a-c] | \"aba\" \"x\"* | [d-f] [^\\x00-\\x7F]*");
-    for (const Sampling& base : {Sampling{.temperature = 0}, Sampling{.temperature = 1, .top_k = 3},
-                                 Sampling{.temperature = 1, .top_k = 0}, Sampling{.temperature = 2, .top_k = 0, .top_p = 0.7}}) {
+    for (const Sampling& base :
+         {Sampling{.temperature = 0}, Sampling{.temperature = 1, .top_k = 3}, Sampling{.temperature = 1, .top_k = 0},
+          Sampling{.temperature = 2, .top_k = 0, .top_p = 0.7}}) {
         Sampling s = base, plain = base;
         s.grammar = grammar;
         Sampler sampler = Sampler::open(s, tokenizer, V, {tokenizer.end_of_text()}).take();
@@ -247,7 +258,7 @@ TEST_CASE("grammar: where no token fits, the text ends, and that is said") {
     const Tokenizer tokenizer = words();
     const Sampling s = {.temperature = 0, .grammar = grammar_of("root ::= \"ab\"")};
     const std::vector<float> logits(size_t(tokenizer.vocab_size()), 0.f);
-    Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // of its first 60 tokens: without a and b
+    Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // the first 60 tokens are without a and b
     const Sampler::Choice c = sampler.choose(logits.data(), 0);
     CHECK(c.id == 0);
     sampler.take(c);

@@ -118,9 +118,10 @@ TEST_CASE("json schema: texts that drawn tokens make parse and are valid") {
 }
 
 TEST_CASE("json schema: what each keyword allows") {
-    CHECK(verdicts("{}", {"1", "-0.5e+3", "\"a\"", "[1, [], {\"a\": null}]", "{}", "tru", "01", "1.", "nul", "[1,]", "{\"a\":}"}) ==
-          "+++++xxxxxx");
-    CHECK(verdicts(R"({"type": "string"})", {R"("a\n\u00e9\/")", R"("\ud800")", R"("\x")", "\"\n\"", "\"\u00e9\"", "a"}) == "+xxx+x");
+    CHECK(verdicts("{}", {"1", "-0.5e+3", "\"a\"", "[1, [], {\"a\": null}]", "{}", "tru", "01", "1.", "nul", "[1,]",
+                          "{\"a\":}"}) == "+++++xxxxxx");
+    CHECK(verdicts(R"({"type": "string"})",
+                   {R"("a\n\u00e9\/")", R"("\ud800")", R"("\x")", "\"\n\"", "\"\u00e9\"", "a"}) == "+xxx+x");
     CHECK(verdicts(R"({"type": "integer"})", {"0", "-12", "1.0", "1e3", "007", "-"}) == "++xxxx");
     CHECK(verdicts(R"({"type": "string", "minLength": 2, "maxLength": 3})",
                    {R"("a")", R"("ab")", "\"a\u20ac\\n\"", R"("abcd")"}) == "x++x");
@@ -134,22 +135,27 @@ TEST_CASE("json schema: what each keyword allows") {
                              "additionalProperties": {"type": "integer"}})";
     CHECK(verdicts(others, {"{}", R"({"ab": null})", R"({"abc": 1})", R"({"a": null, "b": 1, "": 2})", R"({"ac": 1})",
                             R"({"--": 1})", "{\"a\u00e9\": 1}"}) == "+++++++");
-    CHECK(verdicts(others, {R"({"ab": 1})", R"({"b": null})", R"({"a": 1})", R"({"-": 1})", R"({"\u0061": 1})"}) == "xxxxx");
+    CHECK(verdicts(others, {R"({"ab": 1})", R"({"b": null})", R"({"a": 1})", R"({"-": 1})", R"({"\u0061": 1})"}) ==
+          "xxxxx");
     CHECK(verdicts(R"({"type": "object", "additionalProperties": false})", {"{}", R"({"a": 1})"}) == "+x");
     CHECK(verdicts(R"({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2})",
                    {"[]", "[1]", "[1, 2]", "[1,2,3]", "[true]"}) == "x++xx");
     CHECK(verdicts(R"({"type": "array", "maxItems": 0})", {"[]", "[1]"}) == "+x");
-    CHECK(verdicts(R"({"enum": ["a\"", 1.5, [1, 2]], "type": ["string", "array"]})", {R"("a\"")", "1.5", "[1,2]"}) == "+x+");
+    CHECK(verdicts(R"({"enum": ["a\"", 1.5, [1, 2]], "type": ["string", "array"]})", {R"("a\"")", "1.5", "[1,2]"}) ==
+          "+x+");
     CHECK(verdicts(R"({"type": "integer", "enum": [1, "1", 2.5]})", {"1", "\"1\"", "2.5"}) == "+xx");
     CHECK(verdicts(R"({"format": "date"})", {R"("2026-11-30")", R"("2026-02-30")", R"("2026-13-01")"}) == "+xx");
-    CHECK(verdicts(R"({"type": "string", "format": "date-time"})", {R"("2026-12-31T23:59:59.5Z")", R"("2026-12-31 23:59:59")"}) == "+x");
+    CHECK(verdicts(R"({"type": "string", "format": "date-time"})",
+                   {R"("2026-12-31T23:59:59.5Z")", R"("2026-12-31 23:59:59")"}) == "+x");
     CHECK(verdicts(R"({"type": "array", "items": {"$ref": "#"}})", {"[[], [[]]]", "[1]"}) == "+x");
-    CHECK(verdicts(R"({"definitions": {"a~/": {"const": 5}}, "allOf": [{"$ref": "#/definitions/a~0~1"}]})", {"5"}) == "+");
+    CHECK(verdicts(R"({"definitions": {"a~/": {"const": 5}}, "allOf": [{"$ref": "#/definitions/a~0~1"}]})", {"5"}) ==
+          "+");
 }
 
 TEST_CASE("json schema: integers in ranges, all of them") {
-    for (auto [least, most] : {std::pair{-3, 12}, std::pair{0, 0}, std::pair{7, 1234}, std::pair{-1100, -98}, std::pair{95, 105},
-                               std::pair{-20, -20}, std::pair{100, 999}, std::pair{-5, 0}, std::pair{1, 9}}) {
+    for (auto [least, most] :
+         {std::pair{-3, 12}, std::pair{0, 0}, std::pair{7, 1234}, std::pair{-1100, -98}, std::pair{95, 105},
+          std::pair{-20, -20}, std::pair{100, 999}, std::pair{-5, 0}, std::pair{1, 9}}) {
         CAPTURE(least);
         for (const char* form : {R"({"type": "integer", "minimum": %d, "maximum": %d})",
                                  R"({"type": "integer", "exclusiveMinimum": %d, "exclusiveMaximum": %d})"}) {
@@ -184,9 +190,10 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     has(R"({"type": "strin"})", "type: expected object");
     has(R"({"type": []})", "at least one");
     has(R"({"type": "string", "pattern": "a+"})", "s: #: pattern: regular expressions");
-    has(R"({"items": {"properties": {"x": {"type": "number", "minimum": 3}}}})", "#/items/properties/x: minimum: not known");
-    for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "prefixItems", "patternProperties", "minProperties",
-                            "dependentRequired", "contains", "propertyNames", "unheardOf"})
+    has(R"({"items": {"properties": {"x": {"type": "number", "minimum": 3}}}})",
+        "#/items/properties/x: minimum: not known");
+    for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "prefixItems", "patternProperties",
+                            "minProperties", "dependentRequired", "contains", "propertyNames", "unheardOf"})
         has(formatted(R"({"type": ["object", "array", "number"], "%s": 1})", key), key);
     has(R"({"type": "integer", "maximum": 1.5})", "maximum: expected a whole number");
     has(R"({"type": "integer", "maximum": 3, "exclusiveMinimum": 3})", "no whole number");

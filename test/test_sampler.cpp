@@ -267,7 +267,8 @@ TEST_CASE("sampler: presence and frequency count what was generated, repetition 
     CHECK(scores({.repetition = 2, .last = 3}, {0, 1}, {0, 3}) == Scores{1, 0.5, -1, 0.25, 3});    // 0 is seen again
     CHECK(scores({.repetition = 2, .last = 1}, {0, 0}, {}) == Scores{1, 1, -1, 0.5, 3});
     CHECK(scores({.bias = {"1=2", "4=-inf"}}, {}, {}) == Scores{2, 3, -1, 0.5, -INFINITY});
-    CHECK(scores({.repetition = 2, .bias = {"2=-1", "0=-3"}}, {0, 2}, {}) == Scores{-2, 1, -4, 0.5, 3});    // bias first
+    CHECK(scores({.repetition = 2, .bias = {"2=-1", "0=-3"}}, {0, 2}, {}) ==
+          Scores{-2, 1, -4, 0.5, 3});    // bias first
 }
 
 TEST_CASE("sampler: random histories' penalties are those of a plain count") {
@@ -311,7 +312,8 @@ TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or
     const Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
     const std::vector<float> logits(257, 0.f);
     auto penalised = [&](const std::string& text, const std::vector<std::string>& breakers) {
-        History h = History::open({.dry = 1, .dry_base = 2, .dry_length = 2, .dry_breakers = breakers}, bytes, 257).take();
+        History h =
+            History::open({.dry = 1, .dry_base = 2, .dry_length = 2, .dry_breakers = breakers}, bytes, 257).take();
         for (int id : bytes.encode(text)) h.take(id, false);
         std::string all;
         for (const Candidate& c : h.changes(logits.data()))
