@@ -247,10 +247,9 @@ Status chat(ChatFlags o) {
     return talk(session, o.json);
 }
 
-constexpr const char* PENALTIES = "Penalties and biases, which come before the choice, in this order";
+constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens: temperature, then top-n-sigma, top-k, typical-p, top-p, min-p, each of what is "
-                    "left (defaults: generation_config.json)", sampling_flags(s)};
+    FlagGroup group{"Choice of tokens, in this order (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
     return group;
 }
