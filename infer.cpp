@@ -11,13 +11,35 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "files/json.h"
+#include "infer/beam.h"
 #include "infer/eval.h"
+#include "infer/json_schema.h"
 #include "infer/talk.h"
 #include "infer/texts.h"
 
 namespace {
 template <class T> void append(std::vector<T>& to, const std::vector<T>& more) {
     to.insert(to.end(), more.begin(), more.end());
+}
+
+struct GrammarFiles {
+    std::string grammar, json_schema;
+};
+FlagGroup grammar_flags(GrammarFiles& files) {
+    return {"Form of the text",
+            {{"--grammar", &files.grammar, "a file with a grammar (GBNF, as llama.cpp has it): only what it allows is "
+              "generated"},
+             {"--json-schema", &files.json_schema, "a file with a JSON Schema: only JSON that it allows is "
+              "generated"}}};
+}
+// Null: neither was given.
+Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
+    if (!files.grammar.empty() && !files.json_schema.empty())
+        return fail(Exit::usage, "--grammar and --json-schema: only one of them");
+    if (!files.grammar.empty()) return Grammar::parse(TRY(read_file(files.grammar, 64 << 20)), files.grammar);
+    if (files.json_schema.empty()) return std::shared_ptr<const Grammar>();
+    const std::string schema = TRY(read_file(files.json_schema, 64 << 20));
+    return Grammar::parse(TRY(json_schema_grammar(schema, files.json_schema)), files.json_schema + ", as a grammar");
 }
 
 // ---- sample ---------------------------------------------------------------------------------------------------------
@@ -27,10 +49,12 @@ struct SampleOptions {
     std::vector<std::string> prompt;
     std::string prompt_file, prompts_file;
     std::vector<std::string> stop;
-    int tokens = 200, num = 1;
+    int tokens = 200, num = 1, logprobs = 0;
+    BeamSearch search = {0, 1};    // 0 beams: sampling
     int64_t seed = 1;
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
+    GrammarFiles form;
     CacheChoice cache;
     DeviceOptions device;
     std::vector<std::string> given;    // names of the options that were set
@@ -67,7 +91,55 @@ Status shorten(CacheChoice& cache, const Config& c, int context) {
     return {};
 }
 
+Status check_sample(const SampleOptions& o) {
+    TRY(check_sampling(o.given, o.sampling));
+    if (o.logprobs && !o.json) return fail(Exit::usage, "--logprobs needs --json");
+    if (o.ignore_end && o.sampling.grammar)
+        return fail(Exit::usage, "%s, --ignore-end: a text ends where its grammar ends",
+                    o.form.grammar.empty() ? "--json-schema" : "--grammar");
+    if (was_given(o.given, "--length-penalty") && !o.search.beams)
+        return fail(Exit::usage, "--length-penalty needs --beams");
+    if (!o.search.beams) return {};
+    if (o.num > o.search.beams)
+        return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
+    Sampling any;
+    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop", "--seed"};
+    for (const Flag& f : sampling_flags(any)) others.push_back(f.name);
+    for (const Flag& f : penalty_flags(any.penalties)) others.push_back(f.name);
+    for (const std::string& other : others)
+        if (was_given(o.given, other))
+            return fail(Exit::usage, "%s, --beams %d: beams are the likeliest texts by the model's own probabilities",
+                        other.c_str(), o.search.beams);
+    return {};
+}
+bool narrowed(const Sampling& s) {
+    const Sampling any;
+    return s.top_k != any.top_k || s.top_p != any.top_p || s.min_p != any.min_p || s.typical_p != any.typical_p ||
+           s.top_n_sigma != any.top_n_sigma;
+}
+// A token as OpenAI's API reports it.
+std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
+    std::string bytes;
+    for (unsigned char c : tokenizer.token(t.id)) bytes += (bytes.empty() ? "" : ",") + std::to_string(c);
+    return "\"token\":" + json_string(tokenizer.token(t.id)) + ",\"id\":" + std::to_string(t.id) + ",\"logprob\":" +
+           json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
+}
+// What is known of how likely a text is: its score, its tokens' log-probabilities.
+std::string chances_json(const Generated& out, size_t i, const Tokenizer& tokenizer) {
+    if (!out.scores.empty()) return ",\"score\":" + json_number(out.scores[i]);
+    if (out.logprobs[i].empty()) return "";
+    std::string all;
+    for (const auto& t : out.logprobs[i]) {
+        std::string top;
+        for (size_t i = 1; i < t.size(); i++) top += (i > 1 ? ",{" : "{") + logprob_json(t[i], tokenizer) + "}";
+        all += (all.empty() ? "{" : ",{") + logprob_json(t[0], tokenizer) + ",\"top_logprobs\":[" + top + "]}";
+    }
+    return ",\"logprobs\":{\"content\":[" + all + "]}";
+}
+
 Status sample(SampleOptions o) {
+    o.sampling.grammar = TRY(read_grammar(o.form));
+    TRY(check_sample(o));
     const std::vector<std::string> prompts = TRY(read_prompts(o));
     const int64_t all = int64_t(prompts.size()) * o.num;
     if (all > 4096) return fail(Exit::usage, "--num %d of %zu prompts: at most 4096 in all", o.num, prompts.size());
@@ -80,11 +152,13 @@ Status sample(SampleOptions o) {
         const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
-        return Room{int(all), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / all) : c.T))};
+        const int64_t B = std::max<int64_t>(all, o.search.beams);
+        return Room{int(B), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / B) : c.T))};
     }));
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
+    TRY(check_sampling(o.given, o.sampling));
 
     Generation what;
     for (const std::string& prompt : prompts) {
@@ -94,7 +168,7 @@ Status sample(SampleOptions o) {
     what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
     TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
     what.sampling.seed = uint64_t(o.seed);
-    what.end_of_text = !o.ignore_end;
+    what.end_of_text = !o.ignore_end, what.logprobs = o.logprobs;
     if (!o.ignore_end) append(what.stop, m.generation.stop);
     const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
     auto put = [&](std::string_view text) {
@@ -106,20 +180,22 @@ Status sample(SampleOptions o) {
     bool begun = false;
     auto echo = [&](size_t i) { return o.no_echo ? std::string() : prompts[i / size_t(o.num)]; };
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
-    const Sampling any, &how = o.sampling;
-    if (how.temperature == 0 && (how.top_k != any.top_k || how.top_p != any.top_p || how.min_p != any.min_p))
-        say("--temperature 0 always takes the likeliest token: --top-k, --top-p and --min-p change nothing");
+    if (o.sampling.temperature == 0 && narrowed(o.sampling) && !o.search.beams)
+        say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
+            "--top-n-sigma change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
     auto begin = [&] { return std::exchange(begun, true) || put(echo(0)); };
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
     const double start = now_seconds();
-    const Generated out = TRY(generate(*m.g, m.tokenizer, what));
+    const Generated out = TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search)
+                                             : generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
     for (size_t i = 0; !stream && i < out.texts.size(); i++) {
         const std::string& text = out.texts[i];
         const std::string& prompt = prompts[i / size_t(o.num)];
         std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
-                                        json_string(prompt) + ",\"text\":" + json_string(text) + "}"
+                                        json_string(prompt) + ",\"text\":" + json_string(text) +
+                                        chances_json(out, i, m.tokenizer) + "}"
                                   : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
         if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
             return fail(Exit::io, "the output was closed");
@@ -138,11 +214,14 @@ struct ChatFlags {
     std::string look;    // --template
     bool json = false;
     ChatOptions chat;
+    GrammarFiles form;
     DeviceOptions device;
     std::vector<std::string> given;
 };
 
 Status chat(ChatFlags o) {
+    o.chat.sampling.grammar = TRY(read_grammar(o.form));
+    TRY(check_sampling(o.given, o.chat.sampling));
     Opened m;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
         return Room{1, c.sees == Sees::causal ? std::min(c.T, filling_rows(gpu)) : c.T};
@@ -153,6 +232,7 @@ Status chat(ChatFlags o) {
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
     if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
     TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
+    TRY(check_sampling(o.given, o.chat.sampling));
     ChatOptions& c = o.chat;
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.stop, m.generation.stop);
@@ -167,8 +247,9 @@ Status chat(ChatFlags o) {
     return talk(session, o.json);
 }
 
+constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens (defaults: generation_config.json)", sampling_flags(s)};
+    FlagGroup group{"Choice of tokens, in this order (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
     return group;
 }
@@ -193,10 +274,19 @@ Command sample_command() {
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
+          {"--logprobs", &o->logprobs, "with --json: the log-probability of each generated token, and the so many "
+           "likeliest ones there; of the model's logits, before penalties, temperature and all else; 0: none", 0, 1e6},
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(o->sampling,
          {{"--stop", &o->stop, "end a sample before this text"},
           {"--ignore-end", &o->ignore_end, "go on past <|endoftext|>"}}),
+        {PENALTIES, penalty_flags(o->sampling.penalties)},
+        grammar_flags(o->form),
+        {"Beam search, instead of a choice of tokens",
+         {{"--beams", &o->search.beams, "search for the likeliest text: each step keeps the so many likeliest "
+           "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
+          {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
+           "length to this power: above 0 favours long texts", -100, 100}}},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
@@ -229,6 +319,8 @@ Command chat_command() {
           {"--tokenizer", &o->source.tokenizer, "gpt2 or a tokenizer's file, where the MODEL holds none"}}},
         choice_of_tokens(chat_options.sampling,
          {{"--stop", &chat_options.stop, "end an answer before this text"}}),
+        {PENALTIES, penalty_flags(chat_options.sampling.penalties)},
+        grammar_flags(o->form),
         {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;

@@ -18,6 +18,7 @@ template <class V> struct Row {
 constexpr Row<double> NUMBERS[] = {{"temperature", &GenerationConfig::temperature, 0, 100},
                                    {"top_p", &GenerationConfig::top_p, 0, 1},
                                    {"min_p", &GenerationConfig::min_p, 0, 1},
+                                   {"typical_p", &GenerationConfig::typical_p, 0, 1},
                                    {"repetition_penalty", &GenerationConfig::repetition_penalty, 0.01, 100}};
 constexpr Row<int> COUNTS[] = {{"top_k", &GenerationConfig::top_k, 0, INT_MAX},
                                {"max_new_tokens", &GenerationConfig::max_new_tokens, 1, INT_MAX}};

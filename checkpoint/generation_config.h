@@ -10,7 +10,7 @@
 // Empty: not said. Tokens that end an answer are Vocabulary::ends.
 struct GenerationConfig {
     std::optional<bool> do_sample;    // false: always the likeliest token
-    std::optional<double> temperature, top_p, min_p, repetition_penalty;
+    std::optional<double> temperature, top_p, min_p, typical_p, repetition_penalty;
     std::optional<int> top_k, max_new_tokens;
     std::vector<std::string> stop;    // stop_strings
     bool operator==(const GenerationConfig&) const = default;

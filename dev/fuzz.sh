@@ -22,7 +22,7 @@ fi
 
 flags="-std=c++20 -O1 -g1 -I. -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer"
 parsers=$(ls base/*.cpp files/*.cpp data/*.cpp checkpoint/{json,config*,generation*,gguf*,match}.cpp gpt.cpp \
-    layers/quant*.cpp infer/{messages,model_files,template*}.cpp \
+    layers/quant*.cpp infer/{messages,model_files,template*,grammar*,json_schema}.cpp \
     model/{memory,shards,config*,experts,families*,tensors,rope,positions,cache,spans}.cpp |
     grep -vx 'data/\(tokenize\|corpus\|bpe_train\)\.cpp')    # no parsers; OpenMP
 library=($(printf "$out/%s.o\n" $parsers) $out/data/gpt2_merges.o)
@@ -46,6 +46,8 @@ for dir in test/golden/families/*/; do seed config "$dir"config.json "$(basename
 printf '[{"role": "user", "content": "a"}]' >$out/sample && seed chat $out/sample 1
 printf '{"do_sample": true, "temperature": 0.5, "eos_token_id": [1, 2], "stop_strings": ["a"]}' >$out/sample && seed chat $out/sample 2
 seed state test/golden/checkpoint_1/state.json 1
+printf 'root ::= "a" x* # b\nx ::= [^a-c\\n]{1,3} | (. "\\u00e9")? | root' >$out/sample && seed grammar $out/sample 1
+printf '{"type": "object", "properties": {"a": {"enum": [1, "b"]}, "c": {"items": {"$ref": "#"}, "maxItems": 3}}, "required": ["a"]}' >$out/sample && seed grammar $out/sample 2
 for t in test/golden/templates/*.jinja; do seed template "$t" "$(basename "$t")"; done
 shard '\x88\xd8\x34\x01\x01\x00\x00\x00\x08\x00\x00\x00' >$out/sample && seed shard $out/sample 1
 printf 'some text\n' | gzip >$out/sample && seed text $out/sample 1

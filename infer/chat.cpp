@@ -23,6 +23,7 @@ Status Chat::open() {
     if (context > g.c.T)
         return fail(Exit::usage, "--context %d: the model's context has %d positions", context, g.c.T);
     logits.resize(size_t(g.c.V));
+    TRY(Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())));    // are they possible?
     CacheKind kind = {TRY(cache_type(g.c, options.cache_type, g.op.activation))};
     states = g.c.linear != Linear::none;
     if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
@@ -81,6 +82,7 @@ Result<bool> Chat::set_system(const std::string& text) {
 
 std::vector<Flag> Chat::rows() {
     std::vector<Flag> rows = sampling_flags(options.sampling);
+    for (Flag& row : penalty_flags(options.sampling.penalties)) rows.push_back(row);
     rows.push_back({"--seed", &options.seed, "the first answer's; each later one has the next", 0, 9e18});
     rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9});
     rows.push_back({"--stop", &options.stop, "texts that end an answer"});
@@ -207,6 +209,8 @@ Result<int> Chat::generate(std::vector<int> seen) {
     const int limit = options.tokens ? std::min(options.tokens, most) : most;
     Sampling sampling = options.sampling;
     sampling.seed = uint64_t(options.seed + answers);
+    Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices, options.ends));
+    sampler.see(seen);
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
         if (n > 0) {
@@ -215,14 +219,17 @@ Result<int> Chat::generate(std::vector<int> seen) {
             ids.push_back(seen.back());
             computed++;
         }
-        const int id = sample_token(logits.data(), choices, sampling, seen, 0, uint64_t(n++));
+        const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n++));
+        const int id = next.id;
+        sampler.take(next);
+        if (sampler.broken()) say(NO_TOKEN);
         seen.push_back(id);
         ended = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
         if (!ended && tokenizer.is_special(id)) continue;    // a special token is no text
         if (!(ended ? streamed.finish(options.stop, options.text)
                     : streamed.push(tokenizer.token(id), options.stop, options.text)))
             return fail(Exit::io, "the output was closed");
-        ended |= streamed.stopped;
+        ended |= streamed.stopped || sampler.done();
         if (!ended && n == most) say(formatted("the context of %d tokens is full: the answer ends here",
                                                options.context));
         else if (!ended && n == limit) say(formatted("the answer ends after %d tokens", n));

@@ -1,84 +1,10 @@
-// generate.cpp - sampling, generation with a key/value cache, loss over shards.
+// generate.cpp - generation with a key/value cache, loss over shards.
 #include "generate.h"
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/console.h"
-
-// ---- one token ------------------------------------------------------------------------------------------------------
-
-namespace {
-struct Candidate {
-    double score;
-    int id;
-};
-bool likelier(const Candidate& a, const Candidate& b) { return a.score != b.score ? a.score > b.score : a.id < b.id; }
-
-// Calls f(score, id) for all tokens, in order. NaN becomes the least likely score.
-template <class F> void each_score(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, F f) {
-    std::vector<bool> penalised;
-    if (s.repetition_penalty != 1) {
-        penalised.resize(size_t(V));
-        for (int id : seen)
-            if (id < V) penalised[size_t(id)] = true;
-    }
-    for (int v = 0; v < V; v++) {
-        const double x = std::isnan(logits[v]) ? -INFINITY : double(logits[v]);
-        const bool is = !penalised.empty() && penalised[size_t(v)];
-        f(!is ? x : x > 0 ? x / s.repetition_penalty : x * s.repetition_penalty, v);
-    }
-}
-
-// The k likeliest, likeliest first, by a heap whose root is the least likely of them: nearly every token fails its one
-// comparison. Takes a fifth of nth_element's time for 50 of 50,257.
-std::vector<Candidate> likeliest(int k, const float* logits, int V, const Sampling& s, const std::vector<int>& seen) {
-    std::vector<Candidate> best;
-    best.reserve(size_t(k));
-    each_score(logits, V, s, seen, [&](double score, int id) {
-        if (best.size() == size_t(k)) {
-            if (score <= best[0].score) return;
-            std::pop_heap(best.begin(), best.end(), likelier);
-            best.pop_back();
-        }
-        best.push_back({score, id});
-        std::push_heap(best.begin(), best.end(), likelier);
-    });
-    std::sort_heap(best.begin(), best.end(), likelier);
-    return best;
-}
-}    // namespace
-
-int sample_token(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, uint64_t sequence,
-                 uint64_t place) {
-    if (s.temperature == 0) return likeliest(1, logits, V, s, seen)[0].id;
-    std::vector<Candidate> all;
-    if (s.top_k > 0 && s.top_k < V) {
-        all = likeliest(s.top_k, logits, V, s, seen);
-    } else {
-        all.reserve(size_t(V));
-        each_score(logits, V, s, seen, [&](double score, int id) { all.push_back({score, id}); });
-    }
-    if (s.top_p < 1) std::sort(all.begin(), all.end(), likelier);
-    double top = std::min_element(all.begin(), all.end(), likelier)->score, sum = 0;
-    if (!std::isfinite(top)) return std::min_element(all.begin(), all.end(), likelier)->id;
-    for (Candidate& c : all) sum += c.score = std::exp((c.score - top) / s.temperature);
-    if (s.top_p < 1) {
-        double covered = 0;
-        size_t keep = 0;
-        while (keep < all.size() && covered < s.top_p * sum) covered += all[keep++].score;
-        all.resize(std::max<size_t>(keep, 1));
-    }
-    if (s.min_p > 0)
-        std::erase_if(all, [&](const Candidate& c) { return c.score < s.min_p; });    // the likeliest has 1
-    sum = 0;
-    for (const Candidate& c : all) sum += c.score;
-    Philox4 r = philox(s.seed, sequence, place);
-    double u = (double(r.v[0]) * 0x1p32 + double(r.v[1])) * 0x1p-64 * sum;
-    for (const Candidate& c : all)
-        if ((u -= c.score) < 0) return c.id;
-    return std::min_element(all.begin(), all.end(), [](auto& a, auto& b) { return a.score > b.score; })->id;
-}
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
 
@@ -113,6 +39,12 @@ bool StreamedText::finish(const std::vector<std::string>& stop, const TextOut& o
     return stopped || (append(decoder.finish(), stop, out) && give(text.size(), out));
 }
 
+std::vector<int> ends_of_text(const Tokenizer& tokenizer) {
+    const Vocabulary& v = tokenizer.vocabulary();
+    std::vector<int> ends = {tokenizer.end_of_text(), v.eos};
+    ends.insert(ends.end(), v.ends.begin(), v.ends.end());
+    return ends;
+}
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents) {
     if (tokenizer.end_of_text() >= 0 && (documents < 0 || documents >= 16)) return {tokenizer.end_of_text()};
     std::vector<int> line = tokenizer.encode("\n");
@@ -134,13 +66,16 @@ struct Sequence {
     StreamedText text = {};
     bool done = false;
     TextOut out = {};
+    Sampler sampler = {};
+    std::vector<std::vector<TokenLogprob>> logprobs = {};
     int row = 0;    // where its logits are
 };
 
 class Generator {
   public:
     Generator(Model& g, const Tokenizer& tokenizer, const Generation& what)
-        : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())) {}
+        : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())),
+          ends(ends_of_text(tokenizer)) {}
     Result<Generated> run();
 
   private:
@@ -148,7 +83,7 @@ class Generator {
     Status open_cache(int longest, const std::vector<size_t>& lengths);
     bool fits(const std::vector<std::vector<int>>& tokens) const;
     void feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows);
-    bool take(Sequence& s, int id, Generated& out);
+    bool take(Sequence& s, const Sampler::Choice& next, Generated& out);
     void go_on();
     int total() const { return int(what.prompts.size()) * what.num; }
     void note(const std::string& text) const { if (what.note) what.note(text); }
@@ -157,6 +92,7 @@ class Generator {
     const Tokenizer& tokenizer;
     const Generation& what;
     const int choices;    // a model may have more tokens than its tokenizer
+    const std::vector<int> ends;
     Cache cache;
     std::vector<Sequence> sequences;
     std::vector<int> running;
@@ -187,12 +123,15 @@ Status Generator::open() {
         prompts.push_back({all.end() - ptrdiff_t(most), all.end()});
         first.push_back(int(p) * what.num);
     }
+    const Sampler sampler = TRY(Sampler::open(what.sampling, tokenizer, choices, ends));
     logits.resize(size_t(total()) * size_t(V));
     feed(first, prompts, logits.data());
     sequences.resize(size_t(total()));
     for (int b = 0; b < total(); b++) {
         Sequence& s = sequences[size_t(b)];
         s.tokens = prompts[size_t(b / what.num)], s.row = b / what.num;
+        s.sampler = sampler.of(uint64_t(b % what.num));
+        s.sampler.see(s.tokens);
         if (b % what.num) cache.table.fork(b - b % what.num, b);
         if (what.text) s.out = [this, b](std::string_view text) { return what.text(b, text); };
         running.push_back(b);
@@ -266,14 +205,15 @@ void Generator::feed(const std::vector<int>& which, const std::vector<std::vecto
 }
 
 // False: the output was closed.
-bool Generator::take(Sequence& s, int id, Generated& out) {
+bool Generator::take(Sequence& s, const Sampler::Choice& next, Generated& out) {
+    const int id = next.id;
     s.tokens.push_back(id);
+    s.sampler.take(next);
     out.tokens++;
-    const Vocabulary& v = tokenizer.vocabulary();
-    const bool end = what.end_of_text && (id == tokenizer.end_of_text() || id == v.eos ||
-                                          std::find(v.ends.begin(), v.ends.end(), id) != v.ends.end());
+    const bool end = what.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
     const bool open = end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out);
-    s.done = end || s.text.stopped;
+    s.done = end || s.text.stopped || s.sampler.done();
+    if (s.sampler.broken()) note(NO_TOKEN);
     return open;
 }
 
@@ -307,13 +247,14 @@ void Generator::go_on() {
 Result<Generated> Generator::run() {
     TRY(open());
     Generated out;
-    std::vector<int> next(sequences.size());
+    std::vector<Sampler::Choice> next(sequences.size());
     for (int place = 0; place < what.tokens && !running.empty(); place++) {
 #pragma omp parallel for schedule(static) if (running.size() > 1)
         for (size_t i = 0; i < running.size(); i++) {
-            const Sequence& s = sequences[size_t(running[i])];
-            next[i] = sample_token(logits.data() + int64_t(s.row) * g.c.V, choices, what.sampling, s.tokens,
-                                   uint64_t(running[i] % what.num), uint64_t(place));
+            Sequence& s = sequences[size_t(running[i])];
+            const float* row = logits.data() + int64_t(s.row) * g.c.V;
+            next[i] = s.sampler.choose(row, uint64_t(place));
+            if (what.logprobs) s.logprobs.push_back(logprobs(row, choices, next[i].id, what.logprobs));
         }
         for (size_t i = 0; i < running.size(); i++)
             if (!take(sequences[size_t(running[i])], next[i], out)) return fail(Exit::io, "the output was closed");
@@ -326,6 +267,7 @@ Result<Generated> Generator::run() {
     for (Sequence& s : sequences) {
         if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
         out.texts.push_back(s.text.text);
+        out.logprobs.push_back(std::move(s.logprobs));
     }
     return out;
 }

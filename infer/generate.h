@@ -1,4 +1,4 @@
-// generate.h - text out of a model: sampling from logits, generation with a key/value cache, loss over shards.
+// generate.h - text out of a model: generation with a key/value cache, loss over shards.
 #pragma once
 #include <functional>
 #include <string>
@@ -9,20 +9,7 @@
 #include "data/loader.h"
 #include "gpt.h"
 #include "objective.h"
-
-struct Sampling {
-    double temperature = 0.8;         // 0: always the likeliest token
-    int top_k = 50;                   // only the k likeliest; 0: all
-    double top_p = 1;                 // the smallest set of likeliest tokens with at least this probability
-    double min_p = 0;                 // no token below min_p times the likeliest one's probability
-    double repetition_penalty = 1;    // logits of tokens seen so far: divided where positive, multiplied where negative
-    uint64_t seed = 1;
-};
-// A token drawn from logits (V). Keskar et al. 2019 (penalty), Fan et al. 2018 (top-k), Holtzman et al. 2020 (top-p),
-// Nguyen et al. 2024 (min-p), in the order penalty, temperature, top-k, top-p, min-p. A pure function: its random
-// number is philox(seed, sequence, place).
-int sample_token(const float* logits, int V, const Sampling& s, const std::vector<int>& seen, uint64_t sequence,
-                 uint64_t place);
+#include "sampler.h"
 
 using TextOut = std::function<bool(std::string_view)>;    // takes text; false: nobody reads it any more
 // A sequence's text as its tokens come: whole UTF-8 characters, U+FFFD for one that the last token left unfinished, cut
@@ -62,6 +49,7 @@ struct Generation {
     Sampling sampling;
     CacheChoice cache = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
+    int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
     // As in StreamedText; false: stop everything.
     std::function<bool(int sequence, std::string_view text)> text = {};
@@ -70,7 +58,11 @@ struct Generation {
 struct Generated {
     std::vector<std::string> texts;    // without the prompt
     int64_t tokens = 0;                // generated for all sequences together
+    // For each sequence, for each of its tokens: as logprobs() gives them.
+    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};
+    std::vector<double> scores = {};    // each text's, by beam search
 };
+std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
 // What a text without a prompt begins with: end-of-text, as documents do. A line's start where the tokenizer has no
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);

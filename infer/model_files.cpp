@@ -9,11 +9,52 @@
 
 std::vector<Flag> sampling_flags(Sampling& s) {
     return {{"--temperature", &s.temperature, "higher: more varied; 0: always the likeliest token", 0, 100},
+            {"--top-n-sigma", &s.top_n_sigma, "no token whose logit lies more than this many standard deviations of "
+             "all logits below the largest; 0: off", 0, 1e3},
             {"--top-k", &s.top_k, "only the k likeliest tokens; 0: all", 0, 1e7},
+            {"--typical-p", &s.typical_p, "only the smallest set of this probability whose tokens surprise most nearly "
+             "as much as is expected", 1e-9, 1},
             {"--top-p", &s.top_p, "only the smallest set of likeliest tokens with this probability", 1e-9, 1},
             {"--min-p", &s.min_p, "no token below this fraction of the likeliest one's probability", 0, 1},
-            {"--repetition-penalty", &s.repetition_penalty, "above 1: tokens seen so far become less likely", 0.01,
-             100}};
+            {"--mirostat", &s.mirostat, "instead of the five before: aim at this surprise for each token, in bits "
+             "(mirostat 2; usual: 5); 0: off", 0, 100},
+            {"--mirostat-rate", &s.mirostat_rate, "mirostat's learning rate", 0, 1}};
+}
+std::vector<Flag> penalty_flags(Penalties& p) {
+    return {{"--logit-bias", &p.bias, "TOKEN_ID=VALUE or TEXT=VALUE: add to this token's logit; -inf: never "
+             "this token"},
+            {"--repetition-penalty", &p.repetition, "above 1: tokens seen so far, the prompt's too, become less likely",
+             0.01, 100},
+            {"--presence-penalty", &p.presence, "taken once from the logits of tokens generated so far (OpenAI's)",
+             -100, 100},
+            {"--frequency-penalty", &p.frequency, "taken from them for each time that they were generated (OpenAI's)",
+             -100, 100},
+            {"--penalty-last", &p.last, "the three before see only the last so many tokens; 0: all", 0, 1e9},
+            {"--dry", &p.dry, "what a token loses that would lengthen a repetition (DRY; usual: 0.8); 0: off", 0, 100},
+            {"--dry-base", &p.dry_base, "... times this for each token that the repetition is longer than --dry-length",
+             1, 100},
+            {"--dry-length", &p.dry_length, "shortest repetition that DRY looks at, in tokens", 1, 1e6},
+            {"--dry-breakers", &p.dry_breakers, "texts that no repetition goes across, instead of a line's end, : \" "
+             "and *"}};
+}
+Status check_sampling(const std::vector<std::string>& given, const Sampling& s) {
+    const Penalties& p = s.penalties;
+    const struct { const char *name, *needs; bool there; } rows[] = {
+        {"--mirostat-rate", "--mirostat", s.mirostat > 0},
+        {"--dry-base", "--dry", p.dry > 0},
+        {"--dry-length", "--dry", p.dry > 0},
+        {"--dry-breakers", "--dry", p.dry > 0},
+    };
+    for (auto& row : rows)
+        if (was_given(given, row.name) && !row.there) return fail(Exit::usage, "%s needs %s", row.name, row.needs);
+    if (s.mirostat == 0) return {};
+    if (s.temperature == 0)
+        return fail(Exit::usage, "--temperature 0, --mirostat %g: the likeliest token, or a surprise: not both",
+                    s.mirostat);
+    for (const char* other : {"--top-k", "--top-p", "--min-p", "--typical-p", "--top-n-sigma"})
+        if (was_given(given, other))
+            return fail(Exit::usage, "%s, --mirostat %g: mirostat alone says which tokens are left", other, s.mirostat);
+    return {};
 }
 
 std::string take_defaults(const GenerationConfig& file, const std::vector<std::string>& given, Sampling* s,
@@ -30,7 +71,8 @@ std::string take_defaults(const GenerationConfig& file, const std::vector<std::s
     take("--top-k", file.top_k, &s->top_k);
     take("--top-p", file.top_p, &s->top_p);
     take("--min-p", file.min_p, &s->min_p);
-    take("--repetition-penalty", file.repetition_penalty, &s->repetition_penalty);
+    take("--typical-p", file.typical_p, &s->typical_p);
+    take("--repetition-penalty", file.repetition_penalty, &s->penalties.repetition);
     take("--tokens", file.max_new_tokens, tokens);
     return taken;
 }

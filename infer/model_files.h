@@ -13,7 +13,11 @@
 // transformers. What was taken, in words, "" if nothing.
 std::string take_defaults(const GenerationConfig& file, const std::vector<std::string>& given, Sampling* sampling,
                           int* tokens);
-std::vector<Flag> sampling_flags(Sampling& s);    // a row for each of its fields but the seed
+// A row for each of its fields but the grammar and the seed.
+std::vector<Flag> sampling_flags(Sampling& s);
+std::vector<Flag> penalty_flags(Penalties& p);
+// exit 2: options that have no effect together, or without another one. given: as Command has it
+Status check_sampling(const std::vector<std::string>& given, const Sampling& s);
 
 // What a conversation needs to know besides the weights.
 struct ChatFormat {

@@ -10,7 +10,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     Sampling sampling;
     int tokens = 1;
     (void)take_defaults(config.value, {}, &sampling, &tokens);
-    CHECK(tokens > 0 && sampling.top_k >= 0 && sampling.temperature >= 0 && sampling.repetition_penalty > 0);
+    CHECK(tokens > 0 && sampling.top_k >= 0 && sampling.temperature >= 0 && sampling.penalties.repetition > 0);
     const Result<std::vector<ChatMessage>> messages = messages_parse(text, "fuzz");
     plain(messages.status);
     CHECK(messages_parse(messages_text(messages.value), "again").value == messages.value);

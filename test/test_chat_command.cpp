@@ -17,7 +17,8 @@ using Strings = std::vector<std::string>;
 
 TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     const auto c = generation_config_parse(
-        R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null, "repetition_penalty": 1.1,
+        R"({"do_sample": true, "temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": null, "typical_p": 0.2,
+            "repetition_penalty": 1.1,
             "max_new_tokens": 99, "stop_strings": ["a", "b"],
             "transformers_version": "4"})", "f");
     REQUIRE_MESSAGE(c.ok(), c.status.message);
@@ -27,12 +28,13 @@ TEST_CASE("generation_config.json: what it may hold, and what it may not") {
     Sampling s;
     int tokens = 200;
     CHECK(take_defaults(c.value, {"--top-k", "--prompt"}, &s, &tokens) ==
-          " --temperature 0.6, --top-p 0.9, --repetition-penalty 1.1, --tokens 99");
+          " --temperature 0.6, --top-p 0.9, --typical-p 0.2, --repetition-penalty 1.1, --tokens 99");
     CHECK(s.temperature == 0.6);
     CHECK(s.top_p == 0.9);
     CHECK(s.top_k == Sampling().top_k);
     CHECK(s.min_p == Sampling().min_p);
-    CHECK(s.repetition_penalty == 1.1);
+    CHECK(s.penalties.repetition == 1.1);
+    CHECK(s.typical_p == 0.2);
     CHECK(tokens == 99);
     CHECK(generation_config_parse(R"({"stop_strings": "x"})", "f").value.stop == Strings{"x"});
 

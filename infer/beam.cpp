@@ -1,0 +1,165 @@
+// beam.cpp - beam search over the cache's page forks. Beams are two halves of the cache's sequences: the ones of a step
+// become copies in the other half, which share all pages but the last.
+#include "beam.h"
+
+#include <algorithm>
+
+namespace {
+struct Beam {
+    std::vector<int> tokens;
+    double sum = 0;      // its log-probabilities added up
+    double score = 0;    // once it has ended
+};
+struct Next {
+    double sum;
+    int beam, id;
+};
+
+class Search {
+  public:
+    Search(Model& g, const Tokenizer& tokenizer, const Generation& what, const BeamSearch& how)
+        : g(g), what(what), how(how), choices(std::min(g.c.V, tokenizer.vocab_size())) {
+        if (what.end_of_text) ends = ends_of_text(tokenizer);
+    }
+    Status open(const std::vector<int>& prompt);
+    std::vector<Beam> run();    // best first
+
+  private:
+    std::vector<Next> likeliest() const;
+    bool step();
+    void finish(Beam beam);
+    double score(double sum, size_t length) const { return sum / std::pow(double(length), how.length_penalty); }
+
+    Model& g;
+    const Generation& what;
+    const BeamSearch& how;
+    const int choices;
+    std::vector<int> ends;
+    int tokens = 0;    // most new ones
+    Cache cache;
+    int half = 0;      // the first sequence of the beams
+    std::vector<Beam> beams = {{}}, finished;
+    std::vector<float> logits;    // (beams,V)
+};
+
+// A cache for the beams, which holds the prompt, and its last logits.
+Status Search::open(const std::vector<int>& prompt) {
+    const int all = int(prompt.size());
+    tokens = what.tokens;
+    CacheRoom room = TRY(cache_room(g.c, what.cache, int64_t(all) + tokens));
+    if (room.rolls ? !room.exact : int64_t(all) + tokens > room.positions) {
+        const int most = what.cache.positions ? what.cache.positions : g.c.T;
+        if (all >= most)
+            return fail(Exit::usage, "--beams %d: the prompt has %d tokens, the context %d: nothing is left for the "
+                        "text", how.beams, all, most);
+        tokens = most - all;
+        room = TRY(cache_room(g.c, what.cache, most));
+        if (what.note)
+            what.note(formatted("the context of %d tokens ends the text after %d", most, tokens));
+    }
+    CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
+    const int shared = all / Pages::SIZE;
+    if (!room.rolls) kind.pages = shared + how.beams * (pages_for(all + tokens) - shared + 1);
+    TRY(g.cache_allocate(cache, 2 * how.beams, room.positions, kind));
+    const int most = piece_length(g, cache, 1);
+    for (int from = 0; from < all; from += most) {
+        const int n = std::min(most, all - from);
+        g.extend(cache, prompt.data() + from, n, {0});
+    }
+    logits.resize(size_t(how.beams) * size_t(g.c.V));
+    g.logits(logits.data());
+    return {};
+}
+
+// The 2 * beams likeliest next tokens of all beams together: so many that half of them may end.
+std::vector<Next> Search::likeliest() const {
+    std::vector<Next> all;
+    for (size_t b = 0; b < beams.size(); b++) {
+        const std::vector<TokenLogprob> row =
+            logprobs(&logits[b * size_t(g.c.V)], choices, 0, std::min(choices, 2 * how.beams));
+        for (size_t i = 1; i < row.size(); i++)
+            if (std::isfinite(row[i].logprob)) all.push_back({beams[b].sum + row[i].logprob, int(b), row[i].id});
+    }
+    std::stable_sort(all.begin(), all.end(), [](const Next& a, const Next& b) { return a.sum > b.sum; });
+    all.resize(std::min(all.size(), size_t(2 * how.beams)));
+    return all;
+}
+void Search::finish(Beam beam) {
+    beam.score = score(beam.sum, beam.tokens.size());
+    const auto at = std::upper_bound(finished.begin(), finished.end(), beam,
+                                     [](const Beam& a, const Beam& b) { return a.score > b.score; });
+    finished.insert(at, std::move(beam));
+    finished.resize(std::min(finished.size(), size_t(how.beams)));
+}
+
+// One more token. False: nothing better can come, or nothing at all.
+bool Search::step() {
+    const std::vector<Next> next = likeliest();
+    std::vector<Beam> grown;
+    std::vector<int> parents;
+    for (size_t rank = 0; rank < next.size(); rank++) {
+        const Next& n = next[rank];
+        Beam beam = {beams[size_t(n.beam)].tokens, n.sum};
+        beam.tokens.push_back(n.id);
+        if (std::find(ends.begin(), ends.end(), n.id) != ends.end()) {
+            if (rank < size_t(how.beams)) finish(std::move(beam));
+        } else if (grown.size() < size_t(how.beams)) {
+            grown.push_back(std::move(beam));
+            parents.push_back(n.beam);
+        }
+    }
+    const bool full = finished.size() == size_t(how.beams);
+    if (!next.empty() && full && finished.back().score >= score(next[0].sum, beams[0].tokens.size() + 1)) {
+        beams.clear();
+        return false;
+    }
+    const int other = how.beams - half;
+    for (size_t i = 0; i < parents.size(); i++) cache.table.fork(half + parents[i], other + int(i));
+    for (int b = 0; b < how.beams; b++) cache.table.rewind(half + b, 0);
+    half = other;
+    beams = std::move(grown);
+    return !beams.empty();
+}
+
+std::vector<Beam> Search::run() {
+    for (int n = 0; n < tokens && step(); n++) {
+        if (n + 1 == tokens) break;
+        std::vector<int> last, which;
+        for (size_t b = 0; b < beams.size(); b++) {
+            last.push_back(beams[b].tokens.back());
+            which.push_back(half + int(b));
+        }
+        g.extend(cache, last.data(), 1, which);
+        g.logits(logits.data());
+    }
+    for (Beam& beam : beams)
+        if (!beam.tokens.empty()) finish(std::move(beam));
+    return std::move(finished);
+}
+}    // namespace
+
+Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Generation& what, const BeamSearch& how) {
+    CHECK(how.beams >= what.num && int64_t(how.beams) <= int64_t(g.plan.B) * g.plan.S, "beams=%d", how.beams);
+    Generated out;
+    const std::vector<int> ends = what.end_of_text ? ends_of_text(tokenizer) : std::vector<int>{};
+    for (const std::vector<int>& prompt : what.prompts) {
+        Search search(g, tokenizer, what, how);
+        TRY(search.open(prompt));
+        std::vector<Beam> best = search.run();
+        best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens
+        for (const Beam& beam : best) {
+            StreamedText text;
+            TextOut to;
+            if (what.text) to = [&](std::string_view piece) { return what.text(int(out.texts.size()), piece); };
+            bool open = true;
+            for (int id : beam.tokens)
+                if (open && !text.stopped && std::find(ends.begin(), ends.end(), id) == ends.end())
+                    open = text.push(tokenizer.token(id), what.stop, to);
+            if (!open || !text.finish(what.stop, to)) return fail(Exit::io, "the output was closed");
+            out.tokens += int64_t(beam.tokens.size());
+            out.texts.push_back(text.text);
+            out.scores.push_back(beam.score);
+        }
+    }
+    return out;
+}

@@ -1,0 +1,109 @@
+// penalties.cpp - see penalties.h.
+#include "penalties.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+namespace {
+// "42=-1.5" or " the=-inf": at the last =.
+Result<std::pair<int, double>> bias_of(const std::string& text, const Tokenizer& tokenizer, int V) {
+    const size_t at = text.rfind('=');
+    const std::string name = text.substr(0, at), value = at == text.npos ? "" : text.substr(at + 1);
+    char* end = nullptr;
+    const double bias = strtod(value.c_str(), &end);
+    if (name.empty() || value.empty() || *end || std::isnan(bias) || bias == INFINITY)
+        return fail(Exit::usage, "--logit-bias '%s': expected TOKEN_ID=VALUE or TEXT=VALUE; the value is a number, or "
+                    "-inf", text.c_str());
+    const bool number = name.find_first_not_of("0123456789") == name.npos && name.size() < 10;
+    const std::vector<int> ids = number ? std::vector<int>{atoi(name.c_str())} : tokenizer.encode(name, true);
+    if (ids.size() != 1)
+        return fail(Exit::usage, "--logit-bias '%s': the text is %zu tokens of this vocabulary; expected one: give "
+                    "their ids", text.c_str(), ids.size());
+    if (ids[0] >= V)
+        return fail(Exit::usage, "--logit-bias '%s': the vocabulary has %d tokens", text.c_str(), V);
+    return std::pair{ids[0], bias};
+}
+}    // namespace
+
+Result<History> History::open(const Penalties& p, const Tokenizer& tokenizer, int V) {
+    History h;
+    h.p = p, h.tokenizer = tokenizer, h.V = V;
+    std::map<int, double> biases;
+    for (const std::string& text : p.bias) {
+        const auto [id, bias] = TRY(bias_of(text, tokenizer, V));
+        biases[id] += bias;
+    }
+    h.biases.assign(biases.begin(), biases.end());
+    return h;
+}
+
+void History::count(const Past& past, int by) {
+    auto at = std::lower_bound(seen.begin(), seen.end(), past.id, [](const Seen& s, int id) { return s.id < id; });
+    if (at == seen.end() || at->id != past.id) at = seen.insert(at, {past.id, 0, 0});
+    at->all += by;
+    if (past.generated) at->generated += by;
+    if (at->all == 0) seen.erase(at);
+}
+
+// Whether a breaker ends in this token's text, wherever it began.
+bool History::breaks(int id) {
+    if (tokenizer.vocab_size() <= id) return false;
+    size_t longest = 1;
+    for (const std::string& b : p.dry_breakers) longest = std::max(longest, b.size());
+    const size_t before = tail.size();
+    tail += tokenizer.token(id);
+    bool found = false;
+    for (const std::string& b : p.dry_breakers)
+        found |= !b.empty() && tail.find(b, before < b.size() ? 0 : before - b.size() + 1) != tail.npos;
+    tail.erase(0, tail.size() - std::min(tail.size(), longest - 1));
+    return found;
+}
+
+void History::take(int id, bool generated) {
+    if (id >= V) return;
+    Past now = {id, generated, false};
+    if (p.repetition != 1 || p.presence != 0 || p.frequency != 0) {
+        count(now, 1);
+        if (p.last > 0 && past.size() >= size_t(p.last)) count(past[past.size() - size_t(p.last)], -1);
+    }
+    if (p.dry > 0) {
+        now.breaks = breaks(id);
+        for (size_t i = matches.size(); i-- > 0;)
+            matches[i] = !now.breaks && past[i].id == id ? 1 + (i > 0 ? matches[i - 1] : 0) : 0;
+        matches.push_back(0);
+    }
+    if (p.dry > 0 || p.last > 0) past.push_back(now);
+}
+
+// For tokens that have followed what now stands at the end: how much of it they followed, at most. In order of ids.
+std::vector<std::pair<int, int>> History::repeats() const {
+    std::vector<std::pair<int, int>> all;
+    for (size_t i = 0; i + 1 < matches.size(); i++)
+        if (matches[i] >= p.dry_length && !past[i + 1].breaks) all.push_back({past[i + 1].id, -matches[i]});
+    std::sort(all.begin(), all.end());    // the longest of each first
+    all.erase(std::unique(all.begin(), all.end(), [](auto& a, auto& b) { return a.first == b.first; }), all.end());
+    return all;
+}
+
+std::vector<Candidate> History::changes(const float* logits) const {
+    const std::vector<std::pair<int, int>> repeated = repeats();
+    std::vector<Candidate> changed;
+    auto b = biases.begin();
+    auto s = seen.begin();
+    auto r = repeated.begin();
+    for (;;) {
+        const int id = std::min({b == biases.end() ? V : b->first, s == seen.end() ? V : s->id,
+                                 r == repeated.end() ? V : r->first});
+        if (id == V) return changed;
+        double x = std::isnan(logits[id]) ? -INFINITY : double(logits[id]);
+        if (b != biases.end() && b->first == id) x += b++->second;
+        if (s != seen.end() && s->id == id) {
+            x = x > 0 ? x / p.repetition : x * p.repetition;
+            x -= s->generated * p.frequency + (s->generated > 0) * p.presence;
+            s++;
+        }
+        if (r != repeated.end() && r->first == id) x -= p.dry * std::pow(p.dry_base, -r++->second - p.dry_length);
+        changed.push_back({x, id});
+    }
+}

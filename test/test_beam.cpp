@@ -1,0 +1,153 @@
+// test_beam.cpp - beam search against a search over all texts, and against beams whose every text is computed anew.
+#include "infer/beam.h"
+
+#include <algorithm>
+
+#include "speaker.h"
+#include "test.h"
+
+namespace {
+struct Said {
+    std::vector<int> tokens;
+    double sum = 0, score = 0;
+    bool ended = false;
+};
+// The model's log-probabilities after these tokens, from an empty cache.
+std::vector<double> next(Model& g, const std::vector<int>& tokens) {
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, 1, int(tokens.size())).ok());
+    for (int id : tokens) g.extend(cache, &id, 1);
+    std::vector<float> logits(size_t(g.c.V));
+    g.logits(logits.data());
+    double sum = 0;
+    for (float x : logits) sum += std::exp(double(x));
+    std::vector<double> all;
+    for (float x : logits) all.push_back(double(x) - std::log(sum));
+    return all;
+}
+std::vector<int> with(std::vector<int> tokens, const std::vector<int>& more) {
+    tokens.insert(tokens.end(), more.begin(), more.end());
+    return tokens;
+}
+bool better(const Said& a, const Said& b) { return a.score > b.score; }
+
+// Each text of at most n tokens that ends, or has n.
+void all_texts(Model& g, const std::vector<int>& prompt, int end, int n, double penalty, const Said& so_far,
+               std::vector<Said>& out) {
+    if (so_far.ended || int(so_far.tokens.size()) == n) {
+        out.push_back(so_far);
+        out.back().score = so_far.sum / std::pow(double(so_far.tokens.size()), penalty);
+        return;
+    }
+    const std::vector<double> p = next(g, with(prompt, so_far.tokens));
+    for (int id = 0; id < g.c.V; id++)
+        all_texts(g, prompt, end, n, penalty, {with(so_far.tokens, {id}), so_far.sum + p[size_t(id)], 0, id == end},
+                  out);
+}
+// transformers' rules, in plain loops.
+std::vector<Said> plain_beams(Model& g, const std::vector<int>& prompt, int end, int n, double penalty, size_t beams) {
+    std::vector<Said> running = {{}}, finished;
+    auto finish = [&](Said t) {
+        t.score = t.sum / std::pow(double(t.tokens.size()), penalty);
+        finished.push_back(t);
+        std::stable_sort(finished.begin(), finished.end(), better);
+        if (finished.size() > beams) finished.pop_back();
+    };
+    for (int i = 0; i < n; i++) {
+        std::vector<Said> grown, on;
+        for (const Said& t : running) {
+            const std::vector<double> p = next(g, with(prompt, t.tokens));
+            for (int id = 0; id < g.c.V; id++)
+                grown.push_back({with(t.tokens, {id}), t.sum + p[size_t(id)], 0, id == end});
+        }
+        std::stable_sort(grown.begin(), grown.end(), [](const Said& a, const Said& b) { return a.sum > b.sum; });
+        for (size_t rank = 0; rank < std::min(grown.size(), 2 * beams); rank++) {
+            if (grown[rank].ended && rank < beams) finish(grown[rank]);
+            else if (!grown[rank].ended && on.size() < beams) on.push_back(grown[rank]);
+        }
+        running = on;
+        if (finished.size() == beams && finished.back().score >= grown[0].sum / std::pow(i + 1.0, penalty))
+            return finished;
+    }
+    for (const Said& t : running) finish(t);
+    return finished;
+}
+// A tokenizer of '!' and what follows it, whose text ends at this token.
+Tokenizer ending_at(int id) {
+    Vocabulary v = chat_tokenizer().vocabulary();
+    v.ends = {id};
+    return Tokenizer(v);
+}
+std::string text_of(const std::vector<int>& tokens, int end) {
+    std::string text;
+    for (int id : tokens)
+        if (id != end) text += char('!' + id);
+    return text;
+}
+}    // namespace
+
+TEST_CASE("beam search: with as many beams as there are texts it finds the best of all") {
+    for (double penalty : {0.0, 1.0, 2.0}) {
+        Config c = {.V = 4, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32};
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {Use::infer, 2, 64});
+        std::vector<Said> all;
+        const std::vector<int> prompt = {1, 2, 0};
+        all_texts(g, prompt, 3, 3, penalty, {}, all);
+        REQUIRE(all.size() == 1 + 3 + 9 + 27);
+        std::sort(all.begin(), all.end(), better);
+        Generation what;
+        what.prompts = {prompt}, what.tokens = 3, what.num = 5;
+        const Result<Generated> found = beam_search(g, ending_at(3), what, {64, penalty});
+        REQUIRE_MESSAGE(found.ok(), found.status.message);
+        for (size_t i = 0; i < 5; i++) {
+            CHECK(found.value.texts[i] == text_of(all[i].tokens, 3));
+            CHECK(found.value.scores[i] == doctest::Approx(all[i].score).epsilon(1e-5));
+        }
+    }
+}
+
+TEST_CASE("beam search: few beams are what plain ones are, across pages, with states and windows") {
+    Config plain = {.V = 7, .T = 128, .L = 2, .NH = 2, .C = 16, .F = 32};
+    Config states = plain, window = plain;
+    states.linear = Linear::retention, states.softmax_every = 2, states.position = Position::rope, states.rope_dims = 4;
+    window.window = 20, window.position = Position::rope, window.rope_dims = 4;
+    for (const Config& c : {plain, states, window}) {
+        Model g(cpu_ops<float>());
+        toy_model(g, c, {Use::infer, 1, 32});
+        const std::vector<int> prompt = toy_tokens(14, 7, 3);
+        for (int beams : {1, 2, 5})
+            for (double penalty : {1.0, -1.0, 3.0}) {
+                const int end = penalty > 1 ? 2 : 6;
+                const std::vector<Said> expected = plain_beams(g, prompt, end, 12, penalty, size_t(beams));
+                Generation what;
+                what.prompts = {prompt, prompt}, what.tokens = 12, what.num = beams;
+                const Result<Generated> found = beam_search(g, ending_at(end), what, {beams, penalty});
+                REQUIRE_MESSAGE(found.ok(), found.status.message);
+                REQUIRE(found.value.texts.size() == size_t(2 * beams));
+                for (size_t i = 0; i < size_t(2 * beams); i++) {
+                    CHECK(found.value.texts[i] == text_of(expected[i % size_t(beams)].tokens, end));
+                    CHECK(found.value.scores[i] == doctest::Approx(expected[i % size_t(beams)].score).epsilon(1e-4));
+                }
+            }
+    }
+}
+
+TEST_CASE("beam search: the context ends a text, stop strings cut it, and one that fills the context is refused") {
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});
+    Generation what;
+    std::string note, streamed;
+    what.note = [&](const std::string& text) { note += text; };
+    what.text = [&](int, std::string_view text) { return streamed += text, true; };
+    what.prompts = {toy_tokens(15, 7, 1)}, what.tokens = 9;
+    Generated out = beam_search(g, ending_at(-1), what, {3, 1}).value;
+    CHECK(out.texts[0].size() == 5);
+    CHECK(streamed == out.texts[0]);
+    CHECK(note.find("context of 20 tokens ends the text after 5") != std::string::npos);
+    what.stop = {out.texts[0].substr(2, 1)};
+    CHECK(beam_search(g, ending_at(-1), what, {3, 1}).value.texts[0] ==
+          out.texts[0].substr(0, out.texts[0].find(what.stop[0])));
+    what.prompts = {toy_tokens(20, 7, 1)};
+    CHECK(beam_search(g, ending_at(-1), what, {3, 1}).status.code == Exit::usage);
+}

@@ -1,0 +1,267 @@
+// test_grammar.cpp - grammars against a plain matcher of trees, and the tokens that they allow.
+#include "infer/grammar.h"
+
+#include <functional>
+#include <memory>
+#include <set>
+
+#include "infer/sampler.h"
+#include "test.h"
+
+namespace {
+std::shared_ptr<const Grammar> grammar_of(const std::string& text) {
+    Result<std::shared_ptr<const Grammar>> g = Grammar::parse(text, "g");
+    REQUIRE_MESSAGE(g.ok(), (g.status.message + " in\n" + text));
+    return g.take();
+}
+std::string grammar_error(const std::string& text) {
+    const Status s = Grammar::parse(text, "g").status;
+    CHECK((s.ok() || s.code == Exit::input));
+    return s.message;
+}
+// '+': in the language; '-': it could go on to be; 'x': neither.
+char verdict(GrammarMachine& m, const std::string& text) {
+    int state = m.start();
+    for (char c : text) state = m.step(state, static_cast<unsigned char>(c));
+    return state == GrammarMachine::DEAD ? 'x' : m.may_end(state) ? '+' : '-';
+}
+std::string verdicts(const std::string& grammar, const std::vector<std::string>& texts) {
+    GrammarMachine m(grammar_of(grammar));
+    std::string all;
+    for (const std::string& text : texts) all += verdict(m, text);
+    return all;
+}
+Tokenizer words() {    // bytes, and a few that are longer than one
+    const int a = 'a' - 33, b = 'b' - 33;
+    return Tokenizer::from_merges({{a, b}, {256, a}, {a, a}, {b, a}, {b, b}}, Pattern::gpt2, {"<|endoftext|>"});
+}
+}    // namespace
+
+TEST_CASE("grammar: what each construct matches") {
+    CHECK(verdicts("root ::= \"ab\" | \"a\" [c-e]", {"", "a", "ab", "ac", "ae", "af", "abc"}) == "--+++xx");
+    CHECK(verdicts("root ::= \"a\"* \"b\"", {"", "b", "ab", "aaab", "aa", "ba"}) == "-+++-x");
+    CHECK(verdicts("root ::= \"ab\"+", {"", "ab", "a", "aba", "abab", "b"}) == "-+--+x");
+    CHECK(verdicts("root ::= (\"a\" | \"b\")? \"c\"", {"c", "ac", "bc", "abc", "a"}) == "+++x-");
+    CHECK(verdicts("root ::= [ab]{2}", {"a", "ab", "aba"}) == "-+x");
+    CHECK(verdicts("root ::= [ab]{1,3}", {"", "a", "ab", "aba", "abab"}) == "-+++x");
+    CHECK(verdicts("root ::= [ab]{2,}", {"a", "ab", "abab"}) == "-++");
+    CHECK(verdicts("root ::= [ab]{0,0} [ab]{ 1 , 1 }", {"", "a", "ab"}) == "-+x");
+    CHECK(verdicts("root ::= x y x\nx ::= \"a\" | \"\"\ny ::= \"b\"", {"b", "ab", "aba", "ba", "bb", "aa"}) ==
+          "++++xx");
+    CHECK(verdicts("root ::= \"(\" root \")\" | \"\"", {"", "()", "(())", "(()", "())", ")"}) == "+++-xx");
+    CHECK(verdicts("root ::= [^a-c\"]",
+                   {"a", "d", "\"", "\u00e9", "\xC3", "\u20ac", "\U0001F600", "\xED\xA0", "\xFF"}) == "x+x+-++xx");
+    CHECK(verdicts("root ::= .", {"\n", "\u00e9", "\xC0", "\xF4\x8F\xBF\xBF", "\xF4\x90", "\xE0\x80", "ab"}) ==
+          "++x+xxx");
+    CHECK(verdicts("root ::= [\u00e0-\u00ea\U0001F600-\U0001F64F]",
+                   {"\u00e0", "\u00ea", "\u00eb", "\U0001F601", "\xF0\x9F"}) == "++x+-");
+    CHECK(verdicts("root ::= \"\\n\\t\\\\\\\"\\x41\\u00e9\\U0001F600\"", {"\n\t\\\"A\u00e9\U0001F600"}) == "+");
+    CHECK(verdicts("root ::= [\\]\\-a-]", {"]", "-", "a", "b", "\\"}) == "+++xx");
+    CHECK(verdicts("# a comment\nroot ::= # another\n  a |\n  b # \"c\"\na ::= (\n \"a\"\n\n)\nb ::= \"b\"\n  \"c\" #",
+                   {"a", "bc", "b"}) == "++-");
+    CHECK(verdicts("root ::= (\"a\"? \"b\"?)* \"c\"", {"c", "abc", "babac", "d"}) ==
+          "+++x");    // may be empty, repeated
+    CHECK(verdicts("root ::= ((\"a\"*)*)* ", {"", "aaa", "b"}) == "++x");
+}
+
+TEST_CASE("grammar: what it is not, by its line") {
+    auto has = [](const std::string& grammar, const char* what) {
+        CAPTURE(grammar);
+        CHECK(grammar_error(grammar).find(what) != std::string::npos);
+    };
+    for (const char* g : {"", "a ::= \"b\"", "# only"}) has(g, "no rule root");
+    has("root ::= a", "no rule a");
+    has("root ::= \"a", "g:1: a literal without");
+    has("root ::= \"a\"\n\nx ::= [a", "g:3: a class without");
+    has("root ::= [z-a]", "from a larger");
+    has("root ::= []", "without characters");
+    has("root ::= [^\\x00-\\U0010FFFF]", "without characters");
+    has("root ::= (\"a\"", "expected )");
+    has("root ::= \"a\")", "expected a rule's name");
+    has("root = \"a\"", "expected ::=");
+    has("root ::= *", "expected a literal");
+    has("root ::= \"a\"{", "expected a number");
+    has("root ::= \"a\"{2,1}", "at least more times");
+    has("root ::= \"a\"{1", "expected }");
+    has("root ::= \"a\"{1000001}", "more than 100000 times");
+    has("root ::= (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} (\"abc\"{100000}){100000} \"abc\"{0,99999} "
+        "\"abc\"{0,99999} "
+        "\"abc\"{0,99999}",
+        "1048576 elements");
+    has("root ::= \"\\q\"", "expected n r t");
+    has("root ::= \"\\xG0\"", "hexadecimal");
+    has("root ::= \"\\uD800\"", "no Unicode character");
+    has("root ::= \"\xFF\"", "not UTF-8");
+    has("root ::= \"\xC0\x80\"", "not UTF-8");
+    has("root ::= \"a\"\nroot ::= \"b\"", "twice");
+    has(std::string("root ::= ") + std::string(300, '('), "200 deep");
+    has("root ::= root", "root allows no text");
+    // Left recursion: direct, through others, behind what may be empty; not to be taken for it: at the end of a rule.
+    has("root ::= root \"a\" | \"b\"", "rule root begins with itself");
+    has("root ::= x \"a\"\nx ::= y \"b\" | \"c\"\ny ::= x | \"d\"", "begins with itself");
+    has("root ::= e root \"a\" | \"b\"\ne ::= \"x\"?", "begins with itself");
+    has("root ::= (root | \"b\") \"c\"", "begins with itself");
+    CHECK(grammar_error("root ::= \"a\" root | \"b\"") == "");
+    CHECK(grammar_error("root ::= e root | \"b\"\ne ::= \"x\"?") == "");
+    // Each level doubles the ways to begin.
+    std::string wide = "root ::= r0\n";
+    for (int i = 0; i < 40; i++) wide += formatted("r%d ::= r%d \"a\" | r%d \"b\"\n", i, i + 1, i + 1);
+    has(wide + "r40 ::= \"c\"", "more than 65536 ways");
+}
+
+// ---- against a plain matcher ----------------------------------------------------------------------------------------
+
+namespace {
+// A random tree of a grammar, its GBNF, and the places where a match that begins at `from` can end.
+struct Tree {
+    std::function<std::set<size_t>(const std::string&, size_t from)> ends;
+    std::string text;
+};
+struct Trees {
+    uint64_t stream, count = 0;
+    uint32_t draw(uint32_t n) { return philox(77, stream, count++).v[0] % n; }
+    static std::set<size_t> repeat(const Tree& t, const std::string& s, size_t from, int least, int most) {
+        std::set<size_t> now = {from}, all;
+        for (int i = 0; (most < 0 ? i <= least + int(s.size()) : i <= most) && !now.empty(); i++) {
+            if (i >= least) all.insert(now.begin(), now.end());
+            std::set<size_t> next;
+            for (size_t at : now) next.merge(t.ends(s, at));
+            now = next;
+        }
+        return all;
+    }
+    Tree make(int depth) {
+        const uint32_t kind = draw(depth > 0 ? 8 : 3);
+        if (kind == 0) {
+            const std::string word = std::vector<std::string>{"a", "b", "ab", "\u00e9", ""}[draw(5)];
+            return {[word](auto& s, size_t at) {
+                        return s.compare(at, word.size(), word) == 0 ? std::set<size_t>{at + word.size()}
+                                                                     : std::set<size_t>{};
+                    },
+                    "\"" + word + "\""};
+        }
+        if (kind <= 2) {    // a, b, or the two bytes of a letter
+            const bool but = draw(2);
+            return {[but](const std::string& s, size_t at) {
+                        const bool ascii = at < s.size() && s[at] != '\xC3';
+                        const bool two = s.compare(at, 2, "\u00e9") == 0;
+                        if (but)
+                            return two                     ? std::set<size_t>{at + 2}
+                                   : ascii && s[at] == 'b' ? std::set<size_t>{at + 1}
+                                                           : std::set<size_t>{};
+                        return ascii && s[at] != '\xA9' ? std::set<size_t>{at + 1} : std::set<size_t>{};
+                    }, but ? "[^a]" : "[a-b]"};
+        }
+        const Tree x = make(depth - 1), y = make(depth - 1);
+        if (kind == 3)
+            return {[x, y](auto& s, size_t at) {
+                        std::set<size_t> all = x.ends(s, at);
+                        all.merge(y.ends(s, at));
+                        return all;
+                    }, "(" + x.text + " | " + y.text + ")"};
+        if (kind <= 5)
+            return {[x, y](auto& s, size_t at) {
+                        std::set<size_t> all;
+                        for (size_t end : x.ends(s, at)) all.merge(y.ends(s, end));
+                        return all;
+                    }, x.text + " " + y.text};
+        const int least = int(draw(3)), most = draw(2) ? -1 : least + int(draw(3));
+        return {[=](auto& s, size_t at) { return repeat(x, s, at, least, most); },
+                "(" + x.text + "){" + std::to_string(least) + "," + (most < 0 ? "" : std::to_string(most)) + "}"};
+    }
+};
+}    // namespace
+
+TEST_CASE("grammar: random ones match what a plain matcher does, and tokens are allowed that lead on") {
+    std::vector<std::string> texts = {""};
+    for (size_t i = 0; texts[i].size() < 5; i++)
+        for (const char* c : {"a", "b", "\u00e9"}) texts.push_back(texts[i] + c);
+    const Tokenizer tokenizer = words();
+    for (uint64_t stream = 0; stream < 150; stream++) {
+        Trees trees{stream};
+        const Tree tree = trees.make(4);
+        CAPTURE(tree.text);
+        const Result<std::shared_ptr<const Grammar>> g = Grammar::parse("root ::= " + tree.text, "g");
+        REQUIRE_MESSAGE(g.ok(), g.status.message);
+        GrammarMachine m(g.value);
+        for (const std::string& text : texts) {
+            const bool is = tree.ends(text, 0).count(text.size()) > 0;
+            REQUIRE((verdict(m, text) == '+') == is);
+        }
+        for (const char* start : {"", "a", "ab", "\xC3", "aab"}) {
+            GrammarMatcher matcher(g.value, tokenizer, tokenizer.vocab_size(), {tokenizer.end_of_text()});
+            for (int id : tokenizer.encode(start)) matcher.take(id);
+            for (int again = 0; again < 2; again++)
+                for (int id = 0; id < tokenizer.vocab_size(); id++) {
+                    const char after = verdict(m, start + std::string(tokenizer.token(id)));
+                    const bool end = id == tokenizer.end_of_text();
+                    REQUIRE(matcher.allows(id) == (end ? verdict(m, start) == '+' : after != 'x'));
+                    REQUIRE(matcher.allowed()[size_t(id)] == matcher.allows(id));
+                }
+        }
+    }
+}
+
+TEST_CASE("grammar: states are forgotten and found again in long texts") {
+    const Tokenizer tokenizer = words();
+    GrammarMatcher matcher(grammar_of("root ::= x\nx ::= \"(\" x \")\" | \"[\" x \"]\" | \"a\""), tokenizer,
+                           tokenizer.vocab_size(), {});
+    std::string open;
+    for (uint64_t i = 0; i < 20000; i++) open += philox(1, 2, i).v[0] % 2 ? '(' : '[';
+    auto id = [&](char c) { return tokenizer.encode(std::string(1, c))[0]; };
+    for (char c : open) matcher.take(id(c));
+    matcher.take(id('a'));
+    for (size_t i = open.size(); i-- > 0;) {
+        REQUIRE(!matcher.done());
+        const char close = open[i] == '(' ? ')' : ']';
+        REQUIRE(!matcher.allows(id(close == ')' ? ']' : ')')));
+        if (i % 1000 == 0) CHECK(std::count(matcher.allowed().begin(), matcher.allowed().end(), true) == 1);
+        matcher.take(id(close));
+    }
+    CHECK(matcher.done());
+    CHECK(!matcher.broken());
+    matcher.take(id('a'));
+    CHECK(matcher.broken());
+}
+
+TEST_CASE("grammar: tokens are drawn as from a masked softmax, greedily too") {
+    const Tokenizer tokenizer = words();
+    const int V = tokenizer.vocab_size();
+    const auto grammar = grammar_of("root ::= \"ab\" [a-c] | \"aba\" \"x\"* | [d-f] [^\\x00-\\x7F]*");
+    for (const Sampling& base :
+         {Sampling{.temperature = 0}, Sampling{.temperature = 1, .top_k = 3}, Sampling{.temperature = 1, .top_k = 0},
+          Sampling{.temperature = 2, .top_k = 0, .top_p = 0.7}}) {
+        Sampling s = base, plain = base;
+        s.grammar = grammar;
+        Sampler sampler = Sampler::open(s, tokenizer, V, {tokenizer.end_of_text()}).take();
+        const Sampler free = Sampler::open(plain, tokenizer, V).take();
+        std::string text;
+        for (uint64_t place = 0; place < 40 && !sampler.done(); place++) {
+            std::vector<float> logits;
+            for (int i = 0; i < V; i++) logits.push_back(philox_normal(1, place, uint64_t(i)));
+            GrammarMatcher matcher(grammar, tokenizer, V, {tokenizer.end_of_text()});
+            for (char c : text) matcher.take(tokenizer.encode(std::string(1, c))[0]);
+            std::vector<float> masked = logits;
+            for (int i = 0; i < V; i++)
+                if (!matcher.allows(i)) masked[size_t(i)] = -INFINITY;
+            for (uint64_t other = 0; other < 20; other++)
+                REQUIRE(sampler.choose(logits.data(), other).id == free.choose(masked.data(), other).id);
+            const Sampler::Choice c = sampler.choose(logits.data(), place);
+            sampler.take(c);
+            if (!tokenizer.is_special(c.id)) text += tokenizer.token(c.id);
+        }
+        CHECK(!sampler.broken());
+    }
+}
+
+TEST_CASE("grammar: where no token fits, the text ends, and that is said") {
+    const Tokenizer tokenizer = words();
+    const Sampling s = {.temperature = 0, .grammar = grammar_of("root ::= \"ab\"")};
+    const std::vector<float> logits(size_t(tokenizer.vocab_size()), 0.f);
+    Sampler sampler = Sampler::open(s, tokenizer, 60, {}).take();    // the first 60 tokens are without a and b
+    const Sampler::Choice c = sampler.choose(logits.data(), 0);
+    CHECK(c.id == 0);
+    sampler.take(c);
+    CHECK(sampler.done());
+    CHECK(sampler.broken());
+}

@@ -1,0 +1,105 @@
+// test_sample_command.cpp - how tokens are chosen, from the command line: what goes together, and what comes out.
+#include "files/json.h"
+#include "speaker.h"
+
+using nlohmann::json;
+using Strings = std::vector<std::string>;
+
+namespace {
+Strings with(Strings args, const Strings& more) {
+    args.insert(args.end(), more.begin(), more.end());
+    return args;
+}
+std::string talker() {
+    Talker model(64);
+    return write_model(model.g, chat_tokenizer());
+}
+std::string out_of(const Strings& args, const ProcessOptions& options = {}) {
+    const ProcessResult r = run_flatgpt(args, options);
+    REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+    return r.out;
+}
+}    // namespace
+
+TEST_CASE("sample: options that do not go together are refused by their names") {
+    const std::string dir = talker(), grammar = dir + "/g", bad = dir + "/bad", schema = dir + "/s.json";
+    write_file(grammar, "root ::= \"a\"");
+    write_file(bad, "root ::= \"a\"\nroot ::= (");
+    write_file(schema, R"({"type": "number", "minimum": 3})");
+    auto refused = [&](const char* command, int code, const Strings& args, const Strings& named) {
+        const ProcessResult r = run_flatgpt(with({command, dir}, args));
+        CAPTURE(r.err);
+        CHECK(r.exit_code == code);
+        for (const std::string& name : named) CHECK(r.err.find(name) != std::string::npos);
+    };
+    for (const char* command : {"sample", "chat"}) {
+        refused(command, 2, {"--mirostat", "5", "--top-p", "0.9"}, {"--mirostat", "--top-p"});
+        refused(command, 2, {"--mirostat", "5", "--temperature", "0"}, {"--mirostat", "--temperature"});
+        refused(command, 2, {"--mirostat-rate", "0.2"}, {"--mirostat-rate needs --mirostat"});
+        refused(command, 2, {"--dry-length", "3"}, {"--dry-length needs --dry"});
+        refused(command, 2, {"--grammar", grammar, "--json-schema", schema}, {"--grammar", "--json-schema"});
+        refused(command, 3, {"--grammar", bad}, {bad + ":2"});
+        refused(command, 3, {"--json-schema", schema}, {schema, "minimum"});
+        refused(command, 3, {"--grammar", dir + "/none"}, {dir + "/none"});
+        const Strings look = command[0] == 'c' ? Strings{"--template", "chatml"} : Strings{};
+        refused(command, 2, with({"--logit-bias", "ab=3"}, look), {"--logit-bias", "ab=3"});
+    }
+    refused("sample", 2, {"--logprobs", "3"}, {"--logprobs needs --json"});
+    refused("sample", 2, {"--grammar", grammar, "--ignore-end"}, {"--grammar", "--ignore-end"});
+    refused("sample", 2, {"--length-penalty", "2"}, {"--length-penalty needs --beams"});
+    refused("sample", 2, {"--beams", "2", "--num", "3"}, {"--beams", "--num"});
+    for (const char* other : {"--temperature", "--top-k", "--dry", "--logit-bias", "--stop", "--logprobs", "--seed"})
+        refused("sample", 2, {"--beams", "2", other, "1", "--json"}, {"--beams", other});
+}
+
+TEST_CASE("sample: a schema's JSON, logprobs, the best beams") {
+    const std::string dir = talker(), schema = dir + "/s.json";
+    write_file(
+        schema,
+        R"({"properties": {"a": {"enum": [1, 22]}, "b": {"type": "string", "maxLength": 4}}, "required": ["a"]})");
+    for (const Strings& how : {Strings{"--temperature", "0"}, Strings{"--temperature", "3", "--top-k", "0"}}) {
+        const json said =
+            json::parse(out_of(with({"sample", dir, "--prompt", "x", "--no-echo", "--json-schema", schema}, how)));
+        CHECK((said["a"] == 1 || said["a"] == 22));
+    }
+    const json all = json::parse(out_of({"sample", dir, "--prompt", "x", "--tokens", "5", "--json", "--logprobs", "2",
+                                         "--temperature", "0"}));
+    REQUIRE(all["logprobs"]["content"].size() == 5);
+    std::string text;
+    for (const json& t : all["logprobs"]["content"]) {
+        text += t["token"];
+        CHECK(t["top_logprobs"].size() == 2);
+        CHECK(t["top_logprobs"][0]["id"] == t["id"]);
+        CHECK(t["top_logprobs"][0]["logprob"] == t["logprob"]);
+        CHECK(t["top_logprobs"][1]["logprob"] < t["logprob"]);
+        CHECK(t["logprob"] < 0);
+        CHECK(t["bytes"][0] == int(t["token"].get<std::string>()[0]));
+    }
+    CHECK(text == all["text"]);
+    // One beam is greedy; its score is the mean of these.
+    const Strings beam = {"sample", dir, "--prompt", "x", "--tokens", "5", "--ignore-end", "--beams"};
+    const json one = json::parse(out_of(with(beam, {"1", "--json"})));
+    CHECK(one["text"] == all["text"]);
+    double sum = 0;
+    for (const json& t : all["logprobs"]["content"]) sum += t["logprob"].get<double>();
+    CHECK(one["score"].get<double>() == doctest::Approx(sum / 5).epsilon(1e-5));
+    const std::string lines = out_of(with(beam, {"4", "--num", "2", "--json"}));
+    const json first = json::parse(lines.substr(0, lines.find('\n'))),
+               second = json::parse(lines.substr(lines.find('\n')));
+    CHECK(first["score"] > second["score"]);
+    CHECK(first["score"] >= one["score"]);
+    CHECK(out_of(with(beam, {"4"})) == "x" + first["text"].get<std::string>() + "\n");
+}
+
+TEST_CASE("chat: an answer keeps to its grammar, and the next one begins anew") {
+    const std::string dir = polite_model();
+    write_file(dir + "/g", "root ::= \"he\" [a-z]{2} \"p\"");
+    const Strings args = {"chat", dir, "--temperature", "0", "--grammar", dir + "/g"};
+    CHECK(out_of(args, {.stdin_text = "u\nu\n"}).substr(0, 6) == "hellp\n");
+    const std::string both = out_of(args, {.stdin_text = "u\nu\n"});
+    CHECK(both.size() == 12);
+    CHECK(both.substr(6, 2) == "he");
+    // An end of text where it may end: after "hello" alone.
+    write_file(dir + "/g", "root ::= \"hello\" [a-z]*");
+    CHECK(out_of(args, {.stdin_text = "u\n"}) == "hello\n");
+}
