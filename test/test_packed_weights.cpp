@@ -8,8 +8,10 @@
 #include <filesystem>
 
 #include "base/half.h"
+#include "files/json.h"
 #include "gguf_parts.h"
 #include "toy_model.h"
+#include "toy_run.h"
 
 namespace {
 const BlockType FORMATS[] = {BlockType::f32,  BlockType::f16,  BlockType::bf16, BlockType::q8_0,
@@ -300,4 +302,36 @@ TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the 
         files++;
     }
     CHECK(files == 9);
+}
+
+TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a file's own are kept by default") {
+    const Toy toy;
+    REQUIRE(run_flatgpt(toy.args("run", {"--steps", "20"})).exit_code == 0);
+    const std::string run = toy.dir + "/run";
+    auto loss = [&](std::vector<std::string> more, const char* says) {
+        more.insert(more.begin(), {"eval", run, "--data", toy.dir + "/val.bin", "--device", "cpu", "--json"});
+        const ProcessResult r = run_flatgpt(more);
+        REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+        const auto j = nlohmann::json::parse(r.out);
+        CHECK(contains(r.err, says));
+        return j.at("loss").get<double>();
+    };
+    const double plain = loss({}, "weights F32"), q8 = loss({"--quantize", "q8_0"}, "weights Q8_0");
+    CHECK(std::fabs(q8 - plain) < 0.01);
+    CHECK(q8 != plain);
+    CHECK(std::fabs(loss({"--quantize", "q4_0"}, "weights Q4_0") - plain) < 0.1);
+    REQUIRE(run_flatgpt({"convert", run, toy.dir + "/a.gguf", "--type", "q8_0"}).exit_code == 0);
+    auto sampled = [&](std::vector<std::string> args) {
+        args.insert(args.begin(), "sample");
+        for (const char* more : {"--prompt", "abc", "--tokens", "30", "--device", "cpu"}) args.push_back(more);
+        const ProcessResult r = run_flatgpt(args);
+        REQUIRE_MESSAGE(r.exit_code == 0, r.err);
+        CHECK(contains(r.err, "weights Q8_0"));
+        return r.out;
+    };
+    CHECK(sampled({toy.dir + "/a.gguf"}) == sampled({run, "--quantize", "q8_0"}));
+    const ProcessResult both = run_flatgpt({"sample", run, "--quantize", "q8_0", "--dtype", "fp32"});
+    CHECK(both.exit_code == 2);
+    CHECK(contains(both.err, "only one of them"));
+    CHECK(run_flatgpt({"sample", run, "--quantize", "q3"}).exit_code == 2);
 }
