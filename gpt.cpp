@@ -410,16 +410,17 @@ void Model::set_updates(int64_t done) {
 
 // ---- generation (model/cache.cpp extends sequences) -----------------------------------------------------------------
 
-void Model::logits(float* out) {
+void Model::logits(float* out, const std::vector<int>& asked) {
     const int C = c.C, V = c.V, Vp = c.Vp();
-    for (int b = 0; b < B; b += head_rows) {
-        const int rows = std::min(head_rows, B - b);
-        Activation* x = op.at(lnf, int64_t(b) * C);
-        if (S > 1) {    // x_last has been read: its first rows hold the last positions now
-            for (int i = 0; i < rows; i++) {
-                const int64_t last = int64_t(b + i) * S + ends[size_t(b + i)] - 1;
-                op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, last * C), op.bytes(lnf, C));
-            }
+    std::vector<int> which = asked;
+    for (int b = 0; b < B && asked.empty(); b++) which.push_back(b * S + ends[size_t(b)] - 1);
+    const int all = int(which.size());
+    for (int n = 0; n < all; n += head_rows) {
+        const int rows = std::min(head_rows, all - n);
+        Activation* x = op.at(lnf, int64_t(n) * C);
+        if (which.back() != all - 1) {    // x_last has been read: its first rows hold these positions now
+            for (int i = 0; i < rows; i++)
+                op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
             x = x_last;
         }
         op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);

@@ -77,6 +77,7 @@ struct Cache {
     int *slot = nullptr, *place = nullptr, *tok = nullptr;    // (B,S): places in the cache; in `angles` and wpe
 
     std::vector<int> running;        // the sequences of the last call
+    Pages::Sums sums = {};           // the last call's
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
     void* graph = nullptr;           // the recorded step of one token
     const Table* op = nullptr;       // whose memory it is
@@ -139,8 +140,9 @@ struct Model {
     // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
     // padding; none: all S.     tok (B,S), host
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
-                const std::vector<int>& lengths = {});
-    void logits(float* out);    // each sequence's last position, after forward or extend.   (B,V), host
+                const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length);
+    // After forward or extend: of these rows of (B,S), which rise; none: each sequence's last position. Once for a call.
+    void logits(float* out, const std::vector<int>& rows = {});    // (rows,V), host
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const {

@@ -52,12 +52,15 @@ void PageTable::fork(int from, int to) {
 void PageTable::rewind(int b, int pos) {
     changed = true;
     Sequence& s = all[size_t(b)];
-    CHECK(pos == 0 || (pos <= s.pos && !s.dropped), "rewind from %d to %d", s.pos, pos);
+    if (pos == 0) {
+        for (int page : s.first) leave(page);
+        s.first.clear(), s.dropped = 0;
+    }
+    const int kept = pos - s.dropped;
+    CHECK(pos <= s.pos && kept >= Pages::SIZE * int(s.first.size()), "rewind from %d to %d", s.pos, pos);
     CHECK(pos == 0 || pos == s.pos || !states, "rewind a state from %d to %d", s.pos, pos);
-    for (size_t n = size_t(pages_for(pos)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
-    for (int page : s.first) leave(page);
-    s.first.clear();
-    s.pos = pos, s.dropped = 0;
+    for (size_t n = size_t(pages_for(kept)); s.pages.size() > n; s.pages.pop_back()) leave(s.pages.back());
+    s.pos = pos;
 }
 void PageTable::drop(int b, int page) {
     changed = true;
@@ -177,7 +180,7 @@ Pages Cache::layer(const Config& c, int l) const {
     CHECK(!c.recurrent(l), "layer %d keeps a state", l);
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
     char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, width};
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, width, sums};
     if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
     return p;
 }
@@ -255,7 +258,7 @@ void Model::copy_states(Cache& cache) {
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
 void Model::extend(Cache& cache, const int* from_tok, int more, const std::vector<int>& which,
-                   const std::vector<int>& lengths) {
+                   const std::vector<int>& lengths, Pages::Sums sums) {
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     B = int(running.size()), S = more, ends = lengths, dropping = false;
@@ -264,7 +267,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
     const bool rebuild = cache.table.changed || running != cache.running;
     const bool as_before = S == 1 && B == int(cache.running.size());
-    cache.running = std::move(running);
+    cache.running = std::move(running), cache.sums = sums;
     cache_roll(cache, ends);
     std::vector<int> host(size_t(3 * N)), first;
     std::vector<PageTable::Copy> copies;

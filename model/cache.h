@@ -45,7 +45,8 @@ class PageTable {
     // in them.
     void grow(int b, int more, std::vector<Copy>& copies);
     void fork(int from, int to);      // `to` becomes a copy
-    // Forgets what is at pos and after it; nothing may have been dropped. With states pos is 0, or all there is.
+    // Forgets what is at pos and after it. Nothing after pos may have been dropped, nor made others go. With states pos
+    // is 0, or all there is.
     void rewind(int b, int pos);
     void drop(int b, int page);       // gives a page of the sequence up: its i-th
     // The first n pages get copies, whose keys the caller turns.

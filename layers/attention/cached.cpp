@@ -1,14 +1,17 @@
 // cached.cpp - attention in generation: keys and values lie in pages of a cache, as floats or in narrower types.
 //
-// One new position: an item of work is up to SPLIT of the keys that a kv head's queries see, wherever they lie: a list
-// of their rows, then scores, exponentials and the weighted sum of values. Parts of a head are joined in order.
-// Factors of rows (int8, fp8) multiply scores and probabilities, not elements.
+// One new position, or a few (steps): an item of work is up to SPLIT of the keys that a position's queries of a kv head
+// see, wherever they lie: a list of their rows, then scores, exponentials and the weighted sum of values. Parts of a
+// head are joined in order. Factors of rows (int8, fp8) multiply scores and probabilities, not elements.
 //
 // Bound by memory: each key and value is read once. A head has few rows in a page, so its values are prefetched while
 // its keys are read, the next item's keys while its values are.
 //
 // Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's tiles do the rest. The
 // copy costs less than their packing does.
+//
+// Either way a position's sums depend on its own keys alone: not on the call's other positions, on the other sequences,
+// on who shares pages or on the number of threads.
 #include "tiles.h"
 
 namespace ISA {
@@ -161,32 +164,42 @@ static void join_parts(float* y, const float* o, const Part* end, int splits, in
 }
 
 // Each query's output, maximum and sum over each part of its keys.
-static int64_t decode_scratch(int B, int p, const Heads& h) {
-    return int64_t(sizeof(float)) * B * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
+static int64_t decode_scratch(int N, int p, const Heads& h) {
+    return int64_t(sizeof(float)) * N * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
-// S = 1, a position of each sequence. The item with a head's last keys first appends the new one.
+// S positions of each sequence, each by itself. With S = 1 the item with a head's last keys first appends the new one.
 template <class X>
-static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, const int* pos,
+static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
                    Heads h) {
-    const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV;
+    const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
-    for (int b = 0; b < B; b++) last = most(last, pos[b]);
+    for (int n = 0; n < N; n++) last = most(last, pos[n]);
     const int most_keys = SeenKeys(h, last).n, splits = tiles(most_keys, SPLIT);
-    const int64_t parts = int64_t(B) * NH * splits;
-    float* o = static_cast<float*>(cpu_scratch(decode_scratch(B, last, h)));
+    const int64_t parts = int64_t(N) * NH * splits;
+    float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
-    const Keys fresh = packed_keys(qkv, 1, h);
-    const int items = B * h.NKV * splits;
-    auto fill = [&](Run& run, int item) {    // n = 0 where the sequence has fewer splits
-        const int b = item / splits / h.NKV;
+    const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
+    const int items = N * h.NKV * splits;
+    auto fill = [&](Run& run, int item) {    // n = 0 where the position has fewer splits
+        const int n = item / splits / h.NKV;
         run.n = 0;
-        if (pos[b] >= 0)
-            run.fill(cache, SeenKeys(h, pos[b]), b, item / splits % h.NKV, item % splits * SPLIT);
+        if (pos[n] >= 0)
+            run.fill(cache, SeenKeys(h, pos[n]), n / S, item / splits % h.NKV, item % splits * SPLIT);
     };
-#pragma omp parallel if (int64_t(B) * h.NKV * most_keys * HS > ONE_THREAD)
+    auto append = [&](int n, int kv, int64_t row) {
+        const int64_t from = n * fresh.sequence + kv * fresh.head;
+        put_row(typed.k, row, fresh.k + from, HS);
+        put_row(typed.v, row, fresh.v + from, HS);
+    };
+#pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
-        const Range mine = my_share(items, 1), rows = my_share(B * NH, 1);
+        const Range mine = my_share(items, 1), rows = my_share(N * NH, 1);
+        if (S > 1) {    // a position sees those before it
+#pragma omp for schedule(static)
+            for (int n = 0; n < N; n++)
+                for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, kv, pos[n]));
+        }
         Run runs[2];
         if (mine.from < mine.to) fill(runs[0], int(mine.from));
         for (int item = int(mine.from); item < mine.to; item++) {
@@ -194,16 +207,12 @@ static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages&
             Run* next = item + 1 < mine.to ? &runs[(item + 1 - mine.from) % 2] : nullptr;
             if (next) fill(*next, item + 1);
             if (run.n == 0) continue;
-            const int split = item % splits, kv = item / splits % h.NKV, b = item / splits / h.NKV;
-            if (run.key[run.n - 1] == pos[b]) {
-                const int64_t from = b * fresh.sequence + kv * fresh.head;
-                put_row(typed.k, run.row[run.n - 1], fresh.k + from, HS);
-                put_row(typed.v, run.row[run.n - 1], fresh.v + from, HS);
-            }
+            const int split = item % splits, kv = item / splits % h.NKV, n = item / splits / h.NKV;
+            if (S == 1 && run.key[run.n - 1] == pos[n]) append(n, kv, run.row[run.n - 1]);
             for (int i = kv * group; i < (kv + 1) * group; i++) {
-                const int64_t row = int64_t(b) * NH + i, part = row * splits + split;
-                const float* q = qkv + b * fresh.sequence + int64_t(i) * HS;
-                ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[b]);
+                const int64_t row = int64_t(n) * NH + i, part = row * splits + split;
+                const float* q = qkv + n * fresh.sequence + int64_t(i) * HS;
+                ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[n]);
                 if (splits == 1) join_parts(y + row * HS, o + part * P, ends + part, 1, HS);
             }
         }
@@ -256,7 +265,7 @@ static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages&
 
 static void attention_cached(float* y, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     with_type(cache, [&](auto typed) {
-        if (S == 1) return decode(y, qkv, typed, cache, B, pos, h);
+        if (cache.steps(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
         for (int b = 0; b < B; b++) {
             int n = 0;
             while (n < S && pos[b * S + n] >= 0) n++;
