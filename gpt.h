@@ -141,7 +141,7 @@ struct Model {
     // padding; none: all S.     tok (B,S), host
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                 const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length);
-    // After forward or extend: of these rows of (B,S), which rise; none: each sequence's last position. Once for a call.
+    // After forward or extend, once: of these rows of (B,S), which rise; none: each sequence's last position.
     void logits(float* out, const std::vector<int>& rows = {});    // (rows,V), host
 
     // The flat buffers as floats (model/shards.h).

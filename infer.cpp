@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "base/command.h"
-#include "base/console.h"
+#include "base/countdown.h"
 #include "base/file.h"
 #include "files/json.h"
 #include "infer/beam.h"
@@ -49,8 +49,10 @@ struct SampleOptions {
     std::vector<std::string> prompt;
     std::string prompt_file, prompts_file;
     std::vector<std::string> stop;
-    int tokens = 200, num = 1, logprobs = 0;
+    int tokens = 200, num = 1, batch = 0, logprobs = 0;
     BeamSearch search = {0, 1};    // 0 beams: sampling
+    std::string draft;
+    Speculation speculation;
     int64_t seed = 1;
     bool ignore_end = false, no_echo = false, json = false;
     Sampling sampling;
@@ -99,11 +101,13 @@ Status check_sample(const SampleOptions& o) {
                     o.form.grammar.empty() ? "--json-schema" : "--grammar");
     if (was_given(o.given, "--length-penalty") && !o.search.beams)
         return fail(Exit::usage, "--length-penalty needs --beams");
+    if (o.speculation.lookup && !o.draft.empty()) return fail(Exit::usage, "--lookup, --draft: only one of them");
     if (!o.search.beams) return {};
     if (o.num > o.search.beams)
         return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
     Sampling any;
-    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop", "--seed"};
+    std::vector<std::string> others = {"--grammar", "--json-schema", "--logprobs", "--stop", "--seed",
+                                       "--batch", "--lookup", "--draft"};
     for (const Flag& f : sampling_flags(any)) others.push_back(f.name);
     for (const Flag& f : penalty_flags(any.penalties)) others.push_back(f.name);
     for (const std::string& other : others)
@@ -125,11 +129,11 @@ std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
            json_number(t.logprob) + ",\"bytes\":[" + bytes + "]";
 }
 // What is known of how likely a text is: its score, its tokens' log-probabilities.
-std::string chances_json(const Generated& out, size_t i, const Tokenizer& tokenizer) {
-    if (!out.scores.empty()) return ",\"score\":" + json_number(out.scores[i]);
-    if (out.logprobs[i].empty()) return "";
+std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tokenizer) {
+    if (scored) return ",\"score\":" + json_number(sample.score);
+    if (sample.logprobs.empty()) return "";
     std::string all;
-    for (const auto& t : out.logprobs[i]) {
+    for (const auto& t : sample.logprobs) {
         std::string top;
         for (size_t i = 1; i < t.size(); i++) top += (i > 1 ? ",{" : "{") + logprob_json(t[i], tokenizer) + "}";
         all += (all.empty() ? "{" : ",{") + logprob_json(t[0], tokenizer) + ",\"top_logprobs\":[" + top + "]}";
@@ -137,39 +141,38 @@ std::string chances_json(const Generated& out, size_t i, const Tokenizer& tokeni
     return ",\"logprobs\":{\"content\":[" + all + "]}";
 }
 
-Status sample(SampleOptions o) {
-    o.sampling.grammar = TRY(read_grammar(o.form));
-    TRY(check_sample(o));
-    const std::vector<std::string> prompts = TRY(read_prompts(o));
-    const int64_t all = int64_t(prompts.size()) * o.num;
-    if (all > 4096) return fail(Exit::usage, "--num %d of %zu prompts: at most 4096 in all", o.num, prompts.size());
-    size_t longest_prompt = 0;
-    for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
-    Opened m;
-    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
-        // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
-        const int rows = filling_rows(gpu);
-        const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
-        const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
-        const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
-        const int64_t B = std::max<int64_t>(all, o.search.beams);
-        return Room{int(B), int(std::min<int64_t>(longest, pieces ? std::max<int64_t>(1, rows / B) : c.T))};
+// The second model of --draft, for `count` sequences whose prompts have at most so many tokens.
+Status open_draft(Opened& draft, const SampleOptions& o, const Opened& m, int count, int64_t longest) {
+    Source source = o.source;
+    source.model = o.draft, source.checkpoint = "last";
+    TRY(open_model(draft, source, o.device, false, [&](const Config& c, bool gpu) {
+        return Room{count, int(std::min<int64_t>({longest, c.T, std::max(1, filling_rows(gpu) / count)}))};
     }));
-    TRY(writes_text(m));
-    TRY(has_tokenizer(m));
-    TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
-    TRY(check_sampling(o.given, o.sampling));
+    TRY(has_tokenizer(draft));
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint()) return {};
+    return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
+                "other text; give a model with the same one", draft.path.c_str(), draft.tokenizer.vocab_size(),
+                m.path.c_str(), m.tokenizer.vocab_size());
+}
 
-    Generation what;
-    for (const std::string& prompt : prompts) {
-        what.prompts.push_back(m.tokenizer.encode_prompt(prompt));
-        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m);
-    }
-    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
-    TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
-    what.sampling.seed = uint64_t(o.seed);
-    what.end_of_text = !o.ignore_end, what.logprobs = o.logprobs;
-    if (!o.ignore_end) append(what.stop, m.generation.stop);
+// What a sample is on standard output.
+std::string shown(const SampleOptions& o, const Sample& sample, const std::string& prompt, const Tokenizer& tokenizer) {
+    if (!o.json)
+        return formatted("%s--- %d ---\n", sample.number ? "\n" : "", sample.number + 1) +
+               (o.no_echo ? "" : prompt) + sample.text + "\n";
+    std::string line = formatted("{\"number\":%d,\"sample\":%d,\"prompt\":", sample.number / o.num + 1,
+                                 sample.number % o.num) +
+                       json_string(prompt) + ",\"text\":" + json_string(sample.text);
+    if (o.speculation.any())
+        line += formatted(",\"tokens\":%lld,\"drafted\":%lld,\"accepted\":%lld", (long long)sample.tokens,
+                          (long long)sample.drafted, (long long)sample.accepted);
+    return line + chances_json(sample, o.search.beams, tokenizer) + "}\n";
+}
+
+// Generates, and prints what comes: one sample as it grows, several in their order.
+Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
+                     const std::vector<std::string>& prompts) {
+    const int64_t all = int64_t(prompts.size()) * o.num;
     const bool terminal = isatty(STDOUT_FILENO), stream = all == 1 && !o.json;
     auto put = [&](std::string_view text) {
         std::string safe = terminal ? escape_control(text) : std::string(text);
@@ -178,33 +181,78 @@ Status sample(SampleOptions o) {
     // Notes never interrupt the text: early ones come before it, the others wait for its end.
     std::vector<std::string> notes;
     bool begun = false;
-    auto echo = [&](size_t i) { return o.no_echo ? std::string() : prompts[i / size_t(o.num)]; };
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
     if (o.sampling.temperature == 0 && narrowed(o.sampling) && !o.search.beams)
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
             "--top-n-sigma change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };
-    auto begin = [&] { return std::exchange(begun, true) || put(echo(0)); };
+    auto begin = [&] { return std::exchange(begun, true) || put(o.no_echo ? "" : prompts[0]); };
+    Countdown countdown = {"sample", "samples"};
     if (stream) what.text = [&](int, std::string_view text) { return begin() && put(text); };
+    else
+        what.each = [&](const Sample& sample) {
+            if (terminal) countdown.progress.clear();
+            return begun = true, put(shown(o, sample, prompts[size_t(sample.number / o.num)], m.tokenizer));
+        };
+    if (all > what.batch) what.progress = std::ref(countdown);
     const double start = now_seconds();
     const Generated out = TRY(o.search.beams ? beam_search(*m.g, m.tokenizer, what, o.search)
                                              : generate(*m.g, m.tokenizer, what));
     const double seconds = now_seconds() - start;
-    for (size_t i = 0; !stream && i < out.texts.size(); i++) {
-        const std::string& text = out.texts[i];
-        const std::string& prompt = prompts[i / size_t(o.num)];
-        std::string line = o.json ? "{\"sample\":" + std::to_string(i % size_t(o.num)) + ",\"prompt\":" +
-                                        json_string(prompt) + ",\"text\":" + json_string(text) +
-                                        chances_json(out, i, m.tokenizer) + "}"
-                                  : (i ? "\n--- " : "--- ") + std::to_string(i + 1) + " ---\n" + echo(i) + text;
-        if (o.json ? printf("%s\n", line.c_str()) < 0 : !put(line + "\n"))
+    countdown.progress.clear();
+    for (size_t i = 0; i < out.scores.size() && !stream; i++)
+        if (!what.each({.number = int(i), .text = out.texts[i], .score = out.scores[i]}))
             return fail(Exit::io, "the output was closed");
-    }
     if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
     for (const std::string& text : notes) say(text);
-    fprintf(stderr, "%s in %s, %.1f tokens/s (%s)\n", counted(out.tokens, "token").c_str(),
-            human_time(seconds).c_str(), double(out.tokens) / seconds, m.device.c_str());
+    const std::string drafts = !o.speculation.any() ? "" :
+        formatted("; drafted %s, %lld accepted (%.0f %%)", counted(out.drafted, "token").c_str(),
+                  (long long)out.accepted, 100.0 * double(out.accepted) / double(std::max<int64_t>(1, out.drafted)));
+    fprintf(stderr, "%s in %s, %.1f tokens/s%s (%s)\n", counted(out.tokens, "token").c_str(),
+            human_time(seconds).c_str(), double(out.tokens) / seconds, drafts.c_str(), m.device.c_str());
     return {};
+}
+
+Status sample(SampleOptions o) {
+    o.sampling.grammar = TRY(read_grammar(o.form));
+    TRY(check_sample(o));
+    const std::vector<std::string> prompts = TRY(read_prompts(o));
+    const int64_t all = int64_t(prompts.size()) * o.num;
+    if (all >= INT32_MAX) return fail(Exit::usage, "--num %d of %zu prompts: too many", o.num, prompts.size());
+    size_t longest_prompt = 0;
+    for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
+    const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
+    const int drafted = o.draft.empty() ? o.speculation.lookup : o.speculation.tokens;
+    int count = 0;    // sequences at once
+    Opened m, draft;
+    TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
+        // Prompts are fed in pieces of so many rows. A context that runs full is fed again.
+        const int rows = filling_rows(gpu);
+        count = o.search.beams ? o.search.beams : int(std::min<int64_t>(all, o.batch ? o.batch : gpu ? 64 : 16));
+        const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
+        const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
+        const int64_t S = std::min<int64_t>(longest, pieces ? std::max(1, rows / count) : c.T);
+        return Room{count, int(std::max<int64_t>(S, 1 + drafted))};
+    }));
+    TRY(writes_text(m));
+    TRY(has_tokenizer(m));
+    TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
+    TRY(check_sampling(o.given, o.sampling));
+    if (!o.draft.empty()) TRY(open_draft(draft, o, m, count, fed));
+
+    Generation what;
+    for (const std::string& prompt : prompts) {
+        what.prompts.push_back(m.tokenizer.encode_prompt(prompt));
+        if (what.prompts.back().empty()) what.prompts.back() = beginning_of_text(m);
+    }
+    what.num = o.num, what.tokens = o.tokens, what.sampling = o.sampling, what.stop = o.stop, what.cache = o.cache;
+    o.speculation.draft = draft.g.get();
+    what.batch = count, what.speculation = o.speculation;
+    TRY(shorten(what.cache, m.g->c, o.source.stretch.context));
+    what.sampling.seed = uint64_t(o.seed);
+    what.end_of_text = !o.ignore_end, what.logprobs = o.logprobs;
+    if (!o.ignore_end) append(what.stop, m.generation.stop);
+    return write_samples(o, m, std::move(what), prompts);
 }
 
 // ---- chat ----------------------------------------------------------------------------------------------------------
@@ -270,7 +318,9 @@ Command sample_command() {
           {"--prompts", &o->prompts_file, "read a prompt from each line of a file that is not blank, or JSON line "
            "(.jsonl; field text); -: of standard input"},
           {"--tokens", &o->tokens, "most new tokens per sample", 1, 1e9, {}, false, 'n'},
-          {"--num", &o->num, "number of samples of each prompt; all are computed together", 1, 4096},
+          {"--num", &o->num, "number of samples of each prompt", 1, 1e6},
+          {"--batch", &o->batch, "most samples that are computed together; when one ends, the next one takes its "
+           "place. Changes memory and speed, and on a CPU no text; auto: 16, on a GPU 64", 0, 4096, {"auto"}},
           {"--seed", &o->seed, "the same seed and options give the same text", 0, 9e18},
           {"--no-echo", &o->no_echo, "print only the new text, without the prompt"},
           {"--json", &o->json, "one JSON object per sample on standard output"},
@@ -287,6 +337,11 @@ Command sample_command() {
            "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
           {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
            "length to this power: above 0 favours long texts", -100, 100}}},
+        {"Drafts (the model checks several tokens at once; on a CPU they change no text)",
+         {{"--lookup", &o->speculation.lookup, "draft up to so many tokens that followed when the last ones came "
+           "before: for texts that repeat themselves or their prompt; 0: none", 0, 256},
+          {"--draft", &o->draft, "draft by a second, smaller model with the same tokenizer"},
+          {"--draft-tokens", &o->speculation.tokens, "tokens that --draft drafts at a time", 1, 256}}},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},

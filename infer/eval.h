@@ -1,6 +1,7 @@
 // eval.h - `flatgpt eval`: a model's loss over shards or texts, by position; needles in a context.
 #pragma once
 #include "needle.h"
+#include "objective.h"
 #include "open.h"
 
 struct EvalOptions {

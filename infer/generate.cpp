@@ -1,8 +1,8 @@
-// generate.cpp - generation with a key/value cache, loss over shards.
+// generate.cpp - generation with a key/value cache.
 #include "generate.h"
 
 #include <algorithm>
-#include <cstring>
+#include <map>
 
 #include "base/console.h"
 
@@ -51,41 +51,44 @@ std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents
     return line.empty() ? std::vector<int>{0} : line;
 }
 
-int piece_length(const Model& g, const Cache& cache, size_t running) {
-    const int all = int(std::min<int64_t>(int64_t(g.plan.B) * g.plan.S, INT32_MAX));
-    const int room = std::max(1, all / int(running)), same = std::min({all, g.c.T, LONGEST_PIECE / 2});
-    const bool states = g.c.linear != Linear::none;
-    if (!cache.kind.rolls) return states ? same : room;
-    if (cache.kind.exact) return states ? same : std::min(room, LONGEST_PIECE);
-    return std::min(same, (cache.positions - (cache.sink_pages + 1) * Pages::SIZE) / 2);
-}
-
 namespace {
 struct Sequence {
-    std::vector<int> tokens;
+    int number, slot = 0;
+    Ids tokens;
+    Sampler sampler;
     StreamedText text = {};
-    bool done = false;
     TextOut out = {};
-    Sampler sampler = {};
+    bool done = false;
+    int place = 0;     // tokens generated
+    size_t row = 0;    // of the logits of its next token; those after each drafted token follow
+    Ids draft = {};    // what the model was run over after the last token
+    std::vector<Sampler::Choice> chosen = {};    // of these logits
+    int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
-    int row = 0;    // where its logits are
 };
 
 class Generator {
   public:
     Generator(Model& g, const Tokenizer& tokenizer, const Generation& what)
         : g(g), tokenizer(tokenizer), what(what), choices(std::min(g.c.V, tokenizer.vocab_size())),
-          ends(ends_of_text(tokenizer)) {}
+          ends(ends_of_text(tokenizer)), slots(g), V(size_t(g.c.V)) {}
     Result<Generated> run();
 
   private:
     Status open();
-    Status open_cache(int longest, const std::vector<size_t>& lengths);
-    bool fits(const std::vector<std::vector<int>>& tokens) const;
-    void feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows);
-    bool take(Sequence& s, const Sampler::Choice& next, Generated& out);
+    Status can_speculate() const;
+    Status open_cache(size_t longest);
+    int64_t total() const { return int64_t(what.prompts.size()) * what.num; }
+    Sequence newcomer();
+    int claim(int wish);
+    bool join();
+    void feed_some(std::vector<Sequence>& waiting, size_t& row);
     void go_on();
-    int total() const { return int(what.prompts.size()) * what.num; }
+    void draft(const std::vector<Sequence*>& on);
+    void choose(Sequence& s) const;
+    Status choose_all(size_t from);
+    bool take(Sequence& s, int id);
+    Status report(Sequence& s);
     void note(const std::string& text) const { if (what.note) what.note(text); }
 
     Model& g;
@@ -93,255 +96,267 @@ class Generator {
     const Generation& what;
     const int choices;    // a model may have more tokens than its tokenizer
     const std::vector<int> ends;
-    Cache cache;
-    std::vector<Sequence> sequences;
-    std::vector<int> running;
-    std::vector<float> logits;    // (running, V)
-    bool said = false;            // that the context is full
+    Slots slots;
+    const size_t V;
+    std::optional<DraftModel> draft_model;
+    Sampler sampler;
+    std::vector<bool> busy;            // slots of those that run
+    std::vector<Sequence> running;
+    int64_t next = 0;                  // who joins
+    std::vector<float> logits;         // (rows,V)
+    std::map<int, Sample> finished;    // whose turn to be reported has not come
+    int reported = 0, ended = 0;
+    Generated out;
+    bool said = false;                 // that the context is full
 };
 
-// The prompts' last tokens that the context holds, and a cache for them and what follows.
+// ---- room -----------------------------------------------------------------------------------------------------------
+
 Status Generator::open() {
-    const int V = g.c.V;
-    CHECK(!what.prompts.empty() && int64_t(total()) <= int64_t(g.plan.B) * g.plan.S, "num=%d", total());
-    std::vector<size_t> lengths;
+    CHECK(!what.prompts.empty() && total() < INT32_MAX, "%zu prompts", what.prompts.size());
+    TRY(can_speculate());
+    sampler = TRY(Sampler::open(what.sampling, tokenizer, choices, ends));
     size_t longest = 0;
-    for (const std::vector<int>& prompt : what.prompts) {
+    for (const Ids& prompt : what.prompts) {
         CHECK(!prompt.empty(), "an empty prompt");
-        lengths.push_back(prompt.size());
         longest = std::max(longest, prompt.size());
     }
-    TRY(open_cache(int(longest), lengths));
-    std::vector<int> first;
-    std::vector<std::vector<int>> prompts;
-    for (size_t p = 0; p < what.prompts.size(); p++) {
-        const std::vector<int>& all = what.prompts[p];
-        const size_t most = cache.kind.rolls ? all.size() : std::min(all.size(), size_t(cache.positions));
-        if (most < all.size())
-            note("the prompt has " + std::to_string(all.size()) + " tokens, the context " + std::to_string(most) +
-                 ": only its last " + std::to_string(most) + " are read");
-        prompts.push_back({all.end() - ptrdiff_t(most), all.end()});
-        first.push_back(int(p) * what.num);
-    }
-    const Sampler sampler = TRY(Sampler::open(what.sampling, tokenizer, choices, ends));
-    logits.resize(size_t(total()) * size_t(V));
-    feed(first, prompts, logits.data());
-    sequences.resize(size_t(total()));
-    for (int b = 0; b < total(); b++) {
-        Sequence& s = sequences[size_t(b)];
-        s.tokens = prompts[size_t(b / what.num)], s.row = b / what.num;
-        s.sampler = sampler.of(uint64_t(b % what.num));
-        s.sampler.see(s.tokens);
-        if (b % what.num) cache.table.fork(b - b % what.num, b);
-        if (what.text) s.out = [this, b](std::string_view text) { return what.text(b, text); };
-        running.push_back(b);
+    return open_cache(longest);
+}
+
+Status Generator::can_speculate() const {
+    const Model* other = what.speculation.draft;
+    for (const Model* m : {static_cast<const Model*>(&g), other})
+        if (m && what.speculation.any() && (m->c.linear != Linear::none || m->c.sees != Sees::causal))
+            return fail(Exit::usage, "%s: drafted tokens could not be taken back from %s, %s; leave it out",
+                        other ? "--draft" : "--lookup", m == other ? "the draft model" : "the model",
+                        m->c.linear != Linear::none ? "whose --linear-attention keeps a state of all tokens so far"
+                                                    : "whose prompts see all of themselves");
+    return {};
+}
+
+Status Generator::open_cache(size_t longest) {
+    const int64_t length = int64_t(longest) + what.tokens;
+    const CacheRoom room = TRY(cache_room(g.c, what.cache, length));
+    CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
+    const int count = int(std::min({total(), int64_t(what.batch), g.most()})), width = pages_for(room.positions);
+    // The full pages of what all prompts begin with are held once, unless a context is fed again.
+    size_t common = what.prompts[0].size() - 1;
+    for (const Ids& prompt : what.prompts) common = std::min(common, common_length(prompt, what.prompts[0]));
+    const bool once = length <= room.positions && g.c.linear == Linear::none && g.c.sees == Sees::causal;
+    const int shared = once ? int(common) / Pages::SIZE : 0;
+    if (!room.rolls) kind.pages = shared + count * (width - shared);
+    TRY(slots.open(count, room.positions, kind));
+    busy.resize(size_t(count));
+    if (Model* other = what.speculation.draft) {
+        draft_model.emplace(*other);
+        TRY(draft_model->open(count, int(std::min<int64_t>(other->c.T, length))));
     }
     return {};
 }
 
-Status Generator::open_cache(int longest, const std::vector<size_t>& lengths) {
-    const CacheChoice& choice = what.cache;
-    const CacheRoom room = TRY(cache_room(g.c, choice, int64_t(longest) + what.tokens));
-    CacheKind kind = {TRY(cache_type(g.c, choice.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
-    // A sequence shares the prompt's full pages, unless its context is fed again.
-    int64_t pages = 0;
-    for (size_t n : lengths) {
-        const int64_t all = int64_t(n) + what.tokens;
-        const int end = int(std::min<int64_t>(room.positions, all));
-        const int shared = room.rolls || all > room.positions ? 0 : int(n) / Pages::SIZE;
-        pages += shared + int64_t(what.num) * (pages_for(end) - shared);
-    }
-    if (!room.rolls) kind.pages = int(pages);
-    return g.cache_allocate(cache, total(), room.positions, kind);
+// ---- who joins ------------------------------------------------------------------------------------------------------
+
+// The next sequence, with as much of its prompt's end as the context holds.
+Sequence Generator::newcomer() {
+    const int n = int(next++), sample = n % what.num;
+    const Ids& prompt = what.prompts[size_t(n / what.num)];
+    const bool rolls = slots.cache.kind.rolls;
+    const size_t most = rolls ? prompt.size() : std::min(prompt.size(), size_t(slots.cache.positions));
+    if (most < prompt.size() && sample == 0)
+        note("the prompt has " + std::to_string(prompt.size()) + " tokens, the context " + std::to_string(most) +
+             ": only its last " + std::to_string(most) + " are read");
+    Sequence s = {.number = n, .tokens = {prompt.end() - ptrdiff_t(most), prompt.end()},
+                  .sampler = sampler.of(uint64_t(sample))};
+    s.sampler.see(s.tokens);
+    if (what.text) s.out = [this, n](std::string_view text) { return what.text(n, text); };
+    return s;
 }
 
-// Whether a piece of each fits the activations.
-bool Generator::fits(const std::vector<std::vector<int>>& tokens) const {
-    size_t longest = 0;
-    for (const std::vector<int>& t : tokens) longest = std::max(longest, t.size());
-    const int64_t each = std::min<int64_t>(piece_length(g, cache, tokens.size()), int64_t(longest));
-    return each * int64_t(tokens.size()) <= int64_t(g.plan.B) * g.plan.S;
+// A free slot; this one, if it is free.
+int Generator::claim(int wish) {
+    const bool granted = wish >= 0 && !busy[size_t(wish)];
+    const int slot = granted ? wish : int(std::find(busy.begin(), busy.end(), false) - busy.begin());
+    busy[size_t(slot)] = true;
+    return slot;
 }
 
-// Feeds each of these sequences its tokens, in pieces that the activations can hold. rows (which,V): the logits of each
-// one's last token
-void Generator::feed(const std::vector<int>& which, const std::vector<std::vector<int>>& tokens, float* rows) {
-    const int V = g.c.V;
-    if (const size_t half = which.size() / 2; half > 0 && !fits(tokens)) {
-        const auto which_half = which.begin() + ptrdiff_t(half);
-        const auto tokens_half = tokens.begin() + ptrdiff_t(half);
-        feed({which.begin(), which_half}, {tokens.begin(), tokens_half}, rows);
-        return feed({which_half, which.end()}, {tokens_half, tokens.end()}, rows + half * size_t(V));
+// Sequences take the free slots and are fed their prompts. False: none has joined.
+bool Generator::join() {
+    std::vector<Sequence> waiting;
+    while (next < total() && running.size() + waiting.size() < busy.size()) waiting.push_back(newcomer());
+    logits.resize(waiting.size() * V);
+    const bool any = !waiting.empty();
+    for (size_t row = 0; !waiting.empty();) feed_some(waiting, row);
+    return any;
+}
+
+// Feeds those that wait, but for the ones that find more of their prompt once the others have been fed: they go on
+// waiting. The first one never does. A prompt's next sample gets a copy.
+void Generator::feed_some(std::vector<Sequence>& waiting, size_t& row) {
+    const size_t first = running.size(), first_row = row;
+    std::vector<Sequence> later;
+    std::vector<int> which;
+    std::vector<Ids> rest;
+    std::vector<std::pair<int, int>> copies;
+    for (Sequence& s : waiting) {
+        const Slots::Beginning from = slots.longest(s.tokens);
+        const Sequence* twin = nullptr;
+        size_t common = 0;
+        for (size_t i = first; i < running.size(); i++) {
+            if (running[i].number / what.num == s.number / what.num) twin = &running[i];
+            common = std::max(common, common_length(running[i].tokens, s.tokens));
+        }
+        if (twin) {
+            s.slot = claim(-1), s.row = twin->row;
+            copies.push_back({twin->slot, s.slot});
+        } else if (slots.shares() && std::min(common, s.tokens.size() - 1) >= from.length + Pages::SIZE) {
+            later.push_back(std::move(s));
+            continue;
+        } else {
+            s.slot = claim(from.slot), s.row = row++;
+            slots.begin(s.slot, from);
+            which.push_back(s.slot);
+            rest.push_back({s.tokens.begin() + ptrdiff_t(from.length), s.tokens.end()});
+        }
+        running.push_back(std::move(s));
     }
-    std::vector<size_t> left(which.size());    // into which
-    for (size_t i = 0; i < which.size(); i++) left[i] = i;
-    std::vector<float> some;
-    for (size_t from = 0; !left.empty();) {
-        const int most = piece_length(g, cache, left.size());
-        int S = 0;
-        std::vector<int> now, lengths, piece;
-        for (size_t i : left) {
-            now.push_back(which[i]);
-            lengths.push_back(int(std::min(size_t(most), tokens[i].size() - from)));
-            S = std::max(S, lengths.back());
-        }
-        for (size_t i = 0; i < left.size(); i++) {
-            const auto at = tokens[left[i]].begin() + ptrdiff_t(from);
-            piece.insert(piece.end(), at, at + lengths[i]);
-            piece.resize((i + 1) * size_t(S));    // padding
-        }
-        g.extend(cache, piece.data(), S, now, lengths);
-        from += size_t(most);
-        auto ends = [&](size_t i) { return tokens[i].size() <= from; };
-        if (left.size() == which.size() && std::all_of(left.begin(), left.end(), ends)) return g.logits(rows);
-        if (std::any_of(left.begin(), left.end(), ends)) {
-            some.resize(left.size() * size_t(V));
-            g.logits(some.data());
-            for (size_t i = 0; i < left.size(); i++)
-                if (ends(left[i])) std::copy_n(&some[i * size_t(V)], V, rows + left[i] * size_t(V));
-        }
-        std::erase_if(left, ends);
+    slots.feed(which, rest, &logits[first_row * V]);
+    for (auto [from, to] : copies) slots.copy(from, to);
+    waiting = std::move(later);
+}
+
+// ---- a step ---------------------------------------------------------------------------------------------------------
+
+// The next logits of all that run.
+void Generator::go_on() {
+    const int positions = slots.cache.positions, keep = std::max(1, positions / 2);    // where the context is full
+    std::vector<Sequence*> on, full;
+    bool is_full = false;
+    for (Sequence& s : running) {
+        const bool at_end = slots.length(s.slot) == positions;
+        is_full |= at_end;
+        (at_end && !slots.cache.kind.rolls ? full : on).push_back(&s);
+    }
+    if (is_full && !said && !slots.cache.kind.exact) {
+        note("the context of " + std::to_string(positions) + " tokens is full: going on " +
+             (slots.cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
+        said = true;
+    }
+    draft(on);
+    std::vector<int> which;
+    std::vector<Ids> more;
+    size_t rows = 0;
+    for (Sequence* s : on) {
+        which.push_back(s->slot);
+        more.push_back({s->tokens.back()});
+        more.back().insert(more.back().end(), s->draft.begin(), s->draft.end());
+        s->row = rows, rows += more.back().size();
+    }
+    const size_t of_full = rows;
+    logits.resize((rows + full.size()) * V);
+    if (!on.empty()) slots.step(which, more, logits.data());
+    which.clear(), more.clear();
+    for (Sequence* s : full) {
+        slots.empty(s->slot);
+        which.push_back(s->slot);
+        more.push_back({s->tokens.end() - keep, s->tokens.end()});
+        s->row = rows++;
+    }
+    if (!full.empty()) slots.feed(which, more, &logits[of_full * V]);
+}
+
+// Drafts for these sequences, as many tokens as have room: in the activations, where all are as long as the longest,
+// and in the cache, which must not give anything up for a token that may be rejected.
+void Generator::draft(const std::vector<Sequence*>& on) {
+    const Speculation& how = what.speculation;
+    std::vector<DraftModel::Asked> asked;
+    for (Sequence* s : on) {
+        const int64_t room = std::min<int64_t>(g.most() / int64_t(on.size()),
+                                               slots.cache.positions - slots.length(s->slot)) - 1;
+        const int most = int(std::min({room, int64_t(what.tokens - s->place - 1),
+                                       int64_t(how.draft ? how.tokens : how.lookup)}));
+        if (most <= 0) continue;
+        if (how.draft) asked.push_back({s->slot, &s->tokens, s->sampler, s->place, most, &s->draft});
+        else s->draft = lookup_draft(s->tokens, most);
+    }
+    if (draft_model) draft_model->propose(std::move(asked));
+    for (Sequence* s : on) s->drafted += int64_t(s->draft.size());
+}
+
+// The sequence's tokens of its logits: those after a drafted token count while that was chosen, too.
+void Generator::choose(Sequence& s) const {
+    s.chosen.clear();
+    for (size_t k = 0; k == s.chosen.size(); k++) {
+        const float* row = &logits[(s.row + k) * V];
+        s.chosen.push_back(s.sampler.choose(row, uint64_t(s.place) + k));
+        s.sampler.take(s.chosen[k]);
+        if (what.logprobs) s.logprobs.push_back(logprobs(row, choices, s.chosen[k].id, what.logprobs));
+        if (s.sampler.done() || k == s.draft.size() || s.chosen[k].id != s.draft[k]) return;
     }
 }
 
 // False: the output was closed.
-bool Generator::take(Sequence& s, const Sampler::Choice& next, Generated& out) {
-    const int id = next.id;
+bool Generator::take(Sequence& s, int id) {
     s.tokens.push_back(id);
-    s.sampler.take(next);
-    out.tokens++;
+    s.place++, out.tokens++;
     const bool end = what.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
-    const bool open = end ? s.text.finish(what.stop, s.out) : s.text.push(tokenizer.token(id), what.stop, s.out);
-    s.done = end || s.text.stopped || s.sampler.done();
-    if (s.sampler.broken()) note(NO_TOKEN);
-    return open;
+    if (!end && !s.text.push(tokenizer.token(id), what.stop, s.out)) return false;
+    s.done = end || s.text.stopped || s.place == what.tokens;
+    return true;
 }
 
-// The next logits of all that run.
-void Generator::go_on() {
-    const int keep = std::max(1, cache.positions / 2);    // where the context is full
-    std::vector<int> on, full;
-    std::vector<std::vector<int>> next, again;
-    bool is_full = false;
-    for (int b : running) {
-        const std::vector<int>& tokens = sequences[size_t(b)].tokens;
-        is_full |= cache.table[b].length() == cache.positions;
-        if (cache.kind.rolls || cache.table[b].length() < cache.positions) {
-            on.push_back(b), next.push_back({tokens.back()});
-        } else {
-            cache.table.rewind(b, 0);
-            full.push_back(b), again.push_back({tokens.end() - keep, tokens.end()});
-        }
+// The next tokens of running[from] and of all after it. Who ends leaves its slot; what that holds others may share.
+Status Generator::choose_all(size_t from) {
+#pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
+    for (size_t i = from; i < running.size(); i++) choose(running[i]);
+    for (size_t i = from; i < running.size(); i++) {
+        Sequence& s = running[i];
+        size_t same = 0;
+        while (same < std::min(s.draft.size(), s.chosen.size()) && s.chosen[same].id == s.draft[same]) same++;
+        s.accepted += int64_t(same);
+        slots.forget(s.slot, int(s.draft.size() - same));
+        s.draft.clear();
+        for (size_t k = 0; k < s.chosen.size() && !s.done; k++)
+            if (!take(s, s.chosen[k].id)) return fail(Exit::io, "the output was closed");
+        s.done |= s.sampler.done();
+        if (s.sampler.broken()) note(NO_TOKEN);
+        if (!s.done) continue;
+        busy[size_t(s.slot)] = false;
+        if (!slots.shares()) slots.empty(s.slot);
+        TRY(report(s));
     }
-    if (is_full && !said && !cache.kind.exact) {
-        note("the context of " + std::to_string(cache.positions) + " tokens is full: going on " +
-             (cache.kind.rolls ? "without its oldest ones" : "from its last " + std::to_string(keep)));
-        said = true;
+    std::erase_if(running, [](const Sequence& s) { return s.done; });
+    return {};
+}
+
+Status Generator::report(Sequence& s) {
+    if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
+    out.drafted += s.drafted, out.accepted += s.accepted;
+    s.logprobs.resize(std::min(s.logprobs.size(), size_t(s.place)));    // without what was chosen beyond the end
+    finished[s.number] = {s.number, std::move(s.text.text), s.place, s.drafted, s.accepted, std::move(s.logprobs)};
+    while (!finished.empty() && finished.begin()->first == reported) {
+        Sample& sample = finished.begin()->second;
+        if (what.each && !what.each(sample)) return fail(Exit::io, "the output was closed");
+        if (!what.each) out.texts.push_back(std::move(sample.text)), out.logprobs.push_back(std::move(sample.logprobs));
+        finished.erase(finished.begin());
+        reported++;
     }
-    if (!on.empty()) feed(on, next, logits.data());
-    if (!full.empty()) feed(full, again, logits.data() + on.size() * size_t(g.c.V));
-    on.insert(on.end(), full.begin(), full.end());
-    for (size_t i = 0; i < on.size(); i++) sequences[size_t(on[i])].row = int(i);
+    if (what.progress) what.progress(++ended, total());
+    return {};
 }
 
 Result<Generated> Generator::run() {
     TRY(open());
-    Generated out;
-    std::vector<Sampler::Choice> next(sequences.size());
-    for (int place = 0; place < what.tokens && !running.empty(); place++) {
-#pragma omp parallel for schedule(static) if (running.size() > 1)
-        for (size_t i = 0; i < running.size(); i++) {
-            Sequence& s = sequences[size_t(running[i])];
-            const float* row = logits.data() + int64_t(s.row) * g.c.V;
-            next[i] = s.sampler.choose(row, uint64_t(place));
-            if (what.logprobs) s.logprobs.push_back(logprobs(row, choices, next[i].id, what.logprobs));
-        }
-        for (size_t i = 0; i < running.size(); i++)
-            if (!take(sequences[size_t(running[i])], next[i], out)) return fail(Exit::io, "the output was closed");
-        std::erase_if(running, [&](int b) {
-            if (sequences[size_t(b)].done) cache.table.rewind(b, 0);
-            return sequences[size_t(b)].done;
-        });
-        if (!running.empty() && place + 1 < what.tokens) go_on();
+    for (;;) {
+        for (size_t before = running.size(); join(); before = running.size()) TRY(choose_all(before));
+        if (running.empty()) return std::move(out);
+        go_on();
+        TRY(choose_all(0));
     }
-    for (Sequence& s : sequences) {
-        if (!s.text.finish(what.stop, s.out)) return fail(Exit::io, "the output was closed");
-        out.texts.push_back(s.text.text);
-        out.logprobs.push_back(std::move(s.logprobs));
-    }
-    return out;
 }
 }    // namespace
 
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what) {
     return Generator(g, tokenizer, what).run();
-}
-
-// ---- loss over shards -----------------------------------------------------------------------------------------------
-
-namespace {
-struct Window {    // sums over its targets, and how many count
-    double loss = 0, bytes = 0;
-    int64_t targets = 0;
-};
-
-// All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
-std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t windows, int B, Watch& watch) {
-    const std::vector<std::string> parts =
-        watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
-    std::string all;
-    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
-    for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
-        const size_t rank = size_t(first / B) % parts.size();
-        const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);
-        all += parts[rank].substr(taken[rank], bytes);
-        taken[rank] += bytes;
-    }
-    all = watch.broadcast(all);
-    std::vector<Window> sums(all.size() / sizeof(Window));
-    memcpy(sums.data(), all.data(), all.size());
-    return sums;
-}
-}    // namespace
-
-Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
-                            const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch,
-                            const Objective& objective,
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
-    loader.seek({0, 0});
-    const int64_t windows = loader.samples();
-    const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
-    std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
-    std::vector<float> losses(tokens.size());
-    std::vector<Window> sums;
-    for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
-        TRY(loader.next(tokens.data(), targets.data()));
-        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
-        Spans spans;
-        for (int b = 0; b < rows; b++) objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S,
-                                                       &spans);
-        g.batch(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
-        g.forward();
-        g.loss(false, 0);
-        (void)g.mean_loss(losses.data());
-        if (each) each(rows, losses.data(), targets.data());
-        for (int n = 0; n < rows * S; n++) {
-            if (n % S == 0) sums.emplace_back();
-            sums.back().loss += double(losses[size_t(n)]);
-            const int id = targets[size_t(n)];
-            if (id < 0) continue;
-            sums.back().targets++;
-            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
-                sums.back().bytes += double(tokenizer.token(id).size());
-        }
-        if (progress) progress(done + rows, windows);
-    }
-    if (watch) sums = of_all_ranks(sums, windows, B, *watch);
-    Window all;
-    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
-    Evaluation e;
-    e.tokens = all.targets;
-    e.loss = all.loss / double(e.tokens);
-    e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
-    return e;
 }

@@ -1,4 +1,4 @@
-// generate.h - text out of a model: generation with a key/value cache, loss over shards.
+// generate.h - text out of a model: generation with a key/value cache.
 #pragma once
 #include <functional>
 #include <string>
@@ -6,10 +6,8 @@
 #include <vector>
 
 #include "data/bpe.h"
-#include "data/loader.h"
 #include "gpt.h"
-#include "objective.h"
-#include "sampler.h"
+#include "speculate.h"
 
 using TextOut = std::function<bool(std::string_view)>;    // takes text; false: nobody reads it any more
 // A sequence's text as its tokens come: whole UTF-8 characters, U+FFFD for one that the last token left unfinished, cut
@@ -43,51 +41,45 @@ Result<CacheRoom> cache_room(const Config& c, const CacheChoice& choice, int64_t
 Result<std::optional<Element>> cache_type(const Config& c, const std::string& name, Element activation);
 std::vector<Flag> cache_flags(CacheChoice& choice);
 
+struct Sample {
+    int number;          // from 0: each prompt has `num` of them, one after the other
+    std::string text;    // without the prompt
+    int64_t tokens = 0, drafted = 0, accepted = 0;
+    std::vector<std::vector<TokenLogprob>> logprobs = {};    // of each token: as logprobs() gives them
+    double score = 0;    // by beam search
+};
+struct Generated {
+    std::vector<std::string> texts = {};    // in order; none where each one was handed out
+    int64_t tokens = 0, drafted = 0, accepted = 0;    // of all sequences together
+    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // as texts
+    std::vector<double> scores = {};        // of each text, by beam search
+};
 struct Generation {
     std::vector<std::vector<int>> prompts = {};    // at least one token each
-    int num = 1, tokens = 200;       // sequences of each prompt, one after the other; most new tokens of each sequence
+    int num = 1, tokens = 200;       // sequences of each prompt, one after the other; most new tokens of each
+    int batch = 16;                  // most sequences that run at a time
     Sampling sampling;
     CacheChoice cache = {};
+    Speculation speculation = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
     int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
     // As in StreamedText; false: stop everything.
     std::function<bool(int sequence, std::string_view text)> text = {};
+    // In order of their numbers, each as soon as all before it have ended. False: stop everything.
+    std::function<bool(const Sample&)> each = {};
+    std::function<void(int64_t ended, int64_t all)> progress = {};
     std::function<void(const std::string&)> note = {};    // takes notes for the user
-};
-struct Generated {
-    std::vector<std::string> texts;    // without the prompt
-    int64_t tokens = 0;                // generated for all sequences together
-    // For each sequence, for each of its tokens: as logprobs() gives them.
-    std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};
-    std::vector<double> scores = {};    // each text's, by beam search
 };
 std::vector<int> ends_of_text(const Tokenizer& tokenizer);    // each ends one
 // What a text without a prompt begins with: end-of-text, as documents do. A line's start where the tokenizer has no
 // end-of-text, or where fewer than 16 documents of the training data began with it (-1: unknown).
 std::vector<int> beginning_of_text(const Tokenizer& tokenizer, int64_t documents);
 
-// The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
-// depends on it, and so does the rounding of a state: there it is the same however many run.
-int piece_length(const Model& g, const Cache& cache, size_t running);
-
-// A prompt is fed once, and its sequences share what the cache holds of it. What a sequence says depends on its prompt
-// and its number among the prompt's sequences alone. When the context is full, the oldest positions but the sinks are
-// given up, page by page, and generation goes on for ever; a model whose positions are a table, whose attention has a
-// stride or whose prompts see all of themselves is fed the last half of the context again. Either is said in a note.
-// exit 2: an impossible cache; 5
+// Sequences run together, at most `batch` of them: when one ends, the next one takes its place, is fed its prompt, and
+// goes on with the others. Prompts that begin alike share what is computed of that (Slots). What a sequence says
+// depends on its prompt and its number among the prompt's sequences alone. When the context is full, the oldest
+// positions but the sinks are given up, page by page, and generation goes on for ever; a model whose positions are a
+// table, whose attention has a stride or whose prompts see all of themselves is fed the last half of the context again.
+// Either is said in a note. exit 2: an impossible cache, drafts that cannot be taken back; 5
 Result<Generated> generate(Model& g, const Tokenizer& tokenizer, const Generation& what);
-
-struct Evaluation {
-    double loss = 0;    // mean, nats per target
-    int64_t tokens = 0;    // targets
-    double bits_per_byte = 0;    // over the bytes that the target tokens stand for; 0: the tokenizer is unknown
-};
-// The mean loss over every window of the loader's epoch, in forward passes of B windows of S tokens. Losses are added
-// in the loader's order, so the result does not depend on B or the number of ranks, except for the products' rounding.
-// watch: the ranks divide the batches, as their loaders do. progress may be empty. A window's number, by which the
-// objective draws, is its place in the epoch. each: is given every batch's losses and targets (rows,S); may be empty.
-Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
-                            const std::function<void(int64_t done, int64_t windows)>& progress = {},
-                            Watch* watch = nullptr, const Objective& objective = {},
-                            const std::function<void(int rows, const float* losses, const int* targets)>& each = {});

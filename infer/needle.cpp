@@ -6,6 +6,7 @@
 #include "base/console.h"
 #include "base/file.h"
 #include "base/picture.h"
+#include "data/loader.h"
 #include "files/json.h"
 
 namespace {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "checkpoint/checkpoint.h"
+#include "data/loader.h"
 #include "infer/generate.h"
 #include "infer/model_files.h"
 #include "model/device.h"

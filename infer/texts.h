@@ -1,6 +1,6 @@
 // texts.h - the loss of texts, each by itself, several in a forward pass.
 #pragma once
-#include "generate.h"
+#include "evaluate.h"
 
 struct Line {
     std::string text;

@@ -1,4 +1,5 @@
 // test_validation.cpp - the validation loss as a measure, what follows from it, and options that are not passed over.
+#include "infer/evaluate.h"
 #include "infer/generate.h"
 
 #include <sstream>

@@ -12,6 +12,7 @@
 #include "files/safetensors.h"
 #include "heads.h"
 #include "importance.h"
+#include "infer/evaluate.h"
 #include "infer/open.h"
 #include "train/train.h"
 

@@ -7,6 +7,7 @@
 #include "base/console.h"
 #include "data/loader.h"
 #include "model/device.h"
+#include "infer/evaluate.h"
 #include "infer/generate.h"
 
 struct TrainOptions {

@@ -1,0 +1,72 @@
+// evaluate.cpp - see evaluate.h.
+#include "evaluate.h"
+
+#include <cmath>
+#include <cstring>
+
+namespace {
+struct Window {    // sums over its targets, and how many count
+    double loss = 0, bytes = 0;
+    int64_t targets = 0;
+};
+
+// All ranks' windows in the loader's order, on every rank. The ranks have taken batches of B windows in turn.
+std::vector<Window> of_all_ranks(const std::vector<Window>& mine, int64_t windows, int B, Watch& watch) {
+    const std::vector<std::string> parts =
+        watch.gather({reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(Window)});
+    std::string all;
+    std::vector<size_t> taken(parts.size());    // bytes read so far; empty except on rank 0
+    for (int64_t first = 0; first < windows && !parts.empty(); first += B) {
+        const size_t rank = size_t(first / B) % parts.size();
+        const size_t bytes = size_t(std::min<int64_t>(B, windows - first)) * sizeof(Window);
+        all += parts[rank].substr(taken[rank], bytes);
+        taken[rank] += bytes;
+    }
+    all = watch.broadcast(all);
+    std::vector<Window> sums(all.size() / sizeof(Window));
+    memcpy(sums.data(), all.data(), all.size());
+    return sums;
+}
+}    // namespace
+
+Result<Evaluation> evaluate(Model& g, Loader& loader, const Tokenizer& tokenizer, int B, int S,
+                            const std::function<void(int64_t done, int64_t windows)>& progress, Watch* watch,
+                            const Objective& objective,
+                            const std::function<void(int rows, const float* losses, const int* targets)>& each) {
+    loader.seek({0, 0});
+    const int64_t windows = loader.samples();
+    const int rank = watch ? watch->rank() : 0, ranks = watch ? watch->ranks() : 1;
+    std::vector<int> tokens(size_t(B) * size_t(S)), targets(tokens.size());
+    std::vector<float> losses(tokens.size());
+    std::vector<Window> sums;
+    for (int64_t done = int64_t(rank) * B; done < windows; done += int64_t(ranks) * B) {
+        TRY(loader.next(tokens.data(), targets.data()));
+        const int rows = int(std::min<int64_t>(B, windows - done));    // the last batch runs into the next epoch
+        Spans spans;
+        for (int b = 0; b < rows; b++) objective.apply(done + b, &tokens[size_t(b * S)], &targets[size_t(b * S)], S, S,
+                                                       &spans);
+        g.batch(tokens.data(), targets.data(), rows, S, objective.plain() ? nullptr : &spans);
+        g.forward();
+        g.loss(false, 0);
+        (void)g.mean_loss(losses.data());
+        if (each) each(rows, losses.data(), targets.data());
+        for (int n = 0; n < rows * S; n++) {
+            if (n % S == 0) sums.emplace_back();
+            sums.back().loss += double(losses[size_t(n)]);
+            const int id = targets[size_t(n)];
+            if (id < 0) continue;
+            sums.back().targets++;
+            if (id < tokenizer.vocab_size() && !tokenizer.is_special(id))
+                sums.back().bytes += double(tokenizer.token(id).size());
+        }
+        if (progress) progress(done + rows, windows);
+    }
+    if (watch) sums = of_all_ranks(sums, windows, B, *watch);
+    Window all;
+    for (const Window& w : sums) all.loss += w.loss, all.bytes += w.bytes, all.targets += w.targets;
+    Evaluation e;
+    e.tokens = all.targets;
+    e.loss = all.loss / double(e.tokens);
+    e.bits_per_byte = all.bytes > 0 ? all.loss / std::log(2.0) / all.bytes : 0;
+    return e;
+}

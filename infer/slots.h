@@ -1,0 +1,56 @@
+// slots.h - a cache's places for sequences that come and go: what each holds, and who shares it.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "gpt.h"
+
+// The most tokens that each of so many sequences may be fed at once. What a rolling cache gives up before a position
+// depends on it, and so does the rounding of a state: there it is the same however many run.
+int piece_length(const Model& g, const Cache& cache, size_t running);
+
+typedef std::vector<int> Ids;
+inline size_t common_length(const Ids& a, const Ids& b) {
+    return size_t(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin());
+}
+
+// A slot is a sequence of the cache. It holds its prompt until another one takes its place, so that what begins alike
+// finds it. What is computed of a sequence depends on its own tokens alone, to the bit where products of rows do (on
+// the CPU): not on the others, on how its prompt was cut, or on whether its beginning was computed for another one.
+class Slots {
+  public:
+    // steps_too: what was computed step by step counts as beginning, too. It has other bits than a prompt.
+    explicit Slots(Model& g, bool steps_too = false) : g(g), steps_too(steps_too) {}
+    Status open(int count, int positions, const CacheKind& kind);    // exit 5: no memory
+    int count() const { return cache.table.sequences(); }
+    int length(int slot) const { return cache.table[slot].length(); }
+    // Pages can be shared from any position back. A state stands for all tokens so far, what a rolling cache gives up
+    // depends on where the prompt is cut, and tokens of a prefix see those after them.
+    bool shares() const { return cache.kind.rolls ? false : g.c.linear == Linear::none && g.c.sees == Sees::causal; }
+
+    // The slot that holds most of these tokens' beginning, but for the last one, whose logits are asked for.
+    struct Beginning {
+        int slot = -1;
+        size_t length = 0;
+    };
+    Beginning longest(const Ids& tokens) const;
+    void begin(int slot, const Beginning& from);    // with a copy of it, and nothing else
+    void copy(int from, int to);                    // all of it
+    void empty(int slot) { begin(slot, {}); }
+    void forget(int slot, int n);                   // the last n tokens
+
+    // Each of these slots gets its tokens, in pieces that the activations can hold. logits (which,V): after each one's
+    // last token. prompt: as a prompt's (Pages::sums), else one by one.
+    void feed(const std::vector<int>& which, const std::vector<Ids>& tokens, float* logits, bool prompt = true);
+    // Few tokens for each, at once. logits (tokens of all,V): after each token, slot by slot.
+    void step(const std::vector<int>& which, const std::vector<Ids>& tokens, float* logits);
+
+    Cache cache;
+
+  private:
+    bool fits(const std::vector<Ids>& tokens) const;
+    void extend(const std::vector<int>& which, const std::vector<Ids>& tokens, Pages::Sums sums);
+    Model& g;
+    const bool steps_too;
+    std::vector<Ids> held;    // the beginnings that can be shared
+};

@@ -1,0 +1,55 @@
+// speculate.cpp - see speculate.h.
+#include "speculate.h"
+
+Ids lookup_draft(const Ids& tokens, int most) {
+    constexpr size_t ENOUGH = 16;    // a longer run says no more
+    const size_t n = tokens.size();
+    size_t best = 1, follows = 0;
+    for (size_t end = n; --end > 1 && best < ENOUGH;) {    // a run that ends before `end`
+        size_t k = 0;
+        while (k < end && k < ENOUGH && tokens[end - 1 - k] == tokens[n - 1 - k]) k++;
+        if (k > best) best = k, follows = end;
+    }
+    Ids draft;
+    for (size_t i = follows; follows && int(draft.size()) < most; i++)
+        draft.push_back(i < n ? tokens[i] : draft[i - n]);
+    return draft;
+}
+
+// The slots get what they lack of their sequences, and what rejected drafts left goes.
+void DraftModel::catch_up(const std::vector<Asked>& asked) {
+    std::vector<int> which;
+    std::vector<Ids> missing;
+    size_t most = 0;
+    for (const Asked& a : asked) {
+        const Slots::Beginning from = slots.longest(*a.tokens);
+        slots.begin(a.slot, from);
+        which.push_back(a.slot);
+        missing.emplace_back(a.tokens->begin() + ptrdiff_t(from.length), a.tokens->end());
+        most = std::max(most, missing.back().size());
+    }
+    slots.feed(which, missing, logits.data(), most > 8);
+}
+
+void DraftModel::propose(std::vector<Asked> asked) {
+    for (Asked& a : asked) a.most = std::min(a.most, slots.cache.positions - int(a.tokens->size()) + 1);
+    std::erase_if(asked, [](const Asked& a) { return a.most <= 0; });
+    if (asked.empty()) return;
+    logits.resize(asked.size() * size_t(V));
+    catch_up(asked);
+    for (;;) {
+#pragma omp parallel for schedule(static) if (asked.size() > 1)
+        for (size_t i = 0; i < asked.size(); i++) {
+            Asked& a = asked[i];
+            const Sampler::Choice next = a.sampler.choose(&logits[i * size_t(V)], uint64_t(a.place++));
+            a.sampler.take(next);
+            a.draft->push_back(next.id);
+        }
+        std::erase_if(asked, [](const Asked& a) { return int(a.draft->size()) == a.most || a.sampler.done(); });
+        if (asked.empty()) return;
+        std::vector<int> which;
+        std::vector<Ids> next;
+        for (const Asked& a : asked) which.push_back(a.slot), next.push_back({a.draft->back()});
+        slots.step(which, next, logits.data());
+    }
+}
