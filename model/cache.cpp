@@ -291,7 +291,8 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         if (const int l = c.reader_of(table); l >= 0 && cache.kind.rolls)
             upload_angles(cache.angles[table], l, first, S, false);
     // The whole prompt is the prefix.
-    const bool prompt = S > 1 && std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
+    const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
+                        std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
     now.spans = c.sees == Sees::prefix && prompt;
     if (now.spans) {
         Spans prompts;

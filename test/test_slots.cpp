@@ -77,8 +77,10 @@ void come_and_go(Model& g, int count, int most, uint64_t seed, const CacheKind& 
         for (size_t i = 0, row = 0; i < which.size(); row += more[i++].size()) {
             Running& r = running[size_t(which[i])];
             size_t right = 0;
-            for (; right < more[i].size() && r.at < r.tokens.size() && more[i][right] == r.tokens[r.at]; right++, r.at++)
+            for (; right < more[i].size() && r.at < r.tokens.size() && more[i][right] == r.tokens[r.at]; right++) {
                 CHECK(same_bits(r.want[r.at + 1 - r.first], &got[(row + right) * V]));
+                r.at++;
+            }
             slots.forget(which[i], int(more[i].size() - right));
         }
     }
