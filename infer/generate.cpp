@@ -60,9 +60,9 @@ struct Sequence {
     TextOut out = {};
     bool done = false;
     int place = 0;     // tokens generated
-    size_t row = 0;    // of the logits of its next token; those after each drafted token follow
+    size_t row = 0;    // its next token's logits; those after each drafted token follow
     Ids draft = {};    // what the model was run over after the last token
-    std::vector<Sampler::Choice> chosen = {};    // of these logits
+    std::vector<Sampler::Choice> chosen = {};    // by these logits
     int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
 };
@@ -139,13 +139,21 @@ Status Generator::open_cache(size_t longest) {
     const int64_t length = int64_t(longest) + what.tokens;
     const CacheRoom room = TRY(cache_room(g.c, what.cache, length));
     CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
-    const int count = int(std::min({total(), int64_t(what.batch), g.most()})), width = pages_for(room.positions);
-    // The full pages of what all prompts begin with are held once, unless a context is fed again.
+    const int count = int(std::min({total(), int64_t(what.batch), g.most()}));
+    // At worst the longest ones run at the same time. The full pages of what all prompts begin with are held once,
+    // unless a context is fed again.
     size_t common = what.prompts[0].size() - 1;
-    for (const Ids& prompt : what.prompts) common = std::min(common, common_length(prompt, what.prompts[0]));
+    std::vector<int> needs;
+    for (const Ids& prompt : what.prompts) {
+        common = std::min(common, common_length(prompt, what.prompts[0]));
+        needs.push_back(pages_for(int(std::min<int64_t>(room.positions, int64_t(prompt.size()) + what.tokens))));
+    }
+    std::sort(needs.begin(), needs.end(), std::greater());
     const bool once = length <= room.positions && g.c.linear == Linear::none && g.c.sees == Sees::causal;
     const int shared = once ? int(common) / Pages::SIZE : 0;
-    if (!room.rolls) kind.pages = shared + count * (width - shared);
+    int pages = shared;
+    for (int i = 0; i < count; i++) pages += needs[size_t(i / what.num)] - shared;
+    if (!room.rolls) kind.pages = pages;
     TRY(slots.open(count, room.positions, kind));
     busy.resize(size_t(count));
     if (Model* other = what.speculation.draft) {

@@ -45,14 +45,14 @@ struct Sample {
     int number;          // from 0: each prompt has `num` of them, one after the other
     std::string text;    // without the prompt
     int64_t tokens = 0, drafted = 0, accepted = 0;
-    std::vector<std::vector<TokenLogprob>> logprobs = {};    // of each token: as logprobs() gives them
+    std::vector<std::vector<TokenLogprob>> logprobs = {};    // each token's, as logprobs() gives them
     double score = 0;    // by beam search
 };
 struct Generated {
     std::vector<std::string> texts = {};    // in order; none where each one was handed out
-    int64_t tokens = 0, drafted = 0, accepted = 0;    // of all sequences together
+    int64_t tokens = 0, drafted = 0, accepted = 0;    // all sequences' together
     std::vector<std::vector<std::vector<TokenLogprob>>> logprobs = {};    // as texts
-    std::vector<double> scores = {};        // of each text, by beam search
+    std::vector<double> scores = {};        // each text's, by beam search
 };
 struct Generation {
     std::vector<std::vector<int>> prompts = {};    // at least one token each

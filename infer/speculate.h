@@ -26,9 +26,9 @@ class DraftModel {
     Status open(int count, int positions) { return slots.open(count, positions, {}); }
     struct Asked {
         int slot;
-        const Ids* tokens;    // of the sequence so far
+        const Ids* tokens;    // the sequence's, so far
         Sampler sampler;
-        int place, most;      // of the next token; so many, or fewer where the context ends
+        int place, most;      // the next token's; so many, or fewer where the context ends
         Ids* draft;
     };
     void propose(std::vector<Asked> asked);

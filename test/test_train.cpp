@@ -111,7 +111,7 @@ TEST_CASE("train: two runs, the same bits; then eval and sample") {
     CHECK(sample({"--seed", "3"}).out != sample({"--seed", "4"}).out);
     CHECK(sample({"--temperature", "0"}).out == sample({"--top-k", "1"}).out);
     CHECK(sample({"--num", "3"}).out.find("--- 3 ---") != std::string::npos);
-    CHECK(contains(sample({"--json", "--num", "2"}).out, "{\"sample\":1,\"prompt\":\"abc\""));
+    CHECK(contains(sample({"--json", "--num", "2"}).out, "{\"number\":1,\"sample\":1,\"prompt\":\"abc\""));
     CHECK(contains(sample({"--tokens", "100"}).err, "context of 32 tokens is full"));
     ProcessResult piped =
         run_flatgpt({"sample", toy.dir + "/a", "--prompt-file", "-", "--tokens", "5"}, {"abc", {}, {}, 60});
