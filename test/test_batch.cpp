@@ -4,6 +4,7 @@
 #include "checkpoint/checkpoint.h"
 #include "files/json.h"
 #include "infer/generate.h"
+#include "layers/cpu.h"
 #include "test.h"
 #include "toy_model.h"
 
@@ -81,7 +82,7 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
     experts.experts = 4, experts.experts_used = 2, experts.expert_ffn = 12;
     for (const Config& c : {PLAIN, rotating(), window, experts, gated(0), gated(2)}) {
         CAPTURE(int(c.position)); CAPTURE(c.window); CAPTURE(c.experts); CAPTURE(c.softmax_every);
-        Model g(cpu_ops<float>());
+        Model g(cpu_packed_ops());
         toy_model(g, c, {Use::infer, 4, 24});
         const std::vector<Ids> prompts = some_prompts(12);
         Generation what = asked(prompts, 30, 16);
@@ -109,7 +110,7 @@ TEST_CASE("batch: a text depends on its prompt and number alone, for any batch, 
 }
 
 TEST_CASE("batch: more prompts than the activations have rows, handed out in order as they end") {
-    Model g(cpu_ops<float>());
+    Model g(cpu_packed_ops());
     toy_model(g, rotating(), {Use::infer, 1, 6});
     Generation what = asked(some_prompts(60), 12, 16);
     what.stop = {"a"};
@@ -137,7 +138,7 @@ TEST_CASE("batch: more prompts than the activations have rows, handed out in ord
 }
 
 TEST_CASE("batch: what prompts begin with alike is computed once") {
-    Model g(cpu_ops<float>());
+    Model g(cpu_packed_ops());
     toy_model(g, rotating(), {Use::infer, 1, 64});
     std::vector<Ids> prompts;
     for (int i = 0; i < 10; i++)
@@ -149,7 +150,7 @@ TEST_CASE("batch: what prompts begin with alike is computed once") {
     CHECK(rows_computed(g, what) == 95 + 1 + 1 + 7);
     for (size_t i = 0; i < 10; i++) prompts[i][3] = int(i);    // nothing in common worth a page
     CHECK(rows_computed(g, asked(prompts, 2, 4)) > 10 * 90);
-    Model states(cpu_ops<float>());
+    Model states(cpu_packed_ops());
     toy_model(states, gated(2), {Use::infer, 1, 64});
     CHECK(rows_computed(states, asked({prompts[0], prompts[0]}, 2, 1)) == 2 * (95 + 1));
 }
@@ -169,10 +170,10 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
     Config learned = PLAIN, window = rotating(), small = rotating();
     window.window = 12, window.T = 600;
     small.L = 1, small.T = 80;
-    Model other(cpu_ops<float>()), weak(cpu_ops<float>());
+    Model other(cpu_packed_ops()), weak(cpu_packed_ops());
     toy_model(weak, small, {Use::infer, 5, 16});
     for (const Config& c : {learned, rotating(), window}) {
-        Model g(cpu_ops<float>());
+        Model g(cpu_packed_ops());
         toy_model(g, c, {Use::infer, 5, 16});
         int64_t accepted = 0, rejected = 0;
         for (int k = 0; k < 7; k++) {
@@ -208,7 +209,7 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
 }
 
 TEST_CASE("speculation: a draft model with the same weights is always right") {
-    Model g(cpu_ops<float>()), twin(cpu_ops<float>());
+    Model g(cpu_packed_ops()), twin(cpu_packed_ops());
     toy_model(g, rotating(), {Use::infer, 4, 24});
     toy_model(twin, rotating(), {Use::infer, 4, 24});
     Generation what = asked(some_prompts(6), 41, 4);
@@ -219,7 +220,7 @@ TEST_CASE("speculation: a draft model with the same weights is always right") {
 }
 
 TEST_CASE("speculation: what cannot be taken back is not drafted") {
-    Model g(cpu_ops<float>()), states(cpu_ops<float>());
+    Model g(cpu_packed_ops()), states(cpu_packed_ops());
     toy_model(g, rotating(), {Use::infer, 1, 24});
     toy_model(states, gated(2), {Use::infer, 1, 24});
     Generation what = asked(some_prompts(1), 5, 1);
@@ -234,7 +235,7 @@ TEST_CASE("speculation: what cannot be taken back is not drafted") {
 TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another tokenizer") {
     Config c = rotating();
     c.V = 257;
-    Model g(cpu_ops<float>());
+    Model g(cpu_packed_ops());
     toy_model(g, c, {Use::infer, 1, 24});
     const Tokenizer bytes = byte_tokenizer(), more = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {});
     const std::string dir = saved(g, bytes), other = saved(g, more), file = temporary_directory() + "/p.txt";

@@ -1,6 +1,8 @@
-// test_slots.cpp - sequences that come and go in a cache: each has, to the bit, the logits that it has alone.
+// test_slots.cpp - sequences that come and go in a cache: each has, to the bit, the logits that it has alone. The models
+// have packed weights, whose products of a row do not depend on the other rows.
 #include "infer/slots.h"
 
+#include "layers/cpu.h"
 #include "test.h"
 #include "model_checks.h"
 
@@ -101,12 +103,12 @@ std::vector<Kind> kinds() {
 TEST_CASE("slots: a sequence among others that come and go has the bits that it has alone") {
     for (const Kind& kind : kinds()) {
         CAPTURE(std::string(kind.name));
-        Model g(cpu_ops<float>());
+        Model g(cpu_packed_ops());
         toy_model(g, kind.c, {Use::infer, 9, 48});
         const bool states = kind.c.linear != Linear::none;
         for (int count : {1, 2, 9}) come_and_go(g, count, states ? 1 : 4, uint64_t(count));
     }
-    Model g(cpu_ops<float>());
+    Model g(cpu_packed_ops());
     toy_model(g, kinds()[0].c, {Use::infer, 9, 8});    // prompts in many pieces
     for (Element type : {Element::bf16, Element::int8, Element::fp8}) come_and_go(g, 5, 3, 1, {type});
 }
@@ -119,7 +121,7 @@ TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
         CAPTURE(window);
         Config c = base;
         c.window = window;
-        Model g(cpu_ops<float>());
+        Model g(cpu_packed_ops());
         toy_model(g, c, {Use::infer, 1, 640});
         const Ids tokens = toy_tokens(541, c.V, 7);
         const std::vector<Row> want = alone(g, tokens, 530);
