@@ -170,7 +170,7 @@ TEST_CASE("speculation: drafts change no text and no bit, whatever chooses the t
     Config learned = PLAIN, window = rotating(), small = rotating();
     window.window = 12, window.T = 600;
     small.L = 1, small.T = 80;
-    Model other(cpu_packed_ops()), weak(cpu_packed_ops());
+    Model weak(cpu_packed_ops());
     toy_model(weak, small, {Use::infer, 5, 16});
     for (const Config& c : {learned, rotating(), window}) {
         Model g(cpu_packed_ops());
@@ -235,7 +235,7 @@ TEST_CASE("speculation: what cannot be taken back is not drafted") {
 TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another tokenizer") {
     Config c = rotating();
     c.V = 257;
-    Model g(cpu_packed_ops());
+    Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, 24});
     const Tokenizer bytes = byte_tokenizer(), more = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {});
     const std::string dir = saved(g, bytes), other = saved(g, more), file = temporary_directory() + "/p.txt";
