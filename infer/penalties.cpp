@@ -69,9 +69,16 @@ void History::take(int id, bool generated) {
     }
     if (p.dry > 0) {
         now.breaks = breaks(id);
-        for (size_t i = matches.size(); i-- > 0;)
-            matches[i] = !now.breaks && past[i].id == id ? 1 + (i > 0 ? matches[i - 1] : 0) : 0;
-        matches.push_back(0);
+        const auto [last, fresh] = latest.try_emplace(id, -1);
+        std::vector<Match> longer;
+        auto m = matches.begin();
+        for (int at = last->second; at >= 0 && !now.breaks; at = earlier[size_t(at)]) {
+            while (m != matches.end() && m->at >= at) m++;
+            longer.push_back({at, 1 + (m != matches.end() && m->at == at - 1 ? m->length : 0)});
+        }
+        matches = std::move(longer);
+        earlier.push_back(last->second);
+        last->second = int(past.size());
     }
     if (p.dry > 0 || p.last > 0) past.push_back(now);
 }
@@ -79,8 +86,9 @@ void History::take(int id, bool generated) {
 // For tokens that have followed what now stands at the end: how much of it they followed, at most. In order of ids.
 std::vector<std::pair<int, int>> History::repeats() const {
     std::vector<std::pair<int, int>> all;
-    for (size_t i = 0; i + 1 < matches.size(); i++)
-        if (matches[i] >= p.dry_length && !past[i + 1].breaks) all.push_back({past[i + 1].id, -matches[i]});
+    for (const Match& m : matches)
+        if (const Past& next = past[size_t(m.at) + 1]; m.length >= p.dry_length && !next.breaks)
+            all.push_back({next.id, -m.length});
     std::sort(all.begin(), all.end());    // the longest of each first
     all.erase(std::unique(all.begin(), all.end(), [](auto& a, auto& b) { return a.first == b.first; }), all.end());
     return all;

@@ -1,6 +1,7 @@
 // penalties.h - what changes a token's logit before one is drawn: biases, and what the sequence has said already.
 #pragma once
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "data/bpe.h"
@@ -35,7 +36,10 @@ class History {
 
   private:
     struct Seen { int id, all, generated; };    // how often
-    struct Past { int id; bool generated, breaks; };
+    struct Past {
+        int id;
+        bool generated, breaks;
+    };
     void count(const Past& past, int by);
     bool breaks(int id);
     std::vector<std::pair<int, int>> repeats() const;
@@ -46,6 +50,11 @@ class History {
     std::vector<std::pair<int, double>> biases;    // in order of ids
     std::vector<Seen> seen;                        // in order of ids
     std::vector<Past> past;                        // where a window or DRY needs it
-    std::vector<int> matches;    // how many tokens up to here are those at the end; behind a breaker they do not count
+    // DRY: where the last token stood before, latest first, and how many tokens up to there are those at the end; none
+    // where a breaker stands at the end.
+    struct Match { int at, length; };
+    std::vector<Match> matches;
+    std::vector<int> earlier;                 // by place: where its token stood before; -1: nowhere
+    std::unordered_map<int, int> latest;      // by token
     std::string tail;            // text that may become a breaker
 };
