@@ -10,8 +10,8 @@
 // blocks; k never is, and its order depends on K alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
-// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores of
-// large results past the caches take half the time of those that read the lines first.
+// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores
+// of large results past the caches take half the time of those that read the lines first.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/tiles.h"
