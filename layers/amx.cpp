@@ -9,9 +9,9 @@
 // bursts of stores hold tile loads up, and the memory of the next streamed panel is asked for. Work is divided in
 // blocks; k never is, and its order depends on K alone: neither threads nor other rows change the bits of a sum.
 //
-// Bound by tile products: 16 cycles for 16384 multiply-adds. The design's measurements, 2 cores of an Intel server,
-// 2026-11-22: bursts of stores cost 15 %; of resident tiles through L1 25 %; results that do not fit L2 pass by it
-// (half the time of reading them first).
+// Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
+// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores
+// of large results past the caches take half the time of those that read the lines first.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/tiles.h"

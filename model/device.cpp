@@ -141,6 +141,6 @@ std::string describe_devices() {
         if (d.peak_bf16 > 0) text += formatted(", %.0f TFLOP/s bf16 by its clock", d.peak_bf16 / 1e12);
         text += "\n";
     }
-    return text + "CPU   " + cpu_ops<float>().name + ", " + counted(cpu_threads(), "thread") +
-           (cpu_has_bf16() ? ", bf16 products\n" : "\n");
+    const std::string half = cpu_has_bf16() ? std::string(", ") + cpu_ops<bf16>().name : "";
+    return text + "CPU   " + cpu_ops<float>().name + half + ", " + counted(cpu_threads(), "thread") + "\n";
 }
