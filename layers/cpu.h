@@ -116,11 +116,6 @@ template <class P> struct Loops : Ops<float, P> {
         if (l.tiles == Tiles::amx) enter_##name<bf16, Tiles::amx>(l);                    \
         if (l.tiles == Tiles::pretended) enter_##name<bf16, Tiles::pretended>(l);        \
     }
-// Up to so many rows, linear_forward reads each weight once, in address order, as generation wants it (gemv.cpp).
-// GPT-2 124M at equal bandwidth reaches 45 % of the floor with 8 sequences in fp32, 74 % in bf16, and 52 % with 16 in
-// bf16. Products that pack the weights first reach 31, 47 and 43 % (2 cores of Zen 5, 2026-11-21; fp32 with 9 to 16
-// sequences was not compared at equal bandwidth).
-constexpr int GEMV_ROWS = 16;
 
 namespace base { template <class P> Loops<P> loops(Tiles tiles); }
 namespace avx2 { template <class P> Loops<P> loops(Tiles tiles); }

@@ -1,7 +1,7 @@
 // experts.cpp - products of rows that are ordered by expert, and what brings rows there and back.
 //
 // Each expert has a range of rows: one product after the other, each on all threads, as linear.cpp has them. Bound by
-// FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward. With few rows for each expert bound by reading the weights.
+// FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
 // Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more (operations.inc).
 #include "layers/simd/activation.h"
 #include "layers/simd/products.h"
@@ -18,8 +18,7 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
 // An expert may get any number of the rows.
 template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    const int64_t few = gemv_scratch(C), many = most_matmul_scratch(output<P, tiles>(nullptr, nullptr, w, rows, C, OC));
-    return few > many ? few : many;
+    return most_matmul_scratch(output<P, tiles>(nullptr, nullptr, w, rows, C, OC));
 }
 template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
@@ -28,17 +27,11 @@ template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C,
     return dx > dw ? dx : dw;
 }
 
-// A position has an expert at most once: N bounds an expert's rows. N alone chooses the loop, never how many rows an
-// expert has. So other positions' routes do not change a row's bits, nor does N as long as it stays on one side of
-// GEMV_ROWS.
 template <class P, Tiles tiles>
 static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
     cpu_scratch(forward_scratch<P, tiles>(N * r.K, C, OC));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
-        float* to = y + from * OC;
-        const P* matrix = w + int64_t(i) * OC * C;
-        if (N <= GEMV_ROWS) gemv(to, nullptr, x + from * C, matrix, nullptr, nullptr, n, C, OC, true);
-        else matmul(output<P, tiles>(to, x + from * C, matrix, n, C, OC));
+        matmul(output<P, tiles>(y + from * OC, x + from * C, w + int64_t(i) * OC * C, n, C, OC));
     });
 }
 template <class P, Tiles tiles>

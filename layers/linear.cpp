@@ -1,14 +1,13 @@
 // linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it.
 //
 // Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters the inputs of every product are
-// rounded to bf16; sums and results are float. Up to GEMV_ROWS rows, as in generation, go to gemv.
+// rounded to bf16; sums and results are float.
 #include "layers/simd/products.h"
 
 namespace ISA {
 template <class P, Tiles tiles>
 static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
                            int OC) {
-    if (N <= GEMV_ROWS) return gemv(y, nullptr, x, w, b, residual, N, C, OC);
     Matmul<P> m = output<P, tiles>(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
@@ -25,7 +24,6 @@ static void linear_backward(float* dx, float* dw, float* db, const float* dy, co
 
 template <class P, Tiles tiles>
 static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C, int OC) {
-    if (N <= GEMV_ROWS) return gemv(pre, y, x, w, b, nullptr, N, C, OC);
     Matmul<P> m = output<P, tiles>(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;
@@ -64,7 +62,7 @@ template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call)
     const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
     if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
-        return N <= GEMV_ROWS ? gemv_scratch(C) : matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
+        return matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
     const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
     const int64_t dw = matmul_scratch(weight_gradient<P, tiles>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
     return dx > dw ? dx : dw;

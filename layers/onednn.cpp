@@ -93,14 +93,12 @@ Copies copies(int64_t N, int64_t C, int64_t OC) {
     return {p, p + copy_size(N * C)};
 }
 
-// The table of the instruction set in use, with the library's products. Few rows, and forms that oneDNN lacks, use our
-// own products.
+// The table of the instruction set in use, with the library's products. Forms that oneDNN lacks use our own.
 template <class P> struct OneDnn {
     static constexpr bool halves = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
 
     static void forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
-        if (N <= GEMV_ROWS) return own().linear_forward(y, x, w, b, residual, N, C, OC);
         const bool add = residual == y;
         const void* x_in = x;
         if constexpr (halves) {
@@ -136,8 +134,7 @@ template <class P> struct OneDnn {
 
     // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
     static int64_t scratch_bytes(const CallSizes& call) {
-        const bool forward = call.operation == Operation::linear_forward && call.rows > GEMV_ROWS;
-        if (!forward && call.operation != Operation::linear_backward) return own().scratch_bytes(call);
+        if (call.operation != Operation::linear_forward && call.operation != Operation::linear_backward) return own().scratch_bytes(call);
         return halves ? cpu_scratch_size(copies_bytes(call.rows, call.in, call.out)) : 0;
     }
 };

@@ -236,7 +236,7 @@ TEST_CASE("cpu: products with bf16 weights round their other input first") {
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
         if constexpr (std::is_same_v<T, float> && sizeof(P) == 2) {
             const int C = 70, OC = 33;
-            for (int N : {1, GEMV_ROWS, GEMV_ROWS + 4}) {
+            for (int N : {1, 16, 20}) {
                 std::vector<float> x(size_t(N * C)), y(size_t(N * OC)), rounded(x), expected(y);
                 std::vector<P> w(size_t(OC * C));
                 for (size_t i = 0; i < x.size(); i++)

@@ -155,7 +155,7 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
 // may.
 void Rows::linear(const std::string& name, int rows, int in, int out, bool ffn) {
     linear_calls(name, op, rows, in, out, ffn);
-    if (bench.device.gpu || rows <= GEMV_ROWS) return;
+    if (bench.device.gpu) return;
     const bool half = op.parameter == Element::bf16;
     const std::optional<Table> library = half ? library_table<bf16>() : library_table<float>();
     if (library) linear_calls(name + ", oneDNN", *library, rows, in, out, ffn);

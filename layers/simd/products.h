@@ -15,12 +15,6 @@ void tile_matmul(const Matmul<float>& m);
 void tile_matmul(const Matmul<bf16>& m);
 int64_t tile_matmul_scratch(const Matmul<float>& m);    // not less for a product with more of M, N or K
 int64_t tile_matmul_scratch(const Matmul<bf16>& m);
-// gelu: if not null, gets gelu(y). alike: a row's bits do not depend on N, up to GEMV_ROWS.
-void gemv(float* y, float* gelu, const float* x, const float* w, const float* b, const float* residual, int N, int C,
-          int OC, bool alike = false);
-void gemv(float* y, float* gelu, const float* x, const bf16* w, const bf16* b, const float* residual, int N, int C,
-          int OC, bool alike = false);
-int64_t gemv_scratch(int C);
 
 template <class P> constexpr bool halves = sizeof(P) == 2;
 

@@ -170,7 +170,7 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
             CAPTURE(std::string(operation_name(work.call.operation)));
             CAPTURE(work.call.rows); CAPTURE(work.call.out); CAPTURE(work.call.p);
             CHECK(told == planned.scratch_bytes(work.call));
-            const bool linear = work.call.out > 0;    // asks for less where the library or gemv has what it needs
+            const bool linear = work.call.out > 0;    // asks for less where the library has what it needs
             if (cuda_emulated()) CHECK((held == told || (linear && held < told && held <= told)));
         }
     };
