@@ -297,7 +297,7 @@ Status chat(ChatFlags o) {
 
 constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
-    FlagGroup group{"Choice of tokens, in this order (defaults: generation_config.json)", sampling_flags(s)};
+    FlagGroup group{"Choice of tokens, in order (defaults: generation_config.json)", sampling_flags(s)};
     append(group.rows, more);
     return group;
 }

@@ -34,8 +34,7 @@ std::vector<Flag> penalty_flags(Penalties& p) {
             {"--dry-base", &p.dry_base, "... times this for each token that the repetition is longer than --dry-length",
              1, 100},
             {"--dry-length", &p.dry_length, "shortest repetition that DRY looks at, in tokens", 1, 1e6},
-            {"--dry-breakers", &p.dry_breakers, "texts that no repetition goes across, instead of a line's end, : \" "
-             "and *"}};
+            {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
 }
 Status check_sampling(const std::vector<std::string>& given, const Sampling& s) {
     const Penalties& p = s.penalties;

@@ -13,7 +13,7 @@ struct Penalties {
     // DRY: a token that would lengthen a repetition of n tokens loses dry * base^(n - length), from n = length on.
     double dry = 0, dry_base = 1.75;
     int dry_length = 2;
-    std::vector<std::string> dry_breakers = {"\n", ":", "\"", "*"};    // texts that no repetition goes across
+    std::vector<std::string> dry_breakers = {};    // texts that no repetition goes across; none: \n : " *
     std::vector<std::string> bias = {};    // "ID=VALUE" or "TEXT=VALUE", TEXT one token; -inf bans it
 };
 

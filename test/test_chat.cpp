@@ -306,7 +306,7 @@ TEST_CASE("chat: commands") {
     };
     for (const char* name : {"/reset", "/system", "/params", "/save", "/load", "/exit", "Ctrl-C"})
         CHECK(contains(note("/help"), name));
-    CHECK(contains(note("/params"), "temperature = 0.0\ntop-k = 50\n"));
+    CHECK(contains(note("/params"), "temperature = 0.0\ntop-n-sigma = 0.0\ntop-k = 50\n"));
     CHECK(note("/params temperature 0.25") == "");
     CHECK(note("/params  top_k = 7 ") == "");
     CHECK(note("/params stop ###") == "");

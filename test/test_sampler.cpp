@@ -328,6 +328,7 @@ TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or
     CHECK(penalised("xyabczxyab", {"xy"}) == "c-1 ");       // ends in y
     CHECK(penalised("xyabczxyab", {"", "zz"}) == "c-4 ");
     CHECK(penalised("ab:xab", {":"}) == "");                // a breaker itself may be repeated
+    CHECK(penalised("ab:xab", {}) == "");                   // by default
     CHECK(penalised("ab:xab", {"-"}) == ":-1 ");
     CHECK(penalised("abcabdab", {}) == "c-1 d-1 ");
 }
