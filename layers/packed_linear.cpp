@@ -102,7 +102,7 @@ static Prepared prepare(const PackedProduct& product, int64_t N) {
 
 // sums (n,48) = products of n rows with a panel of floats. The widths of numbers are those of its format.
 struct AsFp32 {
-    static constexpr int BYTES = 4, PER = 1;    // of a word of an output; numbers of k in it
+    static constexpr int BYTES = 4, PER = 1;    // a word's bytes for each output, and the numbers of k in it
     static INLINE_MEMBER vf add(vf s, const float* x, const char* w) {
         return s + *x * load(reinterpret_cast<const float*>(w));
     }

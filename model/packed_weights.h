@@ -31,7 +31,7 @@ class PackedWeights {
     void write(int64_t offset, int64_t n, const BlockFormat& format, const void* blocks);
     void read(int64_t offset, int64_t n, float* to) const;    // whole rows
     int64_t bytes_beside_fp32(const Config& c) const;    // that a token reads of matrices, less those of fp32
-    std::string formats() const;    // of the matrices, by bytes: "Q4_1 and Q8_0"
+    std::string formats() const;    // the matrices', by bytes: "Q4_1 and Q8_0"
 
   private:
     struct Entry {

@@ -94,7 +94,7 @@ Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string
     counted.logits(logits.data());
     Work work = count.all();
     work.bytes = 0;
-    if (!weights.empty()) work.products = 0;    // of integers: no peak is measured for them
+    if (!weights.empty()) work.products = 0;    // no peak is measured for integers
     bench.print(prompt(tokens, weights), times, work);
     if (!bench.o.json)
         printf("%-46s %.0f tokens/s\n", "", tokens / *std::min_element(times.begin(), times.end()));
@@ -129,7 +129,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
         for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::attention_cached})
             work += count.of(o).work;
         work.bytes += double(g.packed.bytes_beside_fp32(c));
-        if (!weights.empty()) work.products = 0;    // of integers: no peak is measured for them
+        if (!weights.empty()) work.products = 0;    // no peak is measured for integers
         const double bandwidth = cpu ? (before + after) / 2 : bench.peak.bytes;
         const bool steady = std::abs(after - before) <= 0.1 * (after + before) / 2;
         if (t > 2 && steady)

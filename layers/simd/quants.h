@@ -32,7 +32,7 @@ INLINE vf load_halves(const void* p) {
     return from_halves(h);
 }
 
-template <class V> INLINE vi add_products(V a, V b) {    // of neighbours
+template <class V> INLINE vi add_products(V a, V b) {    // neighbours' are added
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmaddwd512_mask(a, b, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmaddwd256(a, b));
     else {
@@ -41,7 +41,7 @@ template <class V> INLINE vi add_products(V a, V b) {    // of neighbours
     }
 }
 typedef char bytes_of_vector __attribute__((vector_size(4 * VW)));
-template <class V> INLINE vi16 add_byte_products(V w, V x) {    // of neighbours, as 16 bits, which must hold the sum
+template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' are added, in 16 bits, which must hold the sum
     if constexpr (VW == 16) return __builtin_ia32_pmaddubsw512_mask(w, x, vi16{}, -1);
     else return __builtin_ia32_pmaddubsw256(w, x);
 }
