@@ -30,7 +30,7 @@ struct Plan {
     // and the router's logits small (mean lse^2), both means over positions, whether or not these have targets. Each
     // layer's gradients are added; the losses that are reported leave them out.
     float balance = 0, router_z = 0;
-    Stored stored = {};    // of a table with packed parameters: their formats
+    Stored stored = {};    // the formats of packed parameters
 };
 struct MemoryRow {
     const char* purpose;

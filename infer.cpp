@@ -337,9 +337,9 @@ Command sample_command() {
            "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
           {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
            "length to this power: above 0 favours long texts", -100, 100}}},
-        {"Drafts (the model checks several tokens at once; on a CPU they change no text)",
+        {"Drafts: the model checks several tokens at once",
          {{"--lookup", &o->speculation.lookup, "draft up to so many tokens that followed when the last ones came "
-           "before: for texts that repeat themselves or their prompt; 0: none", 0, 256},
+           "before: for texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text", 0, 256},
           {"--draft", &o->draft, "draft by a second, smaller model with the same tokenizer"},
           {"--draft-tokens", &o->speculation.tokens, "tokens that --draft drafts at a time", 1, 256}}},
         {"Cache of keys and values", cache_flags(o->cache)},

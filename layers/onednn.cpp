@@ -134,7 +134,8 @@ template <class P> struct OneDnn {
 
     // Leaves out our own products' scratch where oneDNN has no such product: a rare fallback.
     static int64_t scratch_bytes(const CallSizes& call) {
-        if (call.operation != Operation::linear_forward && call.operation != Operation::linear_backward) return own().scratch_bytes(call);
+        const bool ours = call.operation != Operation::linear_forward && call.operation != Operation::linear_backward;
+        if (ours) return own().scratch_bytes(call);
         return halves ? cpu_scratch_size(copies_bytes(call.rows, call.in, call.out)) : 0;
     }
 };

@@ -13,7 +13,7 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-constexpr int AHEAD_BYTES = 4096;    // of prefetches: the hardware alone does not look far enough ahead
+constexpr int AHEAD_BYTES = 4096;    // prefetched: the hardware alone does not look far enough ahead
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ double share(const std::string& op, const std::string& output) {
                          {"adamw", "", 0.1}, {"activation", "", 0.05}, {"cross_entropy", "", 0.2},
                          {"norm_forward", "", 0.3},                 // sums of 16392
                          {"norm", "", 0.2}, {"linear_attention", "", 1},
+                         {"linear_gelu_forward", "", 0.3},          // sums of 2056, one after the other
                          {"linear", "", 0.15},
                          {"router_backward", "", 0.2}, {"router_forward", "", 0.1}, {"row_gate", "", 0.2},
                          {"experts_combine_backward", "", 0.2}, {"experts", "", 0.15},

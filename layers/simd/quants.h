@@ -41,7 +41,7 @@ template <class V> INLINE vi add_products(V a, V b) {    // neighbours' are adde
     }
 }
 typedef char bytes_of_vector __attribute__((vector_size(4 * VW)));
-template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' are added, in 16 bits, which must hold the sum
+template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' are added, in 16 bits
     if constexpr (VW == 16) return __builtin_ia32_pmaddubsw512_mask(w, x, vi16{}, -1);
     else return __builtin_ia32_pmaddubsw256(w, x);
 }
