@@ -74,7 +74,8 @@ EMU_FLAGS := -O2 -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 REFERENCE := $(wildcard layers/reference*.cpp layers/attention/*reference.cpp)
 SRC := gpt.cpp infer.cpp train_gpt.cu $(filter-out model/device.cpp,$(wildcard $(ROOMS:%=%/*.cpp))) \
-       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quantised.cpp layers/quantise.cpp layers/packed.cpp layers/packed_ops.cpp
+       $(REFERENCE) layers/cpu.cpp layers/peaks.cpp layers/onednn.cpp layers/quantised.cpp layers/quantise.cpp \
+       layers/packed.cpp layers/packed_ops.cpp
 OBJ := $(SRC:%=$(BUILD)/%.o) $(BUILD)/data/gpt2_merges.o \
        $(foreach i,$(ISAS),$(LOOPS:%=$(BUILD)/layers/%.$i.o))
 CUDA_OBJ := $(if $(NVCC),$(BUILD)/cuda/model/device.cpp.o $(KERNELS:%=$(BUILD)/%.o),$(BUILD)/model/device.cpp.o)

@@ -242,7 +242,13 @@ Status match(const GgufFile& f, const Config& c, const GgufArchitecture& a) {
     std::map<std::string, std::vector<int64_t>> held;
     const bool qkv = f.find("blk.0.attn_qkv.weight"), up = c.gated && !f.find("blk.0.ffn_gate.weight");
     for (const Tensor& t : config_tensors(c))
-        for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) wanted.push_back({p.name, p.name, gguf_shape(t, p)});
+        for (const GgufPiece& p : gguf_pieces(t, c, a, qkv, up)) {
+            const GgufTensor* found = f.find(p.name);
+            if (found && t.vector && found->format->numbers > 1)
+                return fail(Exit::input, "tensor %s: expected a vector as F32, F16 or BF16, found %s", p.name.c_str(),
+                            found->format->name);
+            wanted.push_back({p.name, p.name, gguf_shape(t, p)});
+        }
     for (const GgufTensor& t : f.tensors())
         if (t.name != "rope_freqs.weight") held[t.name] = t.shape;
     for (auto& [name, shape] : held)    // one row: for ggml a vector is the same

@@ -31,7 +31,7 @@ template <bool in> struct Mover {
 // The place of number k of 32, of output o: of its quarter's byte, which two numbers share if it has 4 bits.
 int quarter(int k, int o) { return k % 16 / 4 * 64 + o * 4 + k % 4; }
 
-// b: of 32 numbers: its d (m), its fifth bits and its 4-bit numbers begin there. `b` counts in the block.
+// A block of 32 numbers: d, in some formats m, in some the fifth bits, then the numbers' 4 or 8 bits.
 template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     const BlockLayout l = block_layout(format);
     m.half(0, 2 * o);

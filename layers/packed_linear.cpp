@@ -40,12 +40,12 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
     float *d = scales, *m = d + blocks;
     int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
     for (int b = 0; b < blocks; b++, x += 32, q += 32) {
-        vf most = {};
+        vf most = {}, finite = {};    // 0, or NaN where a number is not finite: then so are the products
         for (int k = 0; k < 32; k += VW) {
             const vf v = load(x + k);
-            most = max(most, max(v, -v));
+            most = max(most, max(v, -v)), finite += v * 0;
         }
-        d[b] = max(most) / 127;
+        d[b] = max(most) / 127 + sum(finite);
         const float inverse = d[b] > 0 ? 1 / d[b] : 0;
         for (int k = 0; k < 32; k += VW) store(reinterpret_cast<int8*>(q + k), load(x + k) * inverse);
         int32_t half[2] = {};

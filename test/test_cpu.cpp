@@ -98,7 +98,7 @@ template <class P> static void own_product(Isa isa, int M, int N, int K, bool at
     CHECK((c.intact() && sum.intact()));
 }
 
-TEST_CASE("cpu: our own product against the reference, whatever the library") {
+TEST_CASE("cpu: the product against the reference") {
     for (int i = 0; i < ISA_COUNT; i++) {
         if (!cpu_supports(Isa(i))) continue;
         for (auto [M, N, K] :

@@ -208,6 +208,21 @@ TEST_CASE("gguf model: what llama.cpp would pass over is refused by name") {
     }
 }
 
+TEST_CASE("gguf model: a vector in blocks is refused") {
+    Config c = load(FAMILIES + "llama").g->c;
+    c.L = 1, c.C = c.F = 32, c.NH = c.NKV = 2, c.HS = c.rope_dims = 16;
+    Loaded m;
+    REQUIRE(m.g->allocate(c, {Use::infer, 1, 1}).ok());
+    const std::string path = temporary_directory() + "/a.gguf";
+    REQUIRE(save(*m.g, "f32", path).ok());
+    Parts p = parts_of(path);
+    p.tensor("output_norm.weight") = source("output_norm.weight", BlockType::q8_0, {32}, std::string(34, 1));
+    write_file(path, p.written());
+    const Status s = checkpoint_config(path).status;
+    CHECK(s.code == Exit::input);
+    CHECK_MESSAGE(contains(s.message, "expected a vector as F32, F16 or BF16, found Q8_0"), s.message);
+}
+
 TEST_CASE("gguf model: files that are no model") {
     Loaded m = load(FAMILIES + "llama3_tied");
     const std::string path = temporary_directory() + "/a.gguf";

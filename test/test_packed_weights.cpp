@@ -200,6 +200,21 @@ TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no in
     });
 }
 
+TEST_CASE("packed weights: what is not finite in a row of x is not finite in its products") {
+    for (BlockType format : FORMATS) {
+        INFO(std::string(block_format(format).name));
+        const Matrix m(256, {{20, format}}, 1);
+        for (float bad : {float(NAN), INFINITY})
+            each_way(256, [&](const Way& way) {
+                std::vector<float> x = normal(512, 1), y(40);
+                x[256 + 77] = bad;
+                way.loops.packed_linear(
+                    {y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 256, 20, way.vnni, way.tiles});
+                for (int o = 0; o < 40; o++) CHECK(std::isfinite(y[size_t(o)]) == (o < 20));
+            });
+    }
+}
+
 TEST_CASE("packed weights: each expert's rows are its own product") {
     constexpr int E = 5, OC = 50, C = 64, N = 7, K = 2;
     std::vector<StoredRows> rows;

@@ -8,8 +8,8 @@
 #include <iterator>
 
 #include "bench.h"
-#include "checkpoint/gguf.h"
 #include "base/console.h"
+#include "checkpoint/gguf.h"
 
 namespace {
 struct Measured {
@@ -45,14 +45,14 @@ void print_ratios(const std::vector<Measured>& tokens) {
                middle(ratios) * 100, *std::max_element(ratios.begin(), ratios.end()) * 100);
     }
 }
+std::string and_type(const std::string& weights) { return weights.empty() ? "" : ", " + weights; }
 }    // namespace
 
-static std::string of(const std::string& weights) { return weights.empty() ? "" : ", " + weights; }
 std::string generation(int rows, const std::string& weights) {
-    return "generation, " + std::to_string(rows) + (rows == 1 ? " sequence" : " sequences") + of(weights);
+    return "generation, " + std::to_string(rows) + (rows == 1 ? " sequence" : " sequences") + and_type(weights);
 }
 std::string prompt(int tokens, const std::string& weights) {
-    return "prompt of " + std::to_string(tokens) + of(weights);
+    return "prompt of " + std::to_string(tokens) + and_type(weights);
 }
 
 Status inference_model(Bench& bench, const Config& c, const Plan& wanted, const std::string& weights) {

@@ -176,7 +176,7 @@ Status inspect(const Options& o) {
                              : has_data ? sequence_length(o.source, c, o.seq_len)
                                         : 0;
         return Room{1, int(std::min<int64_t>(longest, std::max<int64_t>(REPEATED_POSITIONS, most))), false,
-                    o.importance ? Use::train : Use::infer};
+                    o.importance ? Use::train : Use::infer, true};
     }));
     TRY(check_length(o.source, m.g->c, o.seq_len));
     if (has_text) TRY(has_tokenizer(m));
