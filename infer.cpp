@@ -42,6 +42,15 @@ Result<std::shared_ptr<const Grammar>> read_grammar(const GrammarFiles& files) {
     return Grammar::parse(TRY(json_schema_grammar(schema, files.json_schema)), files.json_schema + ", as a grammar");
 }
 
+// The options together with the model's own, which may be a penalty.
+Status check_choices(const std::vector<std::string>& given, const Sampling& s) {
+    const Penalties& p = s.penalties;
+    if (was_given(given, "--penalty-last") && p.repetition == 1 && p.presence == 0 && p.frequency == 0)
+        return fail(Exit::usage, "--penalty-last needs --repetition-penalty, --presence-penalty or "
+                    "--frequency-penalty");
+    return check_sampling(given, s);
+}
+
 // ---- sample ---------------------------------------------------------------------------------------------------------
 
 struct SampleOptions {
@@ -101,6 +110,8 @@ Status check_sample(const SampleOptions& o) {
                     o.form.grammar.empty() ? "--json-schema" : "--grammar");
     if (was_given(o.given, "--length-penalty") && !o.search.beams)
         return fail(Exit::usage, "--length-penalty needs --beams");
+    if (was_given(o.given, "--draft-tokens") && o.draft.empty())
+        return fail(Exit::usage, "--draft-tokens needs --draft");
     if (o.speculation.lookup && !o.draft.empty()) return fail(Exit::usage, "--lookup, --draft: only one of them");
     if (!o.search.beams) return {};
     if (o.num > o.search.beams)
@@ -237,7 +248,7 @@ Status sample(SampleOptions o) {
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
-    TRY(check_sampling(o.given, o.sampling));
+    TRY(check_choices(o.given, o.sampling));
     if (!o.draft.empty()) TRY(open_draft(draft, o, m, count, fed));
 
     Generation what;
@@ -280,7 +291,7 @@ Status chat(ChatFlags o) {
     Result<ChatTemplate> look = ChatTemplate::parse(format.chat_template);
     if (!look.ok()) return fail(look.status.code, "%s: %s", format.name.c_str(), look.status.message.c_str());
     TRY(own_defaults(m, o.given, &o.chat.sampling, &o.chat.tokens));
-    TRY(check_sampling(o.given, o.chat.sampling));
+    TRY(check_choices(o.given, o.chat.sampling));
     ChatOptions& c = o.chat;
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.stop, m.generation.stop);

@@ -7,8 +7,8 @@
 namespace {
 struct Beam {
     std::vector<int> tokens;
-    double sum = 0;      // its log-probabilities added up
-    double score = 0;    // once it has ended
+    double sum = 0;              // its log-probabilities added up
+    double score = -INFINITY;    // once it has ended
 };
 struct Next {
     double sum;
@@ -146,7 +146,7 @@ Result<Generated> beam_search(Model& g, const Tokenizer& tokenizer, const Genera
         Search search(g, tokenizer, what, how);
         TRY(search.open(prompt));
         std::vector<Beam> best = search.run();
-        best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens
+        best.resize(size_t(what.num));    // fewer, where the vocabulary has too few tokens or logits are NaN
         for (const Beam& beam : best) {
             StreamedText text;
             TextOut to;

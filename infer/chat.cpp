@@ -89,6 +89,20 @@ std::vector<Flag> Chat::rows() {
     rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
     return rows;
 }
+namespace {
+// For check_sampling: what is set now and, so that mirostat may come after them, what narrows the choice.
+std::vector<std::string> newly_given(const std::string& name, const Sampling& s) {
+    const Sampling usual;
+    std::vector<std::string> given = {name};
+    if (name != "--mirostat") return given;
+    if (s.top_n_sigma != usual.top_n_sigma) given.push_back("--top-n-sigma");
+    if (s.top_k != usual.top_k) given.push_back("--top-k");
+    if (s.typical_p != usual.typical_p) given.push_back("--typical-p");
+    if (s.top_p != usual.top_p) given.push_back("--top-p");
+    if (s.min_p != usual.min_p) given.push_back("--min-p");
+    return given;
+}
+}    // namespace
 Result<bool> Chat::params(const std::string& setting) {
     const std::vector<Flag> all = rows();
     if (setting.empty()) {
@@ -106,7 +120,12 @@ Result<bool> Chat::params(const std::string& setting) {
         known.push_back(row.name.substr(2));
         if (known.back() != name) continue;
         if (from == setting.size()) return fail(Exit::usage, "/params %s: a value is missing", name.c_str());
-        TRY(flag_set(row, {value}));
+        const ChatOptions before = options;
+        Status s = flag_set(row, {value});
+        if (s.ok()) s = check_sampling(newly_given(row.name, options.sampling), options.sampling);
+        if (s.ok())
+            s = Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())).status;
+        if (!s.ok()) return options = before, s;
         return true;
     }
     return fail(Exit::usage, "/params: expected one of %s, found '%s'%s", join(known, ", ").c_str(),
@@ -219,10 +238,12 @@ Result<int> Chat::generate(std::vector<int> seen) {
             ids.push_back(seen.back());
             computed++;
         }
-        const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n++));
+        const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n));
         const int id = next.id;
         sampler.take(next);
         if (sampler.broken()) say(NO_TOKEN);
+        if (id < 0) break;
+        n++;
         seen.push_back(id);
         ended = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
         if (!ended && tokenizer.is_special(id)) continue;    // a special token is no text

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 #include "base/console.h"
 
@@ -107,7 +108,7 @@ class Generator {
     std::map<int, Sample> finished;    // whose turn to be reported has not come
     int reported = 0, ended = 0;
     Generated out;
-    bool said = false;                 // that the context is full
+    bool said = false, said_broken = false;    // that the context is full; NO_TOKEN
 };
 
 // ---- room -----------------------------------------------------------------------------------------------------------
@@ -299,13 +300,15 @@ void Generator::choose(Sequence& s) const {
         const float* row = &logits[(s.row + k) * V];
         s.chosen.push_back(s.sampler.choose(row, uint64_t(s.place) + k));
         s.sampler.take(s.chosen[k]);
-        if (what.logprobs) s.logprobs.push_back(logprobs(row, choices, s.chosen[k].id, what.logprobs));
+        if (what.logprobs && s.chosen[k].id >= 0)
+            s.logprobs.push_back(logprobs(row, choices, s.chosen[k].id, what.logprobs));
         if (s.sampler.done() || k == s.draft.size() || s.chosen[k].id != s.draft[k]) return;
     }
 }
 
 // False: the output was closed.
 bool Generator::take(Sequence& s, int id) {
+    if (id < 0) return s.done = true;    // there is no token
     s.tokens.push_back(id);
     s.place++, out.tokens++;
     const bool end = what.end_of_text && std::find(ends.begin(), ends.end(), id) != ends.end();
@@ -328,7 +331,7 @@ Status Generator::choose_all(size_t from) {
         for (size_t k = 0; k < s.chosen.size() && !s.done; k++)
             if (!take(s, s.chosen[k].id)) return fail(Exit::io, "the output was closed");
         s.done |= s.sampler.done();
-        if (s.sampler.broken()) note(NO_TOKEN);
+        if (s.sampler.broken() && !s.text.stopped && !std::exchange(said_broken, true)) note(NO_TOKEN);
         if (!s.done) continue;
         busy[size_t(s.slot)] = false;
         if (!slots.shares()) slots.empty(s.slot);

@@ -62,8 +62,8 @@ struct Generation {
     CacheChoice cache = {};
     Speculation speculation = {};
     std::vector<std::string> stop = {};    // a sequence ends before the first of these
-    int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
     bool end_of_text = true;               // ... and at <|endoftext|> and the tokenizer's other ends
+    int logprobs = 0;                      // so many of the likeliest tokens are reported with each that is generated
     // As in StreamedText; false: stop everything.
     std::function<bool(int sequence, std::string_view text)> text = {};
     // In order of their numbers, each as soon as all before it have ended. False: stop everything.

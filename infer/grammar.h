@@ -74,14 +74,14 @@ class GrammarMatcher {
     void take(int id);
     bool done() const { return machine.must_end(state); }    // nothing may follow
     bool broken() const { return is_broken; }    // a token was taken that is not allowed
-    int end() const { return words->end; }       // what ends a text; 0: there is none
+    int end() const { return words->end; }       // what ends a text; -1: there is none
 
   private:
     struct Words {
         Tokenizer tokenizer;
         std::vector<int> order, common;    // ids in order of their bytes; how many each shares with the one before
         std::vector<char> is_end, is_word;
-        int end = 0;
+        int end = -1;
     };
     int after(int id) const;    // the state
     void walk(std::vector<bool>& mask) const;

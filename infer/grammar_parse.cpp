@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "grammar.h"
 
@@ -399,38 +400,33 @@ Status Parser::check() {
 // rules that each begins with form a graph; none of its cycles may have such an edge.
 Status Parser::no_left_recursion() const {
     const size_t n = g.rules.size();
-    std::vector<char> empty(n);    // can be
-    auto each = [&](size_t rule, auto f) {    // f(element): false ends the alternative
-        for (int i : g.rules[rule]) {
-            while (g.elements[size_t(i)].kind != Kind::end && f(i)) i++;
-            if (g.elements[size_t(i)].kind == Kind::end) f(i);
-        }
+    std::vector<char> empty(n);                 // can be
+    std::vector<int> owner, left, open;         // an alternative's rule, and its elements not known to be empty; rules
+    std::vector<std::vector<int>> users(n);     // alternatives that name each, as often as they do
+    auto found_empty = [&](int rule) {
+        if (!std::exchange(empty[size_t(rule)], true)) open.push_back(rule);
     };
-    auto skips = [&](int i) {
-        return g.elements[size_t(i)].kind == Kind::rule && empty[size_t(g.elements[size_t(i)].value)];
-    };
-    std::vector<std::vector<int>> users(n);    // rules that name each
     for (size_t r = 0; r < n; r++)
-        each(r, [&](int i) {
-            if (g.elements[size_t(i)].kind == Kind::rule) users[size_t(g.elements[size_t(i)].value)].push_back(int(r));
-            return true;
-        });
-    std::vector<int> open(n);
-    for (size_t r = 0; r < n; r++) open[r] = int(r);
+        for (int i : g.rules[r]) {
+            owner.push_back(int(r)), left.push_back(0);
+            for (; g.elements[size_t(i)].kind != Kind::end; i++, left.back()++)
+                if (g.elements[size_t(i)].kind == Kind::rule)
+                    users[size_t(g.elements[size_t(i)].value)].push_back(int(owner.size()) - 1);
+            if (left.back() == 0) found_empty(int(r));
+        }
     while (!open.empty()) {
         const size_t r = size_t(open.back());
         open.pop_back();
-        if (empty[r]) continue;
-        each(r, [&](int i) { return g.elements[size_t(i)].kind == Kind::end ? !(empty[r] = true) : skips(i); });
-        if (empty[r]) open.insert(open.end(), users[r].begin(), users[r].end());
+        for (int a : users[r])
+            if (--left[size_t(a)] == 0) found_empty(owner[size_t(a)]);
     }
     Edges edges(n);
     for (size_t r = 0; r < n; r++)
-        each(r, [&](int i) {
-            if (g.elements[size_t(i)].kind == Kind::rule)
+        for (int i : g.rules[r])
+            for (bool on = true; on && g.elements[size_t(i)].kind == Kind::rule; i++) {
                 edges[r].push_back({g.elements[size_t(i)].value, g.elements[size_t(i) + 1].kind != Kind::end});
-            return skips(i);
-        });
+                on = empty[size_t(g.elements[size_t(i)].value)];
+            }
     const std::vector<int> part = components(edges);
     for (size_t r = 0; r < n; r++)
         for (auto [to, comes_back] : edges[r])

@@ -87,7 +87,10 @@ class Compiler {
   private:
     using Keys = std::set<std::string>;
     Status refuse(const std::string& place, const std::string& what) const {
-        return fail(Exit::input, "%s: #%s: %s", name.c_str(), place.c_str(), what.c_str());
+        std::string line;    // keys may hold anything
+        for (char c : "#" + place + ": " + what)
+            line += static_cast<unsigned char>(c) < ' ' ? formatted("\\x%02X", c) : std::string(1, c);
+        return fail(Exit::input, "%s: %s", name.c_str(), line.c_str());
     }
     std::string add(const std::string& body) {
         const std::string rule = "r" + std::to_string(count++);

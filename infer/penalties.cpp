@@ -62,7 +62,7 @@ bool History::breaks(int id) {
 }
 
 void History::take(int id, bool generated) {
-    if (id >= V) return;
+    if (id < 0 || id >= V) return;
     Past now = {id, generated, false};
     if (p.repetition != 1 || p.presence != 0 || p.frequency != 0) {
         count(now, 1);

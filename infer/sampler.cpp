@@ -101,7 +101,7 @@ void Sampler::take(const Choice& choice) {
 }
 
 // The `most` likeliest that the grammar allows, likeliest first; 0: all of them, in order of ids. At least one: where
-// the grammar allows none, an end of text.
+// the grammar allows none, an end of text, or -1.
 std::vector<Candidate> Sampler::candidates(const float* logits, int most) const {
     const std::vector<Candidate> changed = history.changes(logits);
     std::vector<Candidate> all;

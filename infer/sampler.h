@@ -33,7 +33,7 @@ constexpr const char* NO_TOKEN = "the text ends here: no token of the vocabulary
 class Sampler {
   public:
     struct Choice {
-        int id = 0;
+        int id = 0;             // -1: the grammar allows none, and no token ends a text
         double surprise = 0;    // in bits; for mirostat
     };
     Sampler() = default;

@@ -43,7 +43,7 @@ void DraftModel::propose(std::vector<Asked> asked) {
             Asked& a = asked[i];
             const Sampler::Choice next = a.sampler.choose(&logits[i * size_t(V)], uint64_t(a.place++));
             a.sampler.take(next);
-            a.draft->push_back(next.id);
+            if (next.id >= 0) a.draft->push_back(next.id);
         }
         std::erase_if(asked, [](const Asked& a) { return int(a.draft->size()) == a.most || a.sampler.done(); });
         if (asked.empty()) return;

@@ -232,6 +232,30 @@ TEST_CASE("speculation: what cannot be taken back is not drafted") {
     CHECK(s.message.find("the draft model") != std::string::npos);
 }
 
+TEST_CASE("batch: a text ends where no token fits its grammar and none ends a text, which is said once") {
+    Model g(cpu_ops<float>());
+    toy_model(g, PLAIN, {Use::infer, 1, 24});
+    const Tokenizer endless = Tokenizer::from_merges({}, Pattern::gpt2, {});
+    Generation what = asked({{1, 2, 3}}, 9, 4);
+    what.num = 3;
+    what.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;    // the model's 94 tokens are ! to ~
+    int notes = 0;
+    what.note = [&](const std::string& text) { notes += text == NO_TOKEN; };
+    for (Model* draft : {static_cast<Model*>(nullptr), &g})
+        for (double temperature : {0.0, 1.0}) {
+            notes = 0;
+            what.speculation.draft = draft, what.sampling.temperature = temperature, what.stop = {};
+            const Generated out = generate(g, endless, what).value;
+            CHECK(out.texts == std::vector<std::string>{"ab", "ab", "ab"});
+            CHECK(out.tokens == 6);
+            for (auto& each : out.logprobs) CHECK(each.size() == 2);
+            CHECK(notes == 1);
+            what.stop = {"b"};
+            CHECK(generate(g, endless, what).value.texts == std::vector<std::string>{"a", "a", "a"});
+            CHECK(notes == 1);
+        }
+}
+
 TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another tokenizer") {
     Config c = rotating();
     c.V = 257;
@@ -246,6 +270,13 @@ TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another
         args.insert(args.begin(), {"sample", dir, "--prompts", file, "--tokens", "20", "--temperature", "0.7"});
         return run_flatgpt(args);
     };
+    for (auto& [option, needs] : {std::pair{"--draft-tokens", "--draft-tokens needs --draft"},
+                                  std::pair{"--penalty-last", "--penalty-last needs --repetition-penalty"}}) {
+        const ProcessResult r = sample({option, "3"});
+        CHECK(r.exit_code == 2);
+        CHECK_MESSAGE(r.err.find(needs) != std::string::npos, r.err);
+    }
+    CHECK(sample({"--penalty-last", "3", "--presence-penalty", "1"}).exit_code == 0);
     const ProcessResult plain = sample({"--json", "--num", "2"});
     INFO(plain.err);
     REQUIRE(plain.exit_code == 0);

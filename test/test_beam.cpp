@@ -151,3 +151,14 @@ TEST_CASE("beam search: the context ends a text, stop strings cut it, and one th
     what.prompts = {toy_tokens(20, 7, 1)};
     CHECK(beam_search(g, ending_at(-1), what, {3, 1}).status.code == Exit::usage);
 }
+
+TEST_CASE("beam search: without a number among the logits there is no text, and no score") {
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});
+    std::fill_n(typed<float>(g, g.w.wte), 7 * 16, NAN);
+    Generation what;
+    what.prompts = {toy_tokens(3, 7, 1)}, what.num = 2, what.tokens = 4;
+    const Generated out = beam_search(g, ending_at(-1), what, {3, 1}).value;
+    CHECK(out.texts == std::vector<std::string>{"", ""});
+    CHECK(out.scores == std::vector<double>{-INFINITY, -INFINITY});
+}

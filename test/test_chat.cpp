@@ -295,6 +295,18 @@ TEST_CASE("chat: what is interrupted ends there; a message without an answer is 
     CHECK(heard.chat.history().size() == 2);
 }
 
+TEST_CASE("chat: an answer ends where no token fits the grammar and none ends it") {
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = 94, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});    // tokens ! to ~
+    ChatOptions o = Heard::plain();
+    o.sampling.grammar = Grammar::parse("root ::= \"ab\\n\"", "g").value;
+    Heard heard(g, o, "!");
+    CHECK(heard.ask("u") == "ab");
+    CHECK(heard.noted(NO_TOKEN));
+    CHECK(heard.chat.history()[1].content == "ab");
+    CHECK(heard.ask("v") == "ab");
+}
+
 TEST_CASE("chat: commands") {
     const Tokenizer tokenizer = chat_tokenizer();
     Actor actor(tokenizer.encode(turn("user", "u") + ASKS + "hello<|im_end|>", true), 256);
@@ -322,6 +334,25 @@ TEST_CASE("chat: commands") {
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, part), s.message);
     }
+    const Sampling& sampling = heard.chat.options.sampling;    // what cannot be is refused, and the old value stays
+    for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
+             {"/params logit-bias xyzzy=5", "'xyzzy=5': the text is 5 tokens"}, {"/params mirostat 5", "--top-k"},
+             {"/params mirostat-rate 0.5", "needs --mirostat"}}) {
+        const Status s = heard.refused(line);
+        CHECK(s.code == Exit::usage);
+        CHECK_MESSAGE(contains(s.message, part), s.message);
+    }
+    CHECK(sampling.penalties.bias.empty());
+    CHECK(sampling.mirostat == 0);
+    CHECK(sampling.mirostat_rate == 0.1);
+    for (const char* line : {"/params top-k 50", "/params mirostat 5", "/params logit-bias x=1"})
+        CHECK(note(line) == "");
+    CHECK(heard.refused("/params top-n-sigma 1").code == Exit::usage);
+    CHECK(heard.refused("/params logit-bias xyzzy=5").code == Exit::usage);
+    CHECK(sampling.top_n_sigma == 0);
+    CHECK(sampling.mirostat == 5);
+    CHECK(sampling.penalties.bias == std::vector<std::string>{"x=1"});
+    CHECK(note("/params mirostat 0") == "");
     CHECK(note("") == "");
     CHECK(note(" \t") == "");
     CHECK(heard.chat.answers == 0);

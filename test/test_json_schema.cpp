@@ -192,6 +192,8 @@ TEST_CASE("json schema: what is not known is refused, by its name and place") {
     has(R"({"type": "string", "pattern": "a+"})", "s: #: pattern: regular expressions");
     has(R"({"items": {"properties": {"x": {"type": "number", "minimum": 3}}}})",
         "#/items/properties/x: minimum: not known");
+    has(R"({"properties": {"x\ny\u001b": {"not": {}}}})", R"(s: #/properties/x\x0Ay\x1B: not: not known)");
+    has(R"({"x\ny": 1})", R"(s: #: x\x0Ay: not known)");
     for (const char* key : {"multipleOf", "not", "if", "uniqueItems", "prefixItems", "patternProperties",
                             "minProperties", "dependentRequired", "contains", "propertyNames", "unheardOf"})
         has(formatted(R"({"type": ["object", "array", "number"], "%s": 1})", key), key);
