@@ -334,25 +334,6 @@ TEST_CASE("chat: commands") {
         CHECK(s.code == Exit::usage);
         CHECK_MESSAGE(contains(s.message, part), s.message);
     }
-    const Sampling& sampling = heard.chat.options.sampling;    // what cannot be is refused, and the old value stays
-    for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
-             {"/params logit-bias xyzzy=5", "'xyzzy=5': the text is 5 tokens"}, {"/params mirostat 5", "--top-k"},
-             {"/params mirostat-rate 0.5", "needs --mirostat"}}) {
-        const Status s = heard.refused(line);
-        CHECK(s.code == Exit::usage);
-        CHECK_MESSAGE(contains(s.message, part), s.message);
-    }
-    CHECK(sampling.penalties.bias.empty());
-    CHECK(sampling.mirostat == 0);
-    CHECK(sampling.mirostat_rate == 0.1);
-    for (const char* line : {"/params top-k 50", "/params mirostat 5", "/params logit-bias x=1"})
-        CHECK(note(line) == "");
-    CHECK(heard.refused("/params top-n-sigma 1").code == Exit::usage);
-    CHECK(heard.refused("/params logit-bias xyzzy=5").code == Exit::usage);
-    CHECK(sampling.top_n_sigma == 0);
-    CHECK(sampling.mirostat == 5);
-    CHECK(sampling.penalties.bias == std::vector<std::string>{"x=1"});
-    CHECK(note("/params mirostat 0") == "");
     CHECK(note("") == "");
     CHECK(note(" \t") == "");
     CHECK(heard.chat.answers == 0);
@@ -377,6 +358,32 @@ TEST_CASE("chat: commands") {
     CHECK(heard.chat.history() == saved);
     CHECK(heard.chat.options.system == "be \u00e9");
     CHECK_FALSE(heard.chat.line("/exit").value);
+}
+
+TEST_CASE("chat: /params refuses what cannot be, and the old value stays") {
+    Talker talker(64);
+    ChatOptions o = Heard::plain();
+    o.sampling = {.top_k = 7};
+    Heard heard(talker.g, o);
+    const Sampling& sampling = heard.chat.options.sampling;
+    for (auto& [line, part] : std::vector<std::pair<const char*, const char*>>{
+             {"/params logit-bias xyzzy=5", "'xyzzy=5': the text is 5 tokens"}, {"/params mirostat 5", "--top-k"},
+             {"/params mirostat-rate 0.5", "needs --mirostat"}}) {
+        const Status s = heard.refused(line);
+        CHECK(s.code == Exit::usage);
+        CHECK_MESSAGE(contains(s.message, part), s.message);
+    }
+    CHECK(sampling.penalties.bias.empty());
+    CHECK(sampling.mirostat == 0);
+    CHECK(sampling.mirostat_rate == 0.1);
+    for (const char* line : {"/params top-k 50", "/params mirostat 5", "/params logit-bias x=1"})
+        CHECK(heard.ask(line) == "");
+    CHECK(heard.refused("/params top-n-sigma 1").code == Exit::usage);
+    CHECK(heard.refused("/params logit-bias xyzzy=5").code == Exit::usage);
+    CHECK(sampling.top_n_sigma == 0);
+    CHECK(sampling.mirostat == 5);
+    CHECK(sampling.penalties.bias == std::vector<std::string>{"x=1"});
+    CHECK(heard.ask("/params mirostat 0") == "");
 }
 
 TEST_CASE("chat: a template that fails or never ends is an error with its line; the conversation stays as it was") {
