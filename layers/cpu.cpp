@@ -163,6 +163,8 @@ template <class P> Ops<float, P> table(Isa isa, Tiles tiles, std::string& name) 
 }
 }   // namespace
 
+const char* cpu_isa_name(Isa isa) { return ISA_NAME[int(isa)]; }
+
 void* cpu_scratch(int64_t bytes) {
     if (bytes > scratch.bytes) {
         release(scratch.p, scratch.bytes);

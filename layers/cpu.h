@@ -20,6 +20,7 @@ constexpr int ISA_COUNT = 4;
 void cpu_spin_less(char** argv);
 
 bool cpu_supports(Isa isa);
+const char* cpu_isa_name(Isa isa);    // for people: "AVX-512 with BF16"
 bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 

@@ -17,7 +17,7 @@ struct PackedPart {    // rows of one format, in whole panels: those beyond the 
 };
 // A parameter. One that no product reads - a vector, a table of positions - is floats; any other one is parts.
 struct PackedWeight {
-    const float* floats;
+    float* floats;
     const PackedPart* parts;    // by rows
     int count;
 };

@@ -20,12 +20,12 @@ constexpr int AHEAD_BYTES = 4096;    // prefetched: the hardware alone does not 
 // x as the products take it. Each kind that a matrix needs: floats or pairs of bf16, `apart` words from row to row;
 // and int8 with, for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
 struct Prepared {
-    const float* floats;
-    const float* pairs;
-    const int8_t* ints;
+    const float* floats;      // x itself, or its copy
+    float *copy, *pairs;
+    int8_t* ints;             // null, as the two before, where no part needs it
     int64_t float_row, pair_row, int_row;    // distances between rows: words, words, bytes
     int C;
-    const float* scales(int64_t row) const { return reinterpret_cast<const float*>(ints + row * int_row + up(C)); }
+    float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
     static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
 };
@@ -71,31 +71,32 @@ INLINE Needs needs(const PackedProduct& p) {
     return n;
 }
 // N rows, in scratch; tiles read whole ones, what is beyond the rows too. Called outside of parallel regions.
-static Prepared prepare(const PackedProduct& product, int64_t N) {
+static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Needs need = needs(product);
-    const float* x = product.x;
     const int C = product.C;
-    Prepared p = {x, nullptr, nullptr, C, apart((C + 1) / 2), Prepared::row_bytes(C), C};
+    Prepared p = {product.x, nullptr, nullptr, nullptr, C, apart((C + 1) / 2), Prepared::row_bytes(C), C};
     const bool copied = need.floats && (C % 2 || (N > 1 && C % 512 == 0));
     if (copied) p.float_row = apart(C + C % 2);
     const int64_t pair_at = copied ? N * p.float_row : 0;
     const int64_t int_at = pair_at + (need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
     float* room = static_cast<float*>(cpu_scratch(4 * int_at + (need.ints ? N * p.int_row : 0) + 64));
-    int8_t* ints = reinterpret_cast<int8_t*>(room + int_at);
-    if (copied) p.floats = room;
-    p.pairs = room + pair_at, p.ints = ints;
-#pragma omp parallel for schedule(static) if (N * C > ONE_THREAD)
-    for (int64_t i = 0; i < N; i++) {
-        const float* row = x + i * C;
-        if (copied) {
-            __builtin_memcpy(room + i * p.float_row, row, size_t(C) * 4);
-            if (C % 2) room[i * p.float_row + C] = 0;
-        }
-        if (need.pairs) pack_row<Words<float, true, false>>(room + pair_at + i * p.pair_row, row, C);
-        if (need.ints)
-            quantise_row(ints + i * p.int_row, reinterpret_cast<float*>(ints + i * p.int_row + p.up(C)), row, C);
-    }
+    if (copied) p.floats = p.copy = room;
+    if (need.pairs) p.pairs = room + pair_at;
+    if (need.ints) p.ints = reinterpret_cast<int8_t*>(room + int_at);
     return p;
+}
+// Fills them. Called by every thread of the team, which then has all.
+static void prepare(const float* x, const Prepared& p, int64_t N) {
+#pragma omp for schedule(static)
+    for (int64_t i = 0; i < N; i++) {
+        const float* row = x + i * p.C;
+        if (p.copy) {
+            __builtin_memcpy(p.copy + i * p.float_row, row, size_t(p.C) * 4);
+            if (p.C % 2) p.copy[i * p.float_row + p.C] = 0;
+        }
+        if (p.pairs) pack_row<Words<float, true, false>>(p.pairs + i * p.pair_row, row, p.C);
+        if (p.ints) quantise_row(p.ints + i * p.int_row, p.scales(i), row, p.C);
+    }
 }
 
 // ---- one panel ------------------------------------------------------------------------------------------------------
@@ -256,70 +257,76 @@ static ByRows products(BlockType format, bool vnni) {
 }
 
 // Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual
-// likewise. `from` is the part's first row, or comes before it.
+// likewise. `from` is the part's first row, or comes before it. Called by every thread of a team.
 static void part_product(const PackedProduct& p, const PackedPart& part, const Prepared& x, int64_t row, int N,
                          int64_t from, int64_t to) {
     const ByRows multiply = products(part.format, p.vnni);
     const int W = panel_outputs(part.format);
     const int64_t bytes = panel_bytes(part.format, x.C), OC = to - from;
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
-#pragma omp parallel if (part.rows * x.C * N > ONE_THREAD)
-    {
-        const Range mine = my_share(panels * blocks, 1);
-        float sums[TILE_ROWS * 48];
-        // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
-        auto all = [&](auto by) {
-            for (int64_t unit = mine.from; unit < mine.to; unit++) {
-                const int64_t panel = unit / blocks, o = part.first - from + panel * W;
-                const int end = least(N, int(unit % blocks + 1) * BLOCK);
-                const int outputs = int(least64(W, part.rows - panel * W));
-                for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
-                    n = by(part.data + panel * bytes, row + i, end - i);
-                    for (int r = 0; r < n; r++) {
-                        const int64_t at = (i + r) * OC + o;
-                        each_vector(outputs, [&](int64_t j, auto place) {
-                            vf v = place.get(sums + r * W + j);
-                            if (p.b) v += place.get(p.b + o + j);
-                            if (p.residual) v += place.get(p.residual + at + j);
-                            place.put(p.y + at + j, v);
-                        });
-                    }
+    const Range mine = my_share(panels * blocks, 1);
+    float sums[TILE_ROWS * 48];
+    // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
+    auto all = [&](auto by) {
+        for (int64_t unit = mine.from; unit < mine.to; unit++) {
+            const int64_t panel = unit / blocks, o = part.first - from + panel * W;
+            const int end = least(N, int(unit % blocks + 1) * BLOCK);
+            const int outputs = int(least64(W, part.rows - panel * W));
+            for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
+                n = by(part.data + panel * bytes, row + i, end - i);
+                for (int r = 0; r < n; r++) {
+                    const int64_t at = (i + r) * OC + o;
+                    each_vector(outputs, [&](int64_t j, auto place) {
+                        vf v = place.get(sums + r * W + j);
+                        if (p.b) v += place.get(p.b + o + j);
+                        if (p.residual) v += place.get(p.residual + at + j);
+                        place.put(p.y + at + j, v);
+                    });
                 }
             }
-        };
-        if (by_tiles(p, part.format))
-            with_tiles(p.tiles, [&](auto& tiles) {
-                all([&](const char* panel, int64_t i, int left) {
-                    tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                          reinterpret_cast<const float*>(panel), 48, sums, 48);
-                    return least(left, TILE_ROWS);
-                });
-            });
-        else
+        }
+    };
+    if (by_tiles(p, part.format))
+        with_tiles(p.tiles, [&](auto& tiles) {
             all([&](const char* panel, int64_t i, int left) {
-                const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
-                multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
-                return n;
+                tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                      reinterpret_cast<const float*>(panel), 48, sums, 48);
+                return least(left, TILE_ROWS);
             });
-    }
+        });
+    else
+        all([&](const char* panel, int64_t i, int left) {
+            const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+            multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
+            return n;
+        });
 }
 
 void packed_linear(const PackedProduct& p) {
-    const Prepared x = prepare(p, p.N);
-    for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+    const Prepared x = place_rows(p, p.N);
+#pragma omp parallel if (int64_t(p.N) * p.C * p.OC > ONE_THREAD)
+    {
+        prepare(p.x, x, p.N);
+        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+    }
 }
 
 // Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
-    const Prepared x = prepare(p, int64_t(p.N) * r.K);
-    const PackedPart* part = p.w->parts;
-    for (int e = 0; e < r.E; e++) {
-        const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
-        const int64_t from = int64_t(e) * p.OC, to = from + p.OC;
-        PackedProduct mine = p;
-        mine.y = p.y + int64_t(slot) * p.OC;
-        for (; part < p.w->parts + p.w->count && part->first < to; part++)
-            if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
+    const int64_t N = int64_t(p.N) * r.K;
+    const Prepared x = place_rows(p, N);
+#pragma omp parallel if (N * p.C * p.OC > ONE_THREAD)
+    {
+        prepare(p.x, x, N);
+        const PackedPart* part = p.w->parts;
+        for (int e = 0; e < r.E; e++) {
+            const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
+            const int64_t from = int64_t(e) * p.OC, to = from + p.OC;
+            PackedProduct mine = p;
+            mine.y = p.y + int64_t(slot) * p.OC;
+            for (; part < p.w->parts + p.w->count && part->first < to; part++)
+                if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
+        }
     }
 }
 }   // namespace ISA

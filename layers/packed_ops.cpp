@@ -54,12 +54,9 @@ template <Isa isa, Tiles tiles> struct PackedOps {
 };
 template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
     typedef PackedOps<isa, tiles> Of;
-    static const std::string name = [] {    // "cpu fp32 (AVX-512)" less the type, which the weights have
-        std::string own = Of::own().name;
-        own.erase(3, own.find(" (") - 3).pop_back();
-        const char* more = tiles == Tiles::amx ? ", AMX" : tiles == Tiles::pretended ? ", AMX pretended" : "";
-        return own + (cpu_has_vnni(isa) ? ", VNNI" : "") + more + ")";
-    }();
+    const char* more = tiles == Tiles::amx ? ", AMX" : tiles == Tiles::pretended ? ", AMX, pretended" : "";
+    static const std::string name = std::string("cpu (") + cpu_isa_name(isa) + (cpu_has_vnni(isa) ? ", VNNI" : "") +
+                                    more + ")";
     static const Ops<float, PackedWeight> made = [] {
         Ops<float, PackedWeight> ops;
         static_cast<Backend&>(ops) = Of::own();

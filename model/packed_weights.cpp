@@ -73,8 +73,7 @@ void PackedWeights::write_row(const Entry& e, int64_t row, int64_t col, int64_t 
     while (!e.parts.empty() && row >= part->first + part->rows) part++;
     if (!e.parts.empty() && part->format == format.type)
         return pack(*part, e.tensor.cols, row - part->first, col, n, blocks);
-    float* to = e.parts.empty() ? const_cast<float*>(e.weight.floats) + row * e.tensor.cols + col : nullptr;
-    if (to) return dequantise(format, blocks, n, to);
+    if (e.parts.empty()) return dequantise(format, blocks, n, e.weight.floats + row * e.tensor.cols + col);
     std::vector<float> floats(static_cast<size_t>(n));
     dequantise(format, blocks, n, floats.data());
     const BlockFormat& own = block_format(part->format);

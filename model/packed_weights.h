@@ -24,7 +24,7 @@ class PackedWeights {
     Parameter* at(int64_t offset) { return parameter(entry(offset).weight); }
     // The table of positions from row `first` on: wpe's, or the one beside the parameters. Null: none
     Parameter* positions(int first);
-    float* position_table() { return const_cast<float*>(beside.floats); }
+    float* position_table() { return beside.floats; }
 
     // n numbers from a flat buffer's place on (Tensor::offset), as blocks of this format. Rows of another format are
     // quantised. Threads may write different numbers at once.
