@@ -1,10 +1,10 @@
 // speaker.h - small models that answer: one whose text depends on all tokens before, one that follows a script; and a
 // byte tokenizer with ChatML's tokens. Include it after the project's headers.
 #pragma once
-#include "checkpoint/checkpoint.h"
 #include "gpt.h"
 #include "test.h"
 #include "toy_model.h"
+#include "write_model.h"
 
 constexpr int START_OF_TURN = 257, END_OF_TURN = 258, CHAT_TOKENS = 259;
 inline Tokenizer chat_tokenizer() {
@@ -42,22 +42,6 @@ struct Actor : SmallSpeaker {
                 wpe[p * 32 + i] = p + 1 < script.size() ? 10 * wte[size_t(script[p + 1]) * 32 + i] : 0;
     }
 };
-// The model as a Hugging Face directory.
-inline std::string write_model(const Model& g, const Tokenizer& tokenizer) {
-    const std::string dir = temporary_directory();
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, Part::weights, "", &weights);
-    std::string file;
-    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
-        file.append(static_cast<const char*>(data), size_t(bytes));
-        return Status{};
-    }).ok());
-    write_file(dir + "/model.safetensors", file);
-    write_file(dir + "/config.json", config_json(g.c, {tokenizer.end_of_text()}));
-    write_file(dir + "/tokenizer.json", tokenizer.to_json());
-    return dir;
-}
-
 inline const char* const CHATML =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";

@@ -1,12 +1,12 @@
 // test_batch.cpp - sequences that join and leave a batch, prompts that begin alike, drafts: none of it changes a text.
 #include <set>
 
-#include "checkpoint/checkpoint.h"
 #include "files/json.h"
 #include "infer/generate.h"
 #include "layers/cpu.h"
 #include "test.h"
 #include "toy_model.h"
+#include "write_model.h"
 
 namespace {
 const Config PLAIN = {.V = 94, .T = 128, .L = 2, .NH = 4, .C = 32, .F = 48, .NKV = 2, .HS = 8};
@@ -58,21 +58,6 @@ int64_t rows_computed(Model& g, const Generation& what) {
     (void)run(g, what);
     g.after_attention = {};
     return rows;
-}
-// The model's directory, with this tokenizer.
-std::string saved(const Model& g, const Tokenizer& tokenizer) {
-    const std::string dir = temporary_directory();
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(g, Part::weights, "", &weights);
-    std::string file;
-    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
-        file.append(static_cast<const char*>(data), size_t(bytes));
-        return Status{};
-    }).ok());
-    write_file(dir + "/model.safetensors", file);
-    write_file(dir + "/config.json", config_json(g.c, {tokenizer.end_of_text()}));
-    write_file(dir + "/tokenizer.json", tokenizer.to_json());
-    return dir;
 }
 }    // namespace
 
@@ -262,7 +247,7 @@ TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another
     Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, 24});
     const Tokenizer bytes = byte_tokenizer(), more = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {});
-    const std::string dir = saved(g, bytes), other = saved(g, more), file = temporary_directory() + "/p.txt";
+    const std::string dir = write_model(g, bytes), other = write_model(g, more), file = temporary_directory() + "/p.txt";
     std::string lines;
     for (int i = 0; i < 9; i++) lines += "prompt " + std::to_string(i) + "\n";
     write_file(file, lines);

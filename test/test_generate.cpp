@@ -3,9 +3,9 @@
 
 #include <set>
 
-#include "checkpoint/checkpoint.h"
 #include "test.h"
 #include "toy_model.h"
+#include "write_model.h"
 
 namespace {
 const Sampling PLAIN = {.temperature = 1, .top_k = 0};
@@ -142,17 +142,7 @@ TEST_CASE("generate: a character that the end cuts is U+FFFD, in what the comman
     what.stop = {"a"};
     CHECK(run(actor.g, tokenizer, what).texts[1] == "");
 
-    const std::string dir = temporary_directory();
-    std::vector<TensorSource> weights;
-    checkpoint_tensors(actor.g, Part::weights, "", &weights);
-    std::string file;
-    REQUIRE(safetensors_write(weights, [&](const void* data, int64_t bytes) {
-        file.append(static_cast<const char*>(data), size_t(bytes));
-        return Status{};
-    }).ok());
-    write_file(dir + "/model.safetensors", file);
-    write_file(dir + "/config.json", config_json(actor.g.c, {tokenizer.end_of_text()}));
-    write_file(dir + "/tokenizer.json", tokenizer.to_json());
+    const std::string dir = write_model(actor.g, tokenizer);
     for (const char* tokens : {"3", "9"}) {
         const ProcessResult r = run_flatgpt({"sample", dir, "--prompt", ".", "--tokens", tokens, "--temperature", "0"});
         INFO(r.err);
