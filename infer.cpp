@@ -127,11 +127,6 @@ Status check_sample(const SampleOptions& o) {
                         other.c_str(), o.search.beams);
     return {};
 }
-bool narrowed(const Sampling& s) {
-    const Sampling any;
-    return s.top_k != any.top_k || s.top_p != any.top_p || s.min_p != any.min_p || s.typical_p != any.typical_p ||
-           s.top_n_sigma != any.top_n_sigma;
-}
 // A token as OpenAI's API reports it.
 std::string logprob_json(const TokenLogprob& t, const Tokenizer& tokenizer) {
     std::string bytes;
@@ -193,7 +188,7 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
     std::vector<std::string> notes;
     bool begun = false;
     auto say = [](const std::string& text) { Progress().note("note: " + text); };
-    if (o.sampling.temperature == 0 && narrowed(o.sampling) && !o.search.beams)
+    if (o.sampling.temperature == 0 && !narrowing(o.sampling).empty() && !o.search.beams)
         say("--temperature 0 always takes the likeliest token: --top-k, --top-p, --min-p, --typical-p and "
             "--top-n-sigma change nothing");
     what.note = [&](const std::string& text) { begun ? notes.push_back(text) : say(text); };

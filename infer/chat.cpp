@@ -89,20 +89,6 @@ std::vector<Flag> Chat::rows() {
     rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
     return rows;
 }
-namespace {
-// For check_sampling: what is set now and, so that mirostat may come after them, what narrows the choice.
-std::vector<std::string> newly_given(const std::string& name, const Sampling& s) {
-    const Sampling usual;
-    std::vector<std::string> given = {name};
-    if (name != "--mirostat") return given;
-    if (s.top_n_sigma != usual.top_n_sigma) given.push_back("--top-n-sigma");
-    if (s.top_k != usual.top_k) given.push_back("--top-k");
-    if (s.typical_p != usual.typical_p) given.push_back("--typical-p");
-    if (s.top_p != usual.top_p) given.push_back("--top-p");
-    if (s.min_p != usual.min_p) given.push_back("--min-p");
-    return given;
-}
-}    // namespace
 Result<bool> Chat::params(const std::string& setting) {
     const std::vector<Flag> all = rows();
     if (setting.empty()) {
@@ -122,7 +108,10 @@ Result<bool> Chat::params(const std::string& setting) {
         if (from == setting.size()) return fail(Exit::usage, "/params %s: a value is missing", name.c_str());
         const ChatOptions before = options;
         Status s = flag_set(row, {value});
-        if (s.ok()) s = check_sampling(newly_given(row.name, options.sampling), options.sampling);
+        std::vector<std::string> given;
+        if (name == "mirostat") given = narrowing(options.sampling);    // what was set before it
+        given.push_back(row.name);
+        if (s.ok()) s = check_sampling(given, options.sampling);
         if (s.ok())
             s = Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())).status;
         if (!s.ok()) return options = before, s;

@@ -36,6 +36,20 @@ std::vector<Flag> penalty_flags(Penalties& p) {
             {"--dry-length", &p.dry_length, "shortest repetition that DRY looks at, in tokens", 1, 1e6},
             {"--dry-breakers", &p.dry_breakers, "texts that no repetition crosses; none: a line's end, : \" and *"}};
 }
+namespace {
+const struct Narrowing { const char* name; double (*value)(const Sampling& s); } NARROWINGS[] = {
+    {"--top-n-sigma", [](const Sampling& s) { return s.top_n_sigma; }},
+    {"--top-k", [](const Sampling& s) { return double(s.top_k); }},
+    {"--typical-p", [](const Sampling& s) { return s.typical_p; }},
+    {"--top-p", [](const Sampling& s) { return s.top_p; }},
+    {"--min-p", [](const Sampling& s) { return s.min_p; }}};
+}    // namespace
+std::vector<std::string> narrowing(const Sampling& s) {
+    std::vector<std::string> names;
+    for (const Narrowing& n : NARROWINGS)
+        if (n.value(s) != n.value({})) names.push_back(n.name);
+    return names;
+}
 Status check_sampling(const std::vector<std::string>& given, const Sampling& s) {
     const Penalties& p = s.penalties;
     const struct { const char *name, *needs; bool there; } rows[] = {
@@ -50,9 +64,10 @@ Status check_sampling(const std::vector<std::string>& given, const Sampling& s) 
     if (s.temperature == 0)
         return fail(Exit::usage, "--temperature 0, --mirostat %g: the likeliest token, or a surprise: not both",
                     s.mirostat);
-    for (const char* other : {"--top-k", "--top-p", "--min-p", "--typical-p", "--top-n-sigma"})
-        if (was_given(given, other))
-            return fail(Exit::usage, "%s, --mirostat %g: mirostat alone says which tokens are left", other, s.mirostat);
+    for (const Narrowing& n : NARROWINGS)
+        if (was_given(given, n.name))
+            return fail(Exit::usage, "%s, --mirostat %g: mirostat alone says which tokens are left", n.name,
+                        s.mirostat);
     return {};
 }
 

@@ -16,6 +16,8 @@ std::string take_defaults(const GenerationConfig& file, const std::vector<std::s
 // A row for each of its fields but the grammar and the seed.
 std::vector<Flag> sampling_flags(Sampling& s);
 std::vector<Flag> penalty_flags(Penalties& p);
+// The options among these that narrow the choice of tokens and are not at their default; mirostat does without them.
+std::vector<std::string> narrowing(const Sampling& s);
 // exit 2: options that have no effect together, or without another one. given: as Command has it
 Status check_sampling(const std::vector<std::string>& given, const Sampling& s);
 
