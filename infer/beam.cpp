@@ -1,8 +1,10 @@
-// beam.cpp - beam search over the cache's page forks. Beams are two halves of the cache's sequences: the ones of a step
-// become copies in the other half, which share all pages but the last.
+// beam.cpp - beam search over the cache's page forks. Beams are two halves of the slots: the ones of a step become
+// copies in the other half, which share all pages but the last.
 #include "beam.h"
 
 #include <algorithm>
+
+#include "slots.h"
 
 namespace {
 struct Beam {
@@ -18,7 +20,7 @@ struct Next {
 class Search {
   public:
     Search(Model& g, const Tokenizer& tokenizer, const Generation& what, const BeamSearch& how)
-        : g(g), what(what), how(how), choices(std::min(g.c.V, tokenizer.vocab_size())) {
+        : g(g), what(what), how(how), choices(std::min(g.c.V, tokenizer.vocab_size())), slots(g) {
         if (what.end_of_text) ends = ends_of_text(tokenizer);
     }
     Status open(const std::vector<int>& prompt);
@@ -36,8 +38,8 @@ class Search {
     const int choices;
     std::vector<int> ends;
     int tokens = 0;    // most new ones
-    Cache cache;
-    int half = 0;      // the first sequence of the beams
+    Slots slots;
+    int half = 0;      // the first slot of the beams
     std::vector<Beam> beams = {{}}, finished;
     std::vector<float> logits;    // (beams,V)
 };
@@ -60,14 +62,9 @@ Status Search::open(const std::vector<int>& prompt) {
     CacheKind kind = {TRY(cache_type(g.c, what.cache.type, g.op.activation)), room.rolls, room.sinks, 0, room.exact};
     const int shared = all / Pages::SIZE;
     if (!room.rolls) kind.pages = shared + how.beams * (pages_for(all + tokens) - shared + 1);
-    TRY(g.cache_allocate(cache, 2 * how.beams, room.positions, kind));
-    const int most = piece_length(g, cache, 1);
-    for (int from = 0; from < all; from += most) {
-        const int n = std::min(most, all - from);
-        g.extend(cache, prompt.data() + from, n, {0});
-    }
+    TRY(slots.open(2 * how.beams, room.positions, kind));
     logits.resize(size_t(how.beams) * size_t(g.c.V));
-    g.logits(logits.data());
+    slots.feed({0}, {prompt}, logits.data());
     return {};
 }
 
@@ -114,8 +111,8 @@ bool Search::step() {
         return false;
     }
     const int other = how.beams - half;
-    for (size_t i = 0; i < parents.size(); i++) cache.table.fork(half + parents[i], other + int(i));
-    for (int b = 0; b < how.beams; b++) cache.table.rewind(half + b, 0);
+    for (size_t i = 0; i < parents.size(); i++) slots.copy(half + parents[i], other + int(i));
+    for (int b = 0; b < how.beams; b++) slots.empty(half + b);
     half = other;
     beams = std::move(grown);
     return !beams.empty();
@@ -124,13 +121,13 @@ bool Search::step() {
 std::vector<Beam> Search::run() {
     for (int n = 0; n < tokens && step(); n++) {
         if (n + 1 == tokens) break;
-        std::vector<int> last, which;
+        std::vector<int> which;
+        std::vector<Ids> last;
         for (size_t b = 0; b < beams.size(); b++) {
-            last.push_back(beams[b].tokens.back());
+            last.push_back({beams[b].tokens.back()});
             which.push_back(half + int(b));
         }
-        g.extend(cache, last.data(), 1, which);
-        g.logits(logits.data());
+        slots.step(which, last, logits.data());
     }
     for (Beam& beam : beams)
         if (!beam.tokens.empty()) finish(std::move(beam));
