@@ -47,6 +47,7 @@ if [ ! -e "$dir/$name" ]; then
         exit 1
     } >&2
 fi
-# The likeliest words, and none too often: a model this small goes astray otherwise.
-[ $# -gt 0 ] || set -- --temperature 0 --repetition-penalty 1.1
+# The likeliest words, and none too often, from activations that are not rounded to 8 bits: a model this small goes
+# astray otherwise.
+[ $# -gt 0 ] || set -- --temperature 0 --repetition-penalty 1.1 --dtype fp32
 exec ./flatgpt chat "$dir/$name" "$@"
