@@ -247,7 +247,8 @@ TEST_CASE("sample: prompts of a file in its order, drafts, and drafts of another
     Model g(cpu_ops<float>());
     toy_model(g, c, {Use::infer, 1, 24});
     const Tokenizer bytes = byte_tokenizer(), more = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {});
-    const std::string dir = write_model(g, bytes), other = write_model(g, more), file = temporary_directory() + "/p.txt";
+    const std::string dir = write_model(g, bytes), other = write_model(g, more);
+    const std::string file = temporary_directory() + "/p.txt";
     std::string lines;
     for (int i = 0; i < 9; i++) lines += "prompt " + std::to_string(i) + "\n";
     write_file(file, lines);
