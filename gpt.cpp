@@ -185,7 +185,10 @@ void Model::loss(bool train, float scale) {
         const int64_t at = int64_t(n) * C;
         op.linear_forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp);
         op.cross_entropy(losses + n, train ? head : nullptr, head, target() + n, scale, c.logits_of(), rows, V, Vp);
-        if (train) op.linear_backward(op.at(dt, at), head_dw, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp);
+        if (!train) continue;
+        Into<Gradient> into = shards.into(head_dw);
+        into.add |= n > 0;
+        op.linear_backward(op.at(dt, at), into, dw.headb, head, op.at(lnf, at), head_w, rows, C, Vp);
     }
     if (!train) return;
     op.add_losses(totals.loss, losses, N);
@@ -289,15 +292,16 @@ void Model::dense_backward(int l, Activation* to, const Activation* dy) {
     const Activations& t = a[size_t(l)];
     const int C = c.C, F = c.ffn_width(l), N = B * S;
     if (fused_gelu(l)) {
-        op.linear_gelu_backward(dwide, d.fc2w, d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
-        return op.linear_backward(to, d.fcw, nullptr, dwide, t.ln2, p.fcw, N, C, F);
+        op.linear_gelu_backward(dwide, shards.into(d.fc2w), d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
+        return op.linear_backward(to, shards.into(d.fcw), nullptr, dwide, t.ln2, p.fcw, N, C, F);
     }
-    op.linear_backward(dactivated, d.fc2w, d.fc2b, dy, p.shared_gatew ? t.shared_act : t.fcg, p.fc2w, N, F, C);
+    const Activation* activated = p.shared_gatew ? t.shared_act : t.fcg;
+    op.linear_backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C);
     if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
     op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
-    op.linear_backward(to, d.fcw, d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
+    op.linear_backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
     if (!p.shared_gatew) return;
-    op.linear_backward(gathered, d.shared_gatew, nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
+    op.linear_backward(gathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
     op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});
 }
 
@@ -309,7 +313,7 @@ void Model::attention_backward(int l) {
     const Heads h = heads(l);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
-    op.linear_backward(dt, d.projw, d.projb, dy, t.atty, p.projw, N, h.width(), C);
+    op.linear_backward(dt, shards.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C);
     Activation* dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.decay_gates, t.lse, B, S, h);
@@ -318,9 +322,9 @@ void Model::attention_backward(int l) {
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
-    op.linear_backward(dt, d.qkvw, d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
+    op.linear_backward(dt, shards.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
     if (!p.decayw) return;
-    op.linear_backward(dbranch, d.decayw, d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
+    op.linear_backward(dbranch, shards.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
     op.add_scaled(dt, dt, dbranch, 1, int64_t(N) * C, {});
 }
 

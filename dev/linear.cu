@@ -182,11 +182,11 @@ __global__ void column_kernel(float* out, const T* x, int N, int C) {
     for (int64_t n = 0; n < N; n++) sum += to_float(x[n * C + c]);
     out[c] += sum;
 }
-void backward_column(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+void backward_column(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
     table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC);
     launch(column_kernel, {unsigned(ceil_div(OC, 32)), 32}, db, dy, N, OC);
 }
-void backward_sums(T* dx, float* dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+void backward_sums(T* dx, Into<float> dw, float* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
     table->linear_backward(dx, dw, nullptr, dy, x, w, N, C, OC);
     column_sums(db, dy, N, OC);
 }
@@ -204,7 +204,7 @@ void backward_ladder(int N, int C, int OC) {
                     [&, f = f](int set) { f(dx[set], dw[0], db[0], dy[set], x[set], w[0], N, C, OC); });
 }
 
-void gelu_backward_steps(T* dpre, float* dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
+void gelu_backward_steps(T* dpre, Into<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
                          const T* pre, int N, int C, int OC) {
     table->linear_backward(dpre, dw, db, dy, x, w, N, C, OC);
     table->activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);

@@ -3,12 +3,12 @@
 // Each expert has n slots, and its own w (OC,C). Of rows `a` and `b`, all (rows,columns):
 //     y    y (n,OC)   = x (n,C) w^T         a = x, b = w:  both lie along k, the dimension that is summed over
 //     dx   dx (n,C)   = dy (n,OC) w         a = dy along k; a row of b = w has one k
-//     dw   dw (OC,C) += dy^T x              k is slots: a row of a = dy, and of b = x, has one k
+//     dw   dw (OC,C) (+)= dy^T x            k is slots: a row of a = dy, and of b = x, has one k
 //
 // A block has a tile of one expert's result and walks over all of k in order, so the bits of a row depend on nothing
 // but that row, and those of dw on the order of its rows. y and dx: the grid has as many tiles of rows as there can be;
 // a block finds its expert by walking through the offsets, and one that finds none ends. dw: a tile belongs to an
-// expert beforehand; one without rows adds nothing.
+// expert beforehand; one without rows adds nothing, or assigns zeros.
 //
 // tensor: bf16 by mma.sync, cp.async into STAGES buffers, four warps of 64 x 64 results each. 2 rows C OC FLOPs; with
 // n rows of an expert, n FLOPs for each byte of w. An H200 does 206 in the time that it reads a byte: below about 200
@@ -30,6 +30,7 @@ template <class T> struct Groups {
     const int* offsets;
     const T *a, *b;
     int E, C, OC;
+    bool add;    // out +=, not =: dw alone
 };
 // What a block computes: a tile of out (M,N), from `out` on, += or = the sum over k < K of a and b; M and N are what is
 // left from the tile's first row and column on.
@@ -68,7 +69,7 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         const int64_t from = g.offsets[e];
         t = {g.a + from * g.OC + row, g.b + from * g.C + column, e * matrix + int64_t(row) * g.C + column,
              g.OC - row, g.C - column, int(g.offsets[e + 1] - from)};
-        return t.K > 0;
+        return t.K > 0 || !g.add;
     } else {
         const int width = P == Product::y ? g.OC : g.C, K = P == Product::y ? g.C : g.OC;
         const int across = (width + BN - 1) / BN, column = int(blockIdx.x) % across * BN;
@@ -155,9 +156,10 @@ __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile, float 
         if (r < rows && c < columns) store<8>(out + int64_t(r) * stride + c, load<8>(tile.chunk(r, c / 8)));
     }
 }
-// Adds a warp's results to memory: four lanes have 32 bytes of a row.
+// Adds a warp's results to memory, or puts them there: four lanes have 32 bytes of a row.
 template <int M, int N>
-__device__ void add_rows(float* out, int stride, float (&sum)[M][N][4], int row, int column, int rows, int columns) {
+__device__ void add_rows(float* out, int stride, float (&sum)[M][N][4], int row, int column, int rows, int columns,
+                         bool add) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -168,7 +170,8 @@ __device__ void add_rows(float* out, int stride, float (&sum)[M][N][4], int row,
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (r < rows && column + n * 8 < columns) {
-                    Vec<float, 2> pair = load<2>(to + n * 8);
+                    Vec<float, 2> pair = {};
+                    if (add) pair = load<2>(to + n * 8);
                     pair.v[0] += sum[m][n][half * 2], pair.v[1] += sum[m][n][half * 2 + 1];
                     store<2>(to + n * 8, pair);
                 }
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(TENSOR_THREADS) tensor_kernel(Out* out, Groups
         multiply_stage<P, BM>(sum, shared.stage[step % STAGES], row, column);
     }
     cp_async_wait<0>();
-    if constexpr (P == Product::dw) add_rows(out + t.out, g.C, sum, row, column, t.M, t.N);
+    if constexpr (P == Product::dw) add_rows(out + t.out, g.C, sum, row, column, t.M, t.N, g.add);
     else {
         __syncthreads();    // the last stage has been read
         put_rows(out + t.out, P == Product::y ? g.OC : g.C, shared.out, sum, row, column, t.M, t.N);
@@ -281,7 +284,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(Out* out, Groups<T
             const int row = m / 4 * 32 + y + m % 4, column = n / 4 * 32 + x + n % 4;
             if (row >= t.M || column >= t.N) continue;
             Out& to = out[t.out + int64_t(row) * out_row + column];
-            to = P == Product::dw ? from_float<Out>(to_float(to) + sum[m][n]) : from_float<Out>(sum[m][n]);
+            to = from_float<Out>(P == Product::dw && g.add ? to_float(to) + sum[m][n] : sum[m][n]);
         }
 }
 
@@ -289,9 +292,10 @@ __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(Out* out, Groups<T
 
 // out of a and b, over the slots of N positions.
 template <Product P, class T, class Out>
-void grouped(Out* out, const T* a, const T* b, const Routes& routes, const Router& r, int N, int C, int OC) {
+void grouped(Out* out, const T* a, const T* b, const Routes& routes, const Router& r, int N, int C, int OC,
+             bool add = false) {
     const int64_t rows = int64_t(N) * r.K;
-    const Groups<T> g = {routes.offsets, a, b, r.E, C, OC};
+    const Groups<T> g = {routes.offsets, a, b, r.E, C, OC, add};
     if constexpr (sizeof(T) == 2) {
         const auto aligned = [](const void* p) { return uintptr_t(p) % 16 == 0; };
         if (rows_align<T>(C) && rows_align<T>(OC) && aligned(a) && aligned(b) && aligned(out)) {

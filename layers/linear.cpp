@@ -16,8 +16,8 @@ static void linear_forward(float* y, const float* x, const P* w, const P* b, con
 }
 
 template <class P, Tiles tiles>
-static void linear_backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
-                            int OC) {
+static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N,
+                            int C, int OC) {
     if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
     matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
 }
@@ -49,8 +49,8 @@ void column_sums(float* sums, const float* x, int N, int C) {
 }
 
 template <class P, Tiles tiles>
-static void linear_gelu_backward(float* dpre, float* dw, float* db, float* dpre_sum, const float* dy, const float* x,
-                                 const P* w, const float* pre, int N, int C, int OC) {
+static void linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* dpre_sum, const float* dy,
+                                 const float* x, const P* w, const float* pre, int N, int C, int OC) {
     Matmul<P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
@@ -64,7 +64,7 @@ template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call)
     if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
         return matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
     const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>(nullptr, nullptr, nullptr, nullptr, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>(static_cast<float*>(nullptr), nullptr, nullptr, nullptr, N, C, OC));
     return dx > dw ? dx : dw;
 }
 

@@ -327,11 +327,11 @@ template <class T, Dtype dtype> struct Linear {
         return {type, type, compute, CUBLAS_OP_N, CUBLAS_OP_N, C, N, OC, epilogue};
     }
 
-    // dw += dy^T x   db += sum_n dy
-    static void parameters(Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, int N, int C, int OC) {
+    // dw (+)= dy^T x   db += sum_n dy
+    static void parameters(Into<Grad<T>> dw, Grad<T>* db, const T* dy, const T* x, int N, int C, int OC) {
         const auto epilogue = db ? CUBLASLT_EPILOGUE_BGRADB : CUBLASLT_EPILOGUE_DEFAULT;
-        const Form f = {type, CUDA_R_32F, compute, CUBLAS_OP_N, CUBLAS_OP_T, C, OC, N, epilogue, true};
-        Operands operands = {x, dy, dw, dw};
+        const Form f = {type, CUDA_R_32F, compute, CUBLAS_OP_N, CUBLAS_OP_T, C, OC, N, epilogue, dw.add};
+        Operands operands = {x, dy, dw.p, dw.p};
         if (!db) return multiply(f, operands);
         operands.sums = db;
         multiply(f, operands, [&](const Operands& to) {
@@ -342,13 +342,14 @@ template <class T, Dtype dtype> struct Linear {
         });
     }
 
-    static void backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+    static void backward(T* dx, Into<Grad<T>> dw, Grad<T>* db, const T* dy, const T* x, const T* w, int N, int C,
+                         int OC) {
         if (dx) multiply(dx_form(N, C, OC), {w, dy, nullptr, dx});
         parameters(dw, db, dy, x, N, C, OC);
     }
 
-    static void gelu_backward(T* dpre, Grad<T>* dw, Grad<T>* db, Grad<T>* dpre_sum, const T* dy, const T* x, const T* w,
-                              const T* pre, int N, int C, int OC) {
+    static void gelu_backward(T* dpre, Into<Grad<T>> dw, Grad<T>* db, Grad<T>* dpre_sum, const T* dy, const T* x,
+                              const T* w, const T* pre, int N, int C, int OC) {
         auto slope_after = [&](const Operands& to) {
             multiply(dx_form(N, C, OC), to);
             cuda_ops<T>(dtype).activation_backward(dpre, dpre, pre, Act::gelu_tanh, false, N, C);

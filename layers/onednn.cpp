@@ -112,7 +112,7 @@ template <class P> struct OneDnn {
             own().linear_forward(y, x, w, b, residual, N, C, OC);
     }
 
-    static void backward(float* dx, float* dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
+    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
                          int OC) {
         const void *x_in = x, *dy_in = dy;
         if constexpr (halves) {
@@ -126,7 +126,7 @@ template <class P> struct OneDnn {
                             dy_in, w))
             return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
         if (!multiply(Matmul<float>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
-                                    .c = dw, .add = true, .halves = halves},
+                                    .c = dw.p, .add = dw.add, .halves = halves},
                       dy_in, x_in))
             own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC);
         if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);

@@ -4,12 +4,22 @@
 // the definition), cpu (float activations; float or bf16 parameters) and cuda (float or bf16 for both).
 // gpt.cpp is written once, over Table: a table whose types it does not know.
 #pragma once
+#include <type_traits>
+
 #include "base/common.h"
 #include "base/element.h"
 
 template <class P> struct GradOf { typedef P type; };
 template <> struct GradOf<bf16> { typedef float type; };
 template <class P> using Grad = typename GradOf<P>::type;
+// Where the gradient of a matrix goes: it is added to what is there, or assigned.
+template <class G> struct Into {
+    G* p;
+    bool add;
+    template <class X>
+        requires std::is_convertible_v<X, G*>
+    Into(X&& to, bool add = true) : p(to), add(add) {}
+};
 
 // Positions from..to-1.
 struct Span { int from, to; };
@@ -235,8 +245,9 @@ struct Table : Ops<Activation, Parameter> {
     Table(const Ops<T, P>& op)
         : activation(element_of<T>), parameter(element_of<P>), gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
-        // Pointers to objects of any type are passed alike on every ABI that this runs on.
-#define OPERATION(name, need, arguments, ...) this->name = reinterpret_cast<decltype(this->name)>(op.name);
+        // Pointers to objects of any type are passed alike on every ABI that this runs on, in an Into, too.
+#define OPERATION(name, need, arguments, ...) \
+    this->name = reinterpret_cast<decltype(this->name)>(reinterpret_cast<void (*)()>(op.name));
 #include "operations.inc"
 #undef OPERATION
     }

@@ -98,7 +98,8 @@ void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual,
             y[int64_t(n) * OC + o] = sum;
         }
 }
-void linear_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {
+    if (!dw.add) zero(dw.p, int64_t(sizeof(T)) * OC * C);
     for (int n = 0; n < N; n++) {
         if (dx) zero(dx + int64_t(n) * C, int64_t(sizeof(T)) * C);
         for (int o = 0; o < OC; o++) {
@@ -106,7 +107,7 @@ void linear_backward(T* dx, T* dw, T* db, const T* dy, const T* x, const T* w, i
             if (db) db[o] += d;
             for (int c = 0; c < C; c++) {
                 if (dx) dx[int64_t(n) * C + c] += d * w[int64_t(o) * C + c];
-                dw[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
+                dw.p[int64_t(o) * C + c] += d * x[int64_t(n) * C + c];
             }
         }
     }

@@ -32,7 +32,7 @@ void experts_combine(double* y, const double* residual, const double* x, const d
 void experts_combine_backward(double* dx, double* dfactors, const double* dy, const double* x, const double* factors,
                               Routes routes, Router r, int N, int C);
 void experts_forward(double* y, const double* x, const double* w, Routes routes, Router r, int N, int C, int OC);
-void experts_backward(double* dx, double* dw, const double* dy, const double* x, const double* w, Routes routes,
+void experts_backward(double* dx, Into<double> dw, const double* dy, const double* x, const double* w, Routes routes,
                       Router r, int N, int C, int OC);
 void row_gate_forward(double* y, const double* x, const double* gate, int N, int F);
 void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);

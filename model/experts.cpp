@@ -29,16 +29,17 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     const Router r = c.router_of();
     const int C = c.C, F = c.expert_ffn, N = B * S;
     op.experts_combine_backward(dgathered, dfactors, dy, t.expert_out, t.factors, t.routes, r, N, C);
-    op.experts_backward(dactivated, d.expert_downw, dgathered, t.expert_act, p.expert_downw, t.routes, r, N, F, C);
+    op.experts_backward(dactivated, shards.into(d.expert_downw), dgathered, t.expert_act, p.expert_downw, t.routes, r,
+                        N, F, C);
     op.activation_backward(dwide, dactivated, t.expert_up, c.activation, c.gated, N * r.K, F);
     op.experts_gather(gathered, t.ln2, t.routes, r, N, C);
-    op.experts_backward(dgathered, d.expert_upw, dwide, gathered, p.expert_upw, t.routes, r, N, C,
+    op.experts_backward(dgathered, shards.into(d.expert_upw), dwide, gathered, p.expert_upw, t.routes, r, N, C,
                         c.expert_up_width());
     const float per_position = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
                        plan.router_z * per_position, B, S);
     // The router's part, then the experts' is added.
-    op.linear_backward(gathered, d.routerw, nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
+    op.linear_backward(gathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
     const bool shared = c.ffn_width(l);
     op.experts_combine(shared ? gathered : to, gathered, dgathered, nullptr, t.routes, r, N, C);
     if (shared) op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});

@@ -10,6 +10,13 @@ void Shards::divide(const Config& c, int its_rank, int its_ranks, int its_zero, 
     buckets = config_buckets(c, ranks), owners = config_owners(c, ranks);
     flat = config_flat_size(c, ranks);
     params_ready.assign(buckets.size(), 0);
+    cleared = {{0, 0}};
+    for (const Tensor& t : config_tensors(c, ranks)) {
+        if (!t.product) continue;
+        cleared.back().size = t.offset - cleared.back().offset;
+        cleared.push_back({t.offset + t.size(), 0});
+    }
+    cleared.back().size = flat - cleared.back().offset;
 }
 
 Share Shards::share(int k) const {
@@ -30,7 +37,12 @@ Gradient* Shards::share_gradients(const Share& s) const { return op.at(grads, ze
 
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
-void Shards::clear_gradients() { op.zero(grads, op.bytes(grads, zero == 2 ? flat / ranks : flat)); }
+void Shards::clear_gradients() {
+    first_batch = zero < 2;
+    if (zero == 2) return op.zero(grads, op.bytes(grads, flat / ranks));
+    for (const Bucket& b : cleared)
+        if (b.size) op.zero(op.at(grads, b.offset), op.bytes(grads, b.size));
+}
 
 // Zero 2 computes in a cleared work buffer. This rank puts the sum so far there, as its share, and so gets it back with
 // the next sum over the ranks.
@@ -43,6 +55,7 @@ void Shards::gradients_begin(int k) {
 }
 
 void Shards::gradients_done(int k, bool last) {
+    if (k == 0) first_batch = false;    // the embeddings come last
     if (!comm || !(last || zero == 2)) return;
     const Share s = share(k);
     if (zero) comm->reduce_scatter(share_gradients(s), gradients(k), s.size, op.gradient, wire);

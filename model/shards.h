@@ -59,12 +59,14 @@ struct Shards {
     std::vector<Share> updates() const;    // what this rank updates: all in one piece, with zero a share of each bucket
     Gradient* gradients(int bucket) const;          // where they are computed
     Gradient* share_gradients(const Share& s) const;    // where this rank's sum is kept
+    // A product's gradient (Tensor::product): assigned in a step's first batch, so that nobody needs to clear it.
+    Into<Gradient> into(Gradient* of_product) const { return {of_product, !first_batch}; }
     // Zero 2's work buffers: one for the embeddings, two that the blocks use in turns.
     static int work_buffer(int bucket) { return bucket == 0 ? 0 : 1 + bucket % 2; }
 
     // ---- a step: clear, then for each batch and bucket begin and done, then sum and, of each update, done
 
-    void clear_gradients();
+    void clear_gradients();                        // all but those that the first batch assigns
     void gradients_begin(int bucket);              // about to be computed
     void gradients_done(int bucket, bool last);    // computed; last: in the step's last batch
     // After all gradients: waits for them, fills the squares and this rank's report, sums. Returns how many squares.
@@ -94,6 +96,8 @@ struct Shards {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
+    std::vector<Bucket> cleared;    // where no product assigns
+    bool first_batch = false;       // of a step; with zero 2 none counts, as this rank's sum so far lies there
     int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
     std::vector<int64_t> params_ready;                               // marks, by bucket
     std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket

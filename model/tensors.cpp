@@ -73,6 +73,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::string number = std::to_string(block);
     Tensor t = {.name = (block < 0 ? "" : number + ".") + row.name, .cols = row.cols ? row.cols : 1, .init = row.init,
                 .decay = row.cols > 0, .vector = row.cols == 0};
+    t.product = row.cols && (block >= 0 || t.name == (c.tied ? "wte" : "headw"));
     if (!row.exists) return t;
     for (int64_t rows : row.parts) t.file_rows += row.experts * rows;
     t.experts = row.experts;

@@ -74,6 +74,10 @@ class WorkOf {
     static Work linear(int products, int N, int C, int OC, const void* bias, double bytes) {
         return {{.rows = N, .in = C, .out = OC, .bias = bias != nullptr}, 2.0 * products * N * C * OC, 0, bytes};
     }
+    // Numbers of a matrix' gradient that are written, and those that are read before, with its bias's.
+    static double gradients(int C, int OC, bool add, const void* db) {
+        return (add ? 2.0 : 1.0) * C * OC + (db ? 2.0 * OC : 0);
+    }
     static double vectors(int C, const void* w, const void* b) { return double(C) * ((w ? 1 : 0) + (b ? 1 : 0)); }
     // QK-norm's weights.
     static double turned(const Heads& h, const Turn& t) {

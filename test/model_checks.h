@@ -73,9 +73,11 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
     toy_model(g, c, {.use = Use::train, .B = B, .S = S, .spans = !objective.plain(),
                        .dropout = dropout, .attention_dropout = dropout, .balance = 0.3f, .router_z = 0.05f});
     const Posed asked(c, B, S, objective);
-    for (int pass = 0; pass < 2; pass++)    // nothing of the first must be left in the second
+    double* gradients = typed<double>(g, g.shards.grads);
+    for (int pass = 0; pass < 2; pass++) {    // nothing of the first must be left in the second
+        std::fill_n(gradients, g.shards.flat, NAN);
         train_pass(g, asked.in, asked.out, B, S, asked.spans);
-    const double* gradients = typed<double>(g, g.shards.grads);
+    }
     const std::vector<double> grad(gradients, gradients + config_flat_size(c));
     double size = 0, worst = 0;
     for (double d : grad) size = std::max(size, std::fabs(d));

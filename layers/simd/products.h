@@ -29,10 +29,10 @@ INLINE Matmul<P> input_gradient(float* dx, const float* dy, const P* w, int N, i
     return {.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1, .c = dx,
             .halves = halves<P>, .tiles = tiles};
 }
-// dw += dy^T x, db[o] += sum_n dy[n,o]
+// dw (+)= dy^T x, db[o] += sum_n dy[n,o]
 template <class P, Tiles tiles>
-INLINE Matmul<float> weight_gradient(float* dw, float* db, const float* dy, const float* x, int N, int C, int OC) {
-    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw, .add = true,
+INLINE Matmul<float> weight_gradient(Into<float> dw, float* db, const float* dy, const float* x, int N, int C, int OC) {
+    return {.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1, .c = dw.p, .add = dw.add,
             .halves = halves<P>, .tiles = tiles, .row_sums = db};
 }
 }   // namespace ISA

@@ -208,7 +208,8 @@ TEST_CASE("experts: products against the reference") {
     each_table(TablePart::products, [](auto& op, const TestTable& t) {
         auto both = [&](Count c, int N, int C, int OC, Spread spread) {
             EXPECT(check_experts_forward(op, router(c, 2), N, C, OC, spread, t.dtype));
-            EXPECT(check_experts_backward(op, router(c, 2), N, C, OC, spread, t.dtype));
+            for (bool add : {true, false})
+                EXPECT(check_experts_backward(op, router(c, 2), N, C, OC, spread, t.dtype, add));
         };
         const Count counts[] = {{1, 1}, {5, 2}, {9, 9}};
         int variant = 0;

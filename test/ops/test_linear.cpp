@@ -12,7 +12,7 @@ struct Shape { int N, C, OC; };
 template <class T, class P> void each_use(const Ops<T, P>& op, Dtype dtype, Shape s, int variant) {
     for (int i : {0, 1})
         EXPECT(check_linear_forward(op, s.N, s.C, s.OC, i, RESIDUALS[(variant + i) % 3], dtype));
-    EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype));
+    EXPECT(check_linear_backward(op, s.N, s.C, s.OC, variant % 3 > 0, variant % 4 > 0, dtype, variant % 5 > 1));
 }
 void each_shape(std::vector<Shape> shapes) {
     each_table(TablePart::products, [&](auto& op, const TestTable& t) {
@@ -73,7 +73,7 @@ TEST_CASE("linear: with GELU, against the reference") {
             EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype));
             EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype));
             EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype, false));
-            EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, false));
+            EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, false, false));
         };
         for (int N : {1, 3, 4, 5, 33})
             for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24},

@@ -154,20 +154,23 @@ Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC,
 }
 
 template <class T, class P>
-Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype) {
+Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC, Spread spread, Dtype dtype,
+                             bool add) {
     const Memory m(op);
-    Check check = named("experts_backward", r, {{"N", N}, {"C", C}, {"OC", OC}}, text(r, spread));
+    Check check = named("experts_backward", r, {{"N", N}, {"C", C}, {"OC", OC}},
+                        text(r, spread) + (add ? "" : " assigned"));
     TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K, weights = int64_t(r.E) * OC * C;
-    const Numbers x = operand<T>(dtype, rows * C, 2), dy = operand<T>(dtype, rows * OC, 3);
+    const Numbers x = operand_of<T>(add, dtype, rows * C, 2), dy = operand_of<T>(add, dtype, rows * OC, 3);
     const Numbers w = operand<P>(dtype, weights, 4, 1 / std::sqrt(OC));
-    Numbers dw = start_sums(weights, 5, N), dx(x.size());
+    Numbers dw = start_into(weights, 5, N, add), dx(x.size());
     Array<Grad<P>> dw_out(m, dw);
-    reference_ops().experts_backward(dx.data(), dw.data(), dy.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
+    reference_ops().experts_backward(dx.data(), {dw.data(), add}, dy.data(), x.data(), w.data(), routes.in(), r, N, C,
+                                     OC);
     TableRoutes in(m, routes);
     Array<T> x_in(m, x), dy_in(m, dy), dx_out(m, rows * C);
     Array<P> w_in(m, w);
-    op.experts_backward(dx_out, dw_out, dy_in, x_in, w_in, in.in(), r, N, C, OC);
+    op.experts_backward(dx_out, {dw_out, add}, dy_in, x_in, w_in, in.in(), r, N, C, OC);
     check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC));
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
     return check;
@@ -206,7 +209,7 @@ FOR_EACH_TABLE(check_experts_gather, Router, int, int)
 FOR_EACH_TABLE(check_experts_combine, Router, int, int, Residual, bool)
 FOR_EACH_TABLE(check_experts_combine_backward, Router, int, int, bool)
 FOR_EACH_TABLE(check_experts_forward, Router, int, int, int, Spread, Dtype)
-FOR_EACH_TABLE(check_experts_backward, Router, int, int, int, Spread, Dtype)
+FOR_EACH_TABLE(check_experts_backward, Router, int, int, int, Spread, Dtype, bool)
 FOR_EACH_TABLE(check_row_gate_forward, int, int)
 FOR_EACH_TABLE(check_row_gate_backward, int, int, bool)
 

@@ -28,19 +28,22 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     return check;
 }
 
+
 template <class T, class P>
-Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype) {
+Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype, bool add) {
     const Memory m(op);
-    Check check = named("linear_backward", dtype, N, C, OC, std::string(with_dx ? " dx" : "") + (bias ? " db" : ""));
-    const Numbers dy = operand<T>(dtype, int64_t(N) * OC, 1), x = operand<T>(dtype, int64_t(N) * C, 2);
+    Check check = named("linear_backward", dtype, N, C, OC,
+                        std::string(with_dx ? " dx" : "") + (bias ? " db" : "") + (add ? "" : " assigned"));
+    const Numbers dy = operand_of<T>(add, dtype, int64_t(N) * OC, 1);
+    const Numbers x = operand_of<T>(add, dtype, int64_t(N) * C, 2);
     const Numbers w = operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
-    Numbers dw = start_sums(int64_t(OC) * C, 4, N), db = start_sums(OC, 5, N);
+    Numbers dw = start_into(int64_t(OC) * C, 4, N, add), db = start_sums(OC, 5, N);
     Array<Grad<P>> dw_out(m, dw), db_out(m, db);
     Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x);
     Array<P> w_in(m, w);
     Numbers dx(static_cast<size_t>(int64_t(N) * C));
-    reference_ops().linear_backward(dx.data(), dw.data(), db.data(), dy.data(), x.data(), w.data(), N, C, OC);
-    op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, dw_out,
+    reference_ops().linear_backward(dx.data(), {dw.data(), add}, db.data(), dy.data(), x.data(), w.data(), N, C, OC);
+    op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, {dw_out, add},
                        bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC);
     if (with_dx) check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC));
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
@@ -67,26 +70,27 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
 }
 
 template <class T, class P>
-Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias) {
+Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias,
+                                 bool add) {
     const Memory m(op);
-    Check check = named("linear_gelu_backward", dtype, N, C, OC);
+    Check check = named("linear_gelu_backward", dtype, N, C, OC, add ? "" : " assigned");
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
-    const Numbers dy = operand<T>(dtype, int64_t(N) * OC, 1), x = operand<T>(dtype, n, 2);
+    const Numbers dy = operand_of<T>(add, dtype, int64_t(N) * OC, 1), x = operand_of<T>(add, dtype, n, 2);
     const Numbers pre = operand<T>(dtype, n, 3);
     const Numbers w = operand<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
-    Numbers dw = start_sums(int64_t(OC) * C, 5, N), db = start_sums(OC, 6, N), dpre_sum = start_sums(C, 7, N);
+    Numbers dw = start_into(int64_t(OC) * C, 5, N, add), db = start_sums(OC, 6, N), dpre_sum = start_sums(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
     Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
     Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), pre_in(m, pre);
     Array<P> w_in(m, w);
-    reference_ops().linear_backward(dpre.data(), dw.data(), bias ? db.data() : nullptr, dy.data(), x.data(), w.data(),
-                                    N, C, OC);
+    reference_ops().linear_backward(dpre.data(), {dw.data(), add}, bias ? db.data() : nullptr, dy.data(), x.data(),
+                                    w.data(), N, C, OC);
     reference_ops().activation_backward(dpre.data(), dpre.data(), pre.data(), Act::gelu_tanh, false, N, C);
     for (int64_t i = 0; i < n && bias; i++) dpre_sum[size_t(i % C)] += dpre[size_t(i)];
     Grad<P>* const db_at = bias ? static_cast<Grad<P>*>(db_out) : nullptr;
     Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;
-    op.linear_gelu_backward(dpre_out, dw_out, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
+    op.linear_gelu_backward(dpre_out, {dw_out, add}, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
     // In steps dy w is rounded, too.
     check.expect("dpre", dpre_out, dpre, product_limit<T, T>(dtype, OC) + ROUNDING<T> / 2);
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
@@ -97,9 +101,9 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
 }
 
 FOR_EACH_TABLE(check_linear_forward, int, int, int, bool, Residual, Dtype)
-FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype)
+FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype, bool)
 FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype, bool)
-FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool)
+FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool, bool)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {

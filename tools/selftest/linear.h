@@ -21,17 +21,28 @@ inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
     for (double& x : v) x += 4 * std::sqrt(N);
     return rounded<float>(v);
 }
+// What such a gradient finds where it is assigned must not be read. Then nothing keeps a sum far from zero but products
+// of one sign.
+inline Numbers start_into(int64_t n, uint64_t stream, int N, bool add) {
+    return add ? start_sums(n, stream, N) : Numbers(size_t(n), NAN);
+}
+template <class X> Numbers operand_of(bool add, Dtype dtype, int64_t n, uint64_t stream) {
+    Numbers x = operand<X>(dtype, n, stream);
+    for (double& v : x) v = add ? v : std::abs(v);
+    return x;
+}
 
-// dtype says how much the products may round
+// dtype says how much the products may round; add: Into's
 enum class Residual { none, apart, in_y };
 template <class T, class P>
 Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias, Residual residual,
                            Dtype dtype = DTYPE<P>);
 template <class T, class P>
-Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype = DTYPE<P>);
+Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype = DTYPE<P>,
+                            bool add = true);
 template <class T, class P>
 Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
                                 bool bias = true);
 template <class T, class P>
 Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype = DTYPE<P>,
-                                 bool bias = true);
+                                 bool bias = true, bool add = true);
