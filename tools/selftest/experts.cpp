@@ -161,8 +161,8 @@ Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC
                         text(r, spread) + (add ? "" : " assigned"));
     TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K, weights = int64_t(r.E) * OC * C;
-    const Numbers x = operand_of<T>(add, dtype, rows * C, 2), dy = operand_of<T>(add, dtype, rows * OC, 3);
-    const Numbers w = operand<P>(dtype, weights, 4, 1 / std::sqrt(OC));
+    const Numbers x = factor(operand<T>(dtype, rows * C, 2), add), dy = factor(operand<T>(dtype, rows * OC, 3), add);
+    const Numbers w = factor(operand<P>(dtype, weights, 4, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(weights, 5, N, add), dx(x.size());
     Array<Grad<P>> dw_out(m, dw);
     reference_ops().experts_backward(dx.data(), {dw.data(), add}, dy.data(), x.data(), w.data(), routes.in(), r, N, C,

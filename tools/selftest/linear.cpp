@@ -28,15 +28,14 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     return check;
 }
 
-
 template <class T, class P>
 Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with_dx, bool bias, Dtype dtype, bool add) {
     const Memory m(op);
     Check check = named("linear_backward", dtype, N, C, OC,
                         std::string(with_dx ? " dx" : "") + (bias ? " db" : "") + (add ? "" : " assigned"));
-    const Numbers dy = operand_of<T>(add, dtype, int64_t(N) * OC, 1);
-    const Numbers x = operand_of<T>(add, dtype, int64_t(N) * C, 2);
-    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC));
+    const Numbers dy = factor(operand<T>(dtype, int64_t(N) * OC, 1), add);
+    const Numbers x = factor(operand<T>(dtype, int64_t(N) * C, 2), add);
+    const Numbers w = factor(operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(int64_t(OC) * C, 4, N, add), db = start_sums(OC, 5, N);
     Array<Grad<P>> dw_out(m, dw), db_out(m, db);
     Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x);
@@ -76,9 +75,9 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Check check = named("linear_gelu_backward", dtype, N, C, OC, add ? "" : " assigned");
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
-    const Numbers dy = operand_of<T>(add, dtype, int64_t(N) * OC, 1), x = operand_of<T>(add, dtype, n, 2);
+    const Numbers dy = factor(operand<T>(dtype, int64_t(N) * OC, 1), add), x = factor(operand<T>(dtype, n, 2), add);
     const Numbers pre = operand<T>(dtype, n, 3);
-    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC));
+    const Numbers w = factor(operand<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(int64_t(OC) * C, 5, N, add), db = start_sums(OC, 6, N), dpre_sum = start_sums(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
     Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);

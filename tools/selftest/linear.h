@@ -21,13 +21,12 @@ inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
     for (double& x : v) x += 4 * std::sqrt(N);
     return rounded<float>(v);
 }
-// What such a gradient finds where it is assigned must not be read. Then nothing keeps a sum far from zero but products
-// of one sign.
+// What such a gradient finds where it is assigned must not be read. Then only factors of one sign keep sums far from
+// zero.
 inline Numbers start_into(int64_t n, uint64_t stream, int N, bool add) {
     return add ? start_sums(n, stream, N) : Numbers(size_t(n), NAN);
 }
-template <class X> Numbers operand_of(bool add, Dtype dtype, int64_t n, uint64_t stream) {
-    Numbers x = operand<X>(dtype, n, stream);
+inline Numbers factor(Numbers x, bool add) {
     for (double& v : x) v = add ? v : std::abs(v);
     return x;
 }
