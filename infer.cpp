@@ -60,7 +60,6 @@ struct SampleOptions {
     std::vector<std::string> stop;
     int tokens = 200, num = 1, batch = 0, logprobs = 0;
     BeamSearch search = {0, 1};    // 0 beams: sampling
-    std::string draft;
     Speculation speculation;
     int64_t seed = 1;
     bool ignore_end = false, no_echo = false, json = false;
@@ -110,9 +109,7 @@ Status check_sample(const SampleOptions& o) {
                     o.form.grammar.empty() ? "--json-schema" : "--grammar");
     if (was_given(o.given, "--length-penalty") && !o.search.beams)
         return fail(Exit::usage, "--length-penalty needs --beams");
-    if (was_given(o.given, "--draft-tokens") && o.draft.empty())
-        return fail(Exit::usage, "--draft-tokens needs --draft");
-    if (o.speculation.lookup && !o.draft.empty()) return fail(Exit::usage, "--lookup, --draft: only one of them");
+    TRY(check_speculation(o.given, o.speculation));
     if (!o.search.beams) return {};
     if (o.num > o.search.beams)
         return fail(Exit::usage, "--num %d, --beams %d: no more texts than beams", o.num, o.search.beams);
@@ -145,20 +142,6 @@ std::string chances_json(const Sample& sample, bool scored, const Tokenizer& tok
         all += (all.empty() ? "{" : ",{") + logprob_json(t[0], tokenizer) + ",\"top_logprobs\":[" + top + "]}";
     }
     return ",\"logprobs\":{\"content\":[" + all + "]}";
-}
-
-// The second model of --draft, for `count` sequences whose prompts have at most so many tokens.
-Status open_draft(Opened& draft, const SampleOptions& o, const Opened& m, int count, int64_t longest) {
-    Source source = o.source;
-    source.model = o.draft, source.checkpoint = "last";
-    TRY(open_model(draft, source, o.device, false, [&](const Config& c, bool gpu) {
-        return Room{count, int(std::min<int64_t>({longest, c.T, std::max(1, filling_rows(gpu) / count)}))};
-    }));
-    TRY(has_tokenizer(draft));
-    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint()) return {};
-    return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
-                "other text; give a model with the same one", draft.path.c_str(), draft.tokenizer.vocab_size(),
-                m.path.c_str(), m.tokenizer.vocab_size());
 }
 
 // What a sample is on standard output.
@@ -211,11 +194,9 @@ Status write_samples(const SampleOptions& o, const Opened& m, Generation what,
             return fail(Exit::io, "the output was closed");
     if (stream && (!begin() || !put("\n"))) return fail(Exit::io, "the output was closed");
     for (const std::string& text : notes) say(text);
-    const std::string drafts = !o.speculation.any() ? "" :
-        formatted("; drafted %s, %lld accepted (%.0f %%)", counted(out.drafted, "token").c_str(),
-                  (long long)out.accepted, 100.0 * double(out.accepted) / double(std::max<int64_t>(1, out.drafted)));
     fprintf(stderr, "%s in %s, %.1f tokens/s%s (%s)\n", counted(out.tokens, "token").c_str(),
-            human_time(seconds).c_str(), double(out.tokens) / seconds, drafts.c_str(), m.device.c_str());
+            human_time(seconds).c_str(), double(out.tokens) / seconds,
+            drafts_text(o.speculation, out.drafted, out.accepted).c_str(), m.device.c_str());
     return {};
 }
 
@@ -228,7 +209,6 @@ Status sample(SampleOptions o) {
     size_t longest_prompt = 0;
     for (const std::string& prompt : prompts) longest_prompt = std::max(longest_prompt, prompt.size());
     const int64_t fed = int64_t(longest_prompt) + 2;    // no more tokens than bytes, but for BOS and a mark
-    const int drafted = o.draft.empty() ? o.speculation.lookup : o.speculation.tokens;
     int count = 0;    // sequences at once
     Opened m, draft;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
@@ -238,13 +218,14 @@ Status sample(SampleOptions o) {
         const int64_t longest = fed + o.tokens > c.T ? std::max<int64_t>(fed, c.T / 2) : fed;
         const bool pieces = c.sees == Sees::causal;    // else the prompt's tokens see each other
         const int64_t S = std::min<int64_t>(longest, pieces ? std::max(1, rows / count) : c.T);
-        return Room{count, int(std::max<int64_t>(S, 1 + drafted))};
+        return Room{count, int(std::max<int64_t>(S, 1 + o.speculation.most()))};
     }));
     TRY(writes_text(m));
     TRY(has_tokenizer(m));
     TRY(own_defaults(m, o.given, &o.sampling, &o.tokens));
     TRY(check_choices(o.given, o.sampling));
-    if (!o.draft.empty()) TRY(open_draft(draft, o, m, count, fed));
+    if (const std::string& path = o.speculation.path; !path.empty())
+        TRY(open_draft(draft, m, o.source, o.device, path, count, fed));
 
     Generation what;
     for (const std::string& prompt : prompts) {
@@ -276,7 +257,8 @@ struct ChatFlags {
 Status chat(ChatFlags o) {
     o.chat.sampling.grammar = TRY(read_grammar(o.form));
     TRY(check_sampling(o.given, o.chat.sampling));
-    Opened m;
+    TRY(check_speculation(o.given, o.chat.speculation));
+    Opened m, draft;
     TRY(open_model(m, o.source, o.device, false, [&](const Config& c, bool gpu) {
         return Room{1, c.sees == Sees::causal ? std::min(c.T, filling_rows(gpu)) : c.T};
     }));
@@ -291,6 +273,9 @@ Status chat(ChatFlags o) {
     c.ends = format.ends, c.bos = format.bos, c.eos = format.eos;
     append(c.stop, m.generation.stop);
     append(c.stop, format.stop);
+    if (const std::string& path = c.speculation.path; !path.empty())
+        TRY(open_draft(draft, m, o.source, o.device, path, 1, m.g->c.T));
+    c.speculation.draft = draft.g.get();
     Chat session(*m.g, m.tokenizer, look.take(), c);
     TRY(session.open());
     if (isatty(STDIN_FILENO))
@@ -301,6 +286,7 @@ Status chat(ChatFlags o) {
     return talk(session, o.json);
 }
 
+constexpr const char* DRAFTS = "Drafts: the model checks several tokens at once";
 constexpr const char* PENALTIES = "Biases and penalties, in this order, before the choice";
 FlagGroup choice_of_tokens(Sampling& s, const std::vector<Flag>& more) {
     FlagGroup group{"Choice of tokens, in order (defaults: generation_config.json)", sampling_flags(s)};
@@ -343,11 +329,7 @@ Command sample_command() {
            "beginnings; the best text is printed, or the --num best; 0: no search", 0, 4096},
           {"--length-penalty", &o->search.length_penalty, "a text's score is its log-probability, divided by its "
            "length to this power: above 0 favours long texts", -100, 100}}},
-        {"Drafts: the model checks several tokens at once",
-         {{"--lookup", &o->speculation.lookup, "draft up to so many tokens that followed when the last ones came "
-           "before: for texts that repeat themselves or their prompt; 0: none. On a CPU drafts change no text", 0, 256},
-          {"--draft", &o->draft, "draft by a second, smaller model with the same tokenizer"},
-          {"--draft-tokens", &o->speculation.tokens, "tokens that --draft drafts at a time", 1, 256}}},
+        {DRAFTS, speculation_flags(o->speculation)},
         {"Cache of keys and values", cache_flags(o->cache)},
         {"Context", stretch_flags(o->source.stretch)},
         {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
@@ -382,6 +364,7 @@ Command chat_command() {
          {{"--stop", &chat_options.stop, "end an answer before this text"}}),
         {PENALTIES, penalty_flags(chat_options.sampling.penalties)},
         grammar_flags(o->form),
+        {DRAFTS, speculation_flags(chat_options.speculation)},
         {"Device", inference_flags(o->device, o->source, "bf16 on a GPU, as the file has them on a CPU")},
     });
     c.given = &o->given;

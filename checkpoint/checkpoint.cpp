@@ -271,7 +271,7 @@ static Status verify(const ModelSource& m, bool weights) {
     if (m.gguf) return gguf_config(*m.gguf).status;
     const std::string& dir = m.path;
     if (!exists(dir + "/MANIFEST") && !exists(dir + "/state.json"))
-        return checkpoint_weight_headers(dir, *TRY(checkpoint_config(dir)).family);
+        return checkpoint_weight_headers(m, *TRY(checkpoint_config(m)).family);
     for (const Sum& s : TRY(manifest_read(dir))) {
         const bool tensors = s.name.ends_with(".safetensors");
         // Where only the frame is checked, the optimizer's files are not read at all.

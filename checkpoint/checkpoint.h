@@ -33,6 +33,11 @@ struct ModelSource {
     Status opened;                           // exit 3, 4: the file is no GGUF; all that reads it returns this
     ModelSource() = default;
     ModelSource(const std::string& path);
+    // A directory's files of weights, their headers parsed: when it is first asked for. Exit 3, 4.
+    Result<std::shared_ptr<const std::vector<SafetensorsFile>>> weights() const;
+
+  private:
+    mutable std::shared_ptr<const std::vector<SafetensorsFile>> files;
 };
 
 // What a resumed run needs beyond weights and moments to go on bit for bit.
@@ -123,7 +128,7 @@ std::string checkpoint_index(const Model& g, const std::string& stem, const std:
 // The files that hold weights (stem model) or moments (optimizer): one, or those that the index names.
 Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir, const std::string& stem);
 // Every file of the weights, its header alone; exit 3.
-Status checkpoint_weight_headers(const std::string& dir, const Family& family);
+Status checkpoint_weight_headers(const ModelSource& m, const Family& family);
 
 // Parsers on bytes, for the fuzzers. name: for messages.
 Result<Config> config_parse(std::string_view json, const std::string& name);

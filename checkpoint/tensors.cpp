@@ -117,8 +117,9 @@ Result<std::vector<std::string>> checkpoint_tensor_files(const std::string& dir,
 
 namespace {
 struct Found { const SafetensorsFile* file; const TensorEntry* entry; };
+using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
-    std::vector<SafetensorsFile> files;
+    std::shared_ptr<const SafetensorsFiles> files;
     std::map<std::string, Found> tensors;    // by bare names
 };
 
@@ -130,13 +131,21 @@ std::string bare_name(const std::string& name, const Family& family) {
     return name.substr(longest);
 }
 
-Result<Weights> weights_open(const std::vector<std::string>& paths, const Family& family) {
-    Weights w;
-    for (const std::string& path : paths) w.files.push_back(TRY(SafetensorsFile::open(path)));
-    for (size_t i = 0; i < paths.size(); i++)
-        for (const TensorEntry& e : w.files[i].entries())
-            if (!w.tensors.emplace(bare_name(e.name, family), Found{&w.files[i], &e}).second)
+Result<std::shared_ptr<const SafetensorsFiles>> open_all(const std::vector<std::string>& paths) {
+    SafetensorsFiles files;
+    for (const std::string& path : paths) files.push_back(TRY(SafetensorsFile::open(path)));
+    return std::make_shared<const SafetensorsFiles>(std::move(files));
+}
+// paths: the files', for messages
+Result<Weights> weights_of(std::shared_ptr<const SafetensorsFiles> files, const std::vector<std::string>& paths,
+                           const Family& family) {
+    Weights w = {std::move(files), {}};
+    for (size_t i = 0; i < w.files->size(); i++) {
+        const SafetensorsFile& file = (*w.files)[i];
+        for (const TensorEntry& e : file.entries())
+            if (!w.tensors.emplace(bare_name(e.name, family), Found{&file, &e}).second)
                 return fail(Exit::input, "%s: tensor \"%s\" occurs twice", paths[i].c_str(), e.name.c_str());
+    }
     return w;
 }
 
@@ -271,7 +280,7 @@ struct Loading {
         const int64_t at = f.file->data_begin() + f.entry->begin + first * element;
         const Status s = f.file->read_bytes(at, to, count * element);
         if (s.ok() && sums) sums->add(f.file, at, to, count * element);
-        failure.add(s, f.file - w.files.data(), at);
+        failure.add(s, f.file - w.files->data(), at);
     }
     // Each of these is called by every thread of the team.
     void plain(const Tensor& t, const Piece& p) {
@@ -321,14 +330,18 @@ struct Loading {
 };
 }   // namespace
 
-Status checkpoint_weight_headers(const std::string& dir, const Family& family) {
-    return weights_open(TRY(checkpoint_tensor_files(dir, "model")), family).status;
+Result<std::shared_ptr<const SafetensorsFiles>> ModelSource::weights() const {
+    if (!files) files = TRY(open_all(TRY(checkpoint_tensor_files(path, "model"))));
+    return files;
+}
+Status checkpoint_weight_headers(const ModelSource& m, const Family& family) {
+    return weights_of(TRY(m.weights()), TRY(checkpoint_tensor_files(m.path, "model")), family).status;
 }
 
 Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
     TRY(m.opened);
     if (m.gguf) return gguf_stored(*m.gguf, c);
-    const Weights w = TRY(weights_open(TRY(checkpoint_tensor_files(m.path, "model")), *c.family));
+    const Weights w = TRY(weights_of(TRY(m.weights()), TRY(checkpoint_tensor_files(m.path, "model")), *c.family));
     std::map<std::string, BlockType> formats;
     for (const auto& [name, found] : w.tensors) {
         const TensorType type = found.entry->type;
@@ -352,7 +365,7 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     if (m.gguf) return gguf_weights(*m.gguf, g);
     const std::string& dir = m.path;
     const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "model"));
-    const Weights w = TRY(weights_open(paths, *g.c.family));
+    const Weights w = TRY(weights_of(TRY(m.weights()), paths, *g.c.family));
     TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
     TRY(heads_match(w, g, paths.size() == 1 ? paths[0] : dir));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
@@ -364,14 +377,14 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
         auto listed = std::find_if(manifest.begin(), manifest.end(),
                                    [&](const Sum& s) { return dir + "/" + s.name == paths[i]; });
         if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", paths[i].c_str());
-        TRY(sums.check(w.files[i], paths[i], *listed));
+        TRY(sums.check((*w.files)[i], paths[i], *listed));
     }
     return {};
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
     const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "optimizer"));
-    const Weights w = TRY(weights_open(paths, *g.c.family));
+    const Weights w = TRY(weights_of(TRY(open_all(paths)), paths, *g.c.family));
     TRY(weights_match(w, g, {"m.", "v."}, paths.size() == 1 ? paths[0] : dir));
     TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
     return Loading{w, g, "v.", Part::v, nullptr}.run();

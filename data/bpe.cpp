@@ -212,6 +212,31 @@ Tokenizer Tokenizer::gpt2() {
     return from_merges(merges, Pattern::gpt2, {"<|endoftext|>"});
 }
 
+Tokenizer Tokenizer::of_model(int V) const {
+    if (vocab_size() <= V) return *this;
+    Vocabulary v = t->v;
+    auto beyond = [V](int id) { return id >= V; };
+    for (const AddedToken& a : v.added)
+        if (beyond(a.id)) v.tokens[size_t(a.id)].clear();
+    const bool others = std::any_of(v.tokens.begin() + V, v.tokens.end(), [](auto& text) { return !text.empty(); }) ||
+                        std::any_of(v.merges.begin(), v.merges.end(), [&](auto& m) { return beyond(m.id); });
+    if (others) return *this;
+    v.tokens.resize(size_t(V));
+    std::erase_if(v.added, [&](auto& a) { return beyond(a.id); });
+    for (std::vector<int>* some : {&v.before, &v.after, &v.ends}) std::erase_if(*some, beyond);
+    for (int* one : {&v.bos, &v.eos, &v.pad, &v.unknown})
+        if (beyond(*one)) *one = -1;
+    auto tables = std::make_shared<Tables>(std::move(v));
+    tables->fingerprint = t->fingerprint;
+    Tokenizer less;
+    less.t = std::move(tables);
+    return less;
+}
+Status Tokenizer::fits(int V, Exit code, const std::string& advice) const {
+    if (vocab_size() <= V) return {};
+    return fail(code, "the tokenizer has %d tokens, the model %d%s", vocab_size(), V, advice.c_str());
+}
+
 const Vocabulary& Tokenizer::vocabulary() const {
     static const Vocabulary empty;
     return t ? t->v : empty;

@@ -31,6 +31,11 @@ class Tokenizer {
     std::string to_json() const;           // tokenizer.json
     std::string config_json() const;       // tokenizer_config.json
 
+    // For a model with embeddings of V tokens: without the added tokens from V on, which it cannot have seen (Gemma 3's
+    // <image_soft_token>). The fingerprint stays the whole tokenizer's. The same where others lie there, too.
+    Tokenizer of_model(int V) const;
+    Status fits(int V, Exit code, const std::string& advice) const;    // `code` where it has more tokens than a model
+
     const Vocabulary& vocabulary() const;
     int vocab_size() const;                       // the largest id + 1
     int end_of_text() const;                      // parts documents: <|endoftext|>, else EOS; -1: none

@@ -14,8 +14,11 @@ struct Beam {
 };
 struct Next {
     double sum;
-    int beam, id;
+    int beam, rank, id;    // rank: among its beam's
 };
+bool better(const Next& a, const Next& b) {
+    return a.sum != b.sum ? a.sum > b.sum : a.beam != b.beam ? a.beam < b.beam : a.rank < b.rank;
+}
 
 class Search {
   public:
@@ -68,18 +71,27 @@ Status Search::open(const std::vector<int>& prompt) {
     return {};
 }
 
-// The 2 * beams likeliest next tokens of all beams together: so many that half of them may end.
+// The 2 * beams likeliest next tokens of all beams together, best first: so many that half of them may end. They are
+// held in a heap whose root is the worst.
 std::vector<Next> Search::likeliest() const {
-    std::vector<Next> all;
+    std::vector<Next> best;
+    const size_t most = size_t(2 * how.beams);
     for (size_t b = 0; b < beams.size(); b++) {
         const std::vector<TokenLogprob> row =
             logprobs(&logits[b * size_t(g.c.V)], choices, 0, std::min(choices, 2 * how.beams));
-        for (size_t i = 1; i < row.size(); i++)
-            if (std::isfinite(row[i].logprob)) all.push_back({beams[b].sum + row[i].logprob, int(b), row[i].id});
+        for (size_t i = 1; i < row.size() && std::isfinite(row[i].logprob); i++) {    // likeliest first
+            const Next next = {beams[b].sum + row[i].logprob, int(b), int(i), row[i].id};
+            if (best.size() == most) {
+                if (!better(next, best[0])) break;
+                std::pop_heap(best.begin(), best.end(), better);
+                best.pop_back();
+            }
+            best.push_back(next);
+            std::push_heap(best.begin(), best.end(), better);
+        }
     }
-    std::stable_sort(all.begin(), all.end(), [](const Next& a, const Next& b) { return a.sum > b.sum; });
-    all.resize(std::min(all.size(), size_t(2 * how.beams)));
-    return all;
+    std::sort_heap(best.begin(), best.end(), better);
+    return best;
 }
 void Search::finish(Beam beam) {
     beam.score = score(beam.sum, beam.tokens.size());

@@ -25,6 +25,9 @@ Status Chat::open() {
     logits.resize(size_t(g.c.V));
     TRY(Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())));    // are they possible?
     CacheKind kind = {TRY(cache_type(g.c, options.cache_type, g.op.activation))};
+    TRY(can_speculate(g, options.speculation));
+    if (Model* other = options.speculation.draft)
+        TRY(draft_model.emplace(*other).open(1, std::min(other->c.T, context)));
     states = g.c.linear != Linear::none;
     if (states) kind.pages = pages_for(context) + 1;    // the copy shares all but the page that the answer goes on in
     return g.cache_allocate(cache, states ? 2 : 1, context, kind);
@@ -86,6 +89,8 @@ std::vector<Flag> Chat::rows() {
     rows.push_back({"--seed", &options.seed, "the first answer's; each later one has the next", 0, 9e18});
     rows.push_back({"--tokens", &options.tokens, "most tokens of an answer; 0: what the context holds", 0, 1e9});
     rows.push_back({"--stop", &options.stop, "texts that end an answer"});
+    for (Flag& row : speculation_flags(options.speculation))    // a model that drafts stays the one that was opened
+        if (row.name == (draft_model ? "--draft-tokens" : "--lookup")) rows.push_back(row);
     rows.push_back({"--stats", &options.stats, "tokens and times after each answer"});
     return rows;
 }
@@ -112,6 +117,7 @@ Result<bool> Chat::params(const std::string& setting) {
         if (name == "mirostat") given = narrowing(options.sampling);    // what was set before it
         given.push_back(row.name);
         if (s.ok()) s = check_sampling(given, options.sampling);
+        if (s.ok()) s = can_speculate(g, options.speculation);
         if (s.ok())
             s = Sampler::open(options.sampling, tokenizer, std::min(g.c.V, tokenizer.vocab_size())).status;
         if (!s.ok()) return options = before, s;
@@ -196,7 +202,7 @@ bool Chat::prefill(const std::vector<int>& prompt) {
     while (ids.size() < prompt.size()) {
         if (interrupted()) return false;
         const size_t n = std::min(most, prompt.size() - ids.size());
-        g.extend(cache, prompt.data() + ids.size(), int(n), {0});
+        g.extend(cache, prompt.data() + ids.size(), int(n), {0}, {}, Pages::Sums::prompt);
         computed += int64_t(n);
         ids.insert(ids.end(), prompt.begin() + ptrdiff_t(ids.size()), prompt.begin() + ptrdiff_t(ids.size() + n));
     }
@@ -212,6 +218,35 @@ size_t Chat::back_to(size_t same) {
     return copy;
 }
 
+// Computes the logits after the last token and after what is drafted to follow it, which is returned. left: tokens that
+// the answer may yet have; the last one is never computed.
+Ids Chat::go_on(const Ids& seen, const Sampler& sampler, int place, int left) {
+    const int most = int(std::min<int64_t>({g.most() - 1, left - 1, options.speculation.most()}));
+    Ids draft, more = {seen.back()};
+    if (draft_model) draft_model->propose({{0, &seen, sampler, place, most, &draft}});
+    else draft = lookup_draft(seen, most);
+    more.insert(more.end(), draft.begin(), draft.end());
+    g.extend(cache, more.data(), int(more.size()), {0}, {}, Pages::Sums::steps);
+    std::vector<int> rows;
+    for (size_t i = 0; i < more.size(); i++) rows.push_back(int(i));
+    logits.resize(more.size() * size_t(g.c.V));
+    g.logits(logits.data(), rows);
+    ids.insert(ids.end(), more.begin(), more.end());
+    computed += int64_t(more.size());
+    drafted += int64_t(draft.size());
+    return draft;
+}
+
+// Gives out a token's text. True: the answer ends there.
+Result<bool> Chat::speak(int id) {
+    const bool end = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
+    if (!end && tokenizer.is_special(id)) return false;    // a special token is no text
+    if (!(end ? streamed.finish(options.stop, options.text)
+              : streamed.push(tokenizer.token(id), options.stop, options.text)))
+        return fail(Exit::io, "the output was closed");
+    return end || streamed.stopped;
+}
+
 Result<int> Chat::generate(std::vector<int> seen) {
     const int most = options.context - int(seen.size()) + 1, choices = std::min(g.c.V, tokenizer.vocab_size());
     const int limit = options.tokens ? std::min(options.tokens, most) : most;
@@ -221,25 +256,23 @@ Result<int> Chat::generate(std::vector<int> seen) {
     sampler.see(seen);
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
-        if (n > 0) {
-            g.extend(cache, &seen.back(), 1, {0});
-            g.logits(logits.data());
-            ids.push_back(seen.back());
-            computed++;
+        const Ids draft = n > 0 ? go_on(seen, sampler, n, limit - n) : Ids();
+        const Checked next = check_draft(sampler, logits.data(), g.c.V, n, draft);
+        accepted += int64_t(next.accepted);
+        size_t keep = seen.size();
+        for (size_t k = 0; k < next.chosen.size() && !ended; k++) {
+            const bool last = k + 1 == next.chosen.size();
+            if (last && sampler.broken()) say(NO_TOKEN);
+            keep = seen.size();    // the newest token is computed with the next step or prompt, drafted or not
+            if (next.chosen[k].id < 0) break;
+            seen.push_back(next.chosen[k].id);
+            n++;
+            ended = TRY(speak(seen.back()));
+            ended |= last && sampler.done();
         }
-        const Sampler::Choice next = sampler.choose(logits.data(), uint64_t(n));
-        const int id = next.id;
-        sampler.take(next);
-        if (sampler.broken()) say(NO_TOKEN);
-        if (id < 0) break;
-        n++;
-        seen.push_back(id);
-        ended = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
-        if (!ended && tokenizer.is_special(id)) continue;    // a special token is no text
-        if (!(ended ? streamed.finish(options.stop, options.text)
-                    : streamed.push(tokenizer.token(id), options.stop, options.text)))
-            return fail(Exit::io, "the output was closed");
-        ended |= streamed.stopped || sampler.done();
+        ended |= next.chosen.back().id < 0;
+        ids.resize(std::min(ids.size(), keep));
+        if (!draft.empty()) cache.table.rewind(0, int(ids.size()));
         if (!ended && n == most) say(formatted("the context of %d tokens is full: the answer ends here",
                                                options.context));
         else if (!ended && n == limit) say(formatted("the answer ends after %d tokens", n));
@@ -258,7 +291,7 @@ Status Chat::respond(const std::string& user) {
     Result<std::vector<int>> prompt = fit();
     if (!prompt.ok()) return forget(prompt.status);
     const double start = now_seconds();
-    const int64_t before = computed;
+    const int64_t before = computed, drafted_before = drafted, accepted_before = accepted;
     const bool read = prefill(prompt.value);
     const double middle = now_seconds();
     const int64_t fed = computed - before;
@@ -273,8 +306,9 @@ Status Chat::respond(const std::string& user) {
     answers++;
     messages.push_back({"assistant", streamed.text});
     if (options.stats)
-        say(formatted("prompt: %lld of %zu tokens new, %s; answer: %s in %s, %.1f tokens/s", (long long)fed,
+        say(formatted("prompt: %lld of %zu tokens new, %s; answer: %s in %s, %.1f tokens/s%s", (long long)fed,
                       prompt.value.size(), human_time(middle - start).c_str(), counted(n, "token").c_str(),
-                      human_time(seconds).c_str(), n / seconds));
+                      human_time(seconds).c_str(), n / seconds,
+                      drafts_text(options.speculation, drafted - drafted_before, accepted - accepted_before).c_str()));
     return {};
 }

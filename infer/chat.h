@@ -1,6 +1,7 @@
 // chat.h - a conversation with a model: a line goes in, an answer or a command's effect comes out.
 #pragma once
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,6 +21,7 @@ struct ChatOptions {
     std::vector<int> ends;               // tokens that end an answer
     std::vector<std::string> stop;       // texts that end one; they are not part of it
     std::string bos, eos;                // for the template
+    Speculation speculation;
     bool stats = false;                  // a note on tokens and times after each answer
     TextOut text;                        // takes an answer's text as it comes
     std::function<void(const std::string&)> note;    // takes what is to be said besides
@@ -39,6 +41,7 @@ class Chat {
     const std::string& answer() const { return streamed.text; }             // the last one
     int64_t answers = 0;     // since the start
     int64_t computed = 0;    // positions computed since the start: what was found in the cache is not among them
+    int64_t drafted = 0, accepted = 0;    // tokens, since the start
     int held() const { return int(ids.size()); }    // positions in the cache
 
   private:
@@ -58,6 +61,8 @@ class Chat {
     size_t back_to(size_t same);
     bool prefill(const std::vector<int>& prompt);    // into the cache; false: interrupted
     Result<int> generate(std::vector<int> seen);     // the answer; how many tokens
+    Ids go_on(const Ids& seen, const Sampler& sampler, int place, int left);
+    Result<bool> speak(int id);
     void say(const std::string& text) const { if (options.note) options.note(text); }
     bool interrupted() const { return options.interrupted && options.interrupted(); }
     std::vector<ChatMessage> whole() const;          // with the system prompt
@@ -71,5 +76,6 @@ class Chat {
     std::vector<ChatMessage> messages;
     size_t first = 0;            // the messages before it found no room in the context
     StreamedText streamed;
-    std::vector<float> logits;
+    std::vector<float> logits;    // after the last token, then after each drafted one
+    std::optional<DraftModel> draft_model;
 };

@@ -63,7 +63,7 @@ struct Sequence {
     int place = 0;     // tokens generated
     size_t row = 0;    // its next token's logits; those after each drafted token follow
     Ids draft = {};    // what the model was run over after the last token
-    std::vector<Sampler::Choice> chosen = {};    // by these logits
+    Checked next = {};    // by these logits
     int64_t drafted = 0, accepted = 0;
     std::vector<std::vector<TokenLogprob>> logprobs = {};
 };
@@ -77,7 +77,6 @@ class Generator {
 
   private:
     Status open();
-    Status can_speculate() const;
     Status open_cache(size_t longest);
     int64_t total() const { return int64_t(what.prompts.size()) * what.num; }
     Sequence newcomer();
@@ -115,7 +114,7 @@ class Generator {
 
 Status Generator::open() {
     CHECK(!what.prompts.empty() && total() < INT32_MAX, "%zu prompts", what.prompts.size());
-    TRY(can_speculate());
+    TRY(can_speculate(g, what.speculation));
     sampler = TRY(Sampler::open(what.sampling, tokenizer, choices, ends));
     size_t longest = 0;
     for (const Ids& prompt : what.prompts) {
@@ -123,17 +122,6 @@ Status Generator::open() {
         longest = std::max(longest, prompt.size());
     }
     return open_cache(longest);
-}
-
-Status Generator::can_speculate() const {
-    const Model* other = what.speculation.draft;
-    for (const Model* m : {static_cast<const Model*>(&g), other})
-        if (m && what.speculation.any() && (m->c.linear != Linear::none || m->c.sees != Sees::causal))
-            return fail(Exit::usage, "%s: drafted tokens could not be taken back from %s, %s; leave it out",
-                        other ? "--draft" : "--lookup", m == other ? "the draft model" : "the model",
-                        m->c.linear != Linear::none ? "whose --linear-attention keeps a state of all tokens so far"
-                                                    : "whose prompts see all of themselves");
-    return {};
 }
 
 Status Generator::open_cache(size_t longest) {
@@ -284,7 +272,7 @@ void Generator::draft(const std::vector<Sequence*>& on) {
         const int64_t room = std::min<int64_t>(g.most() / int64_t(on.size()),
                                                slots.cache.positions - slots.length(s->slot)) - 1;
         const int most = int(std::min({room, int64_t(what.tokens - s->place - 1),
-                                       int64_t(how.draft ? how.tokens : how.lookup)}));
+                                       int64_t(how.most())}));
         if (most <= 0) continue;
         if (how.draft) asked.push_back({s->slot, &s->tokens, s->sampler, s->place, most, &s->draft});
         else s->draft = lookup_draft(s->tokens, most);
@@ -293,17 +281,12 @@ void Generator::draft(const std::vector<Sequence*>& on) {
     for (Sequence* s : on) s->drafted += int64_t(s->draft.size());
 }
 
-// The sequence's tokens of its logits: those after a drafted token count while that was chosen, too.
 void Generator::choose(Sequence& s) const {
-    s.chosen.clear();
-    for (size_t k = 0; k == s.chosen.size(); k++) {
-        const float* row = &logits[(s.row + k) * V];
-        s.chosen.push_back(s.sampler.choose(row, uint64_t(s.place) + k));
-        s.sampler.take(s.chosen[k]);
-        if (what.logprobs && s.chosen[k].id >= 0)
-            s.logprobs.push_back(logprobs(row, choices, s.chosen[k].id, what.logprobs));
-        if (s.sampler.done() || k == s.draft.size() || s.chosen[k].id != s.draft[k]) return;
-    }
+    const float* rows = &logits[s.row * V];
+    s.next = check_draft(s.sampler, rows, int(V), s.place, s.draft);
+    for (size_t k = 0; k < s.next.chosen.size() && what.logprobs; k++)
+        if (const int id = s.next.chosen[k].id; id >= 0)
+            s.logprobs.push_back(logprobs(rows + k * V, choices, id, what.logprobs));
 }
 
 // False: the output was closed.
@@ -323,13 +306,11 @@ Status Generator::choose_all(size_t from) {
     for (size_t i = from; i < running.size(); i++) choose(running[i]);
     for (size_t i = from; i < running.size(); i++) {
         Sequence& s = running[i];
-        size_t same = 0;
-        while (same < std::min(s.draft.size(), s.chosen.size()) && s.chosen[same].id == s.draft[same]) same++;
-        s.accepted += int64_t(same);
-        slots.forget(s.slot, int(s.draft.size() - same));
+        s.accepted += int64_t(s.next.accepted);
+        slots.forget(s.slot, int(s.draft.size() - s.next.accepted));
         s.draft.clear();
-        for (size_t k = 0; k < s.chosen.size() && !s.done; k++)
-            if (!take(s, s.chosen[k].id)) return fail(Exit::io, "the output was closed");
+        for (size_t k = 0; k < s.next.chosen.size() && !s.done; k++)
+            if (!take(s, s.next.chosen[k].id)) return fail(Exit::io, "the output was closed");
         s.done |= s.sampler.done();
         if (s.sampler.broken() && !s.text.stopped && !std::exchange(said_broken, true)) note(NO_TOKEN);
         if (!s.done) continue;

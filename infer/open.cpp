@@ -15,14 +15,14 @@ extern "C" [[gnu::weak]] int malloc_trim(size_t) noexcept;    // glibc gives fre
 
 namespace {
 // Takes the checkpoint's tokenizer, else the one of --tokenizer; refuses a different one: its ids mean other text.
-Status choose_tokenizer(Opened& m, const ModelSource& source, const std::string& name, const Tokenizer& named) {
-    m.tokenizer = TRY(checkpoint_tokenizer(source));
+Status choose_tokenizer(Opened& m, const ModelSource& source, int V, const std::string& name, const Tokenizer& named) {
+    m.tokenizer = TRY(checkpoint_tokenizer(source)).of_model(V);
     m.own_tokenizer = m.tokenizer.vocab_size() > 0;
     if (name.empty()) return {};
     if (m.own_tokenizer && named.fingerprint() != m.tokenizer.fingerprint())
         return fail(Exit::usage, "--tokenizer %s (%d tokens) is not the one of %s (%d tokens); leave it out",
                     name.c_str(), named.vocab_size(), m.path.c_str(), m.tokenizer.vocab_size());
-    if (!m.own_tokenizer) m.tokenizer = named;
+    if (!m.own_tokenizer) m.tokenizer = named.of_model(V);
     return {};
 }
 
@@ -46,10 +46,9 @@ std::string taken_text(const std::string& run, const std::string& dir, TrainStat
 }
 // Ids of a larger one lie beyond the model's embeddings.
 Status tokenizer_fits(const Opened& m) {
-    if (m.tokenizer.vocab_size() <= m.g->c.V) return {};
-    return fail(Exit::input, "the tokenizer has %d tokens, the model %d; %s", m.tokenizer.vocab_size(), m.g->c.V,
-                m.own_tokenizer ? "train --from it with --resize-vocab adds rows for them"
-                                : "give --tokenizer the one that the model was trained with");
+    return m.tokenizer.fits(m.g->c.V, Exit::input,
+                            m.own_tokenizer ? "; train --from it with --resize-vocab adds rows for them"
+                                            : "; give --tokenizer the one that the model was trained with");
 }
 // The formats that the model's matrices are kept in: --quantize's, --dtype's where one was asked for, else the file's.
 Result<Stored> wanted_formats(const ModelSource& found, const Source& source, const Config& c,
@@ -117,7 +116,7 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         m.g = std::move(opened.model);
         Status chosen;
         auto choose = [&] {
-            chosen = choose_tokenizer(m, found, source.tokenizer, named);
+            chosen = choose_tokenizer(m, found, config.V, source.tokenizer, named);
             if (malloc_trim) malloc_trim(0);
         };
         // Parsing needs about 10 times the file's size. It runs in parallel only if that is under 5 % of the weights.
@@ -155,6 +154,20 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
     TRY(found);
     if (m.path != path) Progress().note(escape_control(taken_text(path, m.path, state, source.checkpoint)));
     return m.own_tokenizer ? Status{} : tokenizer_fits(m);    // its own may be larger: shards do without it
+}
+
+Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOptions& device, const std::string& path,
+                  int count, int64_t longest) {
+    source.model = path, source.checkpoint = "last";
+    TRY(open_model(draft, source, device, false, [&](const Config& c, bool gpu) {
+        return Room{count, int(std::min<int64_t>({longest, c.T, std::max(1, filling_rows(gpu) / count)}))};
+    }));
+    TRY(has_tokenizer(draft));
+    // The model may have embeddings for added tokens that the draft has none for.
+    const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) return {};
+    return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
+                "other text; give a model with the same one", draft.path.c_str(), own, m.path.c_str(), other);
 }
 
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what) {

@@ -45,6 +45,9 @@ Status check_length(const Source& source, const Config& c, int seq_len, bool may
 // means the run's own type, if this device has it. Exit 3 also where --tokenizer has more tokens than the model.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room);
+// --draft's model beside m, for so many sequences of at most this length. Exit 3 also where its tokenizer is another.
+Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOptions& device, const std::string& path,
+                  int count, int64_t longest);
 // Shards to measure the model with, in the files' order. `what` names them; the vocabulary is the model's. Exit 3 also
 // where another tokenizer has made them.
 Result<Loader> open_shards(const Opened& m, const Source& source, LoaderConfig what);

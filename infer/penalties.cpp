@@ -72,11 +72,16 @@ void History::take(int id, bool generated) {
         now.breaks = breaks(id);
         const auto [last, fresh] = latest.try_emplace(id, -1);
         std::vector<Match> longer;
-        auto m = matches.begin();
-        for (int at = last->second; at >= 0 && !now.breaks; at = earlier[size_t(at)]) {
-            while (m != matches.end() && m->at >= at) m++;
-            longer.push_back({at, 1 + (m != matches.end() && m->at == at - 1 ? m->length : 0)});
+        for (const Match& m : matches)
+            if (!now.breaks && past[size_t(m.at) + 1].id == id) longer.push_back({m.at + 1, m.length + 1});
+        const size_t go_on = longer.size();
+        size_t k = 0;
+        for (int at = last->second; at >= 0 && !now.breaks && longer.size() < MOST; at = earlier[size_t(at)]) {
+            while (k < go_on && longer[k].at > at) k++;
+            if (k == go_on || longer[k].at != at) longer.push_back({at, 1});
         }
+        std::inplace_merge(longer.begin(), longer.begin() + ptrdiff_t(go_on), longer.end(),
+                           [](const Match& a, const Match& b) { return a.at > b.at; });
         matches = std::move(longer);
         earlier.push_back(last->second);
         last->second = int(past.size());

@@ -26,6 +26,7 @@ struct Candidate {
 // OpenAI's API (presence, frequency: of what is generated), p-e-w 2024 (DRY: of both).
 class History {
   public:
+    static constexpr size_t MOST = 1024;    // places that DRY follows at a time: a token costs no more than these
     History() = default;
     // V: tokens that may be chosen. exit 2: a bias that is none
     static Result<History> open(const Penalties& p, const Tokenizer& tokenizer, int V);
@@ -51,7 +52,7 @@ class History {
     std::vector<Seen> seen;                        // in order of ids
     std::vector<Past> past;                        // where a window or DRY needs it
     // DRY: where the last token stood before, latest first, and how many tokens up to there are those at the end; none
-    // where a breaker stands at the end.
+    // where a breaker stands at the end. Those that go on and then the latest, up to MOST.
     struct Match { int at, length; };
     std::vector<Match> matches;
     std::vector<int> earlier;                 // by place: where its token stood before; -1: nowhere

@@ -93,6 +93,7 @@ template <class P> struct Loops : Ops<float, P> {
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
     void (*packed_linear)(const PackedProduct& p);
     void (*packed_experts)(const PackedProduct& p, Routes routes, Router r);    // experts_forward, N positions
+    int64_t (*packed_scratch)(const CallSizes& call, Tiles tiles);    // bytes that either asks for
     int64_t (*scratch[int(Operation::count)])(const CallSizes& call);    // bytes that each asks for; null: none
 };
 // Enters a function of the loops (P: the type of parameters), and what scratch it asks for, into the table.

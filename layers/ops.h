@@ -179,6 +179,8 @@ struct CallSizes {
     int rows = 0, in = 0, out = 0;       // N, C and OC; of a norm, the embedding and the head's loss N and C or V
     bool bias = false;                   // a linear operation adds a bias, or sums up its gradient
     int B = 0, S = 0, p = 0, maxT = 0;   // p, maxT: of attention_cached
+    bool steps = false;                  // likewise: as Pages::steps says
+    uint32_t formats = 0;                // a bit for each BlockType that a packed weight has
     Element cache = Element::f32;        // its type
     Heads heads = {};
     Turn turn = {};

@@ -70,19 +70,41 @@ INLINE Needs needs(const PackedProduct& p) {
     }
     return n;
 }
-// N rows, in scratch; tiles read whole ones, what is beyond the rows too. Called outside of parallel regions.
-static Prepared place_rows(const PackedProduct& product, int64_t N) {
-    const Needs need = needs(product);
+// Where N rows lie in scratch; tiles read whole ones, what is beyond the rows too.
+struct Places {
+    Needs need;
+    bool copied;
+    int64_t float_row, pair_row, int_row;    // as Prepared's
+    int64_t pair_at, int_at, bytes;          // words, words
+};
+static Places places(const PackedProduct& product, int64_t N) {
     const int C = product.C;
-    Prepared p = {product.x, nullptr, nullptr, nullptr, C, apart((C + 1) / 2), Prepared::row_bytes(C), C};
-    const bool copied = need.floats && (C % 2 || (N > 1 && C % 512 == 0));
-    if (copied) p.float_row = apart(C + C % 2);
-    const int64_t pair_at = copied ? N * p.float_row : 0;
-    const int64_t int_at = pair_at + (need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
-    float* room = static_cast<float*>(cpu_scratch(4 * int_at + (need.ints ? N * p.int_row : 0) + 64));
-    if (copied) p.floats = p.copy = room;
-    if (need.pairs) p.pairs = room + pair_at;
-    if (need.ints) p.ints = reinterpret_cast<int8_t*>(room + int_at);
+    Places p = {needs(product), false, C, apart((C + 1) / 2), Prepared::row_bytes(C), 0, 0, 0};
+    p.copied = p.need.floats && (C % 2 || (N > 1 && C % 512 == 0));
+    if (p.copied) p.float_row = apart(C + C % 2);
+    p.pair_at = p.copied ? N * p.float_row : 0;
+    p.int_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
+    p.bytes = 4 * p.int_at + (p.need.ints ? N * p.int_row : 0) + 64;
+    return p;
+}
+// What the products ask for, by the formats of their weights.
+int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
+    PackedPart parts[32];
+    int count = 0;
+    for (int f = 0; f < 32; f++)
+        if (call.formats >> f & 1) parts[count++] = {0, 0, BlockType(f), nullptr};
+    const PackedWeight w = {nullptr, parts, count};
+    const PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
+    return places(p, call.rows).bytes;
+}
+// Called outside of parallel regions.
+static Prepared place_rows(const PackedProduct& product, int64_t N) {
+    const Places at = places(product, N);
+    Prepared p = {product.x, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.int_row, product.C};
+    float* room = static_cast<float*>(cpu_scratch(at.bytes));
+    if (at.copied) p.floats = p.copy = room;
+    if (at.need.pairs) p.pairs = room + at.pair_at;
+    if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(room + at.int_at);
     return p;
 }
 // Fills them. Called by every thread of the team, which then has all.

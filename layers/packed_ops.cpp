@@ -51,6 +51,10 @@ template <Isa isa, Tiles tiles> struct PackedOps {
                                 int OC) {
         loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
     }
+    static int64_t scratch_bytes(const CallSizes& call) {
+        const bool packed = call.operation == Operation::linear_forward || call.operation == Operation::experts_forward;
+        return packed ? cpu_scratch_size(loops().packed_scratch(call, tiles)) : own().scratch_bytes(call);
+    }
 };
 template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
     typedef PackedOps<isa, tiles> Of;
@@ -74,6 +78,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.bias_rows_forward = Of::bias_rows_forward;
         ops.linear_forward = Of::linear_forward;
         ops.experts_forward = Of::experts_forward;
+        ops.scratch_bytes = Of::scratch_bytes;
         return ops;
     }();
     return made;

@@ -9,7 +9,7 @@ namespace ISA {
 #undef OPERATION
 
 // Functions of the loops that are not operations.
-#define OTHERS(X) X(matmul) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts)
+#define OTHERS(X) X(matmul) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
 #define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
 OTHERS(DECLARE)
 

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "layers/packed.h"
+
 // ---- observed tables ------------------------------------------------------------------------------------------------
 
 static thread_local Observer* current;
@@ -20,6 +22,7 @@ Observer::Observer(const Table& real)
             Observer& o = *current;                      \
             Work w = o.work.name(a...);                  \
             w.call.operation = Operation::name;          \
+            (o.add_formats(w.call, a), ...);             \
             o.remember(Operation::name, a...);           \
             const auto run = [&] { o.real.name(a...); }; \
             o.call(w, std::ref(run));                    \
@@ -45,6 +48,12 @@ bool Observer::look(void* to, const void* from, int64_t bytes) const {
     if (first + bytes > int64_t(found->second.size())) return false;
     memcpy(to, found->second.data() + first, size_t(bytes));
     return true;
+}
+
+void Observer::add_formats(CallSizes& call, const Parameter* weight) const {
+    if (real.parameter != Element::packed || !weight) return;
+    const PackedWeight& w = *reinterpret_cast<const PackedWeight*>(weight);
+    for (int i = 0; i < w.count; i++) call.formats |= 1u << int(w.parts[i].format);
 }
 
 const char* operation_name(Operation operation) {

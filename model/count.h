@@ -26,6 +26,9 @@ class Observer {
     // By address: the first int of each upload, all of a batch (its position, its spans).
     std::map<const char*, std::vector<char>> uploads;
     Observer* const outer;
+    // The formats of packed weights among a call's arguments.
+    void add_formats(CallSizes& call, const Parameter* weight) const;
+    void add_formats(CallSizes&, auto) const {}
     bool look(void* to, const void* from, int64_t bytes) const;
     void remember(Operation operation, void* to, const void* from, int64_t bytes);
     void remember(Operation, auto...) {}    // other operations

@@ -118,6 +118,7 @@ class WorkOf {
         const double keys = (h.window ? std::min(first + S, h.window + S - 1) : first + S) + pattern(first, 1, h);
         CallSizes call = heads(B, S, h);
         call.p = first, call.maxT = cache.width * cache.SIZE, call.cache = cache.type;
+        call.steps = cache.steps(S);
         const double number = double(element_bytes(cache.type)) + (cache.k_factor ? 4.0 / h.HS : 0);
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
                 2 * number * B * h.NKV * h.HS * keys + e * B * S * row(h)};

@@ -133,6 +133,19 @@ TEST_CASE("beam search: few beams are what plain ones are, across pages, with st
     }
 }
 
+TEST_CASE("beam search: of equally likely texts the first beam's, then the smallest tokens count") {
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = 7, .T = 128, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 32});
+    std::fill_n(typed<float>(g, g.w.wte), 7 * 16, 0.f);
+    for (int beams : {1, 3, 10}) {
+        const std::vector<Said> expected = plain_beams(g, {1, 2}, 4, 4, 1, size_t(beams));
+        Generation what;
+        what.prompts = {{1, 2}}, what.tokens = 4, what.num = beams;
+        const Generated found = beam_search(g, ending_at(4), what, {beams, 1}).value;
+        for (size_t i = 0; i < size_t(beams); i++) CHECK(found.texts[i] == text_of(expected[i].tokens, 4));
+    }
+}
+
 TEST_CASE("beam search: the context ends a text, stop strings cut it, and one that fills the context is refused") {
     Model g(cpu_ops<float>());
     toy_model(g, {.V = 7, .T = 20, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 16});

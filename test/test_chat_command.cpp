@@ -170,6 +170,79 @@ TEST_CASE("chat: in a pipe, answers go to standard output and all else to standa
     CHECK(said("u\n", {"--template", "chatml"}).out == "hello\n");
 }
 
+TEST_CASE("chat: drafts by another model or by what was said, and models that cannot draft") {
+    const std::string dir = polite_model();
+    auto said = [&](Strings more) {
+        more.insert(more.begin(), {"chat", dir, "--temperature", "0", "--verbose"});
+        return run_flatgpt(more, {.stdin_text = "u\nu\n"});
+    };
+    for (const Strings& how : {Strings{"--draft", dir}, {"--draft", dir, "--draft-tokens", "2"}, {"--lookup", "4"}}) {
+        const ProcessResult r = said(how);
+        CHECK(r.out == "hello\nhello\n");
+        CHECK_MESSAGE(contains(r.err, " accepted ("), r.err);
+        if (how[0] == "--draft") CHECK_FALSE(contains(r.err, "drafted 0 tokens"));
+    }
+    CHECK_FALSE(contains(said({}).err, "drafted"));
+    auto refused = [&](int code, const std::string& why, Strings how) {
+        const ProcessResult r = said(how);
+        CHECK(r.exit_code == code);
+        CHECK(r.out == "");
+        CHECK_MESSAGE(contains(r.err, why), r.err);
+    };
+    refused(2, "--lookup, --draft: only one of them", {"--draft", dir, "--lookup", "4"});
+    refused(2, "--draft-tokens needs --draft", {"--draft-tokens", "4"});
+    refused(2, "--lookup", {"--lookup", "257"});
+    refused(3, "/nowhere: no such file", {"--draft", dir + "/nowhere"});
+    SmallSpeaker other(64);
+    const Tokenizer merges = Tokenizer::from_merges({{1, 2}}, Pattern::gpt2, {"<|x|>"});
+    refused(3, "(258 tokens) is not the one of", {"--draft", write_model(other.g, merges)});
+}
+
+TEST_CASE("chat: an added token without an embedding is none, and the tokenizer is still the whole one") {
+    Vocabulary v = chat_tokenizer().vocabulary();
+    v.tokens.push_back("<image_soft_token>");
+    v.added.push_back({.id = CHAT_TOKENS, .special = true});
+    v.pad = CHAT_TOKENS, v.bos = 5, v.eos = END_OF_TURN, v.ends = {3, CHAT_TOKENS};
+    const Tokenizer whole(v), less = whole.of_model(CHAT_TOKENS);
+    CHECK(less.vocab_size() == CHAT_TOKENS);
+    CHECK(less.fingerprint() == whole.fingerprint());
+    CHECK(less.vocabulary().pad == -1);
+    CHECK(less.vocabulary().bos == 5);
+    CHECK(less.vocabulary().eos == END_OF_TURN);
+    CHECK(less.vocabulary().ends == std::vector<int>{3});
+    CHECK(less.vocabulary().added.size() == 3);
+    CHECK(whole.encode("a<image_soft_token>", true).back() == CHAT_TOKENS);
+    CHECK(less.encode("a<image_soft_token>", true) == less.encode("a<image_soft_token>", false));
+    CHECK(less.encode("<|im_end|>", true) == std::vector<int>{END_OF_TURN});
+    CHECK(whole.of_model(CHAT_TOKENS + 1).vocab_size() == CHAT_TOKENS + 1);
+    CHECK(whole.of_model(255).vocab_size() == CHAT_TOKENS + 1);    // a byte's token lies there, too
+    const Tokenizer merged = Tokenizer::from_merges({{1, 2}, {3, 4}}, Pattern::gpt2, {"<|x|>"});
+    CHECK(merged.of_model(258).vocab_size() == 258);
+    CHECK(merged.of_model(257).vocab_size() == 259);
+
+    const std::string dir = polite_model(), larger = temporary_directory();
+    write_file(dir + "/tokenizer.json", whole.to_json());
+    const ProcessResult said = run_flatgpt({"chat", dir, "--temperature", "0"}, {.stdin_text = "u\nu\n"});
+    CHECK_MESSAGE(said.out == "hello\nhello\n", said.err);
+    const ProcessResult sampled = run_flatgpt({"sample", dir, "--prompt", "<image_soft_token>", "--tokens", "1"});
+    CHECK_MESSAGE(sampled.exit_code == 0, sampled.err);
+    write_file(larger + "/text", std::string(300, 'a'));
+    REQUIRE(run_flatgpt({"tokenize", "--tokenizer", dir, "--out", larger + "/t", larger + "/text"}).exit_code == 0);
+    const ProcessResult measured = run_flatgpt({"eval", dir, "--data", larger + "/t*.bin"});    // the whole one's
+    CHECK_MESSAGE(measured.exit_code == 0, measured.err);
+    // The model has an embedding for it, its draft has none.
+    Model g(cpu_ops<float>());
+    toy_model(g, {.V = CHAT_TOKENS + 1, .T = 64, .L = 1, .NH = 2, .C = 16, .F = 32}, {Use::infer, 1, 8});
+    const std::string main = write_model(g, whole);
+    auto drafted = [](const std::string& model, const std::string& by) {
+        return run_flatgpt({"sample", model, "--draft", by, "--tokens", "8", "--prompt", "a"});
+    };
+    const ProcessResult by_less = drafted(main, dir);
+    CHECK(by_less.exit_code == 3);
+    CHECK_MESSAGE(contains(by_less.err, "(259 tokens) is not the one of"), by_less.err);
+    CHECK(drafted(dir, main).exit_code == 0);
+}
+
 // ---- at a terminal --------------------------------------------------------------------------------------------------
 
 namespace {

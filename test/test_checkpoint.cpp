@@ -71,6 +71,25 @@ TEST_CASE("checkpoint: everything reads back bit for bit") {
     CHECK(std::distance(fs::directory_iterator(run), fs::directory_iterator()) == 1);
 }
 
+TEST_CASE("checkpoint: headers of the weights are read once for all that is asked of a source") {
+    const std::string dir = write_toy(temporary_directory(), 1, 7), file = dir + "/model.safetensors";
+    const ModelSource source(dir);
+    const auto first = source.weights();
+    REQUIRE(first.ok());
+    CHECK(source.weights().value == first.value);
+    const std::string bytes = read_file(file);
+    std::filesystem::remove(file);
+    write_file(file, bytes);
+    CHECK(source.weights().value == first.value);
+    Toy wrote(7), read(8);
+    CHECK(checkpoint_stored(source, wrote.g.c).ok());
+    CHECK(checkpoint_weights(source, read.g, true).ok());
+    CHECK(same_bits(read.params, wrote.params));
+    std::filesystem::remove(file);
+    const ModelSource gone(dir);
+    for (int i = 0; i < 2; i++) CHECK(gone.weights().status.code == Exit::input);    // an error is not kept as success
+}
+
 TEST_CASE("checkpoint: a model saved by transformers") {
     const std::string dir = "test/golden/hf_tiny";
     Result<Config> c = checkpoint_config(dir);

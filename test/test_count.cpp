@@ -1,5 +1,6 @@
 // test_count.cpp - what is counted is what is done: calls, FLOPs, scratch, memory. Messages: test_scale.cpp.
 #include <map>
+#include <set>
 
 #include "layers/cpu.h"
 #include "tools/bench.h"
@@ -198,6 +199,55 @@ static void announced_scratch(const Table& op) {
 }
 TEST_CASE("cpu: scratch held is the scratch announced") {
     for (const TestTable& t : test_tables()) std::visit([](auto* op) { announced_scratch(*op); }, t.op);
+}
+
+// Prompts and steps of any length, with packed weights of all formats.
+TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
+    struct Measured final : Observer {
+        std::set<Operation> seen;
+        using Observer::Observer;
+        void call(const Work& work, const std::function<void()>& run) override {
+            cpu_scratch_release();
+            run();
+            CAPTURE(std::string(operation_name(work.call.operation)));
+            CAPTURE(work.call.rows); CAPTURE(work.call.S); CAPTURE(work.call.p); CAPTURE(work.call.formats);
+            CHECK(cpu_scratch_held() == real.scratch_bytes(work.call));
+            if (cpu_scratch_held()) seen.insert(work.call.operation);
+        }
+    };
+    const Stored mixed = [](const Tensor& t) {
+        const BlockType all[] = {BlockType::f32, BlockType::f16, BlockType::bf16, BlockType::q8_0, BlockType::q5_1};
+        const auto i = size_t(t.offset / 64);
+        return std::vector<StoredRows>{{48, all[i % 5]}, {t.rows, all[(i + 1 + i / 5) % 5]}};
+    };
+    std::vector<Table> tables = {cpu_ops<float>(), cpu_ops<bf16>()};
+    for (int isa = 0; isa < ISA_COUNT; isa++)
+        for (Tiles tiles : {Tiles::none, Tiles::pretended})
+            if (cpu_supports(Isa(isa))) tables.push_back(cpu_packed_ops_isa(Isa(isa), tiles));
+    for (const Table& op : tables)
+        for (int kind = 0; kind < 4; kind++) {
+            CAPTURE(std::string(op.name)); CAPTURE(kind);
+            Config c = toy(kind == 1 ? 9 : 0);
+            c.T = 640, c.HS = 24;
+            if (kind == 2) c.C = 512, c.HS = 128;    // rows that are copied: they would share cache sets
+            if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
+            Measured measured(op);
+            Model g(measured.table);
+            REQUIRE(g.allocate(c, {.use = Use::infer, .B = 2, .S = 90, .stored = mixed}).ok());
+            g.init(1);
+            Cache cache;
+            REQUIRE(g.cache_allocate(cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
+            const std::vector<int> tok = toy_tokens(180, c.V, 1);
+            using enum Pages::Sums;
+            for (int S : {40, 90, 90, 90, 1}) g.extend(cache, tok.data(), S);
+            for (auto [S, sums] : {std::pair{1, prompt}, {1, steps}, {5, steps}, {8, steps}, {3, prompt}})
+                g.extend(cache, tok.data(), S, {1, 0}, {S, std::max(1, S - 2)}, sums);
+            std::vector<float> logits(size_t(2 * c.V));
+            g.logits(logits.data());
+            CHECK(measured.seen.contains(Operation::attention_cached));
+            CHECK(measured.seen.contains(Operation::linear_forward));
+        }
+    cpu_scratch_release();
 }
 
 static int64_t held = 0;

@@ -308,6 +308,29 @@ TEST_CASE("sampler: random histories' penalties are those of a plain count") {
     }
 }
 
+TEST_CASE("sampler: of a token's many places DRY looks at the latest, but follows each repetition to its end") {
+    const std::vector<float> logits(12, 0.f);
+    History h = History::open({.dry = 1, .dry_base = 2, .dry_length = 1}, {}, 12).take();
+    auto take = [&](std::initializer_list<int> ids) {
+        for (int id : ids) h.take(id, false);
+    };
+    auto score = [&](int id) {
+        for (const Candidate& c : h.changes(logits.data()))
+            if (c.id == id) return c.score;
+        return 0.0;
+    };
+    take({5, 6, 1, 2});
+    for (size_t i = 1; i < History::MOST; i++) take({1, 3});
+    take({1});
+    CHECK(score(2) == -1);    // the place before the last so many
+    CHECK(score(3) == -std::ldexp(1.0, 1 + 2 * (int(History::MOST) - 2) - 1));
+    take({3, 1});
+    CHECK(score(2) == 0);
+    take({7, 5, 6, 1});
+    CHECK(score(2) == -4);    // 5 6 1
+    CHECK(score(3) == -1);
+}
+
 TEST_CASE("sampler: DRY's repetitions do not go across breakers, in one token or several") {
     const Tokenizer bytes = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
     const std::vector<float> logits(257, 0.f);

@@ -131,9 +131,8 @@ Status Trainer::choose_model() {
         if (!o.shape.V && tokenizer.vocab_size()) config.V = tokenizer.vocab_size();
         if (o.seq_len) config.T = o.seq_len;
     }
-    if (tokenizer.vocab_size() > config.V)
-        return fail(Exit::usage, "the tokenizer has %d tokens, the model %d%s", tokenizer.vocab_size(), config.V,
-                    start.empty() || resuming ? "" : "; --resize-vocab adds rows for them");
+    TRY(tokenizer.fits(config.V, Exit::usage,
+                       start.empty() || resuming ? "" : "; --resize-vocab adds rows for them"));
     if (!o.seq_len) o.seq_len = config.usual_length();
     if (o.seq_len > config.T)
         return fail(Exit::usage, "--seq-len %d: the model's context has %d positions", o.seq_len, config.T);

@@ -235,14 +235,19 @@ static int64_t dense_bytes(int keys, const Heads& h) {
     return (2 * int64_t(sizeof(float)) * h.NKV * keys * h.HS + 63) / 64 * 64;
 }
 
+// The first key that a prompt from position p on is given. Tiles begin at multiples of up to 256 keys; earlier keys,
+// which no query sees, stay behind.
+static int first_key(int p, const Heads& h) {
+    return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256);
+}
+
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
 static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
                    Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
-    // Tiles begin at multiples of up to 256 keys; earlier keys, which no query sees, stay behind.
-    const int first = has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256), keys = end - first;
+    const int first = first_key(p, h), keys = end - first;
     const int64_t bytes = dense_bytes(keys, h);
     float* dense = static_cast<float*>(cpu_scratch(bytes + prompt_bytes(h, end)));
     const int64_t head = int64_t(keys) * HS, values = h.NKV * head;
@@ -274,8 +279,9 @@ static void attention_cached(float* y, const float* qkv, Pages cache, int B, int
     });
 }
 static int64_t cached_scratch(const CallSizes& call) {
-    return call.S == 1 ? decode_scratch(call.B, call.p, call.heads)
-                       : dense_bytes(call.p + call.S, call.heads) + prompt_bytes(call.heads, call.p + call.S);
+    const int end = call.p + call.S;
+    return call.steps ? decode_scratch(call.B * call.S, end - 1, call.heads)
+                      : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
 }
 
 // Turns keys of copied pages; rope.cpp's formula.
