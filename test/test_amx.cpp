@@ -117,23 +117,22 @@ TEST_CASE("amx: the twin of a product of bytes is exact, whatever its depth, and
     for (uint32_t& u : largest.u) u = 0x80808080;    // -128: the largest products
     auto byte = [](const Words& w, int row, int at) { return int(int8_t(w.u[16 * row + at / 4] >> (at % 4 * 8))); };
     for (int depth : {16, 32, 64})
-        for (const Words* y : {&b, static_cast<const Words*>(&largest)}) {
+        for (const auto& [x, y] : {std::pair{a, b}, {largest, largest}}) {
             CAPTURE(depth);
-            const Words& x = y == &b ? a : largest;
             twin::Pretended tiles;
-            const Words got = multiplied_bytes(tiles, x, *y, c, depth);
+            const Words got = multiplied_bytes(tiles, x, y, c, depth);
             bool right = true;
             for (int i = 0; i < 16; i++)
                 for (int j = 0; j < 16; j++) {
                     uint32_t sum = c.u[16 * i + j];
-                    for (int k = 0; k < depth; k++) sum += uint32_t(byte(x, i, k) * byte(*y, k / 4, 4 * j + k % 4));
+                    for (int k = 0; k < depth; k++) sum += uint32_t(byte(x, i, k) * byte(y, k / 4, 4 * j + k % 4));
                     right = right && sum == got.u[16 * i + j];
                 }
             CHECK(right);
 #if defined(__x86_64__)
             if (!cpu_has_amx_int8()) continue;
             twin::Amx instructions;
-            const Words real = multiplied_bytes(instructions, x, *y, c, depth);
+            const Words real = multiplied_bytes(instructions, x, y, c, depth);
             CHECK(memcmp(&real, &got, sizeof got) == 0);
 #endif
         }
