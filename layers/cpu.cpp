@@ -220,6 +220,11 @@ bool cpu_has_amx() {
     static const bool granted = granted_amx();
     return granted;
 }
+bool cpu_has_amx_int8() {
+    constexpr unsigned AMX_INT8 = 1u << 25;
+    unsigned a, b, c, d;
+    return cpu_has_amx() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & AMX_INT8;
+}
 template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles) {
     switch (isa) {
         case Isa::avx512bf16: return avx512bf16::loops<P>(tiles);
@@ -233,6 +238,7 @@ bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
 bool cpu_has_amx() { return false; }
+bool cpu_has_amx_int8() { return false; }
 template <class P> Loops<P> cpu_loops(Isa, Tiles tiles) { return base::loops<P>(tiles); }
 #endif
 template Loops<float> cpu_loops(Isa, Tiles);

@@ -23,14 +23,16 @@ bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // for people: "AVX-512 with BF16"
 bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
+bool cpu_has_amx_int8();    // of bytes, too
 
-// What multiplies bf16: the instruction set's vectors, AMX's tiles, or their twin in plain C++, with the same bits.
+// What multiplies bf16, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in plain
+// C++, with the same bits.
 enum class Tiles { none, amx, pretended };
 
 // The instruction set and its tiles. Environment variables choose:
 //   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the program uses no more than that. Only the last allows AMX.
 //   FLATGPT_AMX   pretend: the loops for AMX, with the twin of its tiles, on any CPU (slow); refuse: no tiles.
-// Without, tiles multiply bf16 where the CPU has them and the kernel grants them.
+// Without, tiles multiply where the CPU has them and the kernel grants them.
 struct CpuChoice {
     Isa isa;
     Tiles tiles;
@@ -81,7 +83,7 @@ struct PackedProduct {
     const float *b, *residual;
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
-    Tiles tiles = Tiles::none;    // for bf16
+    Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

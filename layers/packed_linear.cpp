@@ -2,17 +2,18 @@
 //
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
-// int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block.
+// int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
+// multiply bytes, too (packed_tiles.cpp): the same bits, from so many rows on that a tile is not mostly empty.
 // bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
-#include "layers/packed.h"
+#include "layers/simd/blocks.h"
 #include "layers/simd/pack.h"
-#include "layers/simd/quants.h"
 #include "layers/simd/tiles.h"
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
+constexpr int TILES_FROM = 8;    // rows from which tiles of bytes are worth their fixed cost (dev/speed.md: estimated)
 constexpr int AHEAD_BYTES = 4096;    // prefetched: the hardware alone does not look far enough ahead
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
@@ -26,6 +27,7 @@ struct Prepared {
     int64_t float_row, pair_row, int_row;    // distances between rows: words, words, bytes
     int C;
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
+    ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
     static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
 };
@@ -84,7 +86,7 @@ static Places places(const PackedProduct& product, int64_t N) {
     if (p.copied) p.float_row = apart(C + C % 2);
     p.pair_at = p.copied ? N * p.float_row : 0;
     p.int_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
-    p.bytes = 4 * p.int_at + (p.need.ints ? N * p.int_row : 0) + 64;
+    p.bytes = 4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0) + 64;
     return p;
 }
 // What the products ask for, by the formats of their weights.
@@ -171,14 +173,6 @@ template <class As, int n> static void float_panel(float* sums, const char* pane
     }
 }
 
-// The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
-template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {
-    if constexpr (F == BlockType::q6_k)
-        return quads | (moved(load_quants(high + g / 4 * 64), 4 - g % 4 * 2) & 0x30);
-    else if constexpr (block_layout(F).high) return quads | (moved(load_quants(high), 4 - g) & 0x10);
-    else return quads;
-}
-INLINE vf from_bytes(const uint8_t* p) { return __builtin_convertvector(load_bytes(p), vf); }
 // sums (n,16) = products of n rows with a panel of blocks.
 template <BlockType F, int n, bool vnni>
 static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, int64_t row) {
@@ -191,23 +185,10 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
     for (int i = 0; i < n; i++) q[i] = x.ints + (row + i) * x.int_row, scales[i] = x.scales(row + i);
     for (int lane = 0; lane < 16; lane += VW) {
         const uint8_t* p = panel;
-        vf sum[n] = {}, d = {}, m = {};
+        vf sum[n] = {};
+        BlockScales<F> w;
         for (int b = 0; b < blocks; b++, p += L.block()) {
-            if (L.head && b % 8 == 0) {
-                d = load_halves(p + 2 * lane);
-                if (L.offsets) m = load_halves(p + 32 + 2 * lane);
-                p += L.head;
-            }
-            vf scale[1 + two], offset = {};
-            if (two) {
-                for (int h = 0; h < 2; h++) scale[h * two] = d * from_bytes(p + 16 * h + lane);
-            } else if (L.head) {
-                scale[0] = d * from_bytes(p + lane);
-                offset = m * from_bytes(p + 16 + lane);
-            } else {
-                scale[0] = load_halves(p + 2 * lane);
-                if (L.offsets) offset = load_halves(p + 32 + 2 * lane);
-            }
+            p = w.read(p, b, lane);
             vi s[n][1 + two];
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++) {
@@ -230,14 +211,8 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
                     s[i][two] = dot<false, vnni>(s[i][two], up, q[i] + 32 * b + 16 + 4 * g);
             }
 #pragma GCC unroll 8
-            for (int i = 0; i < n; i++) {
-                const vf dx = set1(scales[i][b]);
-                sum[i] += __builtin_convertvector(s[i][0], vf) * (scale[0] * dx);
-                if (two) sum[i] += __builtin_convertvector(s[i][two], vf) * (scale[two] * dx);
-                if constexpr (!L.offsets) continue;
-                if (L.head) sum[i] -= offset * scales[i][blocks + b];
-                else sum[i] += offset * scales[i][blocks + b];
-            }
+            for (int i = 0; i < n; i++)
+                sum[i] = add_block<F>(sum[i], s[i], w.scale, w.offset, scales[i] + b, scales[i] + blocks + b);
         }
 #pragma GCC unroll 8
         for (int i = 0; i < n; i++) store(sums + i * 16 + lane, sum[i]);
@@ -287,7 +262,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     const int64_t bytes = panel_bytes(part.format, x.C), OC = to - from;
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
     const Range mine = my_share(panels * blocks, 1);
-    float sums[TILE_ROWS * 48];
+    float sums[BLOCK * 16];
+    static_assert(BLOCK * 16 >= TILE_ROWS * 48);
     // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
     auto all = [&](auto by) {
         for (int64_t unit = mine.from; unit < mine.to; unit++) {
@@ -308,7 +284,12 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
             }
         }
     };
-    if (by_tiles(p, part.format))
+    auto by_vectors = [&](const char* panel, int64_t i, int left) {
+        const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
+        multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
+        return n;
+    };
+    if (by_tiles(p, part.format)) {
         with_tiles(p.tiles, [&](auto& tiles) {
             all([&](const char* panel, int64_t i, int left) {
                 tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
@@ -316,12 +297,19 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
                 return least(left, TILE_ROWS);
             });
         });
-    else
-        all([&](const char* panel, int64_t i, int left) {
-            const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
-            multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
-            return n;
-        });
+    } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
+        const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
+        with_tiles(p.byte_tiles, [&](auto& tiles) {
+            all([&](const char* panel, int64_t i, int left) {
+                const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
+                if (n == 0) return by_vectors(panel, i, left);
+                multiply_panel(&tiles, sums, panel, x.bytes(i), n);
+                return n;
+            });
+        }, block_depth(part.format));
+    } else {
+        all(by_vectors);
+    }
 }
 
 void packed_linear(const PackedProduct& p) {

@@ -93,9 +93,8 @@ void add_scaled(T* y, const T* x, const T* b, float scale, int64_t n, Dropout dr
 void linear_forward(T* y, const T* x, const T* w, const T* b, const T* residual, int N, int C, int OC) {
     for (int n = 0; n < N; n++)
         for (int o = 0; o < OC; o++) {
-            T sum = (b ? b[o] : 0) + (residual ? residual[int64_t(n) * OC + o] : 0);
-            for (int c = 0; c < C; c++) sum += x[int64_t(n) * C + c] * w[int64_t(o) * C + c];
-            y[int64_t(n) * OC + o] = sum;
+            const T more = (b ? b[o] : 0) + (residual ? residual[int64_t(n) * OC + o] : 0);
+            y[int64_t(n) * OC + o] = more + dot(x + int64_t(n) * C, w + int64_t(o) * C, C);
         }
 }
 void linear_backward(T* dx, Into<T> dw, T* db, const T* dy, const T* x, const T* w, int N, int C, int OC) {

@@ -127,10 +127,8 @@ void experts_combine_backward(double* dx, double* dfactors, const double* dy, co
     for (int64_t row = 0; row < int64_t(N) * r.K; row++) {
         const T* d = dy + row / r.K * C;
         const int64_t at = int64_t(routes.slot[row]) * C;
-        T dot = 0;
-        for (int c = 0; c < C; c++) dot += d[c] * x[at + c];
+        dfactors[row] = dot(d, x + at, C);
         for (int c = 0; c < C; c++) dx[at + c] = factors[row] * d[c];
-        dfactors[row] = dot;
     }
 }
 

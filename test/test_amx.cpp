@@ -95,6 +95,50 @@ TEST_CASE("amx: the twin of a tile product has the manual's bits, and AMX has th
 }
 
 namespace {
+// c += a b of bytes by a set of tiles of this depth; the memory beyond the depth holds other numbers.
+template <class Set> Words multiplied_bytes(Set& tiles, const Words& a, const Words& b, const Words& c, int depth) {
+    tiles.configure(depth);
+    tiles.template load<5>(&a, 64), tiles.template load<7>(&b, 64), tiles.template load<2>(&c, 64);
+    tiles.template byte_products<2, 5, 7>();
+    Words out;
+    tiles.template store<2>(&out, 64);
+    tiles.release();
+    return out;
+}
+}    // namespace
+
+TEST_CASE("amx: the twin of a product of bytes is exact, whatever its depth, and AMX has the twin's bits") {
+    Words a, b, c, largest;
+    uint64_t stream = 1;
+    for (Words* w : {&a, &b, &c}) {
+        for (uint32_t i = 0; i < 256; i++) w->u[i] = random_bits(stream, i);
+        stream++;
+    }
+    for (uint32_t& u : largest.u) u = 0x80808080;    // -128: the largest products
+    auto byte = [](const Words& w, int row, int at) { return int(int8_t(w.u[16 * row + at / 4] >> (at % 4 * 8))); };
+    for (int depth : {16, 32, 64})
+        for (const auto& [x, y] : {std::pair{a, b}, {largest, largest}}) {
+            CAPTURE(depth);
+            twin::Pretended tiles;
+            const Words got = multiplied_bytes(tiles, x, y, c, depth);
+            bool right = true;
+            for (int i = 0; i < 16; i++)
+                for (int j = 0; j < 16; j++) {
+                    uint32_t sum = c.u[16 * i + j];
+                    for (int k = 0; k < depth; k++) sum += uint32_t(byte(x, i, k) * byte(y, k / 4, 4 * j + k % 4));
+                    right = right && sum == got.u[16 * i + j];
+                }
+            CHECK(right);
+#if defined(__x86_64__)
+            if (!cpu_has_amx_int8()) continue;
+            twin::Amx instructions;
+            const Words real = multiplied_bytes(instructions, x, y, c, depth);
+            CHECK(memcmp(&real, &got, sizeof got) == 0);
+#endif
+        }
+}
+
+namespace {
 struct Form {
     int M, N, K;
     bool across_a = false, across_b = false;    // k is not contiguous

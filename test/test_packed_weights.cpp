@@ -94,13 +94,16 @@ struct Way {
     bool vnni;
     Tiles tiles;
     bool pairs;    // x is rounded to bf16 for bf16 weights
+    PackedProduct product(float* y, const std::vector<float>& x, const PackedWeight& w, int N, int C, int OC) const {
+        return {y, x.data(), &w, nullptr, nullptr, N, C, OC, vnni, tiles, tiles};
+    }
 };
 // f(way) for each that this machine has.
 template <class F> void each_way(int C, F f) {
     for (int i = 0; i < ISA_COUNT; i++)
         for (bool vnni : {false, true})
             for (Tiles tiles : {Tiles::none, Tiles::pretended, Tiles::amx}) {
-                const bool has_tiles = tiles != Tiles::amx || (Isa(i) == Isa::avx512bf16 && cpu_has_amx());
+                const bool has_tiles = tiles != Tiles::amx || (Isa(i) == Isa::avx512bf16 && cpu_has_amx_int8());
                 if (!cpu_supports(Isa(i)) || (vnni && !cpu_has_vnni(Isa(i))) || !has_tiles) continue;
                 CAPTURE(i);
                 CAPTURE(vnni);
@@ -118,7 +121,7 @@ void check_product(const Matrix& m, int N, bool adds) {
     const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
     each_way(C, [&](const Way& way) {
         Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC);
-        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, way.vnni, way.tiles};
+        PackedProduct p = way.product(y, x, m.weight, N, C, OC);
         if (adds) p.b = b.data(), p.residual = r.data();
         way.loops.packed_linear(p);
         CHECK(y.intact());
@@ -145,6 +148,10 @@ void check_product(const Matrix& m, int N, bool adds) {
             if (adds) p.residual = r.data() + n * OC;
             way.loops.packed_linear(p);
         }
+        CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
+        cpu_set_threads(3);    // and so have all together
+        p.y = again, p.x = x.data(), p.N = N, p.residual = adds ? r.data() : nullptr;
+        way.loops.packed_linear(p);
         cpu_set_threads(threads);
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
     });
@@ -182,7 +189,8 @@ TEST_CASE("packed weights: products are those of double sums, each row's whateve
         INFO(std::string(block_format(format).name));
         const int unit = block_format(format).numbers;
         for (int OC : {1, 16, 49, 100}) check_product({unit == 1 ? 37 : unit, {{OC, format}}, 1}, 3, OC == 16);
-        for (int N : {1, 8, 15, 67}) check_product({512, {{50, format}}, 2}, N, N == 15);
+        for (int N : {1, 7, 8, 15, 67}) check_product({512, {{50, format}}, 2}, N, N == 15);
+        for (int more : {unit, 2 * unit}) check_product({512 + more, {{20, format}}, 2}, 26 - 2 * more / unit, false);
     }
 }
 TEST_CASE("packed weights: a matrix of several formats is the matrices one below the other") {
@@ -193,11 +201,11 @@ TEST_CASE("packed weights: a matrix of several formats is the matrices one below
 TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no infinity") {
     const Matrix m(64, {{20, BlockType::q8_0}}, 1);
     each_way(64, [&](const Way& way) {
-        std::vector<float> x(128), y(40, 7);
+        std::vector<float> x(10 * 64), y(10 * 20, 7);
         std::fill(x.begin() + 64, x.end(), 1e30f);
-        way.loops.packed_linear({y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 64, 20, way.vnni});
+        way.loops.packed_linear(way.product(y.data(), x, m.weight, 10, 64, 20));
         for (int o = 0; o < 20; o++) CHECK(y[size_t(o)] == 0);
-        for (int o = 20; o < 40; o++) CHECK(std::isfinite(y[size_t(o)]));
+        for (int o = 20; o < 200; o++) CHECK(std::isfinite(y[size_t(o)]));
     });
 }
 
@@ -207,27 +215,26 @@ TEST_CASE("packed weights: what is not finite in a row of x is not finite in its
         const Matrix m(256, {{20, format}}, 1);
         for (float bad : {float(NAN), INFINITY})
             each_way(256, [&](const Way& way) {
-                std::vector<float> x = normal(512, 1), y(40);
+                std::vector<float> x = normal(10 * 256, 1), y(10 * 20);
                 x[256 + 77] = bad;
-                way.loops.packed_linear(
-                    {y.data(), x.data(), &m.weight, nullptr, nullptr, 2, 256, 20, way.vnni, way.tiles});
-                for (int o = 0; o < 40; o++) CHECK(std::isfinite(y[size_t(o)]) == (o < 20));
+                way.loops.packed_linear(way.product(y.data(), x, m.weight, 10, 256, 20));
+                for (int o = 0; o < 200; o++) CHECK(std::isfinite(y[size_t(o)]) == (o / 20 != 1));
             });
     }
 }
 
 TEST_CASE("packed weights: each expert's rows are its own product") {
-    constexpr int E = 5, OC = 50, C = 64, N = 7, K = 2;
+    constexpr int E = 5, OC = 50, C = 64, N = 17, K = 2;
     std::vector<StoredRows> rows;
     for (int e = 0; e < E; e++) rows.push_back({30, BlockType::q4_0}), rows.push_back({20, BlockType::bf16});
     const Matrix m(C, rows, 3);
     const std::vector<float> x = normal(N * K * C, 5);
-    std::vector<int> offsets = {0, 3, 3, 9, 10, 14};    // the second one has none
+    std::vector<int> offsets = {0, 3, 3, 21, 22, 34};    // the second one has none
     Routes routes = {};
     routes.offsets = offsets.data();
     each_way(C, [&](const Way& way) {
         Guarded<float> y(N * K * OC), want(N * K * OC);
-        PackedProduct p = {y, x.data(), &m.weight, nullptr, nullptr, N, C, OC, way.vnni, way.tiles};
+        PackedProduct p = way.product(y, x, m.weight, N, C, OC);
         way.loops.packed_experts(p, routes, {E, K, false, true});
         for (int e = 0; e < E; e++) {
             std::vector<PackedPart> parts(m.parts.begin() + 2 * e, m.parts.begin() + 2 * e + 2);

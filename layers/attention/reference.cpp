@@ -9,6 +9,7 @@
 #include "layers/cached_rows.h"
 
 namespace {
+using namespace reference;
 using T = double;
 
 // Row pointers into packed qkv: q head h, k and v of the group that h belongs to, at position (b,s).
@@ -19,12 +20,6 @@ struct Packed {
     int64_t k(int b, int s, int i) const { return row(b, s) + int64_t(h.NH + i / (h.NH / h.NKV)) * h.HS; }
     int64_t v(int b, int s, int i) const { return k(b, s, i) + int64_t(h.NKV) * h.HS; }
 };
-
-T dot(const T* a, const T* b, int n) {
-    T sum = 0;
-    for (int i = 0; i < n; i++) sum += a[i] * b[i];
-    return sum;
-}
 
 // Whether the query at position i of sequence b sees the key at position j. S: positions of the spans.
 bool sees(Heads h, int S, int b, int i, int j) {
@@ -65,11 +60,9 @@ T attend(T* y, const T* q, int s, int n, Heads h, int i, Sees sees, Key key, Val
     std::vector<T> p(static_cast<size_t>(n));
     const T lse = probabilities_of(p.data(), q, s, n, h, i, sees, key);
     for (int j = 0; j < n; j++) p[size_t(j)] *= factor(j);
-    for (int d = 0; d < h.HS; d++) {
-        y[d] = 0;
-        for (int j = 0; j < n; j++)
-            if (sees(j)) y[d] += p[size_t(j)] * value(j)[d];
-    }
+    std::fill_n(y, h.HS, T(0));
+    for (int j = 0; j < n; j++)
+        if (sees(j)) add(y, p[size_t(j)], value(j), h.HS);
     return lse;
 }
 
@@ -121,11 +114,9 @@ void attention_backward(T* dqkv, const T* dy, const T* y, const T* qkv, const fl
                     T slope = 0, z = score(dot(qkv + q, qkv + k, h.HS), h, i, s - j, &slope);
                     T p = std::exp(z - T(lse[(int64_t(b) * h.NH + i) * S + s]));
                     T ds = p * (factor * dot(dy + o, qkv + v, h.HS) - delta) * slope;
-                    for (int d = 0; d < h.HS; d++) {
-                        dqkv[q + d] += ds * qkv[k + d];
-                        dqkv[k + d] += ds * qkv[q + d];
-                        dqkv[v + d] += factor * p * dy[o + d];
-                    }
+                    add(dqkv + q, ds, qkv + k, h.HS);
+                    add(dqkv + k, ds, qkv + q, h.HS);
+                    add(dqkv + v, factor * p, dy + o, h.HS);
                 }
             }
 }

@@ -9,6 +9,8 @@ typedef uint16_t vq16 __attribute__((vector_size(4 * VW)));
 typedef int16_t vi16 __attribute__((vector_size(4 * VW)));
 
 INLINE vq load_quants(const uint8_t* p) { return *reinterpret_cast<const vq_unaligned*>(p); }
+typedef int32_t vi_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
+INLINE vi load_ints(const int32_t* p) { return *reinterpret_cast<const vi_unaligned*>(p); }
 INLINE vi set1(int i) { return i - vi{}; }
 // Bits that cross a byte are masked away by who calls these.
 INLINE vq left(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) << bits); }

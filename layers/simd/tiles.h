@@ -1,6 +1,8 @@
-// tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes, and products of bf16 between them.
+// tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes, and products of bf16 or bytes between them.
 //
 // A tile is A (16 rows of 32 k), B (16 pairs of k; of each the two k of 16 columns, side by side) or sums (16 x 16).
+// Of bytes, A has 64 k, and B the four k of 16 columns side by side; 32 or 16 k at a time for a depth of so many bytes.
+// With a depth below 64, tiles 4 and 5 are A, 6 and 7 B.
 // The loops take a set of tiles by their template parameter, one object a thread:
 //   Amx        the instructions. As asm, so that every object may hold them; only a process that the kernel permits it
 //              may run them (cpu_has_amx). Between configure and release, in the same thread.
@@ -14,13 +16,18 @@ constexpr int TILE = 256;    // words of a tile
 namespace {
 struct Pretended {
     float tile[8][TILE];
+    int depth;
 
-    void configure() { __builtin_memset(tile, 0, sizeof tile); }
+    void configure(int bytes = 64) { __builtin_memset(tile, 0, sizeof tile), depth = bytes; }
     void release() {}
     template <int t> void zero() { __builtin_memset(tile[t], 0, sizeof tile[t]); }
     // stride: bytes from a row in memory to the next
     template <int t> void load(const void* p, int64_t stride) {
-        for (int i = 0; i < 16; i++) __builtin_memcpy(tile[t] + 16 * i, static_cast<const char*>(p) + i * stride, 64);
+        const int rows = t >= 6 ? depth / 4 : 16, words = t == 4 || t == 5 ? depth / 4 : 16;
+        const char* from = static_cast<const char*>(p);
+        if (rows + words < 32) zero<t>();
+        for (int i = 0; i < rows; i++, from += stride)
+            for (int j = 0; j < words; j += 4) __builtin_memcpy(tile[t] + 16 * i + j, from + 4 * j, 16);
     }
     template <int t> void load_past_l1(const void* p, int64_t stride) { load<t>(p, stride); }
     template <int t> void store(void* p, int64_t stride) const {
@@ -56,6 +63,22 @@ struct Pretended {
                 ISA::store(to, flushed(flushed(words(to)) + flushed(even + odd)));
             }
     }
+    // c += a b of bytes with sign, in 32 bits (TDPBSSD).
+    template <int c, int a, int b> [[gnu::noinline]] void byte_products() {
+        for (int i = 0; i < 16; i++)
+            for (int j = 0; j < 16; j += VW) {
+                float* to = tile[c] + 16 * i + j;
+                vu sum = reinterpret_cast<vu>(words(to));
+                for (int k = 0; k < depth / 4; k++) {
+                    int x;
+                    __builtin_memcpy(&x, tile[a] + 16 * i + k, 4);
+                    const vi y = reinterpret_cast<vi>(words(tile[b] + 16 * k + j));
+#pragma GCC unroll 4
+                    for (int up = 24; up >= 0; up -= 8) sum += vu((y << up >> 24) * int8_t(x << up >> 24));
+                }
+                ISA::store(to, reinterpret_cast<vf>(sum));
+            }
+    }
     static INLINE_MEMBER vf words(const float* p) { return ISA::load(p); }    // `load` is a tile's
     static INLINE_MEMBER vf half(vu u) { return flushed(reinterpret_cast<vf>(u & 0xffff0000)); }    // the upper bf16
 };
@@ -63,13 +86,16 @@ struct Pretended {
 #if defined(__x86_64__)
 // GCC 12's _tile_loadd does not say that it reads memory: stores before it may sink below it.
 struct Amx {
-    static void configure() {
+    static void configure(int depth = 64) {
         struct alignas(64) {    // Intel's manual, "LDTILECFG"
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
             uint8_t rows[16] = {};
         } config;
-        for (int i = 0; i < 8; i++) config.bytes[i] = 64, config.rows[i] = 16;
+        for (int i = 0; i < 8; i++) {
+            config.bytes[i] = i == 4 || i == 5 ? uint16_t(depth) : 64;
+            config.rows[i] = i >= 6 ? uint8_t(depth / 4) : 16;
+        }
         __asm__ volatile("ldtilecfg %0" ::"m"(config));
     }
     static void release() { __asm__ volatile("tilerelease"); }
@@ -86,6 +112,9 @@ struct Amx {
     }
     template <int c, int a, int b> static INLINE_MEMBER void products() {
         __asm__ volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
+    }
+    template <int c, int a, int b> static INLINE_MEMBER void byte_products() {
+        __asm__ volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(c), "i"(a), "i"(b));
     }
 };
 #endif
@@ -134,19 +163,19 @@ static void strip_by(Set& set, int N, int K, const float* a, int64_t ra, const f
         }
 }
 
-// f(tiles) with this thread's tiles of the kind that the table uses.
-template <class F> INLINE void with_tiles(Tiles kind, F f) {
+// f(tiles) with this thread's tiles of the kind that the table uses; depth: bytes.
+template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64) {
 #if defined(__AVX512BF16__)    // no CPU has AMX alone
     if (kind == Tiles::amx) {
         Amx tiles;
-        tiles.configure();
+        tiles.configure(depth);
         f(tiles);
         return tiles.release();
     }
 #endif
     (void)kind;
     Pretended tiles;
-    tiles.configure();
+    tiles.configure(depth);
     f(tiles);
     tiles.release();
 }

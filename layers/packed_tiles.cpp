@@ -1,0 +1,128 @@
+// packed_tiles.cpp - products of rows of int8 with panels in blocks of integers, by AMX's tiles (packed_linear.cpp).
+//
+// A panel's numbers become bytes with sign, PART blocks of 32 k at a time, which up to 64 rows of x then meet: 16 rows
+// are A, a block is B, and its exact sums leave the tile to be scaled as vectors do it, in the same order. So a row's
+// bits are those that block_panel gives. The sums of a block leave while the tiles multiply the next one; a row's own
+// stay in registers (AVX-512 has 32).
+// For 16 rows and a block: 16 cycles of the tiles, 16 stores of a line, and for each row a conversion and two or three
+// products of vectors, of which a core does two a cycle: about 35 cycles. Vectors alone need 64 to multiply (VNNI).
+#include "layers/simd/blocks.h"
+#include "layers/simd/tiles.h"
+
+namespace ISA {
+namespace {
+constexpr int PART = 16;               // blocks: 8 KiB as bytes, half of what 16 rows and they take in L1
+constexpr int AHEAD_BYTES = 4096;      // prefetched, as in packed_linear.cpp
+
+template <BlockType F> struct Unpacked {
+    alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
+    float scale[PART][SUMS<F>][16], offset[PART][16];
+
+    // Blocks b to b + count of the panel; p: the first one, or the head before it. Returns the one after them.
+    [[gnu::noinline]] const uint8_t* read(const uint8_t* p, int b, int count, BlockScales<F>* scales) {
+        constexpr BlockLayout L = block_layout(F);
+        constexpr uint8_t zero = L.zero;
+        for (int i = 0; i < count; i++, p += L.block()) {
+            const uint8_t* block = p;
+            for (int lane = 0; lane < 16; lane += VW) {
+                BlockScales<F>& s = scales[lane / VW];
+                p = s.read(block, b + i, lane);
+                for (int h = 0; h < SUMS<F>; h++) store(scale[i][h] + lane, s.scale[h]);
+                if (L.offsets) store(offset[i] + lane, s.offset);
+                const uint8_t *high = p + L.scales + 4 * lane, *quads = high + L.high;
+                for (int g = 0; g < (F == BlockType::q8_0 ? 8 : 4); g++) {
+                    __builtin_prefetch(quads + AHEAD_BYTES + 64 * g);
+                    const vq both = load_quants(quads + 64 * g);
+                    int8_t* to = numbers[i] + 64 * g + 4 * lane;
+                    if constexpr (F == BlockType::q8_0) {
+                        put(to, both - zero);
+                    } else {
+                        put(to, with_high<F>(both & 15, high, g) - zero);
+                        put(to + 4 * 64, with_high<F>(right(both, 4) & 15, high, g + 4) - zero);
+                    }
+                }
+            }
+        }
+        return p;
+    }
+    static INLINE_MEMBER void put(int8_t* to, vq v) { *reinterpret_cast<vq_unaligned*>(to) = v; }
+};
+
+// sums (16,16) += products of 16 rows of x, from column k on, with `count` blocks.
+template <BlockType F, class Set>
+[[gnu::noinline]] void add_tile(Set& tiles, float* sums, const Unpacked<F>& w, int count, ByteRows x, int k) {
+    constexpr int DEPTH = block_depth(F);
+    alignas(64) int32_t out[2][SUMS<F>][TILE];
+    vf sum[16][16 / VW];
+    const float* d = x.scales + k / 32;
+    const int blocks = x.C / 32;
+    const int64_t words = x.apart / 4;
+    auto multiply = [&](int b) {
+        each_index<0, SUMS<F>>([&](auto h) {
+            tiles.template zero<h.is>();
+            tiles.template load<4 + h.is>(x.numbers + k + 32 * b + DEPTH * h.is, x.apart);
+            tiles.template load<6 + h.is>(w.numbers[b] + 16 * DEPTH * h.is, 64);
+            tiles.template byte_products<h.is, 4 + h.is, 6 + h.is>();
+            tiles.template store<h.is>(out[b % 2][h.is], 64);
+        });
+    };
+    for (int v = 0; v < 16 / VW; v++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) sum[i][v] = load(sums + 16 * i + v * VW);
+    multiply(0);
+    for (int b = 0; b < count; b++) {
+        if (b + 1 < count) multiply(b + 1);
+        for (int v = 0; v < 16 / VW; v++) {
+            vf scale[SUMS<F>];
+            for (int h = 0; h < SUMS<F>; h++) scale[h] = load(w.scale[b][h] + v * VW);
+            const vf offset = block_layout(F).offsets ? load(w.offset[b] + v * VW) : vf{};
+#pragma GCC unroll 16
+            for (int i = 0; i < 16; i++) {
+                vi s[SUMS<F>];
+                for (int h = 0; h < SUMS<F>; h++) s[h] = load_ints(out[b % 2][h] + 16 * i + v * VW);
+                const float* dx = d + i * words + b;
+                sum[i][v] = add_block<F>(sum[i][v], s, scale, offset, dx, dx + blocks);
+            }
+        }
+    }
+    for (int v = 0; v < 16 / VW; v++)
+#pragma GCC unroll 16
+        for (int i = 0; i < 16; i++) store(sums + 16 * i + v * VW, sum[i][v]);
+}
+
+template <BlockType F, class Set>
+void multiply_panel(void* set, float* sums, const char* panel, const ByteRows& x, int rows) {
+    Unpacked<F> part;
+    BlockScales<F> scales[16 / VW];
+    const uint8_t* p = reinterpret_cast<const uint8_t*>(panel);
+    const int blocks = x.C / 32;
+    __builtin_memset(sums, 0, size_t((rows + 15) / 16) * TILE * 4);
+    for (int b = 0; b < blocks; b += PART) {
+        const int count = least(PART, blocks - b);
+        p = part.read(p, b, count, scales);
+        for (int i = 0; i < rows; i += 16)
+            add_tile<F>(*static_cast<Set*>(set), sums + 16 * i, part, count, x.from(i), 32 * b);
+    }
+}
+template <class Set> BlockTiles products_by(BlockType format) {
+    switch (format) {
+    case BlockType::q8_0: return multiply_panel<BlockType::q8_0, Set>;
+    case BlockType::q4_0: return multiply_panel<BlockType::q4_0, Set>;
+    case BlockType::q4_1: return multiply_panel<BlockType::q4_1, Set>;
+    case BlockType::q5_0: return multiply_panel<BlockType::q5_0, Set>;
+    case BlockType::q5_1: return multiply_panel<BlockType::q5_1, Set>;
+    case BlockType::q4_k: return multiply_panel<BlockType::q4_k, Set>;
+    case BlockType::q5_k: return multiply_panel<BlockType::q5_k, Set>;
+    default: return multiply_panel<BlockType::q6_k, Set>;
+    }
+}
+}   // namespace
+
+BlockTiles block_tiles(BlockType format, Tiles kind) {
+#if defined(__AVX512BF16__)    // as with_tiles
+    if (kind == Tiles::amx) return products_by<Amx>(format);
+#endif
+    (void)kind;
+    return products_by<Pretended>(format);
+}
+}   // namespace ISA
