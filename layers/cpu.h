@@ -75,7 +75,8 @@ template <class P> struct Matmul {
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
 };
 
-// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h); b, residual: null where there is none.
+// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h); gelu = gelu(y). b, residual, gelu: null where there is
+// none.
 struct PackedProduct {
     float* y;
     const float* x;
@@ -84,6 +85,7 @@ struct PackedProduct {
     int N, C, OC;
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
+    float* gelu = nullptr;    // (N,OC)    = gelu(y)
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

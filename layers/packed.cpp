@@ -20,13 +20,20 @@ template <bool in> struct Mover {
         else memcpy(block, panel, size_t(bytes));
     }
     void half(int at_block, int at_panel) { copy(block + at_block, panel + at_panel, 2); }
-    // `bits` bits of a byte of the block, from bit `from` on, are those of a byte of the panel from bit `to` on.
-    void bits(int at_block, int from, int at_panel, int to, int bits) {
-        uint8_t &b = block[at_block], &p = panel[at_panel];
-        const int mask = (1 << bits) - 1;
-        if (in) p = uint8_t((p & ~(mask << to)) | (b >> from & mask) << to);
-        else b = uint8_t((b & ~(mask << from)) | (p >> to & mask) << from);
+    // `bits` bits of each byte of a word of the block, from bit `from` on, are those of the panel's from bit `to` on.
+    template <class Word> void bits(int at_block, int from, int at_panel, int to, int bits) {
+        const Word mask = Word(Word(~Word(0)) / 255 * ((1u << bits) - 1));
+        Word b, p;
+        memcpy(&b, block + at_block, sizeof b);
+        memcpy(&p, panel + at_panel, sizeof p);
+        if (in) p = Word((p & ~(mask << to)) | (b >> from & mask) << to);
+        else b = Word((b & ~(mask << from)) | (p >> to & mask) << from);
+        if (in) memcpy(panel + at_panel, &p, sizeof p);
+        else memcpy(block + at_block, &b, sizeof b);
     }
+    void bits(int at_block, int from, int at_panel, int to, int n) { bits<uint8_t>(at_block, from, at_panel, to, n); }
+    // Those of four numbers, which are neighbours in both.
+    void four(int at_block, int from, int at_panel, int to, int n) { bits<uint32_t>(at_block, from, at_panel, to, n); }
 };
 
 // The place of number k of 32, of output o: of its quarter's byte, which two numbers share if it has 4 bits.
@@ -39,10 +46,10 @@ template <bool in> void simple(Mover<in> m, BlockType format, int o) {
     int at = 2;
     if (l.offsets) m.half(2, 32 + 2 * o), at = 4;
     if (format == BlockType::q8_0) {
-        for (int k = 0; k < 32; k++) {
-            const int to = l.scales + k / 4 * 64 + o * 4 + k % 4;
-            if (in) m.panel[to] = m.block[at + k] ^ 0x80;
-            else m.block[at + k] = m.panel[to] ^ 0x80;
+        for (int k = 0; k < 32; k += 4) {
+            const int to = l.scales + k / 4 * 64 + o * 4;
+            m.copy(m.block + at + k, m.panel + to, 4);
+            for (int i = 0; i < 4; i++) (in ? m.panel[to + i] : m.block[at + k + i]) ^= 0x80;
         }
         return;
     }
@@ -72,9 +79,9 @@ template <bool in> void q4_k_or_q5_k(Mover<in> m, BlockType format, int o) {
     const int fifth = 16, quads = l.high ? 48 : 16;
     for (int j = 0; j < 8; j++) {
         const int at = l.head + j * l.block() + l.scales;
-        for (int k = 0; k < 32; k++) {
-            if (l.high) m.bits(fifth + k, j, at + o * 4 + k % 4, k / 4, 1);
-            m.bits(quads + j / 2 * 32 + k, j % 2 * 4, at + l.high + quarter(k, o), k / 16 * 4, 4);
+        for (int k = 0; k < 32; k += 4) {
+            if (l.high) m.four(fifth + k, j, at + o * 4, k / 4, 1);
+            m.four(quads + j / 2 * 32 + k, j % 2 * 4, at + l.high + quarter(k, o), k / 16 * 4, 4);
         }
     }
 }
@@ -84,11 +91,11 @@ template <bool in> void q6_k(Mover<in> m, int o) {
     for (int j = 0; j < 8; j++) {
         const int at = l.head + j * l.block();
         for (int h = 0; h < 2; h++) m.copy(m.block + 192 + 2 * j + h, m.panel + at + 16 * h + o, 1);
-        for (int k = 0; k < 32; k++) {
+        for (int k = 0; k < 32; k += 4) {
             const int i = 32 * j + k;
-            m.bits(128 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, at + l.scales + k / 16 * 64 + o * 4 + k % 4,
+            m.four(128 + i / 128 * 32 + i % 32, i % 128 / 32 * 2, at + l.scales + k / 16 * 64 + o * 4,
                    k % 16 / 4 * 2, 2);
-            m.bits(i / 128 * 64 + i % 64, i % 128 / 64 * 4, at + l.scales + l.high + quarter(k, o), k / 16 * 4, 4);
+            m.four(i / 128 * 64 + i % 64, i % 128 / 64 * 4, at + l.scales + l.high + quarter(k, o), k / 16 * 4, 4);
         }
     }
 }

@@ -1,4 +1,5 @@
-// packed_linear.cpp - y = x w^T + b + residual with packed weights (packed.h), for one row of x or many.
+// packed_linear.cpp - y = x w^T + b + residual, or that and its GELU, with packed weights (packed.h), for one row of x
+// or many.
 //
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
@@ -8,6 +9,7 @@
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/simd/blocks.h"
+#include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/tiles.h"
 
@@ -37,24 +39,37 @@ INLINE int64_t apart(int64_t words) {
     return n % 512 ? n : n + VW;
 }
 
+// Passes of short chains of instructions, so that the CPU works on several blocks at once.
 INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
     const int blocks = C / 32;
     float *d = scales, *m = d + blocks;
     int32_t* sums = reinterpret_cast<int32_t*>(m + blocks);    // (blocks), then (blocks, 2)
-    for (int b = 0; b < blocks; b++, x += 32, q += 32) {
-        vf most = {}, finite = {};    // 0, or NaN where a number is not finite: then so are the products
-        for (int k = 0; k < 32; k += VW) {
+    vf finite = {};    // 0, or NaN where a number is not finite: then so are the row's products
+    for (int b = 0; b < blocks; b++) {
+        vf most = {}, zeros = {};
+        for (int k = 32 * b; k < 32 * b + 32; k += VW) {
             const vf v = load(x + k);
-            most = max(most, max(v, -v)), finite += v * 0;
+            most = max(most, max(v, -v)), zeros += v * 0;
         }
-        d[b] = max(most) / 127 + sum(finite);
-        const float inverse = d[b] > 0 ? 1 / d[b] : 0;
-        for (int k = 0; k < 32; k += VW) store(reinterpret_cast<int8*>(q + k), load(x + k) * inverse);
-        int32_t half[2] = {};
-        for (int k = 0; k < 32; k++) half[k / 16] += q[k];
-        sums[b] = -(half[0] + half[1]);
-        sums[blocks + 2 * b] = -half[0], sums[blocks + 2 * b + 1] = -half[1];
-        m[b] = d[b] * float(half[0] + half[1]);
+        d[b] = max(most) / 127, finite += zeros;
+        m[b] = d[b] > 0 ? 1 / d[b] : 0;
+    }
+    d[0] += sum(finite);
+    for (int b = 0; b < blocks; b++) {
+        const vf inverse = set1(m[b]);
+        float half[2];    // exact
+        for (int h = 0; h < 2; h++) {
+            vf total = {};
+            for (int k = 32 * b + 16 * h; k < 32 * b + 16 * h + 16; k += VW) {
+                int8* to = reinterpret_cast<int8*>(q + k);
+                store(to, load(x + k) * inverse);
+                total += load(to);
+            }
+            half[h] = sum(total);
+        }
+        sums[b] = -int32_t(half[0] + half[1]);
+        sums[blocks + 2 * b] = -int32_t(half[0]), sums[blocks + 2 * b + 1] = -int32_t(half[1]);
+        m[b] = d[b] * (half[0] + half[1]);
     }
 }
 
@@ -279,6 +294,7 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
                         if (p.b) v += place.get(p.b + o + j);
                         if (p.residual) v += place.get(p.residual + at + j);
                         place.put(p.y + at + j, v);
+                        if (p.gelu) place.put(p.gelu + at + j, gelu(v));
                     });
                 }
             }
@@ -312,22 +328,28 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     }
 }
 
-void packed_linear(const PackedProduct& p) {
-    const Prepared x = place_rows(p, p.N);
-#pragma omp parallel if (int64_t(p.N) * p.C * p.OC > ONE_THREAD)
+// Calls multiply(x) in each thread of a team, with all N rows of x. Few rows one thread prepares before: it is done
+// sooner than a barrier.
+template <class F> static void with_rows(const PackedProduct& p, int64_t N, F multiply) {
+    const Prepared x = place_rows(p, N);
+    const bool few = N * p.C <= ONE_THREAD;
+    if (few) prepare(p.x, x, N);
+#pragma omp parallel if (N * p.C * p.OC > ONE_THREAD)
     {
-        prepare(p.x, x, p.N);
-        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+        if (!few) prepare(p.x, x, N);
+        multiply(x);
     }
+}
+
+void packed_linear(const PackedProduct& p) {
+    with_rows(p, p.N, [&](const Prepared& x) {
+        for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
+    });
 }
 
 // Expert e's rows of the matrix are e*OC on; its slots are routes' (operations.inc: experts_forward).
 void packed_experts(const PackedProduct& p, Routes routes, Router r) {
-    const int64_t N = int64_t(p.N) * r.K;
-    const Prepared x = place_rows(p, N);
-#pragma omp parallel if (N * p.C * p.OC > ONE_THREAD)
-    {
-        prepare(p.x, x, N);
+    with_rows(p, int64_t(p.N) * r.K, [&](const Prepared& x) {
         const PackedPart* part = p.w->parts;
         for (int e = 0; e < r.E; e++) {
             const int slot = routes.offsets[e], rows = routes.offsets[e + 1] - slot;
@@ -337,6 +359,6 @@ void packed_experts(const PackedProduct& p, Routes routes, Router r) {
             for (; part < p.w->parts + p.w->count && part->first < to; part++)
                 if (rows > 0) part_product(mine, *part, x, slot, rows, from, to);
         }
-    }
+    });
 }
 }   // namespace ISA

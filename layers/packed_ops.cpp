@@ -48,6 +48,12 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         p.b = floats(b), p.residual = residual;
         loops().packed_linear(p);
     }
+    static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C,
+                                    int OC) {
+        PackedProduct p = product(pre, x, w, N, C, OC);
+        p.b = floats(b), p.gelu = y;
+        loops().packed_linear(p);
+    }
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
                                 int OC) {
         loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
@@ -78,6 +84,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
         ops.rope_forward = Of::rope_forward;
         ops.bias_rows_forward = Of::bias_rows_forward;
         ops.linear_forward = Of::linear_forward;
+        ops.linear_gelu_forward = Of::linear_gelu_forward;
         ops.experts_forward = Of::experts_forward;
         ops.scratch_bytes = Of::scratch_bytes;
         return ops;

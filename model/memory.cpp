@@ -216,7 +216,8 @@ void lay_out(Layout& at, Model& g, const Config& c, Plan plan) {
 }    // namespace
 
 Model::Model(const Table& table) : op(table), shards(op) {
-    const char* missing = op.parameter == Element::packed ? nullptr : missing_operation(op);    // it only infers
+    if (op.parameter == Element::packed) return;    // it only infers
+    const char* missing = missing_operation(op);
     CHECK(!missing, "%s has no %s", op.name, missing);
     CHECK(!op.linear_gelu_forward == !op.linear_gelu_backward, "%s has one half of linear_gelu", op.name);
 }

@@ -120,11 +120,11 @@ void check_product(const Matrix& m, int N, bool adds) {
     const int C = int(m.cols), OC = int(m.rows);
     const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
     each_way(C, [&](const Way& way) {
-        Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC);
+        Guarded<float> y(int64_t(N) * OC), again(int64_t(N) * OC), gelu(int64_t(N) * OC), gelu_again(int64_t(N) * OC);
         PackedProduct p = way.product(y, x, m.weight, N, C, OC);
-        if (adds) p.b = b.data(), p.residual = r.data();
+        if (adds) p.b = b.data(), p.residual = r.data(), p.gelu = gelu;
         way.loops.packed_linear(p);
-        CHECK(y.intact());
+        CHECK((y.intact() && gelu.intact()));
         double worst = 0;
         for (const PackedPart& part : m.parts) {
             const std::vector<double> in = taken(x, part.format, way.pairs);
@@ -140,20 +140,29 @@ void check_product(const Matrix& m, int N, bool adds) {
                 }
         }
         CHECK(worst < 2e-6);
+        worst = 0;
+        for (int i = 0; adds && i < N * OC; i++) {
+            const double v = double(y[i]), u = 0.7978845608028654 * (v + 0.044715 * v * v * v);
+            const double error = std::fabs(v / 2 * (1 + std::tanh(u)) - double(gelu[i])) / (std::fabs(v) + 1e-3);
+            if (!(error <= worst)) worst = error;
+        }
+        CHECK(worst < 1e-6);
         // Each row alone has the same bits, for any number of threads.
         const int threads = cpu_threads();
         for (int n = 0; n < N; n++) {
             cpu_set_threads(1 + n % 3);
             p.y = again.data() + n * OC, p.x = x.data() + n * C, p.N = 1;
-            if (adds) p.residual = r.data() + n * OC;
+            if (adds) p.residual = r.data() + n * OC, p.gelu = gelu_again.data() + n * OC;
             way.loops.packed_linear(p);
         }
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
         cpu_set_threads(3);    // and so have all together
-        p.y = again, p.x = x.data(), p.N = N, p.residual = adds ? r.data() : nullptr;
+        p.y = again, p.x = x.data(), p.N = N;
+        if (adds) p.residual = r.data(), p.gelu = gelu_again;
         way.loops.packed_linear(p);
         cpu_set_threads(threads);
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
+        if (adds) CHECK(memcmp(gelu.data(), gelu_again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
     });
 }
 }    // namespace
@@ -207,6 +216,27 @@ TEST_CASE("packed weights: a row of zeros gives zeros, one of huge numbers no in
         for (int o = 0; o < 20; o++) CHECK(y[size_t(o)] == 0);
         for (int o = 20; o < 200; o++) CHECK(std::isfinite(y[size_t(o)]));
     });
+}
+
+TEST_CASE("packed weights: the product with GELU is the product, then GELU") {
+    const Matrix m(64, {{30, BlockType::q4_0}, {21, BlockType::f32}}, 1);
+    constexpr int N = 3, C = 64, OC = 51;
+    const std::vector<float> x = normal(N * C, 1), b = normal(OC, 2);
+    PackedWeight bias = {const_cast<float*>(b.data()), nullptr, 0};
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        CAPTURE(i);
+        const Ops<float, PackedWeight>& op = cpu_packed_ops_isa(Isa(i));
+        for (PackedWeight* with : {&bias, static_cast<PackedWeight*>(nullptr)}) {
+            Guarded<float> y(N * OC), pre(N * OC), want(N * OC), product(N * OC);
+            op.linear_gelu_forward(y, pre, x.data(), &m.weight, with, N, C, OC);
+            op.linear_forward(product, x.data(), &m.weight, with, nullptr, N, C, OC);
+            op.activation_forward(want, product, Act::gelu_tanh, false, N, OC);
+            CHECK((y.intact() && pre.intact()));
+            CHECK(memcmp(pre.data(), product.data(), sizeof(float) * N * OC) == 0);
+            for (int k = 0; k < N * OC; k++) CHECK(std::fabs(y[k] - want[k]) <= 1e-6f * std::fabs(want[k]));
+        }
+    }
 }
 
 TEST_CASE("packed weights: what is not finite in a row of x is not finite in its products") {

@@ -124,7 +124,8 @@ Status run(const BenchOptions& o) {
             if (!bench.wanted(generation(rows, weights))) continue;
             TRY(reopen(false));
             TRY(bench_generation(bench, c, rows, weights));
-            if (o.profile && !*weights && (rows == 1 || rows == 64)) TRY(profile_generation(bench, c, rows));
+            if (o.profile && (rows == 1 || rows == 8 || rows == 64))
+                TRY(profile_generation(bench, c, rows, weights));
         }
         if (!bench.wanted(prompt(PROMPT, weights))) continue;
         TRY(reopen(false));

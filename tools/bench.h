@@ -41,6 +41,8 @@ std::string generation(int rows, const std::string& weights = "");
 std::string prompt(int tokens, const std::string& weights = "");
 Status bench_generation(Bench& bench, const Config& c, int rows, const std::string& weights);
 Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string& weights);
+// The plan with the formats of these weights.
+Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::string& weights);
 // What inference computes with: on a CPU a model with packed weights. The device's own model is gone.
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
@@ -51,6 +53,7 @@ struct ProfileRow {
     int64_t calls = 0;
     double seconds = 0, floor = 0;
     Work work;    // the sum over all calls
+    double weights = 0;    // that products read
 };
 // The time and work of each call, of which it waits for the end.
 class Profile final : public Observer {
@@ -60,6 +63,8 @@ class Profile final : public Observer {
     // Since start: the rows, longest first, and last what was in no operation (its calls are 0). Their seconds add up
     // to the time since then, but for what the noting took.
     std::vector<ProfileRow> rows() const;
+    // Packed weights' (PackedWeights), which products share by their numbers of weights. Work counts them as fp32.
+    double bytes_beside_fp32 = 0;
 
   private:
     const Peaks peak;
@@ -70,7 +75,7 @@ class Profile final : public Observer {
 
 // Print tables for a training step and for a generated token: the fastest of several.
 Status profile_training(const Bench& bench, const Config& c, int B, int S);
-Status profile_generation(const Bench& bench, const Config& c, int rows);
+Status profile_generation(const Bench& bench, const Config& c, int rows, const std::string& weights);
 
 // The training step that rows time and the profile takes apart.
 struct TrainingStep {

@@ -55,15 +55,16 @@ std::string prompt(int tokens, const std::string& weights) {
     return "prompt of " + std::to_string(tokens) + and_type(weights);
 }
 
-Status inference_model(Bench& bench, const Config& c, const Plan& wanted, const std::string& weights) {
-    Plan plan = wanted;
-    if (!bench.device.gpu) {
-        const BlockType floats = bench.device.dtype == Dtype::bf16 ? BlockType::bf16 : BlockType::f32;
-        plan.stored = [floats](const Tensor& t) { return std::vector<StoredRows>{{t.rows, floats}}; };
-        if (!weights.empty()) plan.stored = gguf_stored(*find_gguf_file_type(weights), c);
-        bench.device.model = std::make_unique<Model>(Table(cpu_packed_ops()));
-    }
-    TRY(bench.device.model->allocate(c, plan));
+Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::string& weights) {
+    if (bench.device.gpu) return plan;
+    const BlockType floats = bench.device.dtype == Dtype::bf16 ? BlockType::bf16 : BlockType::f32;
+    plan.stored = [floats](const Tensor& t) { return std::vector<StoredRows>{{t.rows, floats}}; };
+    if (!weights.empty()) plan.stored = gguf_stored(*find_gguf_file_type(weights), c);
+    return plan;
+}
+Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights) {
+    if (!bench.device.gpu) bench.device.model = std::make_unique<Model>(Table(cpu_packed_ops()));
+    TRY(bench.device.model->allocate(c, inference_plan(bench, c, plan, weights)));
     bench.device.model->init(1);
     return {};
 }

@@ -18,6 +18,7 @@ void Profile::call(const Work& work, const std::function<void()>& run) {
     row->seconds += done - called;
     row->floor += peak.floor(work);
     row->work += work;
+    row->weights += double(work.call.in) * work.call.out;
     noting += now_seconds() - done;
 }
 
@@ -26,7 +27,13 @@ std::vector<ProfileRow> Profile::rows() const {
     double rest = now_seconds() - started - noting;
     std::vector<ProfileRow> rows = noted;
     std::sort(rows.begin(), rows.end(), [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
-    for (const ProfileRow& r : rows) rest -= r.seconds;
+    double weights = 0;
+    for (const ProfileRow& r : rows) rest -= r.seconds, weights += r.weights;
+    for (ProfileRow& r : rows)
+        if (bytes_beside_fp32 != 0 && r.weights > 0) {
+            r.work.bytes += bytes_beside_fp32 * r.weights / weights;
+            r.floor = peak.floor(r.work);
+        }
     rows.push_back({"everything else, on the host", 0, rest, 0, {}});
     return rows;
 }
@@ -108,16 +115,18 @@ Status profile_training(const Bench& bench, const Config& c, int B, int S) {
     return {};
 }
 
-Status profile_generation(const Bench& bench, const Config& c, int rows) {
+Status profile_generation(const Bench& bench, const Config& c, int rows, const std::string& weights) {
     Profile p(bench.device.model->op, bench.peak);
     Model g(p.table);
-    TRY(g.allocate(c, {Use::infer, rows, 1}));
+    TRY(g.allocate(c, inference_plan(bench, c, {Use::infer, rows, 1}, weights)));
     g.init(1);
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
-    profile(bench, p, "generation, a token of " + counted(rows, "sequence"), std::min(c.T, 64), [&] {
+    p.bytes_beside_fp32 = double(g.packed.bytes_beside_fp32(c));
+    const std::string type = weights.empty() ? "" : ", " + weights;
+    profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64), [&] {
         g.extend(cache, tok.data(), 1);
         g.logits(logits.data());
     });

@@ -47,15 +47,19 @@ template <class V> INLINE vi16 add_byte_products(V w, V x) {    // neighbours' a
     if constexpr (VW == 16) return __builtin_ia32_pmaddubsw512_mask(w, x, vi16{}, -1);
     else return __builtin_ia32_pmaddubsw256(w, x);
 }
+struct Four { int8_t of[4]; };    // x, as the instruction reads it
 // s += w . x in each lane: four bytes without sign times the four at x, with sign. Exact; the three ways give the same
 // bits. eight: w may be above 127. vnni: the CPU has VNNI
 template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
+    if constexpr (vnni && VW == 16) {    // by name: the compiler would copy registers around the intrinsic
+        __asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(s) : "v"(w), "m"(*reinterpret_cast<const Four*>(x)));
+        return s;
+    }
     int four;
     __builtin_memcpy(&four, x, 4);
     vi y = set1(four);
-    if constexpr (vnni) {    // by name: the compiler would copy registers around the intrinsic
-        if constexpr (VW == 16) __asm__("vpdpbusd %2,%1,%0" : "+v"(s) : "v"(w), "v"(y));
-        else __asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(s) : "x"(w), "x"(y));
+    if constexpr (vnni) {
+        __asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(s) : "x"(w), "x"(y));
         return s;
     } else if constexpr (!eight && VW >= 8) {
         const vi16 sums =
