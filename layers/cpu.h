@@ -75,8 +75,7 @@ template <class P> struct Matmul {
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
 };
 
-// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h); gelu = gelu(y). b, residual, gelu: null where there is
-// none.
+// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual, gelu: null where there is none.
 struct PackedProduct {
     float* y;
     const float* x;

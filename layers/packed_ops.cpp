@@ -59,7 +59,9 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         loops().packed_experts(product(y, x, w, N, C, OC), routes, r);
     }
     static int64_t scratch_bytes(const CallSizes& call) {
-        const bool packed = call.operation == Operation::linear_forward || call.operation == Operation::experts_forward;
+        const bool packed = call.operation == Operation::linear_forward ||
+                            call.operation == Operation::linear_gelu_forward ||
+                            call.operation == Operation::experts_forward;
         return packed ? cpu_scratch_size(loops().packed_scratch(call, tiles)) : own().scratch_bytes(call);
     }
 };

@@ -83,7 +83,7 @@ template <class R> Tensor tensor_of(const Config& c, const R& row, int block) {
     const std::vector<Family::Name>& names = c.family->names;
     const std::string shared = "shared_" + std::string(stem);
     auto name = names.end();
-    if (block >= 0 && c.routed(block) && stem.starts_with("fc"))
+    if (block >= 0 && c.routed(block))
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return shared == n.ours; });
     if (name == names.end())
         name = std::find_if(names.begin(), names.end(), [&](auto& n) { return ours == n.ours || stem == n.ours; });
