@@ -23,7 +23,7 @@ bool cpu_supports(Isa isa);
 const char* cpu_isa_name(Isa isa);    // for people: "AVX-512 with BF16"
 bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vectors of this set's width
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
-bool cpu_has_amx_int8();    // of bytes, too
+bool cpu_has_amx_int8();    // and tiles of bytes
 
 // What multiplies bf16, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in plain
 // C++, with the same bits.

@@ -5,7 +5,7 @@
 #include "quants.h"
 
 namespace ISA {
-template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // of integers a block, each with a scale
+template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
 
 // The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {

@@ -1,8 +1,8 @@
 // tiles.h - AMX: a thread's eight tiles of 16 rows of 64 bytes, and products of bf16 or bytes between them.
 //
 // A tile is A (16 rows of 32 k), B (16 pairs of k; of each the two k of 16 columns, side by side) or sums (16 x 16).
-// Of bytes, A has 64 k, and B the four k of 16 columns side by side; 32 or 16 k at a time for a depth of so many bytes.
-// With a depth below 64, tiles 4 and 5 are A, 6 and 7 B.
+// With bytes A has 64 k, and B the four k of 16 columns side by side; or 32 or 16 k, by the depth in bytes. With a
+// depth below 64, tiles 4 and 5 are A, 6 and 7 B.
 // The loops take a set of tiles by their template parameter, one object a thread:
 //   Amx        the instructions. As asm, so that every object may hold them; only a process that the kernel permits it
 //              may run them (cpu_has_amx). Between configure and release, in the same thread.
