@@ -165,7 +165,11 @@ Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOpt
     TRY(has_tokenizer(draft));
     // The model may have embeddings for added tokens that the draft has none for.
     const int own = draft.tokenizer.vocab_size(), other = m.tokenizer.vocab_size();
-    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) return {};
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint() && own >= other) {
+        if (const int T = draft.g->c.T; T < m.g->c.T)
+            Progress().note(formatted("note: the draft model's context has %d tokens: beyond them it drafts none", T));
+        return {};
+    }
     return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
                 "other text; give a model with the same one", draft.path.c_str(), own, m.path.c_str(), other);
 }

@@ -44,7 +44,7 @@ TEST_CASE("chat drafts: each answer, what is kept of it and all notes are those 
         if (k == 7) o.sampling.penalties.dry = 0.8, o.sampling.temperature = 1;
         const Speculation ways[] = {{.lookup = 4}, {.lookup = 100}, {.draft = &twin.g, .tokens = 3},
                                     {.draft = &weak.g}, {.draft = &brief.g, .tokens = 2}};
-        for (const Speculation& way : ways) {
+        for (const Speculation& way : {ways[k % 5], ways[(k + 2) % 5]}) {
             CAPTURE(way.lookup); CAPTURE(way.tokens);
             Heard plain(speaker.g, o);
             o.speculation = way;
@@ -70,8 +70,8 @@ TEST_CASE("chat drafts: each answer, what is kept of it and all notes are those 
                 CHECK(drafted.chat.accepted > drafted.chat.drafted * 9 / 10);
         }
     }
-    CHECK(accepted > 1000);
-    CHECK(rejected > 1000);
+    CHECK(accepted > 400);
+    CHECK(rejected > 400);
     CHECK(cut > 0);
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("chat drafts: all of a prompt is computed as a prompt, an answer step 
         ChatOptions o = sampled(0);
         o.speculation.lookup = lookup;
         Heard heard(speaker.g, o);
-        std::vector<int> lengths;    // of prompts' pieces
+        std::vector<int> lengths;    // those of prompts' pieces
         for (const char* line : {"", "x", "xy", "xyz", "four", "fives", "sixsix", "sevens7"}) {
             seen.calls.clear();
             heard.ask("u" + std::string(line));
