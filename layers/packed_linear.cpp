@@ -208,8 +208,8 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++) {
                 const int32_t* less = reinterpret_cast<const int32_t*>(scales[i] + 2 * blocks);
-                s[i][0] = L.zero ? set1(less[two ? blocks + 2 * b : b]) * L.zero : vi{};
-                if (two) s[i][two] = set1(less[blocks + 2 * b + 1]) * L.zero;
+                s[i][0] = L.zero ? whole(less[two ? blocks + 2 * b : b]) * L.zero : vi{};
+                if (two) s[i][two] = whole(less[blocks + 2 * b + 1]) * L.zero;
             }
             const uint8_t *high = p + L.scales, *quads = high + L.high + 4 * lane;
 #pragma GCC unroll 8

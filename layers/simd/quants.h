@@ -11,7 +11,7 @@ typedef int16_t vi16 __attribute__((vector_size(4 * VW)));
 INLINE vq load_quants(const uint8_t* p) { return *reinterpret_cast<const vq_unaligned*>(p); }
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * VW), aligned(4), may_alias));
 INLINE vi load_ints(const int32_t* p) { return *reinterpret_cast<const vi_unaligned*>(p); }
-INLINE vi set1(int i) { return i - vi{}; }
+INLINE vi whole(int i) { return i - vi{}; }
 // Bits that cross a byte are masked away by who calls these.
 INLINE vq left(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) << bits); }
 INLINE vq right(vq v, int bits) { return reinterpret_cast<vq>(reinterpret_cast<vq16>(v) >> bits); }
@@ -57,7 +57,7 @@ template <bool eight, bool vnni> INLINE vi dot(vi s, vq w, const int8_t* x) {
     }
     int four;
     __builtin_memcpy(&four, x, 4);
-    vi y = set1(four);
+    vi y = whole(four);
     if constexpr (vnni) {
         __asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(s) : "x"(w), "x"(y));
         return s;
