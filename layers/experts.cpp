@@ -22,8 +22,9 @@ template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, 
 }
 template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
+    float* to = nullptr;
     const int64_t dx = most_matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, rows, C, OC));
-    const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(static_cast<float*>(nullptr), nullptr, nullptr, nullptr, rows, C, OC));
+    const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, nullptr, rows, C, OC));
     return dx > dw ? dx : dw;
 }
 
@@ -35,8 +36,8 @@ static void forward(float* y, const float* x, const P* w, Routes routes, Router 
     });
 }
 template <class P, Tiles tiles>
-static void backward(float* dx, Into<float> dw, const float* dy, const float* x, const P* w, Routes routes, Router r, int N,
-                     int C, int OC) {
+static void backward(float* dx, Into<float> dw, const float* dy, const float* x, const P* w, Routes routes, Router r,
+                     int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
     for (int i = 0; !dw.add && i < r.E; i++)    // an expert without slots
         if (routes.offsets[i] == routes.offsets[i + 1])

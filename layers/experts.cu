@@ -114,8 +114,8 @@ void experts_forward(T* y, const T* x, const T* w, Routes routes, Router r, int 
     grouped<Product::y>(y, x, w, routes, r, N, C, OC);
 }
 template <class T>
-void experts_backward(T* dx, Into<Grad<T>> dw, const T* dy, const T* x, const T* w, Routes routes, Router r, int N, int C,
-                      int OC) {
+void experts_backward(T* dx, Into<Grad<T>> dw, const T* dy, const T* x, const T* w, Routes routes, Router r, int N,
+                      int C, int OC) {
     grouped<Product::dx>(dx, dy, w, routes, r, N, C, OC);
     grouped<Product::dw>(dw.p, dy, x, routes, r, N, C, OC, dw.add);
 }

@@ -112,8 +112,8 @@ template <class P> struct OneDnn {
             own().linear_forward(y, x, w, b, residual, N, C, OC);
     }
 
-    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N, int C,
-                         int OC) {
+    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N,
+                         int C, int OC) {
         const void *x_in = x, *dy_in = dy;
         if constexpr (halves) {
             const Copies to = copies(N, C, OC);

@@ -96,8 +96,10 @@ struct Shards {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
-    std::vector<Bucket> cleared;    // where no product assigns
-    bool first_batch = false;       // of a step; with zero 2 none counts, as this rank's sum so far lies there
+    // Where no product assigns, and whether products do now: in a step's first batch. With zero 2 never, as a rank's sum
+    // so far lies among its gradients.
+    std::vector<Bucket> cleared;
+    bool first_batch = false;
     int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
     std::vector<int64_t> params_ready;                               // marks, by bucket
     std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket
