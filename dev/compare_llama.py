@@ -3,11 +3,13 @@
 
     pip install llama-cpp-python numpy && make build/dev/logits
     dev/compare_llama.py MODEL.gguf TEXT [--windows 4] [--length 256] [--greedy 32] [--repack]
+    dev/compare_llama.py MODEL.gguf --speed [--length 512] [--threads 2]
 
 Prints whether both have the same tokens of the text, the largest difference of logits over the same windows, both
 perplexities, and whether the likeliest continuations of the first half window are equal. llama.cpp runs with
 a cache of floats and no flash attention; without --repack also without its own layouts of quantised weights.
 Exit status 1 where tokens differ, or perplexities by more than 0.5 %.
+--speed: llama.cpp as it is by default, best and median of 5 prompts of random tokens, and of 100 tokens after one.
 """
 import argparse
 import ctypes
@@ -15,7 +17,9 @@ import json
 import os
 import subprocess
 import sys
+import statistics
 import tempfile
+import time
 
 import llama_cpp
 import numpy
@@ -67,6 +71,35 @@ class Llama:
         return numpy.stack(rows)
 
 
+def speed(path, length, threads):
+    model = llama_cpp.llama_model_load_from_file(path.encode(), llama_cpp.llama_model_default_params())
+    size = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(model))
+    params = llama_cpp.llama_context_default_params()
+    params.n_ctx, params.n_batch, params.n_ubatch = length + 128, length, length
+    params.n_threads = params.n_threads_batch = threads
+    context = llama_cpp.llama_init_from_model(model, params)
+    random = numpy.random.default_rng(1)
+
+    def decode(count):
+        """Seconds until the logits after so many tokens are there."""
+        ids = (llama_cpp.llama_token * count)(*random.integers(0, size, count).tolist())
+        start = time.perf_counter()
+        if llama_cpp.llama_decode(context, llama_cpp.llama_batch_get_one(ids, count)):
+            sys.exit("llama_decode failed")
+        llama_cpp.llama_get_logits(context)[0]
+        return time.perf_counter() - start
+
+    prompts = []
+    for _ in range(6):
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(context), True)
+        prompts.append(decode(length))
+    tokens = [decode(1) for _ in range(100)]
+    for what, of, seconds in ((f"prompt of {length}", length, prompts[1:]), ("a token", 1, tokens)):
+        best, middle = min(seconds), statistics.median(seconds)
+        print(f"llama.cpp, {what}: best {best * 1e3:.2f} ms, median {middle * 1e3:.2f} ms, "
+              f"{of / middle:.0f} tokens/s by the median")
+
+
 def loss(logits, ids):
     """The sum over the tokens after the first."""
     x = logits[:-1].astype(numpy.float64)
@@ -77,14 +110,21 @@ def loss(logits, ids):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument("text")
+    parser.add_argument("text", nargs="?")
     parser.add_argument("--windows", type=int, default=4)
-    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--length", type=int, default=0)
     parser.add_argument("--greedy", type=int, default=32)
     parser.add_argument("--repack", action="store_true")
+    parser.add_argument("--speed", action="store_true")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
     args = parser.parse_args()
+    args.length = args.length or (512 if args.speed else 256)
+    if bool(args.text) == args.speed:
+        parser.error("give a text, or --speed")
     silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
     llama_cpp.llama_log_set(silent, ctypes.c_void_p())
+    if args.speed:
+        return speed(args.model, args.length, args.threads)
     with tempfile.NamedTemporaryFile() as file:
         out = subprocess.run([FLATGPT, args.model, args.text, file.name, str(args.windows), str(args.length),
                               str(args.greedy)], check=True, stdout=subprocess.PIPE).stdout

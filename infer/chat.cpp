@@ -224,7 +224,7 @@ Ids Chat::go_on(const Ids& seen, const Sampler& sampler, int place, int left) {
     const int most = int(std::min<int64_t>({g.most() - 1, left - 1, options.speculation.most()}));
     Ids draft, more = {seen.back()};
     if (draft_model) draft_model->propose({{0, &seen, sampler, place, most, &draft}});
-    else draft = lookup_draft(seen, most);
+    else if (most > 0) draft = lookup_draft(seen, most);
     more.insert(more.end(), draft.begin(), draft.end());
     g.extend(cache, more.data(), int(more.size()), {0}, {}, Pages::Sums::steps);
     std::vector<int> rows;

@@ -170,6 +170,9 @@ Status open_draft(Opened& draft, const Opened& m, Source source, const DeviceOpt
             Progress().note(formatted("note: the draft model's context has %d tokens: beyond them it drafts none", T));
         return {};
     }
+    if (draft.tokenizer.fingerprint() == m.tokenizer.fingerprint())
+        return fail(Exit::input, "--draft %s: it has no embeddings for the last %d tokens of %s; give a larger model "
+                    "of the same kind", draft.path.c_str(), other - own, m.path.c_str());
     return fail(Exit::input, "--draft %s: its tokenizer (%d tokens) is not the one of %s (%d tokens): its tokens mean "
                 "other text; give a model with the same one", draft.path.c_str(), own, m.path.c_str(), other);
 }

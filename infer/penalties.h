@@ -52,7 +52,7 @@ class History {
     std::vector<Seen> seen;                        // in order of ids
     std::vector<Past> past;                        // where a window or DRY needs it
     // DRY: where the last token stood before, latest first, and how many tokens up to there are those at the end; none
-    // where a breaker stands at the end. Those that go on and then the latest, up to MOST.
+    // where a breaker stands at the end. At most MOST: those that the last token made longer, then the latest.
     struct Match { int at, length; };
     std::vector<Match> matches;
     std::vector<int> earlier;                 // by place: where its token stood before; -1: nowhere

@@ -4,7 +4,7 @@
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
 // int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
-// multiply bytes, too (packed_tiles.cpp): the same bits, from so many rows on that a tile is not mostly empty.
+// multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
 // bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.

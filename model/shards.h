@@ -96,9 +96,8 @@ struct Shards {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
-    // Where no product assigns; and whether products do now: in a step's first batch. With zero 2 never, as a rank's
-    // sum so far lies among its gradients.
-    std::vector<Bucket> cleared;
+    std::vector<Bucket> cleared;    // what clear_gradients clears: where no product assigns
+    // Products assign. With zero 2 they never do, as a rank's sum so far lies among its gradients.
     bool first_batch = false;
     int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
     std::vector<int64_t> params_ready;                               // marks, by bucket

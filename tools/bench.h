@@ -65,6 +65,7 @@ class Profile final : public Observer {
     std::vector<ProfileRow> rows() const;
     // Packed weights' (PackedWeights), which products share by their numbers of weights. Work counts them as fp32.
     double bytes_beside_fp32 = 0;
+    bool integers = false;    // weights are: no peak is measured for their products
 
   private:
     const Peaks peak;

@@ -31,6 +31,7 @@ std::vector<ProfileRow> Profile::rows() const {
     for (const ProfileRow& r : rows) rest -= r.seconds, weights += r.weights;
     for (ProfileRow& r : rows)
         if (bytes_beside_fp32 != 0 && r.weights > 0) {
+            if (integers) r.work.products = 0;
             r.work.bytes += bytes_beside_fp32 * r.weights / weights;
             r.floor = peak.floor(r.work);
         }
@@ -124,7 +125,7 @@ Status profile_generation(const Bench& bench, const Config& c, int rows, const s
     TRY(g.cache_allocate(cache, rows, c.T));
     std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
-    p.bytes_beside_fp32 = double(g.packed.bytes_beside_fp32(c));
+    p.bytes_beside_fp32 = double(g.packed.bytes_beside_fp32(c)), p.integers = !weights.empty();
     const std::string type = weights.empty() ? "" : ", " + weights;
     profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64), [&] {
         g.extend(cache, tok.data(), 1);

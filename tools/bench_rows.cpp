@@ -121,7 +121,7 @@ void Rows::experts() {
     ROW(experts_combine, name, y[i], x[i], in[i], factors[i], to(i), r, N, C);
     ROW(experts_combine_backward, name, in[i], dfactors[i], y[i], in[i], factors[i], to(i), r, N, C);
     ROW(experts_forward, name, out[i], in[i], w[i], to(i), r, N, C, F);
-    ROW(experts_backward, name, in[i], dw[i], out[i], in[i], w[i], to(i), r, N, C, F);
+    ROW(experts_backward, name, in[i], Into<Gradient>(dw[i], false), out[i], in[i], w[i], to(i), r, N, C, F);
     free_all();
 }
 
@@ -142,11 +142,11 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
         if (ffn && out > in && from.linear_gelu_forward)
             ROW_FROM(from, linear_gelu_forward, " " + name, y[i], pre[i], x[i], w[i], b[i], rows, in, out);
         if (rows > 1)
-            ROW_FROM(from, linear_backward, " " + name, dx[i], dw[i], name == "head" ? nullptr : db[i], y[i], x[i],
-                     w[i], rows, in, out);
+            ROW_FROM(from, linear_backward, " " + name, dx[i], Into<Gradient>(dw[i], false),
+                     name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out);
         if (ffn && in > out && rows > 1 && from.linear_gelu_backward)
-            ROW_FROM(from, linear_gelu_backward, " " + name, dx[i], dw[i], db[i], pre_sum[i], y[i], x[i], w[i],
-                     pre[i], rows, in, out);
+            ROW_FROM(from, linear_gelu_backward, " " + name, dx[i], Into<Gradient>(dw[i], false), db[i], pre_sum[i],
+                     y[i], x[i], w[i], pre[i], rows, in, out);
     }
     free_all();
 }

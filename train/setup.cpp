@@ -95,10 +95,12 @@ void Trainer::same_algorithms() {
     if (ranks.first()) {
         g.shards.comm = nullptr;
         g.begin_step();
-        g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
-        g.forward(true);
-        g.loss(true, 1);
-        g.backward();
+        for (int i = 0; i < std::min(accumulate, 2); i++) {    // the first batch assigns gradients, the others add
+            g.batch(tokens.data(), targets.data(), o.batch, o.seq_len);
+            g.forward(true);
+            g.loss(true, 1);
+            g.backward();
+        }
         (void)g.mean_loss();
         g.shards.comm = ranks.comm.get();
     }

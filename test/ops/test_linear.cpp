@@ -74,6 +74,7 @@ TEST_CASE("linear: with GELU, against the reference") {
             EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype));
             EXPECT(check_linear_gelu_forward(op, s.N, s.C, s.OC, t.dtype, false));
             EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, false, false));
+            EXPECT(check_linear_gelu_backward(op, s.N, s.C, s.OC, t.dtype, true, false));
         };
         for (int N : {1, 3, 4, 5, 33})
             for (auto [C, OC] : {std::array{1, 1}, {1, 8}, {7, 24}, {8, 7}, {24, 100}, {33, 20}, {40, 90}, {96, 24},

@@ -108,15 +108,15 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
         test.row("linear_forward", [&] { return check_linear_forward(op, N, in, out, bias, residual, dtype); });
     };
-    auto backward = [&](int N, int in, int out, bool bias) {
-        test.row("linear_backward", [&] { return check_linear_backward(op, N, in, out, true, bias, dtype); });
+    auto backward = [&](int N, int in, int out, bool bias, bool add = true) {
+        test.row("linear_backward", [&] { return check_linear_backward(op, N, in, out, true, bias, dtype, add); });
     };
     for (int N : {256, 64, 3, 1}) forward(N, gpt2.C, 3 * gpt2.C, true, Residual::none);    // training, then generation
     forward(256, gpt2.C, gpt2.C, true, Residual::apart);
     forward(256, gpt2.F, gpt2.C, true, Residual::in_y);
     forward(16, gpt2.C, test.Vp(), false, Residual::none);
     backward(256, gpt2.C, 3 * gpt2.C, true);
-    backward(256, gpt2.F, gpt2.C, true);
+    backward(256, gpt2.F, gpt2.C, true, false);
     backward(8192, 128, 256, true);    // a long sum
     backward(64, 256, test.Vp(), false);
     if (op.linear_gelu_forward)

@@ -21,11 +21,11 @@ inline Numbers start_sums(int64_t n, uint64_t stream, int N) {
     for (double& x : v) x += 4 * std::sqrt(N);
     return rounded<float>(v);
 }
-// What such a gradient finds where it is assigned must not be read. Then only factors of one sign keep sums far from
-// zero.
+// The same for a gradient that may be assigned: what it finds must then not be read.
 inline Numbers start_into(int64_t n, uint64_t stream, int N, bool add) {
     return add ? start_sums(n, stream, N) : Numbers(size_t(n), NAN);
 }
+// A sum that begins at nothing is far from zero if its factors have one sign.
 inline Numbers factor(Numbers x, bool add) {
     for (double& v : x) v = add ? v : std::abs(v);
     return x;
