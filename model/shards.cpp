@@ -38,7 +38,7 @@ Gradient* Shards::share_gradients(const Share& s) const { return op.at(grads, ze
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
 void Shards::clear_gradients() {
-    first_batch = zero < 2;
+    first_batch = true;
     if (zero == 2) return op.zero(grads, op.bytes(grads, flat / ranks));
     for (const Bucket& b : cleared)
         if (b.size) op.zero(op.at(grads, b.offset), op.bytes(grads, b.size));
