@@ -67,7 +67,8 @@ Run train(const Job& job, int rank = 0, Comm* comm = nullptr, const Listener& li
             if (poison != 0 && step == 2 && rank == 1) typed<double>(g, g.dt)[3] = poison;
             g.backward(i + 1 == batches);
         }
-        g.update({3e-2f, 0.9f, 0.95f, 1e-8f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
+        // A key's bias has a gradient of 0 but for rounding: with an eps of 1e-8 steps would follow that.
+        g.update({3e-2f, 0.9f, 0.95f, 1e-4f, 0.1f}, {.clip = 0.7}, 1, rank == 1 && step == 1 ? 15 : 0);
         run.reports.emplace_back(), run.router_totals.emplace_back();
         run.steps.push_back(g.finish(&run.reports.back(), &run.router_totals.back()));
     }
@@ -156,11 +157,10 @@ void check_ranks(const Run& one, int ranks, int batches, const Config& c, float 
         const std::vector<Run> runs = zero ? train_ranks({ranks, zero, batches, c, dropout, balance}) : plain;
         for (const Run& r : runs) {
             INFO("ranks " << ranks << " batches " << batches << " zero " << zero);
-            // In double, but for statistics: one of those that a float rounds the other way changes the ninth digit.
-            CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-8);
+            CHECK(relative_error(r.params.data(), one.params.data(), int64_t(one.params.size())) < 1e-9);
             for (int s = 0; s < STEPS; s++) {
                 CHECK(r.steps[size_t(s)].loss == doctest::Approx(one.steps[size_t(s)].loss).epsilon(1e-12));
-                CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-8));
+                CHECK(r.steps[size_t(s)].norm == doctest::Approx(one.steps[size_t(s)].norm).epsilon(1e-10));
                 const std::vector<double>&totals = r.router_totals[size_t(s)], &all = one.router_totals[size_t(s)];
                 CHECK(relative_error(totals.data(), all.data(), int64_t(all.size())) < 1e-9);
             }
