@@ -201,7 +201,7 @@ void backward_ladder(int N, int C, int OC) {
                            Rung{"products, db by column_sums", backward_sums},
                            Rung{"production", op.linear_backward}})
         ladder.rung(name, check_linear_backward(with(op, &Ops<T>::linear_backward, f), 150, 72, 104, true, true),
-                    [&, f = f](int set) { f(dx[set], dw[0], db[0], dy[set], x[set], w[0], N, C, OC); });
+                    [&, f = f](int set) { f(dx[set], {dw[0], true}, db[0], dy[set], x[set], w[0], N, C, OC); });
 }
 
 void gelu_backward_steps(T* dpre, Into<float> dw, float* db, float* dpre_sum, const T* dy, const T* x, const T* w,
@@ -221,7 +221,7 @@ void gelu_backward_ladder(int N, int C, int OC) {
     for (auto [name, f] : {Rung{"in steps", gelu_backward_steps}, Rung{"production", op.linear_gelu_backward}})
         ladder.rung(name, check_linear_gelu_backward(with(op, &Ops<T>::linear_gelu_backward, f), 150, 72, 104),
                     [&, f = f](int set) {
-                        f(dpre[set], dw[0], db[0], sum[0], dy[set], x[set], w[0], pre[set], N, C, OC);
+                        f(dpre[set], {dw[0], true}, db[0], sum[0], dy[set], x[set], w[0], pre[set], N, C, OC);
                     });
 }
 

@@ -107,7 +107,7 @@ struct Head {
             const int R = std::min(rows, N - n);
             op.linear_forward(logits, x + int64_t(n) * C, w, nullptr, nullptr, R, C, Vp);
             op.cross_entropy(loss + n, logits, logits, target + n, 1, {}, R, V, Vp);
-            op.linear_backward(dx + int64_t(n) * C, dw, nullptr, logits, x + int64_t(n) * C, w, R, C, Vp);
+            op.linear_backward(dx + int64_t(n) * C, {dw, n > 0}, nullptr, logits, x + int64_t(n) * C, w, R, C, Vp);
         }
     }
 };
@@ -122,7 +122,7 @@ Check check_head(const Ops<bf16>& op, int rows) {
     std::vector<float> losses(size_t(N), 0);
     ref.linear_forward(logits.data(), x.data(), w.data(), nullptr, nullptr, N, C, Vp);
     ref.cross_entropy(losses.data(), logits.data(), logits.data(), y.data(), 1, {}, N, V, Vp);
-    ref.linear_backward(dx.data(), dw.data(), nullptr, logits.data(), x.data(), w.data(), N, C, Vp);
+    ref.linear_backward(dx.data(), {dw.data(), true}, nullptr, logits.data(), x.data(), w.data(), N, C, Vp);
     Array<float> loss(m, N), dwd(m, Numbers(w.size(), 0));
     Array<bf16> xd(m, x), wd(m, w), dxd(m, N * C), buffer(m, int64_t(rows) * Vp);
     Array<int> yd(m, Numbers(y.begin(), y.end()));

@@ -22,8 +22,8 @@ template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, 
 }
 template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    float* to = nullptr;
     const int64_t dx = most_matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, rows, C, OC));
+    const Into<float> to = {nullptr, true};
     const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, nullptr, rows, C, OC));
     return dx > dw ? dx : dw;
 }
@@ -39,8 +39,8 @@ template <class P, Tiles tiles>
 static void backward(float* dx, Into<float> dw, const float* dy, const float* x, const P* w, Routes routes, Router r,
                      int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
-    for (int i = 0; !dw.add && i < r.E; i++)    // an expert without slots
-        if (routes.offsets[i] == routes.offsets[i + 1])
+    for (int i = 0; i < r.E; i++)    // each_expert leaves out those without slots
+        if (!dw.add && routes.offsets[i] == routes.offsets[i + 1])
             __builtin_memset(dw.p + int64_t(i) * OC * C, 0, sizeof(float) * size_t(OC) * size_t(C));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         const int64_t matrix = int64_t(i) * OC * C;

@@ -61,11 +61,10 @@ static void linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* 
 template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call) {
     const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
-    float* to = nullptr;
     if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
         return matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
     const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, nullptr, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>({nullptr, true}, nullptr, nullptr, nullptr, N, C, OC));
     return dx > dw ? dx : dw;
 }
 

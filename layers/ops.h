@@ -18,7 +18,7 @@ template <class G> struct Into {
     bool add;
     template <class X>
         requires std::is_convertible_v<X, G*>
-    Into(X&& to, bool add = true) : p(to), add(add) {}
+    Into(X&& to, bool add) : p(to), add(add) {}
 };
 
 // Positions from..to-1.

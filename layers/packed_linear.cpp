@@ -16,7 +16,6 @@
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
 constexpr int TILES_FROM = 8;    // rows from which tiles of bytes are worth their fixed cost (dev/speed.md: estimated)
-constexpr int AHEAD_BYTES = 4096;    // prefetched: the hardware alone does not look far enough ahead
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
 
@@ -253,19 +252,10 @@ template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
              block_product<F, ROWS, false>}};
 }
 static ByRows products(BlockType format, bool vnni) {
-    switch (format) {
-    case BlockType::f16: return float_products<AsFp16>();
-    case BlockType::bf16: return float_products<AsBf16>();
-    case BlockType::q8_0: return block_products<BlockType::q8_0>(vnni);
-    case BlockType::q4_0: return block_products<BlockType::q4_0>(vnni);
-    case BlockType::q4_1: return block_products<BlockType::q4_1>(vnni);
-    case BlockType::q5_0: return block_products<BlockType::q5_0>(vnni);
-    case BlockType::q5_1: return block_products<BlockType::q5_1>(vnni);
-    case BlockType::q4_k: return block_products<BlockType::q4_k>(vnni);
-    case BlockType::q5_k: return block_products<BlockType::q5_k>(vnni);
-    case BlockType::q6_k: return block_products<BlockType::q6_k>(vnni);
-    default: return float_products<AsFp32>();
-    }
+    if (in_blocks(format))
+        return with_block_format(format, [&]<BlockType F>() { return block_products<F>(vnni); });
+    if (format == BlockType::f16) return float_products<AsFp16>();
+    return format == BlockType::bf16 ? float_products<AsBf16>() : float_products<AsFp32>();
 }
 
 // Rows [row, row + N) of x times the part's rows that lie in [from, to) of the matrix: y (N,to-from), b and residual

@@ -11,8 +11,7 @@
 
 namespace ISA {
 namespace {
-constexpr int PART = 16;               // blocks: 8 KiB as bytes, half of what 16 rows and they take in L1
-constexpr int AHEAD_BYTES = 4096;      // prefetched, as in packed_linear.cpp
+constexpr int PART = 16;    // blocks: 8 KiB as bytes, and 8 KiB of 16 rows of x, stay in L1
 
 template <BlockType F> struct Unpacked {
     alignas(64) int8_t numbers[PART][8 * 64];    // quarters of 4 k of 16 outputs
@@ -105,16 +104,7 @@ void multiply_panel(void* set, float* sums, const char* panel, const ByteRows& x
     }
 }
 template <class Set> BlockTiles products_by(BlockType format) {
-    switch (format) {
-    case BlockType::q8_0: return multiply_panel<BlockType::q8_0, Set>;
-    case BlockType::q4_0: return multiply_panel<BlockType::q4_0, Set>;
-    case BlockType::q4_1: return multiply_panel<BlockType::q4_1, Set>;
-    case BlockType::q5_0: return multiply_panel<BlockType::q5_0, Set>;
-    case BlockType::q5_1: return multiply_panel<BlockType::q5_1, Set>;
-    case BlockType::q4_k: return multiply_panel<BlockType::q4_k, Set>;
-    case BlockType::q5_k: return multiply_panel<BlockType::q5_k, Set>;
-    default: return multiply_panel<BlockType::q6_k, Set>;
-    }
+    return with_block_format(format, []<BlockType F>() -> BlockTiles { return multiply_panel<F, Set>; });
 }
 }   // namespace
 

@@ -13,10 +13,10 @@ void Shards::divide(const Config& c, int its_rank, int its_ranks, int its_zero, 
     cleared = {{0, 0}};
     for (const Tensor& t : config_tensors(c, ranks)) {
         if (!t.product) continue;
-        cleared.back().size = t.offset - cleared.back().offset;
+        cleared.back().size = t.offset - cleared.back().first;
         cleared.push_back({t.offset + t.size(), 0});
     }
-    cleared.back().size = flat - cleared.back().offset;
+    cleared.back().size = flat - cleared.back().first;
 }
 
 Share Shards::share(int k) const {
@@ -40,8 +40,8 @@ Gradient* Shards::share_gradients(const Share& s) const { return op.at(grads, ze
 void Shards::clear_gradients() {
     first_batch = true;
     if (zero == 2) return op.zero(grads, op.bytes(grads, flat / ranks));
-    for (const Bucket& b : cleared)
-        if (b.size) op.zero(op.at(grads, b.offset), op.bytes(grads, b.size));
+    for (const Elements& e : cleared)
+        if (e.size) op.zero(op.at(grads, e.first), op.bytes(grads, e.size));
 }
 
 // Zero 2 computes in a cleared work buffer. This rank puts the sum so far there, as its share, and so gets it back with

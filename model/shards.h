@@ -96,8 +96,9 @@ struct Shards {
     Buffer buffer(Part part) const;
     void put(const Buffer& to, int64_t at, const float* from, int64_t n);
 
-    std::vector<Bucket> cleared;    // what clear_gradients clears: where no product assigns
-    bool first_batch = false;       // products assign
+    struct Elements { int64_t first, size; };
+    std::vector<Elements> cleared;    // what clear_gradients clears: where no product assigns
+    bool first_batch = false;         // products assign
     int64_t work_mark[3] = {};                                       // the last message sent from each work buffer
     std::vector<int64_t> params_ready;                               // marks, by bucket
     std::map<std::pair<Part, int>, std::vector<float>> collected;    // by part and bucket

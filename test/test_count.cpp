@@ -52,8 +52,8 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(linear.products == 2 * 8 * 4 * 2);
     CHECK(linear.bytes == 4 * (8 * 4 + 8 * 2) + 2 * (2 * 4 + 2));
     CHECK(work.linear_forward(x, x, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
-    CHECK(work.linear_backward(nullptr, g, g, x, x, w, 8, 4, 2).products == linear.products);
-    CHECK(work.linear_backward(x, g, g, x, x, w, 8, 4, 2).products == 2 * linear.products);
+    CHECK(work.linear_backward(nullptr, {g, true}, g, x, x, w, 8, 4, 2).products == linear.products);
+    CHECK(work.linear_backward(x, {g, true}, g, x, x, w, 8, 4, 2).products == 2 * linear.products);
     // 3 sequences of 5, 2 heads of 4: 15 pairs each; with a window of 2: 9
     Heads h = {2, 2, 4};
     CHECK(work.attention_forward(x, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);

@@ -5,7 +5,22 @@
 #include "quants.h"
 
 namespace ISA {
+constexpr int AHEAD_BYTES = 4096;    // of weights are prefetched: the hardware alone does not look far enough ahead
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
+
+// f<F>() with this format of blocks.
+template <class F> INLINE auto with_block_format(BlockType format, F f) {
+    switch (format) {
+    case BlockType::q8_0: return f.template operator()<BlockType::q8_0>();
+    case BlockType::q4_0: return f.template operator()<BlockType::q4_0>();
+    case BlockType::q4_1: return f.template operator()<BlockType::q4_1>();
+    case BlockType::q5_0: return f.template operator()<BlockType::q5_0>();
+    case BlockType::q5_1: return f.template operator()<BlockType::q5_1>();
+    case BlockType::q4_k: return f.template operator()<BlockType::q4_k>();
+    case BlockType::q5_k: return f.template operator()<BlockType::q5_k>();
+    default: return f.template operator()<BlockType::q6_k>();
+    }
+}
 
 // The quants of 4 numbers of k of each output: quarter g of 8. quads: its 4 bits
 template <BlockType F> INLINE vq with_high(vq quads, const uint8_t* high, int g) {

@@ -129,8 +129,8 @@ TEST_CASE("cuda linear: recorded once, replayed often") {
             op.linear_gelu_forward(o.y, o.pre, x, w, b, N, C, OC);
             op.linear_forward(o.y, x, w, b, o.pre, N, C, OC);
             op.linear_forward(o.y, x, w, b, o.y, 2, C, OC);
-            op.linear_backward(o.dx, o.dw, o.db, dy, x, w, N, C, OC);
-            op.linear_gelu_backward(o.dpre, o.dw, o.db, o.sum, dy, x, w, x, N, C, OC);
+            op.linear_backward(o.dx, {o.dw, true}, o.db, dy, x, w, N, C, OC);
+            op.linear_gelu_backward(o.dpre, {o.dw, true}, o.db, o.sum, dy, x, w, x, N, C, OC);
         };
         each_order([&] {
             const std::unique_ptr<Outputs> expected(outputs()), got(outputs());

@@ -239,7 +239,7 @@ TEST_CASE("experts: products give the same bits in any order") {
                 Array<T> y(m, N * r.K * OC), dx(m, N * r.K * C);
                 Array<Grad<P>> dw(m, random_normal(r.E * OC * C, 4));
                 op.experts_forward(y, x, w, in.in(), r, N, C, OC);
-                op.experts_backward(dx, dw, dy, x, w, in.in(), r, N, C, OC);
+                op.experts_backward(dx, {dw, true}, dy, x, w, in.in(), r, N, C, OC);
                 return bits_of(y, dx, dw);
             });
         });
@@ -262,7 +262,7 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
             Array<P> w(m, random_normal(r.E * OC * C, 3));
             Array<Grad<P>> dw(m, Numbers(size_t(r.E * OC * C), 1));
             op.experts_forward(y, x_in, w, in.in(), r, N, C, OC);
-            op.experts_backward(dx, dw, dy_in, x_in, w, in.in(), r, N, C, OC);
+            op.experts_backward(dx, {dw, true}, dy_in, x_in, w, in.in(), r, N, C, OC);
             expect_nan(y.read(), [&](int64_t i) { return i / OC == bad; });
             expect_nan(dx.read(), [&](int64_t i) { return i / C == bad; });
             expect_nan(dw.read(), [&](int64_t i) {
@@ -351,7 +351,7 @@ TEST_CASE("experts: gradients of the reference") {
     Numbers factors = random_normal(rows, 4), g = random_normal(rows * OC, 5), gh = random_normal(N * C, 6);
     {
         Numbers y(g.size()), dx(x.size()), dw(w.size());
-        op.experts_backward(dx.data(), dw.data(), g.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
+        op.experts_backward(dx.data(), {dw.data(), true}, g.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
         auto loss = [&] {
             op.experts_forward(y.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
             return dot(y, g);

@@ -92,7 +92,7 @@ TEST_CASE("linear: gradients add to what is there, dx does not") {
         Array<P> w(m, Numbers(OC * C, 0.5));
         Array<Grad<P>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
         for (int times = 1; times <= 3; times++) {
-            op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+            op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
             CHECK(dx.read() == Numbers(N * C, OC * 0.5));
             CHECK(dw.read() == Numbers(OC * C, 100 + times * N));
             CHECK(db.read() == Numbers(OC, 1000 + times * N));
@@ -159,9 +159,9 @@ TEST_CASE("linear: the same bits each time and in any order") {
                 Array<T> y(m, N * OC), pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
                 Array<Grad<P>> dw(m, dw_start), db(m, db_start), sum(m, db_start);
                 op.linear_forward(out, x, w, b, dy, N, C, OC);
-                op.linear_backward(dx, dw, db, dy, x, w, N, C, OC);
+                op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
                 if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC);
-                if (op.linear_gelu_backward) op.linear_gelu_backward(dpre, dw, db, sum, dy, x, w, x, N, C, OC);
+                if (op.linear_gelu_backward) op.linear_gelu_backward(dpre, {dw, true}, db, sum, dy, x, w, x, N, C, OC);
                 return bits_of(out, y, pre, dx, dpre, dw, db, sum);
             });
         }
@@ -177,7 +177,7 @@ TEST_CASE("linear: gradients of the reference") {
         op.linear_forward(y.data(), x.data(), w.data(), b.data(), r.data(), N, C, OC);
         return dot(y, g);
     };
-    op.linear_backward(dx.data(), dw.data(), db.data(), g.data(), x.data(), w.data(), N, C, OC);
+    op.linear_backward(dx.data(), {dw.data(), true}, db.data(), g.data(), x.data(), w.data(), N, C, OC);
     CHECK(gradient_error(x, dx, loss) < 1e-8);
     CHECK(gradient_error(w, dw, loss) < 1e-8);
     CHECK(gradient_error(b, db, loss) < 1e-8);
