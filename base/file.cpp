@@ -11,7 +11,7 @@ File::~File() {
     if (descriptor >= 0) close(descriptor);
 }
 File& File::operator=(File&& other) noexcept {
-    std::swap(path, other.path);
+    std::swap(name, other.name);
     std::swap(descriptor, other.descriptor);
     std::swap(size, other.size);
     std::swap(mtime, other.mtime);
@@ -20,7 +20,7 @@ File& File::operator=(File&& other) noexcept {
 
 Result<File> File::open(const std::string& path) {
     File f;
-    f.path = path;
+    f.name = path;
     // Without O_NONBLOCK, opening a FIFO waits for a writer.
     do f.descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     while (f.descriptor < 0 && errno == EINTR);
@@ -44,9 +44,9 @@ Status File::read(int64_t offset, void* to, int64_t bytes) const {
         ssize_t n = pread(descriptor, static_cast<char*>(to) + done, size_t(bytes - done), offset + done);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0)
-            return fail(Exit::io, "%s: offset %lld: %s", path.c_str(), (long long)(offset + done), strerror(errno));
+            return fail(Exit::io, "%s: offset %lld: %s", name.c_str(), (long long)(offset + done), strerror(errno));
         if (n == 0)
-            return fail(Exit::input, "%s: expected %lld bytes at offset %lld, the file ends at %lld", path.c_str(),
+            return fail(Exit::input, "%s: expected %lld bytes at offset %lld, the file ends at %lld", name.c_str(),
                         (long long)bytes, (long long)offset, (long long)(offset + done));
         done += n;
     }

@@ -14,12 +14,13 @@ class File {
     static Result<File> open(const std::string& path);    // exit 3: not there, not allowed, not a regular file
     // All the bytes from offset on; exit 3 where the file ends before that, 4 where the disk fails.
     Status read(int64_t offset, void* to, int64_t bytes) const;
+    const std::string& path() const { return name; }
     int fd() const { return descriptor; }
     int64_t bytes() const { return size; }           // when it was opened
     int64_t modified() const { return mtime; }       // nanoseconds
 
   private:
-    std::string path;
+    std::string name;
     int descriptor = -1;
     int64_t size = 0, mtime = 0;
 };

@@ -121,6 +121,8 @@ using SafetensorsFiles = std::vector<SafetensorsFile>;
 struct Weights {
     std::shared_ptr<const SafetensorsFiles> files;
     std::map<std::string, Found> tensors;    // by bare names
+    // For messages: the file, where there is one, or their directory.
+    const std::string& place(const std::string& dir) const { return files->size() == 1 ? (*files)[0].path() : dir; }
 };
 
 // The family's longest prefix that fits is left out: the Hub's own gpt2 has none.
@@ -136,16 +138,12 @@ Result<std::shared_ptr<const SafetensorsFiles>> open_all(const std::vector<std::
     for (const std::string& path : paths) files.push_back(TRY(SafetensorsFile::open(path)));
     return std::make_shared<const SafetensorsFiles>(std::move(files));
 }
-// paths: the files', for messages
-Result<Weights> weights_of(std::shared_ptr<const SafetensorsFiles> files, const std::vector<std::string>& paths,
-                           const Family& family) {
+Result<Weights> weights_of(std::shared_ptr<const SafetensorsFiles> files, const Family& family) {
     Weights w = {std::move(files), {}};
-    for (size_t i = 0; i < w.files->size(); i++) {
-        const SafetensorsFile& file = (*w.files)[i];
+    for (const SafetensorsFile& file : *w.files)
         for (const TensorEntry& e : file.entries())
             if (!w.tensors.emplace(bare_name(e.name, family), Found{&file, &e}).second)
-                return fail(Exit::input, "%s: tensor \"%s\" occurs twice", paths[i].c_str(), e.name.c_str());
-    }
+                return fail(Exit::input, "%s: tensor \"%s\" occurs twice", file.path().c_str(), e.name.c_str());
     return w;
 }
 
@@ -215,7 +213,7 @@ class Sums {
         pieces[file].push_back({at, bytes, crc});
     }
     // Reads the bytes that loading skipped (such as the header), then compares the checksum of the whole file.
-    Status check(const SafetensorsFile& file, const std::string& path, const Sum& expected) {
+    Status check(const SafetensorsFile& file, const Sum& expected) {
         std::vector<Piece>& all = pieces[&file];
         std::sort(all.begin(), all.end(), [](const Piece& a, const Piece& b) { return a.at < b.at; });
         all.push_back({file.bytes(), 0, 0});
@@ -233,7 +231,7 @@ class Sums {
             end += p.bytes;
         }
         if (crc != expected.crc)
-            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", path.c_str(), expected.crc,
+            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(), expected.crc,
                         crc);
         return {};
     }
@@ -335,13 +333,13 @@ Result<std::shared_ptr<const SafetensorsFiles>> ModelSource::weights() const {
     return files;
 }
 Status checkpoint_weight_headers(const ModelSource& m, const Family& family) {
-    return weights_of(TRY(m.weights()), TRY(checkpoint_tensor_files(m.path, "model")), family).status;
+    return weights_of(TRY(m.weights()), family).status;
 }
 
 Result<Stored> checkpoint_stored(const ModelSource& m, const Config& c) {
     TRY(m.opened);
     if (m.gguf) return gguf_stored(*m.gguf, c);
-    const Weights w = TRY(weights_of(TRY(m.weights()), TRY(checkpoint_tensor_files(m.path, "model")), *c.family));
+    const Weights w = TRY(weights_of(TRY(m.weights()), *c.family));
     std::map<std::string, BlockType> formats;
     for (const auto& [name, found] : w.tensors) {
         const TensorType type = found.entry->type;
@@ -364,28 +362,26 @@ Status checkpoint_weights(const ModelSource& m, Model& g, bool verify) {
     TRY(m.opened);
     if (m.gguf) return gguf_weights(*m.gguf, g);
     const std::string& dir = m.path;
-    const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "model"));
-    const Weights w = TRY(weights_of(TRY(m.weights()), paths, *g.c.family));
-    TRY(weights_match(w, g, {""}, paths.size() == 1 ? paths[0] : dir));
-    TRY(heads_match(w, g, paths.size() == 1 ? paths[0] : dir));
+    const Weights w = TRY(weights_of(TRY(m.weights()), *g.c.family));
+    TRY(weights_match(w, g, {""}, w.place(dir)));
+    TRY(heads_match(w, g, w.place(dir)));
     verify = verify && access((dir + "/MANIFEST").c_str(), F_OK) == 0;
     Sums sums;
     TRY((Loading{w, g, "", Part::weights, verify ? &sums : nullptr}.run()));
     if (!verify) return {};
     const std::vector<Sum> manifest = TRY(manifest_read(dir));
-    for (size_t i = 0; i < paths.size(); i++) {
+    for (const SafetensorsFile& file : *w.files) {
         auto listed = std::find_if(manifest.begin(), manifest.end(),
-                                   [&](const Sum& s) { return dir + "/" + s.name == paths[i]; });
-        if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", paths[i].c_str());
-        TRY(sums.check((*w.files)[i], paths[i], *listed));
+                                   [&](const Sum& s) { return dir + "/" + s.name == file.path(); });
+        if (listed == manifest.end()) return fail(Exit::input, "%s: MANIFEST does not list it", file.path().c_str());
+        TRY(sums.check(file, *listed));
     }
     return {};
 }
 
 Status checkpoint_optimizer(const std::string& dir, Model& g) {
-    const std::vector<std::string> paths = TRY(checkpoint_tensor_files(dir, "optimizer"));
-    const Weights w = TRY(weights_of(TRY(open_all(paths)), paths, *g.c.family));
-    TRY(weights_match(w, g, {"m.", "v."}, paths.size() == 1 ? paths[0] : dir));
+    const Weights w = TRY(weights_of(TRY(open_all(TRY(checkpoint_tensor_files(dir, "optimizer")))), *g.c.family));
+    TRY(weights_match(w, g, {"m.", "v."}, w.place(dir)));
     TRY((Loading{w, g, "m.", Part::m, nullptr}.run()));
     return Loading{w, g, "v.", Part::v, nullptr}.run();
 }

@@ -31,6 +31,7 @@ class SafetensorsFile {
     Status read_bytes(int64_t at, void* to, int64_t bytes) const { return file.read(at, to, bytes); }
     static void convert(TensorType type, const void* from, int64_t count, float* out);
     static int element_bytes(TensorType type);
+    const std::string& path() const { return file.path(); }
     int64_t bytes() const { return file.bytes(); }    // the whole file
     int64_t data_begin() const { return data; }       // after the header
 
