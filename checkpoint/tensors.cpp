@@ -231,8 +231,8 @@ class Sums {
             end += p.bytes;
         }
         if (crc != expected.crc)
-            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(), expected.crc,
-                        crc);
+            return fail(Exit::input, "%s: expected CRC-32C %08x (MANIFEST), found %08x", file.path().c_str(),
+                        expected.crc, crc);
         return {};
     }
 

@@ -5,7 +5,7 @@
 #include "quants.h"
 
 namespace ISA {
-constexpr int AHEAD_BYTES = 4096;    // of weights are prefetched: the hardware alone does not look far enough ahead
+constexpr int AHEAD_BYTES = 4096;    // prefetched: the hardware alone does not look far enough ahead
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
 
 // f<F>() with this format of blocks.
