@@ -1,4 +1,4 @@
-// gpt.cpp - the model, once: forward, backward, the step, generation.
+// gpt.cpp - the model, once: forward, backward, the step. (Generation: model/cache.cpp.)
 #include "gpt.h"
 
 #include <algorithm>
@@ -67,14 +67,15 @@ void Model::blocks(Cache* cache) {
         if (!cache) shards.await_parameters(1 + l);
         block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
     }
-    if (!c.sum_norm()) op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
+    if (c.sum_norm()) op.round_inputs(lnf, x_last, int64_t(B) * S * c.C);
+    else op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
 }
 
 void Model::embed(const Cache* cache) {
     Activation* x = c.embed_norm ? embedded : a[0].x;
     op.embedding_forward(x, cache ? cache->tok : tok(), w.wte, positions, B, S, c.C, cache ? cache->place : nullptr);
     if (c.embed_scale != 1) op.add_scaled(x, nullptr, x, c.embed_scale, int64_t(B) * S * c.C, {});
-    if (c.embed_norm) op.norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
+    if (c.embed_norm) op.stream_norm_forward(a[0].x, mean_e, rstd_e, x, w.lnew, w.lneb, c.norm_of(), B * S, c.C);
     if (const Dropout drop = dropout(Dropped::embeddings); drop.rate > 0)
         op.add_scaled(a[0].x, nullptr, a[0].x, 1, int64_t(B) * S * c.C, drop);
 }
@@ -85,7 +86,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     const Activations& t = a[size_t(l)];
     const Heads h = heads(l);
     const int C = c.C, N = B * S;
-    if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
+    attention_input(l);
     op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     turn(l, cache);
     attend(l, cache);
@@ -93,6 +94,21 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     ffn_forward(l);
     if (out) add_branch(out, t.x2, ffn_end(l));
     else if (c.post_norm()) add_branch(dt, t.x2, ffn_end(l));    // for the product; dt is free here
+}
+
+void Model::attention_input(int l) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), B * S, c.C);
+    else op.round_inputs(t.ln1, t.x, int64_t(B) * S * c.C);
+}
+void Model::ffn_input(int l) {
+    if (c.parallel == Parallel::one) return;    // it is attention's
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    const Activation* x = c.parallel == Parallel::none ? t.x2 : t.x;
+    if (c.pre_norm()) op.norm_forward(t.ln2, t.mean2, t.rstd2, x, p.ln2w, p.ln2b, c.norm_of(), B * S, c.C);
+    else op.round_inputs(t.ln2, x, int64_t(B) * S * c.C);
 }
 
 void Model::turn(int l, const Cache* cache) {
@@ -125,10 +141,7 @@ void Model::attend(int l, Cache* cache) {
 }
 
 void Model::ffn_forward(int l) {
-    const Block<Parameter>& p = w.block[size_t(l)];
-    const Activations& t = a[size_t(l)];
-    if (c.pre_norm() && c.parallel != Parallel::one)
-        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), B * S, c.C);
+    ffn_input(l);
     if (c.ffn_width(l)) dense_forward(l);
     if (c.routed(l)) expert_outputs(l);
 }
@@ -171,7 +184,7 @@ void Model::add_branch(Activation* out, const Activation* x, const Branch& end) 
                            N, C);
     if (c.sum_norm()) add(product);
     if (c.post_norm())
-        op.norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
+        op.stream_norm_forward(out, end.mean, end.rstd, end.product, end.norm_w, end.norm_b, c.norm_of(), N, C);
     if (!c.sum_norm()) add(out);
 }
 
@@ -245,13 +258,12 @@ void Model::embed_backward() {
 void Model::block_again(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    const int C = c.C, N = B * S;
+    const int N = B * S;
     if (plan.recompute == Recompute::blocks) block_forward(l, nullptr, nullptr);
     if (plan.recompute != Recompute::cheap) return;
-    if (c.pre_norm()) op.norm_forward(t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), N, C);
+    attention_input(l);
     if (p.qw) turn(l);
-    if (c.pre_norm() && c.parallel != Parallel::one)
-        op.norm_forward(t.ln2, t.mean2, t.rstd2, ffn_input(l), p.ln2w, p.ln2b, c.norm_of(), N, C);
+    ffn_input(l);
     if (const int F = c.ffn_width(l)) op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     if (p.shared_gatew) op.row_gate_forward(t.shared_act, t.fcg, t.shared_gate, N, c.ffn_width(l));
     if (c.routed(l)) experts_again(l);
@@ -295,14 +307,14 @@ void Model::dense_backward(int l, Activation* to, const Activation* dy) {
         op.linear_gelu_backward(dwide, shards.into(d.fc2w), d.fc2b, d.fcb, dy, t.fcg, p.fc2w, t.fch, N, F, C);
         return op.linear_backward(to, shards.into(d.fcw), nullptr, dwide, t.ln2, p.fcw, N, C, F);
     }
-    const Activation* activated = p.shared_gatew ? t.shared_act : t.fcg;
+    const Input* activated = p.shared_gatew ? t.shared_act : t.fcg;
     op.linear_backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C);
     if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
     op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
     op.linear_backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
     if (!p.shared_gatew) return;
-    op.linear_backward(gathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
-    op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});
+    op.linear_backward(dgathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
+    op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
 }
 
 // dt: the gradient of attention's input
@@ -410,36 +422,4 @@ void Model::set_updates(int64_t done) {
     Step s = {};
     s.updates = done;
     op.upload(step, &s, int64_t(sizeof s));
-}
-
-// ---- generation (model/cache.cpp extends sequences) -----------------------------------------------------------------
-
-void Model::logits(float* out, const std::vector<int>& asked) {
-    const int C = c.C, V = c.V, Vp = c.Vp();
-    std::vector<int> which = asked;
-    for (int b = 0; b < B && asked.empty(); b++) which.push_back(b * S + ends[size_t(b)] - 1);
-    const int all = int(which.size());
-    for (int n = 0; n < all; n += head_rows) {
-        const int rows = std::min(head_rows, all - n);
-        Activation* x = op.at(lnf, int64_t(n) * C);
-        if (which.back() != all - 1) {    // x_last has been read: its first rows hold these positions now
-            for (int i = 0; i < rows; i++)
-                op.copy(op.at(x_last, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
-            x = x_last;
-        }
-        op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);
-        const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
-        if (!floats) {
-            host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
-            op.download(host_logits.data(), head, int64_t(host_logits.size()));
-        }
-        for (int i = 0; i < rows; i++, out += V) {
-            const int64_t row = int64_t(i) * Vp;
-            if (floats) op.download(out, op.at(head, row), int64_t(sizeof(float)) * V);
-            else to_floats(out, host_logits.data() + op.bytes(head, row), op.activation, V);
-            const Logits z = c.logits_of();
-            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
-                out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];
-        }
-    }
 }

@@ -40,17 +40,23 @@ struct MemoryRow {
 // What a block's forward leaves for its backward. Where a model has no such step, an array is the one that the step
 // would have read, and null what nobody reads.
 struct Activations {
-    Activation *x, *ln1;                     // (N,C): the block's input; normed
-    Activation *qkv, *turned, *atty;         // (N,(NH+2*NKV)*HS), the same normed and turned; (N,NH*HS)
+    Activation* x;                           // (N,C): the block's input
+    Input* ln1;                              // (N,C): normed
+    Activation *qkv, *turned;                // (N,(NH+2*NKV)*HS), the same normed and turned
+    Input* atty;                             // (N,NH*HS)
     Activation* decay_gates;                 // (N,Heads::gates())
     Activation* out1;                        // (N,C): attention's projection, or its sum with x, before its norm
-    Activation *x2, *ln2;                    // (N,C): with attention's branch added; normed
-    Activation *fch, *fcg;                   // (N,F or 2*F): the ffn's first product; (N,F): activated
+    Activation* x2;                          // (N,C): with attention's branch added
+    Input* ln2;                              // (N,C): normed
+    Activation* fch;                         // (N,F or 2*F): the ffn's first product
+    Input* fcg;                              // (N,F): activated
     Activation* router_logits;               // (N,E)
     Gradient* factors;                       // (N,K): of each chosen expert's output; float where gradients are
     Routes routes;
-    Activation *expert_up, *expert_act, *expert_out;    // as fch, fcg, out2, in slots: (N*K,...)
-    Activation *shared_gate, *shared_act;    // (N): the shared expert's gate; (N,F): fcg times its sigmoid
+    Activation *expert_up, *expert_out;      // as fch, out2, in slots: (N*K,...)
+    Input* expert_act;                       // as fcg
+    Activation* shared_gate;                 // (N): the shared expert's gate
+    Input* shared_act;                       // (N,F): fcg times its sigmoid
     Activation* out2;                        // (N,C): the ffn's second product, or its sum with x2, before its norm
     float *mean1, *rstd1, *mean2, *rstd2;    // (N)
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
@@ -162,8 +168,8 @@ struct Model {
     std::vector<Activations> a;    // (L); blocks share buffers that are not kept
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
     float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
-    Activation *x_last = nullptr, *lnf = nullptr;    // (N,C): the last block's output; normed (the same, where a norm
-                                                     // is its end)
+    Activation* x_last = nullptr;               // (N,C): the last block's output
+    Input* lnf = nullptr;                       // (N,C): normed, or the same where a norm is its end
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
@@ -172,7 +178,8 @@ struct Model {
     Activation* dbranch = nullptr;              // (N,C): of what a branch's norm or factor reads; later what
                                                 // attention's input gets through the decay gates
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
-    Activation *gathered = nullptr, *dgathered = nullptr;    // (N*K,C): what goes to experts; gradients of it
+    Input* gathered = nullptr;                  // (N*K,C): what goes to experts
+    Activation* dgathered = nullptr;            // (N*K,C): gradients of it, and for the moment of what is added to it
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;               // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of
@@ -241,7 +248,7 @@ struct Model {
     void run(Cache& cache, bool as_before);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.
     struct Branch {
-        const Activation* in;
+        const Input* in;
         int width;
         const Parameter *w, *b;
         const Activations* experts;    // null: none
@@ -258,7 +265,8 @@ struct Model {
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
     void ffn_forward(int l);
-    const Activation* ffn_input(int l) const { return c.parallel == Parallel::none ? a[size_t(l)].x2 : a[size_t(l)].x; }
+    void attention_input(int l);    // what its products read: ln1
+    void ffn_input(int l);          // ln2
     bool fused_gelu(int l) const {
         return op.linear_gelu_forward && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
     }

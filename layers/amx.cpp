@@ -14,6 +14,7 @@
 // of large results past the caches take half the time of those that read the lines first.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
+#include "layers/simd/products.h"
 #include "layers/simd/tiles.h"
 
 namespace ISA {
@@ -108,6 +109,9 @@ INLINE Asked next_panel(const Operand& o, int i0, int k0, int steps) {
             o.along ? SIDE : deep};
 }
 
+// Depends on a type, so that other instruction sets, which do not know what takes it, see no name of it.
+template <class V> struct HalfLine { typedef long long type __attribute__((vector_size(32))); };
+
 // Where a block of k begins, how many steps it has, and what happens to the sums at its end.
 struct Depth { int from, steps; bool add, ends; };
 // Sums on their way out: four tiles, to C from (m,n) on.
@@ -117,26 +121,24 @@ struct Leaving {
 };
 
 enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
-typedef Matmul<float> Form;    // whose b and bias are null where they are bf16
-template <Then then> struct Product {
+template <Then then, class X> struct Product {
+    typedef Matmul<X, bf16> Form;
     const Form& g;
     const Operand a, b;
-    const bf16* half_bias;
     const bool a_resident, past_caches;
     const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
 
-    static int steps_of(const Form& g) { return parts(g.K, 32); }
+    static int steps_of(int K) { return parts(K, 32); }
     static bool passes_by(const Form& g) {
-        auto whole_lines = [&](const float* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
-        return VW == 16 && !g.add && steps_of(g) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
+        auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
+        return VW == 16 && !g.add && steps_of(g.K) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
                whole_lines(g.c) && whole_lines(g.gelu);
     }
-    Product(const Form& g, const bf16* half_b, const bf16* half_bias)
-        : g(g), a{g.a, false, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
-          b{half_b ? static_cast<const void*>(half_b) : g.b, half_b != nullptr, g.rb == 1 ? g.cb : g.rb, g.rb == 1,
-            g.N, g.K},
-          half_bias(half_bias), a_resident(g.M <= g.N), past_caches(passes_by(g)), blocks(parts(steps_of(g), DEEP)),
-          deep(parts(steps_of(g), blocks)), strips(even_strips()) {}
+    explicit Product(const Form& g)
+        : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
+          b{g.b, true, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K}, a_resident(g.M <= g.N),
+          past_caches(passes_by(g)), blocks(parts(steps_of(g.K), DEEP)), deep(parts(steps_of(g.K), blocks)),
+          strips(even_strips()) {}
     int even_strips() const {
         const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
         return parts(all, parts(all, most));
@@ -145,22 +147,22 @@ template <Then then> struct Product {
     const Operand& streamed() const { return a_resident ? b : a; }
 
     // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
-    static int64_t shared_words(const Form& g) {
-        const int64_t panels = parts(least(g.M, g.N), SIDE), steps = least(steps_of(g), DEEP);
+    static int64_t shared_words(int M, int N, int K) {
+        const int64_t panels = parts(least(M, N), SIDE), steps = least(steps_of(K), DEEP);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    static int64_t own_words(const Form& g) {
-        const int steps = least(steps_of(g), DEEP);
+    static int64_t own_words(int K) {
+        const int steps = least(steps_of(K), DEEP);
         return steps * STEP + (steps > SUB ? RESIDENT / (SUB * STEP) : 1) * SIDE * SIDE;
     }
-    static int64_t scratch(const Form& g) {
-        return int64_t(sizeof(float)) * (2 * shared_words(g) + omp_get_max_threads() * own_words(g));
+    static int64_t scratch(int M, int N, int K) {
+        return int64_t(sizeof(float)) * (2 * shared_words(M, N, K) + omp_get_max_threads() * own_words(K));
     }
 
     template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, Depth k, int r, int columns) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         const float* from = l.from + r / 16 * 2 * TILE + r % 16 * 16;
-        auto put = [&](float* p, vf v, auto place) {
+        auto put = [&](auto* p, vf v, auto place) {
             if (whole && past_caches) store_past_caches(p, v);
             else place.put(p, v);
         };
@@ -169,7 +171,6 @@ template <Then then> struct Product {
             if (k.add) v += place.get(g.c + row + j);
             if (k.ends) {
                 if (g.bias) v += place.get(g.bias + l.n + j);
-                if (half_bias) v += place.get(half_bias + l.n + j);
                 if (g.residual) v += place.get(g.residual + row + j);
                 if constexpr (then == Then::slope) v *= gelu_slope(place.get(g.gelu_of + row + j));
                 if constexpr (then == Then::gelu) put(g.gelu + row + j, gelu(v), place);
@@ -179,6 +180,12 @@ template <Then then> struct Product {
     }
     template <class V> static INLINE_MEMBER void store_past_caches(float* p, V v) {
         if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
+        else store(p, v);
+    }
+    template <class V> static INLINE_MEMBER void store_past_caches(bf16* p, V v) {
+        typedef typename HalfLine<V>::type words;
+        if constexpr (VW == 16)
+            __builtin_ia32_movntdq256(reinterpret_cast<words*>(p), reinterpret_cast<words>(nearest_bf16(v)));
         else store(p, v);
     }
     // Asks for what row r of this block will meet when it leaves.
@@ -252,13 +259,15 @@ template <Then then> struct Product {
     // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
     template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
         const Operand &r = resident(), &t = streamed();
-        float *own = room + 2 * shared_words(g) + id * own_words(g), *out = own + least(steps_of(g), DEEP) * STEP;
+        const int steps = steps_of(g.K);
+        const int64_t shared_size = shared_words(g.M, g.N, g.K);
+        float *own = room + 2 * shared_size + id * own_words(g.K), *out = own + least(steps, DEEP) * STEP;
         int flip = 0;
         for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
-            for (int k0 = 0; k0 < steps_of(g); k0 += deep, flip ^= 1) {
-                const Depth k = {k0, least(deep, steps_of(g) - k0), g.add || k0 > 0, k0 + deep >= steps_of(g)};
+            for (int k0 = 0; k0 < steps; k0 += deep, flip ^= 1) {
+                const Depth k = {k0, least(deep, steps - k0), g.add || k0 > 0, k0 + deep >= steps};
                 const int here = least(strips, parts(r.n - r0, SIDE)), panels = parts(t.n, SIDE);
-                float* shared = room + flip * shared_words(g);
+                float* shared = room + flip * shared_size;
                 float* sums = a_resident ? g.row_sums : nullptr;
                 const int pieces = sums ? 1 : parts(k.steps, 4);    // sums go through all k of a row, in order
 #pragma omp for schedule(static)
@@ -281,24 +290,19 @@ template <Then then> struct Product {
         if (past_caches) __sync_synchronize();
     }
     void run() const {
-        float* room = static_cast<float*>(cpu_scratch(scratch(g)));
+        float* room = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
 #pragma omp parallel
         with_tiles(g.tiles, [&](auto& tiles) { work(tiles, room, omp_get_thread_num(), omp_get_num_threads()); });
     }
 };
-Form form_of(const Matmul<bf16>& g) {
-    return {g.M, g.N, g.K, g.a, g.ra, g.ca, nullptr, g.rb, g.cb, g.c, g.add, g.halves, g.tiles, nullptr, g.residual,
-            g.gelu_of, g.gelu, g.row_sums};
-}
-void multiply(const Form& g, const bf16* half_b, const bf16* half_bias) {
-    if (g.gelu) Product<Then::gelu>(g, half_b, half_bias).run();
-    else if (g.gelu_of) Product<Then::slope>(g, half_b, half_bias).run();
-    else Product<Then::add>(g, half_b, half_bias).run();
+template <class X> void multiply(const Matmul<X, bf16>& g) {
+    if (g.gelu) Product<Then::gelu, X>(g).run();
+    else if (g.gelu_of) Product<Then::slope, X>(g).run();
+    else Product<Then::add, X>(g).run();
 }
 }   // namespace
 
-void tile_matmul(const Matmul<float>& g) { multiply(g, nullptr, nullptr); }
-void tile_matmul(const Matmul<bf16>& g) { multiply(form_of(g), g.b, g.bias); }
-int64_t tile_matmul_scratch(const Matmul<float>& g) { return Product<Then::add>::scratch(g); }
-int64_t tile_matmul_scratch(const Matmul<bf16>& g) { return Product<Then::add>::scratch(form_of(g)); }
+void tile_matmul(const Halves& g) { multiply(g); }
+void tile_matmul(const Mixed& g) { multiply(g); }
+int64_t tile_matmul_scratch(int M, int N, int K) { return Product<Then::add, float>::scratch(M, N, K); }
 }   // namespace ISA

@@ -58,21 +58,21 @@ void cpu_scratch_release();
 float cpu_alibi_slope(int head, int NH);    // alibi_slope(), for the loops
 float cpu_retention_decay(int i, int n);    // retention_decay()
 
-// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Then the fields below that
-// are not null, in this order.
-template <class P> struct Matmul {
+// C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Where Y is bf16, A is
+// rounded to it. Then the fields below that are not null, in this order.
+template <class X, class Y> struct Matmul {
+    static constexpr bool halves = sizeof(Y) == 2;
     int M, N, K;
-    const float* a; int64_t ra, ca;
-    const P* b; int64_t rb, cb;
+    const X* a; int64_t ra, ca;
+    const Y* b; int64_t rb, cb;
     float* c;
-    bool add = false;       // C += instead of C =
-    bool halves = false;    // A and B are rounded to bf16 first
+    bool add = false;    // C += instead of C =
     Tiles tiles = Tiles::none;           // which multiply, if halves
-    const P* bias = nullptr;             // (N)      C += bias
+    const Y* bias = nullptr;             // (N)      C += bias
     const float* residual = nullptr;     // (M,N)    C += residual
     const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
-    float* gelu = nullptr;               // (M,N)    = gelu(C)
-    float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded
+    Y* gelu = nullptr;                   // (M,N)    = gelu(C)
+    float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 
 // y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual, gelu: null where there is none.
@@ -88,10 +88,11 @@ struct PackedProduct {
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
-// and functions that tests and oneDNN's table call.
+// and functions that tests and oneDNN's table call. What products read (Ops::I) is of type P here.
 template <class P> struct Loops : Ops<float, P> {
     Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply; none for float parameters
-    void (*matmul)(const Matmul<P>& m);
+    void (*matmul)(const Matmul<P, P>& m);
+    void (*gradient_matmul)(const Matmul<float, P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
     void (*exponentials)(float* y, const float* x, int64_t n);    // y = exp(x)
     void (*packed_linear)(const PackedProduct& p);

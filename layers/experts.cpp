@@ -18,25 +18,25 @@ template <class F> INLINE void each_expert(const Routes& routes, const Router& r
 // An expert may get any number of the rows.
 template <class P, Tiles tiles> static int64_t forward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
-    return most_matmul_scratch(output<P, tiles>(nullptr, nullptr, w, rows, C, OC));
+    return most_matmul_scratch(output<P, tiles>(nullptr, w, w, rows, C, OC));
 }
 template <class P, Tiles tiles> static int64_t backward_scratch(int rows, int C, int OC) {
     const P* w = nullptr;
     const int64_t dx = most_matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, rows, C, OC));
     const Into<float> to = {nullptr, true};
-    const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, nullptr, rows, C, OC));
+    const int64_t dw = most_matmul_scratch(weight_gradient<P, tiles>(to, nullptr, nullptr, w, rows, C, OC));
     return dx > dw ? dx : dw;
 }
 
 template <class P, Tiles tiles>
-static void forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
+static void forward(float* y, const P* x, const P* w, Routes routes, Router r, int N, int C, int OC) {
     cpu_scratch(forward_scratch<P, tiles>(N * r.K, C, OC));
     each_expert(routes, r, [&](int i, int64_t from, int n) {
         matmul(output<P, tiles>(y + from * OC, x + from * C, w + int64_t(i) * OC * C, n, C, OC));
     });
 }
 template <class P, Tiles tiles>
-static void backward(float* dx, Into<float> dw, const float* dy, const float* x, const P* w, Routes routes, Router r,
+static void backward(float* dx, Into<float> dw, const float* dy, const P* x, const P* w, Routes routes, Router r,
                      int N, int C, int OC) {
     cpu_scratch(backward_scratch<P, tiles>(N * r.K, C, OC));
     for (int i = 0; i < r.E; i++)    // each_expert leaves out those without slots
@@ -49,11 +49,11 @@ static void backward(float* dx, Into<float> dw, const float* dy, const float* x,
     });
 }
 
-static void gather(float* y, const float* x, Routes routes, Router r, int N, int C) {
+template <class P> static void gather(P* y, const P* x, Routes routes, Router r, int N, int C) {
     const int64_t rows = int64_t(N) * r.K;
 #pragma omp parallel for schedule(static) if (rows * C > ONE_THREAD)
     for (int64_t i = 0; i < rows; i++)
-        __builtin_memcpy(y + i * C, x + int64_t(routes.row[i] / r.K) * C, size_t(C) * sizeof(float));
+        __builtin_memcpy(y + i * C, x + int64_t(routes.row[i] / r.K) * C, size_t(C) * sizeof(P));
 }
 
 static void combine(float* y, const float* residual, const float* x, const float* factors, Routes routes, Router r,
@@ -85,14 +85,15 @@ static void combine_backward(float* dx, float* dfactors, const float* dy, const 
     }
 }
 
-static void gate_forward(float* y, const float* x, const float* gate, int N, int F) {
+template <class P> static void gate_forward(P* y, const P* x, const float* gate, int N, int F) {
 #pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
     for (int64_t n = 0; n < N; n++) {
         const vf s = sigmoid(set1(gate[n])).s;
         each_vector(F, [&](int64_t i, auto at) { at.put(y + n * F + i, s * at.get(x + n * F + i)); });
     }
 }
-static void gate_backward(float* dx, float* dgate, const float* dy, const float* x, const float* gate, int N, int F) {
+template <class P>
+static void gate_backward(float* dx, float* dgate, const float* dy, const P* x, const float* gate, int N, int F) {
 #pragma omp parallel for schedule(static) if (int64_t(N) * F > ONE_THREAD)
     for (int64_t n = 0; n < N; n++) {
         const Sigmoid g = sigmoid(set1(gate[n]));
@@ -115,9 +116,9 @@ template <class P, Tiles tiles> static int64_t backward_room(const CallSizes& c)
 
 ENTRY_OF_TILES(experts_forward, forward, forward_room)
 ENTRY_OF_TILES(experts_backward, backward, backward_room)
-ENTRY(experts_gather, gather)
+ENTRY(experts_gather, gather<P>)
 ENTRY(experts_combine, combine)
 ENTRY(experts_combine_backward, combine_backward)
-ENTRY(row_gate_forward, gate_forward)
-ENTRY(row_gate_backward, gate_backward)
+ENTRY(row_gate_forward, gate_forward<P>)
+ENTRY(row_gate_backward, gate_backward<P>)
 }   // namespace ISA

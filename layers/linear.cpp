@@ -1,14 +1,14 @@
 // linear.cpp - y = x w^T + b + residual and its gradients, with GELU where the ffn has it.
 //
-// Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters the inputs of every product are
-// rounded to bf16; sums and results are float.
+// Bound by FMAs: 2 N C OC FLOPs forward, 4 N C OC backward. With bf16 parameters x is bf16, too, and gradients are
+// rounded to it; sums and results are float.
 #include "layers/simd/products.h"
 
 namespace ISA {
 template <class P, Tiles tiles>
-static void linear_forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C,
+static void linear_forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C,
                            int OC) {
-    Matmul<P> m = output<P, tiles>(y, x, w, N, C, OC);
+    Matmul<P, P> m = output<P, tiles>(y, x, w, N, C, OC);
     m.bias = b;
     m.add = residual == y;
     m.residual = m.add ? nullptr : residual;
@@ -16,15 +16,15 @@ static void linear_forward(float* y, const float* x, const P* w, const P* b, con
 }
 
 template <class P, Tiles tiles>
-static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N,
-                            int C, int OC) {
+static void linear_backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
+                            int OC) {
     if (dx) matmul(input_gradient<P, tiles>(dx, dy, w, N, C, OC));
     matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
 }
 
 template <class P, Tiles tiles>
-static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C, int OC) {
-    Matmul<P> m = output<P, tiles>(pre, x, w, N, C, OC);
+static void linear_gelu_forward(P* y, float* pre, const P* x, const P* w, const P* b, int N, int C, int OC) {
+    Matmul<P, P> m = output<P, tiles>(pre, x, w, N, C, OC);
     m.bias = b;
     m.gelu = y;
     matmul(m);
@@ -50,8 +50,8 @@ void column_sums(float* sums, const float* x, int N, int C) {
 
 template <class P, Tiles tiles>
 static void linear_gelu_backward(float* dpre, Into<float> dw, float* db, float* dpre_sum, const float* dy,
-                                 const float* x, const P* w, const float* pre, int N, int C, int OC) {
-    Matmul<P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
+                                 const P* x, const P* w, const float* pre, int N, int C, int OC) {
+    Matmul<float, P> m = input_gradient<P, tiles>(dpre, dy, w, N, C, OC);
     m.gelu_of = pre;
     matmul(m);
     matmul(weight_gradient<P, tiles>(dw, db, dy, x, N, C, OC));
@@ -62,9 +62,9 @@ template <class P, Tiles tiles> static int64_t scratch_of(const CallSizes& call)
     const int N = call.rows, C = call.in, OC = call.out;
     const P* w = nullptr;
     if (call.operation == Operation::linear_forward || call.operation == Operation::linear_gelu_forward)
-        return matmul_scratch(output<P, tiles>(nullptr, nullptr, w, N, C, OC));
+        return matmul_scratch(output<P, tiles>(nullptr, w, w, N, C, OC));
     const int64_t dx = matmul_scratch(input_gradient<P, tiles>(nullptr, nullptr, w, N, C, OC));
-    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>({nullptr, true}, nullptr, nullptr, nullptr, N, C, OC));
+    const int64_t dw = matmul_scratch(weight_gradient<P, tiles>({nullptr, true}, nullptr, nullptr, w, N, C, OC));
     return dx > dw ? dx : dw;
 }
 

@@ -4,7 +4,7 @@
 // shared operand: for each block of k all threads pack it together. The larger one is cut into panels of WIDE rows or
 // columns. The thread that works on a panel packs it into L2 and multiplies it by the shared operand. Work is divided
 // in tiles, not panels, so that threads get equal amounts. The sum of an element goes through k in order, whichever
-// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded.
+// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded, or end within a pair.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
@@ -62,7 +62,7 @@ template <int nv, bool pairs> static void micro(int words, Strip a, const float*
 }
 
 // Prefetches what the epilogue will read and write of a tile, while its sums are computed.
-template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n, int nv) {
+template <class X, class Y> INLINE void fetch(const Matmul<X, Y>& g, int m, int rows, int n, int nv) {
     for (int i = m; i < m + rows; i++)
         for (int v = 0; v < nv; v++) {
             const int64_t at = int64_t(i) * g.N + n + v * VW;
@@ -73,7 +73,8 @@ template <class P> INLINE void fetch(const Matmul<P>& g, int m, int rows, int n,
 }
 
 enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
-template <Then then, class P> static void epilogue(const Matmul<P>& g, int m, int rows, int n, int columns) {
+template <Then then, class X, class Y>
+static void epilogue(const Matmul<X, Y>& g, int m, int rows, int n, int columns) {
     for (int i = m; i < m + rows; i++) {
         const int64_t row = int64_t(i) * g.N + n;
         each_vector(columns, [&](int64_t j, auto place) {
@@ -88,14 +89,19 @@ template <Then then, class P> static void epilogue(const Matmul<P>& g, int m, in
 }
 
 namespace {
-template <class P, bool pairs, bool rounds> struct Product {
-    const Matmul<P>& g;
+template <class X, class Y> struct Product {
+    const Matmul<X, Y>& g;
+    static constexpr bool pairs = sizeof(Y) == 2 && NATIVE_BF16, rounds = sizeof(Y) == 2 && !pairs;
     static constexpr int PER = pairs ? 2 : 1;    // values of k in a word
     struct Block { int k, n, words; };           // a range of k: [k, k + n)
 
     bool own_a() const { return g.M > g.N; }
     bool a_in_rows() const { return g.ca == 1 && !g.row_sums; }
-    bool a_in_place() const { return a_in_rows() && !pairs && !rounds; }
+    bool a_in_place() const {
+        if (sizeof(Y) == 4) return a_in_rows();
+        return pairs && sizeof(X) == 2 && a_in_rows() && g.K % 2 == 0 && g.ra % 2 == 0 && whole_words(g.a);
+    }
+    static bool whole_words(const X* p) { return reinterpret_cast<uintptr_t>(p) % 4 == 0; }
     int shared_all() const { return own_a() ? g.N : g.M; }
     int own_all() const { return own_a() ? g.M : g.N; }
     int depth() const { return even(g.K, DEEP * PER, 2 * VW); }
@@ -119,8 +125,8 @@ template <class P, bool pairs, bool rounds> struct Product {
     int64_t b_at(int n, Block k) const { return n * int64_t(k.words) + n / MICRO * PAD; }
 
     void pack_a(float* to, int m0, int rows, Block k, bool sums) const {
-        typedef Words<float, pairs, rounds> Of;
-        const float* from = g.a + m0 * g.ra + k.k * g.ca;
+        typedef Words<X, pairs, rounds> Of;
+        const X* from = g.a + m0 * g.ra + k.k * g.ca;
         const int n = least(rows, g.M - m0);
         if (!a_in_rows()) {
             float* to_sums = sums && g.row_sums ? g.row_sums + m0 : nullptr;
@@ -129,8 +135,8 @@ template <class P, bool pairs, bool rounds> struct Product {
         for (int i = 0; i < n; i++) pack_row<Of>(to + a_at(i, k), from + i * g.ra, k.n);
     }
     void pack_b(float* to, int n0, int columns, Block k) const {
-        typedef Words<P, pairs, rounds> Of;
-        const P* from = g.b + k.k * g.rb + n0 * g.cb;
+        typedef Words<Y, pairs, rounds> Of;
+        const Y* from = g.b + k.k * g.rb + n0 * g.cb;
         const int n = least(columns, g.N - n0);
         if (g.rb != 1) return pack_across<Of, MICRO>(to, b_at(MICRO, k), columns, n, from, g.rb, k.n, nullptr);
         for (int j = 0; j < columns; j += VW) pack_along<Of, MICRO>(to, b_at(MICRO, k), j, n, from, g.cb, k.n);
@@ -139,7 +145,7 @@ template <class P, bool pairs, bool rounds> struct Product {
     // The rows of A from m (a multiple of ROWS) on: in place, or in `block`, which was packed from row m0 on.
     Strip strip(Block k, int m, const float* block, int m0) const {
         const int last = least(ROWS, g.M - m) - 1;
-        if (a_in_place()) return {g.a + m * g.ra + k.k, g.ra, 1, last};
+        if (a_in_place()) return {reinterpret_cast<const float*>(g.a + m * g.ra + k.k), g.ra / PER, 1, last};
         if (a_in_rows()) return {block + a_at(m - m0, k), k.words + PAD, 1, last};
         return {block + a_at(m - m0, k), 1, ROWS, last};
     }
@@ -215,30 +221,22 @@ template <class P, bool pairs, bool rounds> struct Product {
 };
 }   // namespace
 
-// Calls f with the product as this instruction set computes it.
-template <class P, class F> static auto as_product(const Matmul<P>& g, F f) {
-    if constexpr (NATIVE_BF16)
-        if (g.halves) return f(Product<P, true, false>{g});
-    if constexpr (!NATIVE_BF16)
-        if (g.halves) return f(Product<P, false, true>{g});
-    return f(Product<P, false, false>{g});
+template <class X, class Y> static void multiply(const Matmul<X, Y>& g) {
+    if constexpr (sizeof(Y) == 2)
+        if (g.tiles != Tiles::none) return tile_matmul(g);
+    Product<X, Y>{g}.run();
 }
-template <class P> static void multiply(const Matmul<P>& g) {
-    if (g.tiles != Tiles::none) return tile_matmul(g);
-    as_product(g, [](auto product) { product.run(); });
+template <class X, class Y> static int64_t scratch_of(const Matmul<X, Y>& g) {
+    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K) : Product<X, Y>{g}.scratch();
 }
-template <class P> static int64_t scratch_of(const Matmul<P>& g) {
-    if (g.tiles != Tiles::none) return tile_matmul_scratch(g);
-    return as_product(g, [](auto product) { return product.scratch(); });
+template <class X, class Y> static int64_t most_scratch_of(const Matmul<X, Y>& g) {
+    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K) : Product<X, Y>{g}.most_scratch();
 }
-void matmul(const Matmul<float>& g) { multiply(g); }
-void matmul(const Matmul<bf16>& g) { multiply(g); }
-int64_t matmul_scratch(const Matmul<float>& g) { return scratch_of(g); }
-int64_t matmul_scratch(const Matmul<bf16>& g) { return scratch_of(g); }
-template <class P> static int64_t most_scratch_of(const Matmul<P>& g) {
-    if (g.tiles != Tiles::none) return tile_matmul_scratch(g);
-    return as_product(g, [](auto product) { return product.most_scratch(); });
-}
-int64_t most_matmul_scratch(const Matmul<float>& g) { return most_scratch_of(g); }
-int64_t most_matmul_scratch(const Matmul<bf16>& g) { return most_scratch_of(g); }
+#define PRODUCT(Type)                                                      \
+    void matmul(const Type& g) { multiply(g); }                            \
+    int64_t matmul_scratch(const Type& g) { return scratch_of(g); }        \
+    int64_t most_matmul_scratch(const Type& g) { return most_scratch_of(g); }
+PRODUCT(Floats)
+PRODUCT(Halves)
+PRODUCT(Mixed)
 }   // namespace ISA

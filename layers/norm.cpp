@@ -1,5 +1,5 @@
 // norm.cpp - LayerNorm and RMSNorm over rows of C; sums of two activations. A row stays in L1 for all its passes, so
-// memory is the bound: 8 bytes per element forward, 16 backward.
+// memory is the bound: 8 bytes per element forward (6 where y is bf16), 16 backward.
 #include "layers/dropout.h"
 #include "layers/simd/philox.h"
 
@@ -9,8 +9,8 @@ template <class P, class At> INLINE vf factors(const P* w, int64_t c, float plus
     return w ? at.get(w + c) + plus : set1(1);
 }
 
-template <bool rms, class P>
-INLINE void forward_row(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int C) {
+template <bool rms, class Y, class P>
+INLINE void forward_row(Y* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int C) {
     vf s = {}, q = {};
     if (!rms) each_vector(C, [&](int64_t c, auto at) { s += at.get(x + c); });
     const float m = rms ? 0 : sum(s) / float(C);
@@ -27,17 +27,16 @@ INLINE void forward_row(float* y, float* mean, float* rstd, const float* x, cons
     *rstd = r;
 }
 
-template <bool rms, class P>
-static void forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N,
-                    int C) {
+template <bool rms, class Y, class P>
+static void forward(Y* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N, int C) {
 #pragma omp parallel for schedule(static) if (int64_t(N) * C > ONE_THREAD)
     for (int n = 0; n < N; n++) {
         const int64_t row = int64_t(n) * C;
         forward_row<rms>(y + row, mean + n, rstd + n, x + row, w, b, norm, C);
     }
 }
-template <class P>
-static void norm_forward(float* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N,
+template <class Y, class P>
+static void norm_forward(Y* y, float* mean, float* rstd, const float* x, const P* w, const P* b, Norm norm, int N,
                          int C) {
     norm.rms ? forward<true>(y, mean, rstd, x, w, b, norm, N, C) : forward<false>(y, mean, rstd, x, w, b, norm, N, C);
 }
@@ -126,7 +125,8 @@ static void add_scaled(float* y, const float* x, const float* b, float scale, in
 
 static int64_t backward_scratch(const CallSizes& call) { return norm_scratch(call.rows, call.in); }
 
-ENTRY(norm_forward, norm_forward<P>)
+ENTRY(norm_forward, (norm_forward<P, P>))
+ENTRY(stream_norm_forward, (norm_forward<float, P>))
 ENTRY_WITH_SCRATCH(norm_backward, norm_backward<P>, backward_scratch)
 ENTRY(add_scaled, add_scaled)
 }   // namespace ISA

@@ -334,7 +334,7 @@ void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, con
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
-    o.norm_forward = norm_forward<T>;
+    o.norm_forward = o.stream_norm_forward = norm_forward<T>;
     o.norm_backward = norm_backward<T>;
 });
 }   // namespace

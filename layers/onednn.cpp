@@ -31,7 +31,7 @@ memory::desc dense(int64_t rows, int64_t columns, memory::data_type type) {
 }
 
 // Throws dnnl::error where this CPU has no such product.
-template <class P> Primitive make(const dnnl::engine& engine, const Matmul<P>& p) {
+template <class X, class P> Primitive make(const dnnl::engine& engine, const Matmul<X, P>& p) {
     const auto f32 = memory::data_type::f32, input = p.halves ? memory::data_type::bf16 : f32;
     const auto type = sizeof(P) == 2 ? memory::data_type::bf16 : f32;    // the bias's type
     const memory::desc a({p.M, p.K}, input, memory::dims{p.ra, p.ca}), b({p.K, p.N}, input, memory::dims{p.rb, p.cb});
@@ -54,8 +54,8 @@ template <class P> Primitive make(const dnnl::engine& engine, const Matmul<P>& p
     return made;
 }
 
-// a, b: the inputs, bf16 with halves. False where oneDNN has no such product here.
-template <class P> bool multiply(const Matmul<P>& p, const void* a, const void* b) {
+// a: A, rounded where B is bf16. False where oneDNN has no such product here.
+template <class X, class P> bool multiply(const Matmul<X, P>& p, const void* a) {
     static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
     static dnnl::stream stream(engine);
     static std::map<Form, std::optional<Primitive>> made;
@@ -70,7 +70,7 @@ template <class P> bool multiply(const Matmul<P>& p, const void* a, const void* 
         if (!found->second) return false;
         Primitive& primitive = *found->second;
         primitive.a.set_data_handle(const_cast<void*>(a));
-        primitive.b.set_data_handle(const_cast<void*>(b));
+        primitive.b.set_data_handle(const_cast<P*>(p.b));
         primitive.c.set_data_handle(p.c);
         if (p.bias) primitive.bias.set_data_handle(const_cast<P*>(p.bias));
         if (p.residual) primitive.residual.set_data_handle(const_cast<float*>(p.residual));
@@ -82,52 +82,35 @@ template <class P> bool multiply(const Matmul<P>& p, const void* a, const void* 
     }
 }
 
-// The bf16 copies of a call, in scratch: x (N,C), dy (N,OC), each at a multiple of 64 bytes.
-int64_t copy_size(int64_t elements) { return round_up(elements, 32); }
-int64_t copies_bytes(int64_t N, int64_t C, int64_t OC) {
-    return int64_t(sizeof(bf16)) * (copy_size(N * C) + copy_size(N * OC));
-}
-struct Copies { bf16 *x, *dy; };
-Copies copies(int64_t N, int64_t C, int64_t OC) {
-    auto* p = static_cast<bf16*>(cpu_scratch(copies_bytes(N, C, OC)));
-    return {p, p + copy_size(N * C)};
-}
-
 // The table of the instruction set in use, with the library's products. Forms that oneDNN lacks use our own.
 template <class P> struct OneDnn {
     static constexpr bool halves = sizeof(P) == 2;
     static const Ops<float, P>& own() { return cpu_ops_isa<P>(cpu_isa()); }
+    static int64_t copy_bytes(int64_t N, int64_t OC) { return int64_t(sizeof(bf16)) * N * OC; }
 
-    static void forward(float* y, const float* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
+    static void forward(float* y, const P* x, const P* w, const P* b, const float* residual, int N, int C, int OC) {
         const bool add = residual == y;
-        const void* x_in = x;
-        if constexpr (halves) {
-            const Copies to = copies(N, C, OC);
-            own().from_floats(to.x, x, int64_t(N) * C);
-            x_in = to.x;
-        }
-        if (!multiply(Matmul<P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
-                                .add = add, .halves = halves, .bias = b, .residual = add ? nullptr : residual},
-                      x_in, w))
+        if (!multiply(Matmul<P, P>{.M = N, .N = OC, .K = C, .a = x, .ra = C, .ca = 1, .b = w, .rb = 1, .cb = C, .c = y,
+                                   .add = add, .bias = b, .residual = add ? nullptr : residual},
+                      x))
             own().linear_forward(y, x, w, b, residual, N, C, OC);
     }
 
-    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const float* x, const P* w, int N,
-                         int C, int OC) {
-        const void *x_in = x, *dy_in = dy;
-        if constexpr (halves) {
-            const Copies to = copies(N, C, OC);
-            own().from_floats(to.x, x, int64_t(N) * C);
-            own().from_floats(to.dy, dy, int64_t(N) * OC);
-            x_in = to.x, dy_in = to.dy;
+    static void backward(float* dx, Into<float> dw, float* db, const float* dy, const P* x, const P* w, int N, int C,
+                         int OC) {
+        const void* dy_in = dy;
+        if constexpr (halves) {    // a copy of dy (N,OC)
+            bf16* to = static_cast<bf16*>(cpu_scratch(copy_bytes(N, OC)));
+            own().from_floats(to, dy, int64_t(N) * OC);
+            dy_in = to;
         }
-        if (dx && !multiply(Matmul<P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C, .cb = 1,
-                                      .c = dx, .halves = halves},
-                            dy_in, w))
+        if (dx && !multiply(Matmul<float, P>{.M = N, .N = C, .K = OC, .a = dy, .ra = OC, .ca = 1, .b = w, .rb = C,
+                                             .cb = 1, .c = dx},
+                            dy_in))
             return own().linear_backward(dx, dw, db, dy, x, w, N, C, OC);
-        if (!multiply(Matmul<float>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
-                                    .c = dw.p, .add = dw.add, .halves = halves},
-                      dy_in, x_in))
+        if (!multiply(Matmul<float, P>{.M = OC, .N = C, .K = N, .a = dy, .ra = 1, .ca = OC, .b = x, .rb = C, .cb = 1,
+                                       .c = dw.p, .add = dw.add},
+                      dy_in))
             own().linear_backward(nullptr, dw, nullptr, dy, x, w, N, C, OC);
         if (db) cpu_loops<float>(cpu_isa()).column_sums(db, dy, N, OC);
     }
@@ -136,7 +119,8 @@ template <class P> struct OneDnn {
     static int64_t scratch_bytes(const CallSizes& call) {
         const bool ours = call.operation != Operation::linear_forward && call.operation != Operation::linear_backward;
         if (ours) return own().scratch_bytes(call);
-        return halves ? cpu_scratch_size(copies_bytes(call.rows, call.in, call.out)) : 0;
+        const bool copies = halves && call.operation == Operation::linear_backward;
+        return copies ? cpu_scratch_size(copy_bytes(call.rows, call.out)) : 0;
     }
 };
 
@@ -151,8 +135,8 @@ void limit_library() {
 template <class P> bool library_has() {
     try {
         make(dnnl::engine(dnnl::engine::kind::cpu, 0),
-             Matmul<P>{.M = 32, .N = 32, .K = 32, .a = nullptr, .ra = 32, .ca = 1, .b = nullptr, .rb = 1, .cb = 32,
-                       .c = nullptr, .halves = sizeof(P) == 2});
+             Matmul<P, P>{.M = 32, .N = 32, .K = 32, .a = nullptr, .ra = 32, .ca = 1, .b = nullptr, .rb = 1, .cb = 32,
+                          .c = nullptr});
         return true;
     } catch (const dnnl::error&) {
         return false;

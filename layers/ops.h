@@ -1,7 +1,8 @@
 // ops.h - every operation of the model, as one table. Read this file first, then operations.inc.
 //
 // A table has two types: T is that of activations, P that of parameters. Three exist: reference (double, plain loops,
-// the definition), cpu (float activations; float or bf16 parameters) and cuda (float or bf16 for both).
+// the definition), cpu (float activations; float or bf16 parameters) and cuda (float or bf16 for both). What is made
+// for products to read has a type I: T, or bf16 where the CPU's products would round it anyway.
 // gpt.cpp is written once, over Table: a table whose types it does not know.
 #pragma once
 #include <type_traits>
@@ -12,6 +13,9 @@
 template <class P> struct GradOf { typedef P type; };
 template <> struct GradOf<bf16> { typedef float type; };
 template <class P> using Grad = typename GradOf<P>::type;
+template <class T, class P> struct InputOf { typedef T type; };
+template <> struct InputOf<float, bf16> { typedef bf16 type; };
+template <class T, class P> using InputType = typename InputOf<T, P>::type;
 // Where the gradient of a matrix goes: it is added to what is there, or assigned.
 template <class G> struct Into {
     G* p;
@@ -215,6 +219,7 @@ struct Backend {
 
 // The operations (operations.inc: read it next). An optional one may be null; the model then composes it from others.
 template <class T, class P = T> struct Ops : Backend {
+    typedef InputType<T, P> I;
 #define OPERATION(name, need, arguments, ...) void(*name) arguments = nullptr;
 #include "operations.inc"
 #undef OPERATION
@@ -234,18 +239,21 @@ template <class T, class P> const char* missing_operation(const Ops<T, P>& op) {
 
 // What the model's pointers point to. Only a table knows the types behind them.
 struct Activation;
+struct Input;
 struct Parameter;
 struct Gradient;
 template <> struct GradOf<Parameter> { typedef Gradient type; };
+template <> struct InputOf<Activation, Parameter> { typedef Input type; };
 
 // Ops<T, P> as the model sees it, of whatever types.
 struct Table : Ops<Activation, Parameter> {
-    Element activation = Element::f32, parameter = Element::f32, gradient = Element::f32;
+    Element activation = Element::f32, input = Element::f32, parameter = Element::f32, gradient = Element::f32;
 
     Table() = default;
     template <class T, class P>
     Table(const Ops<T, P>& op)
-        : activation(element_of<T>), parameter(element_of<P>), gradient(element_of<Grad<P>>) {
+        : activation(element_of<T>), input(element_of<InputType<T, P>>), parameter(element_of<P>),
+          gradient(element_of<Grad<P>>) {
         static_cast<Backend&>(*this) = op;
         // Pointers to objects of any type are passed alike on every ABI that this runs on, in an Into, too.
 #define OPERATION(name, need, arguments, ...) \
@@ -254,6 +262,7 @@ struct Table : Ops<Activation, Parameter> {
 #undef OPERATION
     }
     Element element(const Activation*) const { return activation; }
+    Element element(const Input*) const { return input; }
     Element element(const Parameter*) const { return parameter; }
     Element element(const Gradient*) const { return gradient; }
     static Element element(const float*) { return Element::f32; }
@@ -264,6 +273,12 @@ struct Table : Ops<Activation, Parameter> {
     }
     template <class X> X* at(X* p, int64_t i) const {
         return reinterpret_cast<X*>(reinterpret_cast<char*>(p) + bytes(p, i));
+    }
+    bool own_inputs() const { return input != activation; }    // products read a type of their own
+    // y = x, rounded. Nothing where both are of one type: there y is x.    (n)
+    void round_inputs(Input* y, const Activation* x, int64_t n) const {
+        if (own_inputs())    // floats become the parameters' type
+            this->from_floats(reinterpret_cast<Parameter*>(y), reinterpret_cast<const float*>(x), n);
     }
     // Its memory is this process's, and several threads may write it at once.
     bool on_host() const { return upload == copy; }

@@ -82,7 +82,7 @@ template <Isa isa, Tiles tiles> const Ops<float, PackedWeight>& packed_table() {
 #include "operations.inc"
 #undef OPERATION
         ops.embedding_forward = Of::embedding_forward;
-        ops.norm_forward = Of::norm_forward;
+        ops.norm_forward = ops.stream_norm_forward = Of::norm_forward;
         ops.rope_forward = Of::rope_forward;
         ops.bias_rows_forward = Of::bias_rows_forward;
         ops.linear_forward = Of::linear_forward;

@@ -9,9 +9,10 @@ namespace ISA {
 #undef OPERATION
 
 // Functions of the loops that are not operations.
-#define OTHERS(X) X(matmul) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
+#define OTHERS(X) X(column_sums) X(exponentials) X(packed_linear) X(packed_experts) X(packed_scratch)
 #define DECLARE(f) Target<decltype(Loops<float>::f)>::type f; Target<decltype(Loops<bf16>::f)>::type f;
 OTHERS(DECLARE)
+void matmul(const Matmul<float, float>&), matmul(const Matmul<bf16, bf16>&), matmul(const Matmul<float, bf16>&);
 
 template <class P, Tiles tiles> static int64_t scratch_bytes(const CallSizes& call) {
     const auto scratch = loops<P>(tiles).scratch[int(call.operation)];
@@ -29,6 +30,7 @@ template <class P> static Loops<P> make(Tiles tiles) {
 #undef OPERATION
 #define OTHER(f) l.f = f;
     OTHERS(OTHER)
+    l.matmul = matmul, l.gradient_matmul = matmul;
     l.attention_rounds = sizeof(P) == 2 && NATIVE_BF16;
     l.scratch_bytes = l.tiles == Tiles::none  ? scratch_bytes<P, Tiles::none>
                       : l.tiles == Tiles::amx ? scratch_bytes<P, Tiles::amx>

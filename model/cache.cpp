@@ -331,3 +331,35 @@ void Model::run(Cache& cache, bool as_before) {
     }
     op.replay(cache.graph);
 }
+
+// ---- logits ---------------------------------------------------------------------------------------------------------
+
+void Model::logits(float* out, const std::vector<int>& asked) {
+    const int C = c.C, V = c.V, Vp = c.Vp();
+    std::vector<int> which = asked;
+    for (int b = 0; b < B && asked.empty(); b++) which.push_back(b * S + ends[size_t(b)] - 1);
+    const int all = int(which.size());
+    for (int n = 0; n < all; n += head_rows) {
+        const int rows = std::min(head_rows, all - n);
+        Input* x = op.at(lnf, int64_t(n) * C);
+        if (which.back() != all - 1) {    // x_last has been read: its first rows hold these positions now
+            x = reinterpret_cast<Input*>(x_last);
+            for (int i = 0; i < rows; i++)
+                op.copy(op.at(x, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
+        }
+        op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);
+        const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
+        if (!floats) {
+            host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
+            op.download(host_logits.data(), head, int64_t(host_logits.size()));
+        }
+        for (int i = 0; i < rows; i++, out += V) {
+            const int64_t row = int64_t(i) * Vp;
+            if (floats) op.download(out, op.at(head, row), int64_t(sizeof(float)) * V);
+            else to_floats(out, host_logits.data() + op.bytes(head, row), op.activation, V);
+            const Logits z = c.logits_of();
+            for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
+                out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];
+        }
+    }
+}

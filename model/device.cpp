@@ -85,14 +85,16 @@ double product_speed(const Table& op) {
     double best = 0, seconds = 0;
     for (int n = 512; n <= 8192 && seconds < 0.02; n *= 2) {
         const int64_t count = int64_t(n) * n;
-        const int64_t x_bytes = 2 * count * element_bytes(op.activation), w_bytes = count * element_bytes(op.parameter);
-        char* memory = static_cast<char*>(op.allocate(x_bytes + w_bytes));
+        const int64_t y_bytes = count * element_bytes(op.activation), x_bytes = count * element_bytes(op.input);
+        const int64_t bytes = y_bytes + x_bytes + count * element_bytes(op.parameter);
+        char* memory = static_cast<char*>(op.allocate(bytes));
         if (!memory) break;
-        Activation* x = reinterpret_cast<Activation*>(memory);    // and y
-        Parameter* w = reinterpret_cast<Parameter*>(memory + x_bytes);
-        fill(op, x, op.activation, count);
+        Activation* y = reinterpret_cast<Activation*>(memory);
+        Input* x = reinterpret_cast<Input*>(memory + y_bytes);
+        Parameter* w = reinterpret_cast<Parameter*>(memory + y_bytes + x_bytes);
+        fill(op, x, op.input, count);
         fill(op, w, op.parameter, count);
-        auto product = [&] { op.linear_forward(op.at(x, count), x, w, nullptr, nullptr, n, n, n); };
+        auto product = [&] { op.linear_forward(y, x, w, nullptr, nullptr, n, n, n); };
         product();
         op.wait(op.mark());
         const double start = now_seconds();
@@ -100,7 +102,7 @@ double product_speed(const Table& op) {
         op.wait(op.mark());
         seconds = now_seconds() - start;
         best = std::max(best, 5 * 2.0 * double(n) * n * n / seconds);
-        op.release(memory, x_bytes + w_bytes);
+        op.release(memory, bytes);
     }
     return best;
 }

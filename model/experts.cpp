@@ -38,9 +38,7 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     const float per_position = 1 / float(all_positions ? all_positions : int64_t(N) * plan.ranks);
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
                        plan.router_z * per_position, B, S);
-    // The router's part, then the experts' is added.
-    op.linear_backward(gathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
-    const bool shared = c.ffn_width(l);
-    op.experts_combine(shared ? gathered : to, gathered, dgathered, nullptr, t.routes, r, N, C);
-    if (shared) op.add_scaled(to, to, gathered, 1, int64_t(N) * C, {});
+    op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
+    op.linear_backward(dgathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
+    op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
 }

@@ -18,27 +18,33 @@ template <class X> struct ActivationRow {
 std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
-    const int C = c.C, pre = c.pre_norm() ? C : 0, post = c.post_norm() ? C : 0;
-    const bool one = c.parallel == Parallel::one, qk = c.qk_norm != Turn::Normed::none;
+    const int C = c.C, post = c.post_norm() ? C : 0;
+    const bool qk = c.qk_norm != Turn::Normed::none;
     const int K = c.routed(l) ? c.experts_used : 0, gates = c.gates_shared(l);
     return {{&A::x, C, never},
-            {&A::ln1, pre, none, &A::x},
             {&A::qkv, c.qkv_width(), cheap},
             {&A::turned, qk ? c.qkv_width() : 0, none, &A::qkv},
             {&A::decay_gates, c.heads(l).gates(), cheap},
-            {&A::atty, c.attention_width(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
-            {&A::ln2, one ? 0 : pre, none, one ? &A::ln1 : &A::x2},
             {&A::fch, c.up_width(l), cheap},
-            {&A::fcg, c.ffn_width(l), none},
             {&A::router_logits, K ? c.experts : 0, cheap},
             {&A::expert_up, K * c.expert_up_width(), cheap},
-            {&A::expert_act, K * c.expert_ffn, none},
             {&A::expert_out, K * C, cheap},
             {&A::shared_gate, gates, cheap},
-            {&A::shared_act, gates * c.ffn_width(l), none},
             {&A::out2, post, cheap}};
+}
+// own: products read a type of their own, and so never x itself.
+std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
+    using A = Activations;
+    const Recompute cheap = Recompute::cheap, none = Recompute::none;
+    const int normed = c.pre_norm() || own ? c.C : 0, K = c.routed(l) ? c.experts_used : 0;
+    return {{&A::ln1, normed, none},
+            {&A::atty, c.attention_width(), cheap},
+            {&A::ln2, c.parallel == Parallel::one ? 0 : normed, none},
+            {&A::fcg, c.ffn_width(l), none},
+            {&A::expert_act, K * c.expert_ffn, none},
+            {&A::shared_act, c.gates_shared(l) ? c.ffn_width(l) : 0, none}};
 }
 std::vector<ActivationRow<float>> statistic_rows(const Config& c, int) {
     using A = Activations;
@@ -150,11 +156,18 @@ void place_activations(Layout& at, Model& g, int64_t N) {
     const Config& c = g.c;
     at.purpose("activations");
     g.a.assign(size_t(c.L), {});
+    const bool own = g.op.own_inputs();
     place_rows(at, g, N, activation_rows);
+    place_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     place_rows(at, g, N, statistic_rows);
+    auto itself = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
+    for (Activations& a : g.a) {
+        if (!c.pre_norm() && !own) a.ln1 = itself(a.x), a.ln2 = itself(a.x2);
+        if (c.parallel == Parallel::one) a.ln2 = a.ln1;
+    }
     place_routes(at, g, N);
     at.take(g.x_last, N * c.C);
-    if (c.sum_norm()) g.lnf = g.x_last;
+    if (c.sum_norm() && !own) g.lnf = itself(g.x_last);
     else at.take(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;

@@ -26,16 +26,17 @@ class WorkOf {
     // Reads numbers that lie on the device; false: their values are not known.
     typedef std::function<bool(void* to, const void* from, int64_t bytes)> Look;
     WorkOf(const Table& op, Look look)
-        : e(double(element_bytes(op.activation))),
+        : e(double(element_bytes(op.activation))), i(double(element_bytes(op.input))),
           p(op.parameter == Element::packed ? 4 : double(element_bytes(op.parameter))),
           g(double(element_bytes(op.gradient))), halves(op.parameter == Element::bf16), look(std::move(look)) {}
 
     // What a call of each operation costs.
     typedef Activation T;
+    typedef Input I;
     typedef Parameter P;
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wunused-parameter"
-#pragma GCC diagnostic warning "-Wshadow"    // an argument named e, p or g would be taken for the member
+#pragma GCC diagnostic warning "-Wshadow"    // an argument named e, i, p or g would be taken for the member
 #define OPERATION(name, need, arguments, ...) \
     Work name arguments const { return __VA_ARGS__; }
 #include "layers/operations.inc"
@@ -61,7 +62,7 @@ class WorkOf {
     }
 
   private:
-    double e, p, g;    // bytes of an element: of activations, parameters (packed ones: as fp32), gradients
+    double e, i, p, g;    // bytes of an element: of T, I, P (packed ones: as fp32) and Grad<P>
     bool halves;       // products multiply bf16
     Look look;
 
@@ -93,18 +94,20 @@ class WorkOf {
     // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
     static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
-    static double row(const Heads& h) { return double(2 * h.NH + 2 * h.NKV) * h.HS; }    // q, k, v and y of a position
+    // Bytes of q, k, v and y of a position; and with the gradients of all, dy being T.
+    double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
+    double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 
     // flops: for each element of a pair's product. Forward: q k and p v. Backward: dv, dp, dq, dk; the scores again are
     // left out. With bf16 these are products: tensor cores', or the CPU's own where it has them; else plain arithmetic.
-    Work attention(double flops, double passes, int B, int S, const Heads& h) const {
+    Work attention(double flops, double bytes_of_a_row, int B, int S, const Heads& h) const {
         const double all = flops * h.NH * h.HS * seen(B, S, h);
-        const double bytes = passes * e * B * S * row(h) + 4.0 * B * h.NH * S;
+        const double bytes = bytes_of_a_row * B * S + 4.0 * B * h.NH * S;
         return {heads(B, S, h), halves ? all : 0, halves ? 0 : all, bytes};
     }
     // What attention_backward computes too is left out.
     Work bias_gradient(int B, int S, const Heads& h) const {
-        const double numbers = e * B * S * (row(h) + h.width()) + 4.0 * B * h.NH * S;
+        const double numbers = B * S * (row(h) + e * h.width()) + 4.0 * B * h.NH * S;
         return {heads(B, S, h), 0, h.NH * seen(B, S, h), numbers + 2 * g * h.NH * (2 * h.reach + 1)};
     }
     // A state is read once for each query, and updated once for each key; backward is twice that.
@@ -121,7 +124,7 @@ class WorkOf {
         call.steps = cache.steps(S);
         const double number = double(element_bytes(cache.type)) + (cache.k_factor ? 4.0 / h.HS : 0);
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
-                2 * number * B * h.NKV * h.HS * keys + e * B * S * row(h)};
+                2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
     }
     // Pairs in all sequences. Spans that are not known count as causal ones.
     double seen(int B, int S, const Heads& h) const {

@@ -71,7 +71,9 @@ template <class T> struct Guarded {
     int64_t n;
     explicit Guarded(int64_t n, double fill = NAN)
         : raw(size_t((n + 2 * GUARD) * int64_t(sizeof(T)) + 64), BYTE), n(n) {
-        for (int64_t i = 0; i < n; i++) data()[i] = T(fill);
+        for (int64_t i = 0; i < n; i++)
+            if constexpr (std::is_arithmetic_v<T>) data()[i] = T(fill);
+            else data()[i] = from_float<T>(float(fill));
     }
     // 64-byte aligned, as the model's buffers are
     T* data() {

@@ -45,21 +45,22 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     const WorkOf work(op, nobody), work_of_floats(floats, nobody);
     float numbers[64] = {};
     Activation* x = reinterpret_cast<Activation*>(numbers);
+    Input* in = reinterpret_cast<Input*>(numbers);
     Parameter* w = reinterpret_cast<Parameter*>(numbers);
     Gradient* g = reinterpret_cast<Gradient*>(numbers);
-    // x 8x4 and y 8x2 in fp32, w 2x4 and b in bf16
-    const Work linear = work.linear_forward(x, x, w, w, nullptr, 8, 4, 2);
+    // y 8x2 in fp32, x 8x4, w 2x4 and b in bf16
+    const Work linear = work.linear_forward(x, in, w, w, nullptr, 8, 4, 2);
     CHECK(linear.products == 2 * 8 * 4 * 2);
-    CHECK(linear.bytes == 4 * (8 * 4 + 8 * 2) + 2 * (2 * 4 + 2));
-    CHECK(work.linear_forward(x, x, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
-    CHECK(work.linear_backward(nullptr, {g, true}, g, x, x, w, 8, 4, 2).products == linear.products);
-    CHECK(work.linear_backward(x, {g, true}, g, x, x, w, 8, 4, 2).products == 2 * linear.products);
+    CHECK(linear.bytes == 4 * 8 * 2 + 2 * (8 * 4 + 2 * 4 + 2));
+    CHECK(work.linear_forward(x, in, w, w, x, 8, 4, 2).bytes == linear.bytes + 4 * 8 * 2);
+    CHECK(work.linear_backward(nullptr, {g, true}, g, x, in, w, 8, 4, 2).products == linear.products);
+    CHECK(work.linear_backward(x, {g, true}, g, x, in, w, 8, 4, 2).products == 2 * linear.products);
     // 3 sequences of 5, 2 heads of 4: 15 pairs each; with a window of 2: 9
     Heads h = {2, 2, 4};
-    CHECK(work.attention_forward(x, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
-    CHECK(work_of_floats.attention_forward(x, numbers, x, 3, 5, h).arithmetic == 4 * 3 * 2 * 15 * 4);
+    CHECK(work.attention_forward(in, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
+    CHECK(work_of_floats.attention_forward(in, numbers, x, 3, 5, h).arithmetic == 4 * 3 * 2 * 15 * 4);
     h.window = 2;
-    CHECK(work.attention_backward(x, x, x, x, numbers, 3, 5, h).products == 8 * 3 * 2 * 9 * 4);
+    CHECK(work.attention_backward(x, x, in, x, numbers, 3, 5, h).products == 8 * 3 * 2 * 9 * 4);
     h.window = 0;
     // documents of 1 and 4, of 2 and 3, of 5: 1 + 10, 3 + 6 and 15 pairs
     const Span keys[15] = {{0, 1}, {1, 2}, {1, 3}, {1, 4}, {1, 5}, {0, 1}, {0, 2}, {2, 3},
@@ -69,12 +70,12 @@ TEST_CASE("count: the work of a call follows from its arguments") {
         return true;
     };
     h.keys = keys;
-    CHECK(WorkOf(op, memory).attention_forward(x, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
+    CHECK(WorkOf(op, memory).attention_forward(in, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
     h.keys = nullptr;
     const int pos = 6;
     const Pages pages = {Element::f32, x, x, nullptr, nullptr, 1, &pos, 1};
-    const Work cached = WorkOf(op, memory).attention_cached(x, x, pages, 3, 1, &pos, h);
-    CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * (24 + 8)));
+    const Work cached = WorkOf(op, memory).attention_cached(in, x, pages, 3, 1, &pos, h);
+    CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * 24) + 2 * 3 * 8);
     CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);
     // of 2 tokens, 4 random ones have 2 (1 - 1/16): rows of dwte read and written, and 2 of dwpe
     CHECK(work.embedding_backward(g, g, x, nullptr, 2, 2, 4, 2).bytes ==

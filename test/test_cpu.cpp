@@ -75,13 +75,13 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
     }
 }
 
-// round: A, and B where it is float, are rounded to bf16.
-template <class P> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool round) {
-    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(round); CAPTURE(sizeof(P));
-    auto a = normal<float>(M * K, 1);
-    auto b = normal<P>(K * N, 2);
-    Numbers ar = numbers(a), br = numbers(b);
-    if (round) ar = rounded<bf16>(ar), br = rounded<bf16>(br);
+// A (X) times B (Y); A is rounded to bf16 where B is.    odd: A begins within a word
+template <class X, class Y> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool odd = false) {
+    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(sizeof(X) + sizeof(Y));
+    auto a = normal<X>(M * K + odd, 1);
+    auto b = normal<Y>(K * N, 2);
+    Numbers ar = rounded<Y>(numbers(a)), br = numbers(b);
+    ar.erase(ar.begin(), ar.begin() + odd);
     const int ra = at ? 1 : K, ca = at ? M : 1, rb = bt ? 1 : N, cb = bt ? K : 1;
     std::vector<double> want(M * N);
     for (int m = 0; m < M; m++)
@@ -89,9 +89,13 @@ template <class P> static void own_product(Isa isa, int M, int N, int K, bool at
             for (int k = 0; k < K; k++)
                 want[size_t(m * N + n)] += ar[size_t(m * ra + k * ca)] * br[size_t(k * rb + n * cb)];
     Guarded<float> c(M * N), sum(M * N, 1);
-    const Loops<P>& loops = cpu_loops<P>(isa);
-    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, c, false, round});
-    loops.matmul({M, N, K, a.data(), ra, ca, b.data(), rb, cb, sum, true, round});
+    const auto multiply = [&](Matmul<X, Y> m) {
+        const Loops<Y>& loops = cpu_loops<Y>(isa);
+        if constexpr (sizeof(X) == sizeof(Y)) loops.matmul(m);
+        else loops.gradient_matmul(m);
+    };
+    multiply({M, N, K, a.data() + odd, ra, ca, b.data(), rb, cb, c});
+    multiply({M, N, K, a.data() + odd, ra, ca, b.data(), rb, cb, sum, true});
     for (int64_t j = 0; j < M * N; j++) sum[j] -= 1;
     CHECK(relative_error(c.data(), want.data(), M * N) < tolerance(K));
     CHECK(relative_error(sum.data(), want.data(), M * N) < tolerance(K));
@@ -105,8 +109,9 @@ TEST_CASE("cpu: the product against the reference") {
              {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
               {1400, 1500, 5}, {9, 50, 3201}})
             for (int form = 0; form < 4; form++) {
-                for (bool round : {false, true}) own_product<float>(Isa(i), M, N, K, form & 1, form & 2, round);
-                own_product<bf16>(Isa(i), M, N, K, form & 1, form & 2, true);
+                own_product<float, float>(Isa(i), M, N, K, form & 1, form & 2);
+                own_product<float, bf16>(Isa(i), M, N, K, form & 1, form & 2);
+                for (bool odd : {false, true}) own_product<bf16, bf16>(Isa(i), M, N, K, form & 1, form & 2, odd);
             }
         auto a = normal<float>(100 * 500, 1), b = normal<float>(500 * 130, 2);
         expect_same_bits([&] {
@@ -178,18 +183,19 @@ TEST_CASE("cpu: what the products of bf16 in attention round, and what not") {
     const float own = 0.3f, third = 1.0f / 3, e = std::exp(-0.75f), p = nearest(e), total = 1 + e;
     const float qkv[] = {0, 0, 0, 0, 0,   0, 0, 0, 1, third, 0, 0,     //
                          1, 0, 0, 0, 1.5, 0, 0, 0, 0, 0,     1, own};
-    float y[8], lse[2];
+    bf16 y[8];
+    float lse[2];
     op.attention_forward(y, lse, qkv, 1, 2, h);
     const float want[] = {1, nearest(third), 0, 0, p / total, p * nearest(third) / total, 1 / total,
                           nearest(own) / total};
-    for (int d = 0; d < 8; d++) CHECK(std::fabs(y[d] - want[d]) < 1e-6);
+    for (int d = 0; d < 8; d++) CHECK(std::fabs(to_float(y[d]) - nearest(want[d])) < 1e-6);
     CHECK(std::fabs(lse[1] - (0.75f + std::log(total))) < 1e-6);
     CHECK(std::fabs(p / e - 1) > 1e-4);    // else this is no test
     // dy of the second alone: dv = p dy, ds = p (dp - delta), dq = ds k, dk = ds q, the sums' terms rounded.
     const float dy[] = {0, 0, 0, 0, third, 0, 0, 0}, g = nearest(third);
     float d[24];
     op.attention_backward(d, dy, y, qkv, lse, 1, 2, h);
-    const float share[] = {e / total, 1 / total}, delta = third * y[4];
+    const float share[] = {e / total, 1 / total}, delta = third * to_float(y[4]);
     const float ds[] = {nearest(share[0] * (g - delta)), nearest(share[1] * -delta)};
     CHECK(std::fabs(d[8] - nearest(share[0]) * g) < 1e-6);
     CHECK(std::fabs(d[20] - nearest(share[1]) * g) < 1e-6);
@@ -232,19 +238,22 @@ TEST_CASE("cpu: losses are added in order, whatever the pieces") {
     CHECK(want == got);
 }
 
-TEST_CASE("cpu: products with bf16 weights round their other input first") {
+TEST_CASE("cpu: products with bf16 weights round gradients first") {
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
         if constexpr (std::is_same_v<T, float> && sizeof(P) == 2) {
             const int C = 70, OC = 33;
             for (int N : {1, 16, 20}) {
-                std::vector<float> x(size_t(N * C)), y(size_t(N * OC)), rounded(x), expected(y);
-                std::vector<P> w(size_t(OC * C));
-                for (size_t i = 0; i < x.size(); i++)
-                    x[i] = philox_normal(1, 1, i), rounded[i] = to_float(to_bf16(x[i]));
+                std::vector<float> dy(size_t(N * OC)), dx(size_t(N * C)), rounded(dy), expected(dx), dw(size_t(OC * C));
+                std::vector<P> w(size_t(OC * C)), x(size_t(N * C));
+                for (size_t i = 0; i < dy.size(); i++)
+                    dy[i] = philox_normal(1, 1, i), rounded[i] = to_float(to_bf16(dy[i]));
                 for (size_t i = 0; i < w.size(); i++) w[i] = to_bf16(philox_normal(1, 2, i));
-                op.linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
-                op.linear_forward(expected.data(), rounded.data(), w.data(), nullptr, nullptr, N, C, OC);
-                CHECK(y == expected);
+                for (size_t i = 0; i < x.size(); i++) x[i] = to_bf16(philox_normal(1, 3, i));
+                std::vector<float> dw_expected = dw;
+                op.linear_backward(dx.data(), {dw.data(), false}, nullptr, dy.data(), x.data(), w.data(), N, C, OC);
+                op.linear_backward(expected.data(), {dw_expected.data(), false}, nullptr, rounded.data(), x.data(),
+                                   w.data(), N, C, OC);
+                CHECK((dx == expected && dw == dw_expected));
             }
         }
     });

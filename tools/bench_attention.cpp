@@ -34,7 +34,8 @@ std::vector<std::pair<std::string, Heads>> Rows::masks() {
 void Rows::attention() {
     const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
     auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto y = arrays<Input>(narrow);
+    auto dy = arrays<Activation>(narrow);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4);
     if (!dqkv[0] || !lse[0]) return bench.short_of_memory("attention");
     for (const auto& [name, heads] : masks()) {
@@ -63,7 +64,8 @@ void Rows::cached(int rows, Element type, const std::string& name) {
     // Zeros of floats are numbers in every type.
     auto k = arrays<float>(bytes / 4 + 1, 0), v = arrays<float>(bytes / 4 + 1, 0);
     auto k_factor = arrays<float>(all_rows), v_factor = arrays<float>(all_rows);
-    auto q = arrays<Activation>(int64_t(rows) * h.qkv_width()), o = arrays<Activation>(int64_t(rows) * h.width());
+    auto q = arrays<Activation>(int64_t(rows) * h.qkv_width());
+    auto o = arrays<Input>(int64_t(rows) * h.width());
     auto pos = ids(rows, 1), table = ids(pages, 1), copies = ids(2 * pages, 1);
     auto turns = arrays<float>(int64_t(pages) * turn.dims);
     if (!k[0] || !v[0] || !v_factor[0] || !o[0] || !copies[0] || !turns[0])
@@ -91,7 +93,8 @@ void Rows::biases() {
     with.alibi = false, with.softcap = 0, with.reach = RELATIVE_REACH;
     const int64_t numbers = int64_t(h.NH) * (2 * with.reach + 1);
     auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto y = arrays<Input>(narrow);
+    auto dy = arrays<Activation>(narrow);
     auto lse = arrays<float>(int64_t(N) * h.NH, 4), bias = arrays<float>(numbers);
     auto dbias = arrays<Gradient>(numbers);
     if (!dqkv[0] || !dbias[0]) return bench.short_of_memory("attention_bias_backward");
@@ -108,7 +111,8 @@ void Rows::recurrences() {
     if (h.HS > 256) return;
     const int64_t wide = int64_t(N) * h.qkv_width(), narrow = int64_t(N) * h.width();
     auto qkv = arrays<Activation>(wide), dqkv = arrays<Activation>(wide);
-    auto y = arrays<Activation>(narrow), dy = arrays<Activation>(narrow);
+    auto y = arrays<Input>(narrow);
+    auto dy = arrays<Activation>(narrow);
     auto gates = arrays<Activation>(narrow), dgates = arrays<Activation>(narrow);
     auto norms = arrays<float>(int64_t(N) * h.NH);
     const int rows = std::min(8, N);

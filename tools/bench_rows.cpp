@@ -16,6 +16,7 @@ void Rows::memory_bound() {
     const int C = c.C, F = c.F;
     const int64_t wide = int64_t(N) * F;
     auto x = arrays<Activation>(2 * wide), y = arrays<Activation>(2 * wide), z = arrays<Activation>(wide);
+    auto in = arrays<Input>(wide);
     auto w = arrays<Parameter>(C), b = arrays<Parameter>(C);
     auto dw = arrays<Gradient>(C), db = arrays<Gradient>(C);
     auto mean = arrays<float>(N), rstd = arrays<float>(N);
@@ -30,16 +31,16 @@ void Rows::memory_bound() {
     const Parameter* no_b = nullptr;
     Gradient* no_db = nullptr;
     float* no_mean = nullptr;
-    ROW(norm_forward, ", layer", y[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
+    ROW(norm_forward, ", layer", in[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
     ROW(norm_backward, ", layer", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], layer, N, C);
-    ROW(norm_forward, ", rms", y[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
+    ROW(norm_forward, ", rms", in[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
     ROW(norm_backward, ", rms", y[i], dw[i], no_db, z[i], x[i], w[i], no_mean, rstd[i], rms, N, C);
     ROW(add_scaled, "", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout());
     ROW(add_scaled, ", dropout", y[i], x[i], z[i], 0.5f, int64_t(N) * C, Dropout{0.1f, 1});
     for (auto [name, act, gated] : {std::tuple{", gelu_tanh", Act::gelu_tanh, false}, {", gelu", Act::gelu, false},
                                     {", relu2", Act::relu2, false}, {", silu gated", Act::silu, true},
                                     {", gelu_tanh gated", Act::gelu_tanh, true}}) {
-        ROW(activation_forward, name, y[i], x[i], act, gated, N, F);
+        ROW(activation_forward, name, in[i], x[i], act, gated, N, F);
         ROW(activation_backward, name, y[i], z[i], x[i], act, gated, N, F);
     }
     ROW(copy, "", y[i], x[i], op.bytes(x[i], wide));
@@ -100,6 +101,7 @@ void Rows::experts() {
     const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
     const int C = c.C, F = c.experts ? c.expert_ffn : std::max(1, c.F / r.K), slots = N * r.K;
     auto x = arrays<Activation>(int64_t(N) * C), y = arrays<Activation>(int64_t(N) * C);
+    auto to_gather = arrays<Input>(int64_t(N) * C), gathered = arrays<Input>(int64_t(slots) * C);
     auto in = arrays<Activation>(int64_t(slots) * C), out = arrays<Activation>(int64_t(slots) * F);
     auto logits = arrays<Activation>(int64_t(N) * r.E), dlogits = arrays<Activation>(int64_t(N) * r.E);
     auto w = arrays<Parameter>(int64_t(r.E) * F * C, 0.05f);
@@ -107,7 +109,7 @@ void Rows::experts() {
     auto factors = arrays<Gradient>(slots), dfactors = arrays<Gradient>(slots);
     auto expert = ids(slots, 1), slot = ids(slots, 1), rows = ids(slots, 1), counts = ids(B * r.E, 1);
     auto offsets = ids(r.E + 1, 1);
-    if (!in[0] || !dw[0] || !dfactors[0] || !offsets[0]) return bench.short_of_memory("experts");
+    if (!gathered[0] || !in[0] || !dw[0] || !dfactors[0] || !offsets[0]) return bench.short_of_memory("experts");
     auto to = [&](int n) {
         const size_t i = size_t(n);
         return Routes{expert[i], slot[i], rows[i], counts[i], offsets[i]};
@@ -117,19 +119,19 @@ void Rows::experts() {
     double* no_totals = nullptr;
     ROW(router_forward, name, factors[i], to(i), no_totals, logits[i], r, B, S);
     ROW(router_backward, name, dlogits[i], dfactors[i], to(i), logits[i], r, 0.01f, 0.001f, B, S);
-    ROW(experts_gather, name, in[i], x[i], to(i), r, N, C);
+    ROW(experts_gather, name, gathered[i], to_gather[i], to(i), r, N, C);
     ROW(experts_combine, name, y[i], x[i], in[i], factors[i], to(i), r, N, C);
     ROW(experts_combine_backward, name, in[i], dfactors[i], y[i], in[i], factors[i], to(i), r, N, C);
-    ROW(experts_forward, name, out[i], in[i], w[i], to(i), r, N, C, F);
-    ROW(experts_backward, name, in[i], Into<Gradient>(dw[i], false), out[i], in[i], w[i], to(i), r, N, C, F);
+    ROW(experts_forward, name, out[i], gathered[i], w[i], to(i), r, N, C, F);
+    ROW(experts_backward, name, in[i], Into<Gradient>(dw[i], false), out[i], gathered[i], w[i], to(i), r, N, C, F);
     free_all();
 }
 
 // The entries of one table. ffn: also those with GELU in them.
 void Rows::linear_calls(const std::string& name, const Table& from, int rows, int in, int out, bool ffn) {
     const int64_t most = int64_t(rows) * std::max(in, out), weights = int64_t(in) * out;
-    auto x = arrays<Activation>(most), y = arrays<Activation>(most), dx = arrays<Activation>(most);
-    auto pre = arrays<Activation>(ffn ? most : 1);
+    auto x = arrays<Input>(most), activated = arrays<Input>(ffn ? most : 1);
+    auto y = arrays<Activation>(most), dx = arrays<Activation>(most), pre = arrays<Activation>(ffn ? most : 1);
     auto w = arrays<Parameter>(weights, 0.05f), b = arrays<Parameter>(out);
     auto dw = arrays<Gradient>(weights), db = arrays<Gradient>(out), pre_sum = arrays<Gradient>(in);
     const Parameter* bias = nullptr;
@@ -140,7 +142,7 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
         ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,
                  out);
         if (ffn && out > in && from.linear_gelu_forward)
-            ROW_FROM(from, linear_gelu_forward, " " + name, y[i], pre[i], x[i], w[i], b[i], rows, in, out);
+            ROW_FROM(from, linear_gelu_forward, " " + name, activated[i], pre[i], x[i], w[i], b[i], rows, in, out);
         if (rows > 1)
             ROW_FROM(from, linear_backward, " " + name, dx[i], Into<Gradient>(dw[i], false),
                      name == "head" ? nullptr : db[i], y[i], x[i], w[i], rows, in, out);

@@ -31,7 +31,7 @@ static_assert(QB % (2 * MR) == 0 && KB % PANEL == 0, "strips and panels are whol
 
 constexpr int NEXT = 16;    // rows that are prefetched before they are written
 
-struct Back { float* dqkv; const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
+struct Back { float* dqkv; const float* dy; Results y; const float *qkv, *lse; int B, S; Heads h; };
 constexpr int TURN = 32;    // queries of a tile of dy^T or q^T
 // Rows of queries that are held for a head; pairs of a row of dy^T or q^T. Strips, pairs and tiles reach beyond S.
 INLINE int rows_held(int S) { return (S + TURN) / 2 * 2; }
@@ -84,11 +84,11 @@ struct Work {
         const int n = c.h.NH / c.h.NKV * c.h.HS;
         const Keys keys = packed_keys(c.qkv, c.S, c.h);
         const int64_t head = int64_t(at.b) * c.S * c.h.NH * c.h.HS + int64_t(at.kv) * n;
-        r[0] = {c.qkv + at.b * keys.sequence + int64_t(at.kv) * n, keys.row, n};
-        r[1] = {keys.k + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
-        r[2] = {keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS};
-        r[3] = {c.dy + head, int64_t(c.h.NH) * c.h.HS, n};
-        r[4] = {c.y + head, int64_t(c.h.NH) * c.h.HS, n};
+        r[0] = {results(c.qkv + at.b * keys.sequence + int64_t(at.kv) * n), keys.row, n};
+        r[1] = {results(keys.k + at.b * keys.sequence + at.kv * keys.head), keys.row, c.h.HS};
+        r[2] = {results(keys.v + at.b * keys.sequence + at.kv * keys.head), keys.row, c.h.HS};
+        r[3] = {results(c.dy + head), int64_t(c.h.NH) * c.h.HS, n};
+        c.y.from(head, [&](auto* y) { r[4] = {results(y), int64_t(c.h.NH) * c.h.HS, n}; });
         from = at.from * KB, to = c.S;
     }
 };
@@ -272,7 +272,7 @@ template <bool half, class Set> void pack_queries(const Back& c, Room& t, Ahead<
     for (int g = 0; g < group; g++) {
         const int i = kv * group + g;
         const int64_t at = row * C + i * HS, to_row = int64_t(g) * held + from;
-        const float *q = c.qkv + row * qkv_row + i * HS, *dy = c.dy + at, *y = c.y + at;
+        const float *q = c.qkv + row * qkv_row + i * HS, *dy = c.dy + at;
         pack_rows<half>(t.q + to_row * Q, q, qkv_row, n, rows, HS);
         pack_rows<half>(t.dy + to_row * Q, dy, C, n, rows, HS);
         if (TILED<Set>) {
@@ -283,11 +283,7 @@ template <bool half, class Set> void pack_queries(const Back& c, Room& t, Ahead<
             pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
             pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
         }
-        for (int s = 0; s < n; s++, dy += C, y += C) {
-            vf total = {};
-            each_vector(HS, [&](int64_t d, auto place) { total += place.get(dy + d) * place.get(y + d); });
-            t.delta[to_row + s] = sum(total);
-        }
+        c.y.from(at, [&](auto* y) { deltas(t.delta + to_row, dy, y, n, C, HS); });
     }
     t.packed = to;
     ahead.used(n);
@@ -437,9 +433,10 @@ template <bool half> void backward(const Back& c, Tiles kind) {
 }    // namespace
 
 template <class P, Tiles tiles>
-static void attention_backward(float* dqkv, const float* dy, const float* y, const float* qkv, const float* lse, int B,
+static void attention_backward(float* dqkv, const float* dy, const P* y, const float* qkv, const float* lse, int B,
                                int S, Heads h) {
-    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, y, qkv, lse, B, S, h}, NATIVE_BF16 ? tiles : Tiles::none);
+    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h},
+                                            NATIVE_BF16 ? tiles : Tiles::none);
 }
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
     return backward_scratch(call.B, call.S, call.heads);

@@ -11,7 +11,7 @@ namespace {
 constexpr int QB = 48, KB = 128, LDS = KB + VW;
 static_assert(QB % MR == 0 && KB % PANEL == 0, "strips and panels are whole");
 
-struct Call { const float *dy, *y, *qkv, *lse; int B, S; Heads h; };
+struct Call { const float* dy; Results y; const float *qkv, *lse; int B, S; Heads h; };
 struct Tiles { float *kt, *vt, *q, *dy, *p, *dp, *delta; };
 int64_t tile_floats(int S, Heads h) { return (2 * KB + 2 * QB) * int64_t(padded(h.HS)) + 2 * QB * LDS + padded(S); }
 Tiles make_tiles(float* x, Heads h) {
@@ -72,12 +72,7 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
     const bool pattern = has_pattern(c.h);
     const Shape shape(c.h, i);
     clear(sums - c.h.reach, row_floats(c.h));
-    for (int s = 0; s < S; s++) {
-        vf total = {};
-        const float *dy = c.dy + out + int64_t(s) * C, *y = c.y + out + int64_t(s) * C;
-        each_vector(HS, [&](int64_t d, auto place) { total += place.get(dy + d) * place.get(y + d); });
-        t.delta[s] = sum(total);
-    }
+    c.y.from(out, [&](auto* y) { deltas(t.delta, c.dy + out, y, S, C, HS); });
     for (int j0 = 0; j0 < S; j0 += KB) {
         for (int p = 0; p < least(KB, S - j0); p += PANEL) {
             const int64_t row = at + (j0 + p) * keys.row;
@@ -122,9 +117,9 @@ template <bool half> void backward(float* dbias, const Call& c) {
     }
 }
 template <class P>
-void attention_bias_backward(float* dbias, const float* dy, const float* y, const float* qkv, const float* lse, int B,
+void attention_bias_backward(float* dbias, const float* dy, const P* y, const float* qkv, const float* lse, int B,
                              int S, Heads h) {
-    backward<sizeof(P) == 2 && NATIVE_BF16>(dbias, {dy, y, qkv, lse, B, S, h});
+    backward<sizeof(P) == 2 && NATIVE_BF16>(dbias, {dy, results(y), qkv, lse, B, S, h});
 }
 int64_t backward_scratch(const CallSizes& call) { return scratch_of(call.B, call.S, call.heads); }
 

@@ -151,7 +151,7 @@ static Part decode_part(float* o, const float* q, TypedCache<X> typed, const Run
 }
 
 // y of one query of one head, joined from the parts that its keys are split in.
-static void join_parts(float* y, const float* o, const Part* end, int splits, int HS) {
+template <class Y> static void join_parts(Y* y, const float* o, const Part* end, int splits, int HS) {
     float top = end[0].top, total = 0;
     for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
     for (int s = 0; s < splits; s++) total += end[s].sum * exp(set1(end[s].top - top))[0];
@@ -170,7 +170,7 @@ static int64_t decode_scratch(int N, int p, const Heads& h) {
 
 // S positions of each sequence, each by itself. With S = 1 the item with a head's last keys first appends the new one.
 template <class X>
-static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
+static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
                    Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
@@ -213,7 +213,8 @@ static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages&
                 const int64_t row = int64_t(n) * NH + i, part = row * splits + split;
                 const float* q = qkv + n * fresh.sequence + int64_t(i) * HS;
                 ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[n]);
-                if (splits == 1) join_parts(y + row * HS, o + part * P, ends + part, 1, HS);
+                if (splits == 1)
+                    y.from(row * HS, [&](auto* to) { join_parts(to, o + part * P, ends + part, 1, HS); });
             }
         }
         if (splits > 1) {
@@ -222,7 +223,9 @@ static void decode(float* y, const float* qkv, TypedCache<X> typed, const Pages&
                 const int p = pos[row / NH];
                 if (p < 0) continue;
                 const int parts_of_row = tiles(SeenKeys(h, p).n, SPLIT);
-                join_parts(y + row * HS, o + row * splits * P, ends + row * splits, parts_of_row, HS);
+                y.from(row * HS, [&](auto* to) {
+                    join_parts(to, o + row * splits * P, ends + row * splits, parts_of_row, HS);
+                });
             }
         }
     }
@@ -243,7 +246,7 @@ static int first_key(int p, const Heads& h) {
 
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
-static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
+static void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
                    Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
@@ -265,10 +268,14 @@ static void prompt(float* y, const float* qkv, TypedCache<X> typed, const Pages&
     }
     const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
     const int64_t row = int64_t(b) * S;
-    prompt_forward(y + row * h.NH * HS, qkv + row * fresh.row, from, n, p, h, bytes);
+    y.from(row * h.NH * HS, [&](auto* to) {
+        prompt_forward(outputs(to), qkv + row * fresh.row, from, n, p, h, bytes);
+    });
 }
 
-static void attention_cached(float* y, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+template <class P>
+static void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    const Outputs y = outputs(to);
     with_type(cache, [&](auto typed) {
         if (cache.steps(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
         for (int b = 0; b < B; b++) {
@@ -307,6 +314,6 @@ static void cache_turn(Pages cache, const int* pages, int n, const float* turns,
     });
 }
 
-ENTRY_WITH_SCRATCH(attention_cached, attention_cached, cached_scratch)
+ENTRY_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
 ENTRY(cache_turn, cache_turn)
 }   // namespace ISA

@@ -25,7 +25,8 @@ constexpr int QB = 48, KB = 256, LDS = KB + VW;    // LDS: distance between rows
 constexpr int DEPTH = 128;                         // keys of a product with v: its rows of v fit L1
 
 struct Call {
-    float *y, *lse;      // lse may be null
+    Outputs y;
+    float* lse;          // may be null
     const float* qkv;
     Keys keys;
     int B, S, pos;       // pos: the first query's
@@ -52,9 +53,9 @@ struct Work {
         const Item at = item(i);
         const int n = c.h.NH / c.h.NKV * c.h.HS;
         const int64_t keys = at.b * c.keys.sequence + at.kv * c.keys.head + c.pos * c.keys.row;
-        r[0] = {c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n};
-        r[1] = {c.keys.k + keys, c.keys.row, c.h.HS};
-        r[2] = {c.keys.v + keys, c.keys.row, c.h.HS};
+        r[0] = {results(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n), c.qkv_row(), n};
+        r[1] = {results(c.keys.k + keys), c.keys.row, c.h.HS};
+        r[2] = {results(c.keys.v + keys), c.keys.row, c.h.HS};
         from = at.from, to = at.to;
     }
 };
@@ -203,7 +204,8 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahea
             see.first[g] = first(r + g), see.limit[g] = limit(r + g);
             if (has_shape(c.h))
                 shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
-            if (r + g < m) fetch(c.y + ((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, HS);
+            if (r + g < m)
+                c.y.from(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
         }
         online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
@@ -244,8 +246,9 @@ static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ah
     float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
-        float* y = c.y + ((row + r) * c.h.NH + at.head) * HS;    // y[b,s,head,:]
-        each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
+        c.y.from(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
+            each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
+        });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read
     }
     const float scale = has_shape(c.h) ? 1 : scale_of(c.h);
@@ -310,8 +313,8 @@ template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none
 }
 
 template <class P, Tiles tiles>
-static void attention_forward(float* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<sizeof(P) == 2 && NATIVE_BF16>({y, lse, qkv, packed_keys(qkv, S, h), B, S, 0, h},
+static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, Heads h) {
+    forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, qkv, packed_keys(qkv, S, h), B, S, 0, h},
                                            NATIVE_BF16 ? tiles : Tiles::none);
 }
 
@@ -321,7 +324,7 @@ template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { ret
 int64_t prompt_bytes(const Heads& h, int keys) {
     return int64_t(sizeof(float)) * forward_floats(h, keys) * omp_get_max_threads();
 }
-void prompt_forward(float* y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
+void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved) {
     forward<false>({y, nullptr, qkv, keys, 1, S, pos, h, reserved});
 }
 

@@ -156,8 +156,8 @@ void load_queries(const Room& r, const Call& c, int b, int i, const Chunk& x, bo
     clear_rows(r.q, x.n, r.P);
 }
 // The gradients of num, from y's, and, of elu, those of the weights as r.h.
-void load_gradients(const Room& r, const Call& c, const float* dy, const float* y, const float* norms, int b, int i,
-                    const Chunk& x) {
+template <class Y> void load_gradients(const Room& r, const Call& c, const float* dy, const Y* y, const float* norms,
+                                       int b, int i, const Chunk& x) {
     const int HS = c.h.HS;
     for (int row = 0; row < x.n; row++) {
         const int64_t at = c.y(b, x.from + row, i);
@@ -227,18 +227,20 @@ INLINE float dot_row(const float* x, const float* y, int P) {
 
 // ---- forward --------------------------------------------------------------------------------------------------------
 
-// A row of y, and its n, from num and, of elu, the weight.
-INLINE float finish_row(float* y, const float* num, float weight, const Call& c) {
+// The row of y at `to`, and its n, from num and, of elu, the weight.
+INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, const Call& c) {
     vf squares = {};
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
     const float n = c.elu() ? 1 / (weight + LINEAR_EPS)
                             : 1 / __builtin_sqrtf(sum(squares) / float(c.h.HS) + LINEAR_EPS);
-    each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(y + d, at.get(num + d) * n); });
+    y.from(to, [&](auto* row) {
+        each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(row + d, at.get(num + d) * n); });
+    });
     return n;
 }
 
 // Positions 0..S-1 of the call; begins: without a state in r.s and r.z. norms: null in generation
-void forward_head(float* y, float* norms, const Room& r, const Call& c, int b, int kv, int S, bool begins) {
+void forward_head(Outputs y, float* norms, const Room& r, const Call& c, int b, int kv, int S, bool begins) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     for (int from = 0; from < S;) {
         const Chunk x = chunk_from(c, b, from, S, begins);
@@ -254,7 +256,7 @@ void forward_head(float* y, float* norms, const Room& r, const Call& c, int b, i
                     for (int j = 0; j <= row; j++) weight += r.a[row * r.CP + j];
                     if (!x.fresh) weight += dot_row(r.q + row * r.P, r.z, r.P);
                 }
-                const float n = finish_row(y + c.y(b, from + row, i), r.o + row * r.P, weight, c);
+                const float n = finish_row(y, c.y(b, from + row, i), r.o + row * r.P, weight, c);
                 if (norms) norms[c.norm(b, from + row, i)] = n;
             }
         }
@@ -280,15 +282,15 @@ template <class F> void each_item(int B, const Heads& h, F f) {
     }
 }
 
-void forward(float* y, float* norms, const float* qkv, const float* gates, int B, int S, Heads h) {
+template <class P> void forward(P* y, float* norms, const float* qkv, const float* gates, int B, int S, Heads h) {
     const Call c = {qkv, gates, S, h};
-    each_item(B, h, [&](const Room& r, int b, int kv) { forward_head(y, norms, r, c, b, kv, S, true); });
+    each_item(B, h, [&](const Room& r, int b, int kv) { forward_head(outputs(y), norms, r, c, b, kv, S, true); });
 }
 
 // ---- generation -----------------------------------------------------------------------------------------------------
 
 // One position: the state is read and written where it lies.
-void step_head(float* y, float* state, float* z, const Room& r, const Call& c, int b, int kv) {
+void step_head(Outputs y, float* state, float* z, const Room& r, const Call& c, int b, int kv) {
     const int HS = c.h.HS, group = c.h.NH / c.h.NKV;
     const Chunk x = {0, 1, false, false};
     load_keys(r, c, b, kv, x);
@@ -311,11 +313,12 @@ void step_head(float* y, float* state, float* z, const Room& r, const Call& c, i
                 if (first) at.put(z + d, at.get(z + d) + at.get(r.k + d));
                 weight += at.get(z + d) * at.get(r.q + d);
             });
-        (void)finish_row(y + c.y(b, 0, i), r.o, sum(weight), c);
+        (void)finish_row(y, c.y(b, 0, i), r.o, sum(weight), c);
     }
 }
 
-void cached(float* y, States states, const float* qkv, const float* gates, int B, int S, const int* pos, Heads h) {
+template <class P>
+void cached(P* y, States states, const float* qkv, const float* gates, int B, int S, const int* pos, Heads h) {
     const Call c = {qkv, gates, S, h};
     const int HS = h.HS;
     each_item(B, h, [&](const Room& r, int b, int kv) {
@@ -327,10 +330,10 @@ void cached(float* y, States states, const float* qkv, const float* gates, int B
         if (n == 0) return;
         if (begins) clear(state, int64_t(HS) * HS);
         if (begins && c.elu()) clear(z, HS);
-        if (n == 1) return step_head(y, state, z, r, c, b, kv);
+        if (n == 1) return step_head(outputs(y), state, z, r, c, b, kv);
         each_row(HS, HS, [&](int d, int64_t e, auto at) { store(r.s + d * r.P + e, at.get(state + d * HS + e)); });
         if (c.elu()) each_vector(HS, [&](int64_t d, auto at) { store(r.z + d, at.get(z + d)); });
-        forward_head(y, nullptr, r, c, b, kv, n, begins);
+        forward_head(outputs(y), nullptr, r, c, b, kv, n, begins);
         each_row(HS, HS, [&](int d, int64_t e, auto at) { at.put(state + d * HS + e, load(r.s + d * r.P + e)); });
         if (c.elu()) each_vector(HS, [&](int64_t d, auto at) { at.put(z + d, load(r.z + d)); });
     });
@@ -338,7 +341,7 @@ void cached(float* y, States states, const float* qkv, const float* gates, int B
 
 // ---- backward -------------------------------------------------------------------------------------------------------
 
-struct Gradients { float *dqkv, *dgates; const float *dy, *y, *norms; };
+struct Gradients { float *dqkv, *dgates; const float *dy, *norms; Results y; };
 
 // dq, with the transposed states in r.s; with gates q dq, summed over the query heads, as dgates.
 void backward_queries(const Gradients& to, const Room& r, const Call& c, int b, int kv) {
@@ -349,7 +352,7 @@ void backward_queries(const Gradients& to, const Room& r, const Call& c, int b, 
         load_keys(r, c, b, kv, x);
         pack_transposed(r.vt, r.CP, r.v, r.P, x.n, padded(x.n), HS);
         for (int i = kv * group; i < (kv + 1) * group; i++) {
-            load_gradients(r, c, to.dy, to.y, to.norms, b, i, x);
+            to.y.from(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
             lower(r.p, r, r.g, r.vt, x.n, HS, r.h);
             row_products(r, r.p, r.k, x.n, r.g, x.fresh ? nullptr : r.s, HS);
             each_row(x.n, HS, [&](int row, int64_t d, auto at) {
@@ -416,7 +419,7 @@ void backward_keys(const Gradients& to, const Room& r, const Call& c, int b, int
         }
         for (int i = kv * group; i < (kv + 1) * group; i++) {
             load_queries(r, c, b, i, x);
-            load_gradients(r, c, to.dy, to.y, to.norms, b, i, x);
+            to.y.from(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
             lower(r.a, r, r.q, r.kt, x.n, HS, nullptr);
             lower(r.p, r, r.g, r.vt, x.n, HS, r.h);
             column_products(r.o, r, r.p, r.q, x.n);
@@ -429,10 +432,10 @@ void backward_keys(const Gradients& to, const Room& r, const Call& c, int b, int
     }
 }
 
-void backward(float* dqkv, float* dgates, const float* dy, const float* y, const float* qkv, const float* gates,
-              const float* norms, int B, int S, Heads h) {
+template <class P> void backward(float* dqkv, float* dgates, const float* dy, const P* y, const float* qkv,
+                                 const float* gates, const float* norms, int B, int S, Heads h) {
     const Call c = {qkv, gates, S, h};
-    const Gradients to = {dqkv, dgates, dy, y, norms};
+    const Gradients to = {dqkv, dgates, dy, norms, results(y)};
     each_item(B, h, [&](const Room& r, int b, int kv) {
         backward_queries(to, r, c, b, kv);
         backward_keys(to, r, c, b, kv);
@@ -440,7 +443,7 @@ void backward(float* dqkv, float* dgates, const float* dy, const float* y, const
 }
 }    // namespace
 
-ENTRY_WITH_SCRATCH(linear_attention_forward, forward, scratch_of)
-ENTRY_WITH_SCRATCH(linear_attention_backward, backward, scratch_of)
-ENTRY_WITH_SCRATCH(linear_attention_cached, cached, scratch_of)
+ENTRY_WITH_SCRATCH(linear_attention_forward, forward<P>, scratch_of)
+ENTRY_WITH_SCRATCH(linear_attention_backward, backward<P>, scratch_of)
+ENTRY_WITH_SCRATCH(linear_attention_cached, cached<P>, scratch_of)
 }   // namespace ISA

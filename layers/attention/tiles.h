@@ -62,20 +62,44 @@ INLINE Keys packed_keys(const float* qkv, int S, Heads h) {
     return {k, k + int64_t(h.NKV) * h.HS, row, S * row, h.HS};
 }
 
+// Attention's y: of floats, or of bf16.
+template <class Floats, class Halves> struct Either {
+    Floats* floats;
+    Halves* halves;    // null: it is of floats
+    // f(its elements from `at` on)
+    template <class F> INLINE_MEMBER void from(int64_t at, F f) const { halves ? f(halves + at) : f(floats + at); }
+};
+typedef Either<float, bf16> Outputs;
+typedef Either<const float, const bf16> Results;
+INLINE Outputs outputs(float* y) { return {y, nullptr}; }
+INLINE Outputs outputs(bf16* y) { return {nullptr, y}; }
+INLINE Results results(const float* y) { return {y, nullptr}; }
+INLINE Results results(const bf16* y) { return {nullptr, y}; }
+
+// delta = dy . y, the sum over keys of p dp, of n rows that lie C apart.
+template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y, int n, int64_t C, int HS) {
+    for (int i = 0; i < n; i++, dy += C, y += C) {
+        vf total = {};
+        each_vector(HS, [&](int64_t d, auto place) { total += place.get(dy + d) * place.get(y + d); });
+        delta[i] = sum(total);
+    }
+}
+
 // forward.cpp: y of S queries of one sequence, at positions from pos on, over all keys up to the last one's. Of the
 // scratch, `reserved` bytes are the caller's; prompt_bytes are what this takes.
 int64_t prompt_bytes(const Heads& h, int keys);
-void prompt_forward(float* y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
+void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
-// n floats of each row.
+// n elements from p on, to L2.
+template <class X> INLINE void fetch(const X* p, int n) {
+    for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, 2);
+}
+// n elements of each row.
 struct Rows {
-    const float* p;
+    Results p;
     int64_t stride;
     int n;
 };
-INLINE void fetch(const float* p, int n) {
-    for (int i = 0; i < n; i += 16) __builtin_prefetch(p + i, 0, 2);    // to L2
-}
 // Prefetches rows of activations, a few between any two products: those of this item, then of the item that this thread
 // gets next if all threads are equally fast. The rows of one head lie far apart, which no hardware prefetcher follows.
 // Gains 9 to 13 % FLOP/s forward and 6 to 7 % backward (2 shared cores of Zen 5, 2026-11-21, B=4 S=256, 11 to 16 heads
@@ -99,7 +123,8 @@ template <class Work> struct Ahead {
     void used(int n) { room = least(room + n, LEAD); }
     INLINE_MEMBER void some() {
         for (int n = rate; n > 0 && room > 0 && item < work.items; n--, room--) {
-            for (int i = 0; i < Work::COUNT; i++) fetch(rows[i].p + row * rows[i].stride, rows[i].n);
+            for (int i = 0; i < Work::COUNT; i++)
+                rows[i].p.from(row * rows[i].stride, [&](auto* p) { fetch(p, rows[i].n); });
             if (++row == to) enter(item + step);
         }
     }

@@ -27,7 +27,7 @@ extern const int ORDERS;        // in which a table may do its work: numbers of 
 void set_order(int order);      // 0: the usual one
 extern const int EVERY;         // a test of many sizes takes one in so many
 // The part of the user's limit that the tests allow an output of an operation: measured, then rounded up.
-double share(const std::string& op, const std::string& output);
+double share(const std::string& op, const Check::Output& output);
 extern const bool FAST_EXP;     // the device's exp and division are off by some units of the last place
 
 // f(op, test table) for every table that is like no other in this part.
@@ -58,7 +58,7 @@ template <class F> void each_order(F f) {
         Check expected_ = (check);                                                                 \
         CAPTURE(expected_.shape); CAPTURE(expected_.output); CAPTURE(expected_.worst);             \
         for (const Check::Output& o_ : expected_.outputs)                                          \
-            CHECK_MESSAGE(o_.error <= share(expected_.op, o_.name),                                \
+            CHECK_MESSAGE(o_.error <= share(expected_.op, o_),                                     \
                           expected_.op << ": " << o_.name << " " << o_.error);                     \
         CHECK_MESSAGE(expected_.ok(), expected_.op);                                               \
     } while (0)

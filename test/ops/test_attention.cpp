@@ -27,18 +27,19 @@ template <class T, class P> void expect_rounded(const Ops<T, P>& op, int B, int 
     const Memory m(op);
     const Numbers qkv = rounded<bf16>(random_normal(packed(B, S, h), 1));
     const Numbers dy = rounded<bf16>(random_normal(heads(B, S, h), 2));
-    Numbers y(dy.size()), dqkv(qkv.size());
+    Numbers exact(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
-    reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, h);
-    y = rounded<float>(y);
+    reference_ops().attention_forward(exact.data(), lse.data(), qkv.data(), B, S, h);
+    const Numbers y = rounded<InputType<T, P>>(exact);
     reference_ops().attention_backward(dqkv.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, h);
     const Numbers saved_lse(lse.begin(), lse.end());
-    Array<T> in(m, qkv), out(m, int64_t(y.size())), dy_in(m, dy), y_in(m, y), gradient(m, int64_t(qkv.size()));
+    Array<T> in(m, qkv), dy_in(m, dy), gradient(m, int64_t(qkv.size()));
+    Array<InputType<T, P>> out(m, int64_t(y.size())), y_in(m, y);
     Array<float> statistics(m, saved_lse), lse_out(m, int64_t(lse.size()));
     op.attention_forward(out, lse_out, in, B, S, h);
     op.attention_backward(gradient, dy_in, y_in, in, statistics, B, S, h);
     CAPTURE(B); CAPTURE(S); CAPTURE(h.NH); CAPTURE(h.NKV); CAPTURE(h.HS); CAPTURE(h.window); CAPTURE(h.stride);
-    CHECK(of_largest(out.read(), y) < 0x1p-9 * 1.5);
+    CHECK(of_largest(out.read(), exact) < 0x1p-9 * 2.5);    // p's rounding, and y's
     CHECK(of_largest(lse_out.read(), saved_lse) < 2e-6);    // float throughout
     CHECK(of_largest(gradient.read(), dqkv) < 0x1p-9 * 2);
     CHECK((out.intact() && lse_out.intact() && gradient.intact()));
@@ -233,7 +234,8 @@ TEST_CASE("attention: the same bits in any order") {
         auto same = [&](int B, Heads h) {
             Array<T> qkv(m, random_normal(packed(B, S, h), 1)), dy(m, random_normal(heads(B, S, h), 2));
             expect_same_bits([&] {
-                Array<T> y(m, dy.size()), dqkv(m, qkv.size());
+                Array<InputType<T, P>> y(m, dy.size());
+                Array<T> dqkv(m, qkv.size());
                 Array<float> lse(m, int64_t(B) * h.NH * S);
                 op.attention_forward(y, lse, qkv, B, S, h);
                 op.attention_backward(dqkv, dy, y, qkv, lse, B, S, h);
@@ -257,7 +259,8 @@ TEST_CASE("attention: a NaN is seen by the positions after it and by no other") 
     each_attention([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
         TableSpans documents(m, places);
-        Array<T> qkv(m, numbers), y(m, S * 2 * HS);
+        Array<T> qkv(m, numbers);
+        Array<InputType<T, P>> y(m, S * 2 * HS);
         Array<float> lse(m, 2 * S);
         for (Heads h : {Heads{2, 2, HS}, Heads{2, 2, HS, 10}, documents.in({2, 2, HS})}) {
             const int last = h.window ? at + 10 : h.keys ? at + 3 : S;

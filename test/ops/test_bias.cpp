@@ -78,8 +78,8 @@ TEST_CASE("bias: the gradient of attention's biases against the reference, the s
         Array<float> bias(m, random_normal(4 * 81, 4)), lse(m, B * plain.NH * S);
         Heads h = plain;
         h.bias = bias;
-        Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2)),
-            y(m, B * S * h.width());
+        Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2));
+        Array<InputType<T, P>> y(m, B * S * h.width());
         op.attention_forward(y, lse, qkv, B, S, h);
         expect_same_bits([&] {
             Array<Grad<P>> dbias(m, random_normal(4 * 81, 3));

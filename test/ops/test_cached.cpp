@@ -38,12 +38,13 @@ template <class T, class P> void in_calls(const Ops<T, P>& op, int B, Heads h, s
         const Numbers part = rows(qkv, B, S, pos, pos + n);
         std::vector<int> at;
         for (int i = 0; i < B * n; i++) at.push_back(pos + i % n);
-        Array<T> in(m, part), y(m, heads(B, n, h));
+        Array<T> in(m, part);
+        Array<InputType<T, P>> y(m, heads(B, n, h));
         Array<int> p(m, Numbers(at.begin(), at.end()));
         op.attention_cached(y, in, cache.device(), B, n, p, h);
         Check check;
         check.op = "attention_cached", check.shape = "y at " + std::to_string(pos);
-        check.expect("y", y, rows(whole, B, S, pos, pos + n), sizeof(T) == 2 ? 5e-3 : 1e-5);
+        check.expect("y", y, rows(whole, B, S, pos, pos + n), sizeof(InputType<T, P>) == 2 ? 5e-3 : 1e-5);
         EXPECT(check);
         Numbers exact(size_t(heads(B, n, h)));
         reference_ops().attention_cached(exact.data(), part.data(), cache.reference(), B, n, at.data(), h);
@@ -122,7 +123,8 @@ TEST_CASE("attention cached: what is no number stays none") {
                 Numbers qkv = random_normal(packed(1, 1, h), 1);
                 qkv[size_t(2 * h.HS + 7)] = bad;    // a key of head 0
                 CacheArrays<T> cache(m, type, 2, h.HS, 1, {5});
-                Array<T> in(m, qkv), y(m, heads(1, 1, h));
+                Array<T> in(m, qkv);
+                Array<InputType<T, P>> y(m, heads(1, 1, h));
                 Array<int> pos(m, Numbers{5});
                 op.attention_cached(y, in, cache.device(), 1, 1, pos, h);
                 const Numbers got = y.read();
@@ -157,7 +159,7 @@ TEST_CASE("attention cached: the same bits in any order") {
                 CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
                 Array<int> pos(m, Numbers{double(at), std::max(-1.0, double(at - 300))});
                 expect_same_bits([&] {
-                    Array<T> y(m, Numbers(size_t(heads(B, 1, h))));
+                    Array<InputType<T, P>> y(m, Numbers(size_t(heads(B, 1, h))));
                     op.attention_cached(y, qkv, cache.device(), B, 1, pos, h);
                     return y.bits();
                 });

@@ -180,18 +180,20 @@ TEST_CASE("experts: rows give the same bits in any order, in place too") {
         TableRoutes in(m, routes);
         const Numbers rows = random_normal(n * r.K, 1), positions = random_normal(n, 2);
         Array<T> x(m, rows), dy(m, positions), gate(m, random_normal(N, 4));
+        Array<InputType<T, P>> activated(m, positions);
         Array<Grad<P>> factors(m, random_normal(N * r.K, 3));
         expect_same_bits([&] {
-            Array<T> y(m, n), in_y(m, positions), dx(m, n * r.K), in_x(m, rows), gated(m, n), in_dy(m, positions);
+            Array<T> y(m, n), in_y(m, positions), dx(m, n * r.K), in_x(m, rows), in_dy(m, positions);
             Array<T> dgate(m, N), again(m, N), dgated(m, n);
+            Array<InputType<T, P>> gated(m, n);
             Array<Grad<P>> dfactors(m, N * r.K), second(m, N * r.K);
             op.experts_combine(y, dy, x, factors, in.in(), r, N, C);
             op.experts_combine(in_y, in_y, x, factors, in.in(), r, N, C);
             op.experts_combine_backward(dx, dfactors, dy, x, factors, in.in(), r, N, C);
             op.experts_combine_backward(in_x, second, dy, in_x, factors, in.in(), r, N, C);
-            op.row_gate_forward(gated, dy, gate, N, C);
-            op.row_gate_backward(dgated, dgate, dy, y, gate, N, C);
-            op.row_gate_backward(in_dy, again, in_dy, y, gate, N, C);
+            op.row_gate_forward(gated, activated, gate, N, C);
+            op.row_gate_backward(dgated, dgate, dy, activated, gate, N, C);
+            op.row_gate_backward(in_dy, again, in_dy, activated, gate, N, C);
             CHECK(in_y.bits() == y.bits());
             CHECK(in_x.bits() == dx.bits());
             CHECK(second.bits() == dfactors.bits());
@@ -233,7 +235,8 @@ TEST_CASE("experts: products give the same bits in any order") {
             if (!t.same_bits) return;
             const Memory m(op);
             TableRoutes in(m, routes);
-            Array<T> x(m, random_normal(N * r.K * C, 1)), dy(m, random_normal(N * r.K * OC, 2));
+            Array<InputType<T, P>> x(m, random_normal(N * r.K * C, 1));
+            Array<T> dy(m, random_normal(N * r.K * OC, 2));
             Array<P> w(m, random_normal(r.E * OC * C, 3));
             expect_same_bits([&] {
                 Array<T> y(m, N * r.K * OC), dx(m, N * r.K * C);
@@ -258,7 +261,8 @@ TEST_CASE("experts: NaN in a row spoils that row and its expert's gradient alone
             TableRoutes in(m, routes);
             Numbers x = random_normal(N * C, 1), dy = random_normal(N * OC, 2);
             x[size_t(bad * C + 3)] = dy[size_t(bad * OC + 2)] = NAN;
-            Array<T> x_in(m, x), dy_in(m, dy), y(m, N * OC), dx(m, N * C);
+            Array<InputType<T, P>> x_in(m, x);
+            Array<T> dy_in(m, dy), y(m, N * OC), dx(m, N * C);
             Array<P> w(m, random_normal(r.E * OC * C, 3));
             Array<Grad<P>> dw(m, Numbers(size_t(r.E * OC * C), 1));
             op.experts_forward(y, x_in, w, in.in(), r, N, C, OC);
@@ -284,8 +288,8 @@ TEST_CASE("experts: a row's product does not depend on what else is in the batch
             if (!t.same_bits) return;
             const Memory m(op);
             TableRoutes in(m, routes), in_one(m, second);
-            Array<T> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), y(m, N * r.K * OC), out(m, N * OC);
-            Array<T> one_x(m, S * r.K * C), one_y(m, S * r.K * OC), one_out(m, S * OC);
+            Array<InputType<T, P>> h(m, random_normal(N * C, 1)), x(m, N * r.K * C), one_x(m, S * r.K * C);
+            Array<T> y(m, N * r.K * OC), out(m, N * OC), one_y(m, S * r.K * OC), one_out(m, S * OC);
             Array<P> w(m, random_normal(r.E * OC * C, 3));
             op.experts_gather(x, h, in.in(), r, N, C);
             op.experts_forward(y, x, w, in.in(), r, N, C, OC);

@@ -58,7 +58,8 @@ TEST_CASE("activation: as exact as the type everywhere") {
                 x = rounded<T>(x);
                 reference_ops().activation_forward(y.data(), x.data(), act, false, 1, n);
                 reference_ops().activation_backward(dx.data(), ones.data(), x.data(), act, false, 1, n);
-                Array<T> ax(m, x), ady(m, ones), ay(m, n), adx(m, n);
+                Array<T> ax(m, x), ady(m, ones), adx(m, n);
+                Array<InputType<T, P>> ay(m, n);
                 op.activation_forward(ay, ax, act, false, 1, n);
                 op.activation_backward(adx, ady, ax, act, false, 1, n);
                 const Numbers got_y = ay.read(), got_dx = adx.read();
@@ -71,7 +72,7 @@ TEST_CASE("activation: as exact as the type everywhere") {
             }
             CAPTURE(forward); CAPTURE(backward);
             const double exact = act == Act::gelu ? 3e-7 : 1.5e-7;    // a polynomial's error and rounding
-            CHECK(forward < (sizeof(T) == 2 ? 0x1p-8 : FAST_EXP ? 2e-6 : exact));
+            CHECK(forward < (sizeof(InputType<T, P>) == 2 ? 0x1p-8 : FAST_EXP ? 2e-6 : exact));
             CHECK(backward < (sizeof(T) == 2 ? 0x1p-8 : FAST_EXP ? 4e-6 : 5e-7));
         });
     });
@@ -86,7 +87,8 @@ TEST_CASE("activation: large, tiny and no numbers") {
         each_act([&](Act act) {
             const Numbers in = rounded<T>(x), ones(x.size(), 1);
             Numbers y(x.size()), dx(x.size());
-            Array<T> ax(m, in), ay(m, n), ady(m, ones), adx(m, n);
+            Array<T> ax(m, in), ady(m, ones), adx(m, n);
+            Array<InputType<T, P>> ay(m, n);
             reference_ops().activation_forward(y.data(), in.data(), act, false, 1, n);
             reference_ops().activation_backward(dx.data(), ones.data(), in.data(), act, false, 1, n);
             op.activation_forward(ay, ax, act, false, 1, n);
@@ -100,7 +102,7 @@ TEST_CASE("activation: large, tiny and no numbers") {
                     continue;
                 }
                 // Far below zero the reference's 1 + tanh itself cancels: hence the absolute term.
-                CHECK(std::fabs(got_y[i] - y[i]) <= 2 * ROUNDING<T> * std::fabs(y[i]) + 1e-15);
+                CHECK(std::fabs(got_y[i] - y[i]) <= 2 * ROUNDING<InputType<T, P>> * std::fabs(y[i]) + 1e-15);
                 CHECK(std::fabs(got_dx[i] - dx[i]) <= 2 * ROUNDING<T> * std::fabs(dx[i]) + 1e-15);
             }
         });
@@ -115,7 +117,8 @@ TEST_CASE("activation: the same bits in any order, in place too") {
         Array<T> x(m, random_normal(2 * n, 1, 3)), dy(m, numbers);
         each_act([&](Act act) {
             expect_same_bits([&] {
-                Array<T> y(m, n), dx(m, n), in_place(m, numbers), gated_y(m, n), gated_dx(m, 2 * n);
+                Array<InputType<T, P>> y(m, n), gated_y(m, n);
+                Array<T> dx(m, n), in_place(m, numbers), gated_dx(m, 2 * n);
                 op.activation_forward(y, x, act, false, N, F);
                 op.activation_backward(dx, dy, x, act, false, N, F);
                 op.activation_backward(in_place, in_place, x, act, false, N, F);
@@ -136,7 +139,8 @@ TEST_CASE("activation: NaN stays where it is") {
     auto in_dx = [](int64_t i) { return i == 2 * F + 7 || i == 3 * F + 7 || i == 4 * F + 9; };
     each_table([&]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
-        Array<T> x(m, numbers), y(m, N * F), dx(m, N * 2 * F), dy(m, random_normal(N * F, 2));
+        Array<T> x(m, numbers), dx(m, N * 2 * F), dy(m, random_normal(N * F, 2));
+        Array<InputType<T, P>> y(m, N * F);
         for (Act act : {Act::gelu_tanh, Act::gelu, Act::silu}) {
             op.activation_forward(y, x, act, true, N, F);
             expect_nan(y.read(), in_y);

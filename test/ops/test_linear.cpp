@@ -88,7 +88,8 @@ TEST_CASE("linear: gradients add to what is there, dx does not") {
     const int N = 6, C = 8, OC = 16;
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable&) {
         const Memory m(op);
-        Array<T> dx(m, N * C), dy(m, Numbers(N * OC, 1)), x(m, Numbers(N * C, 1));
+        Array<T> dx(m, N * C), dy(m, Numbers(N * OC, 1));
+        Array<InputType<T, P>> x(m, Numbers(N * C, 1));
         Array<P> w(m, Numbers(OC * C, 0.5));
         Array<Grad<P>> dw(m, Numbers(OC * C, 100)), db(m, Numbers(OC, 1000));
         for (int times = 1; times <= 3; times++) {
@@ -104,14 +105,14 @@ TEST_CASE("linear: pointers of any alignment") {
     const int N = 9, C = 16, OC = 24;
     each_table([]<class T, class P>(const Ops<T, P>& op) {
         const Memory m(op);
-        typedef std::conditional_t<sizeof(P) == 2, bf16, T> In;    // what products see of x
-        const Numbers x = rounded<In>(random_normal(N * C, 1)), w = rounded<P>(random_normal(OC * C, 2));
+        const Numbers x = rounded<InputType<T, P>>(random_normal(N * C, 1)), w = rounded<P>(random_normal(OC * C, 2));
         Numbers y(size_t(N * OC));
         reference_ops().linear_forward(y.data(), x.data(), w.data(), nullptr, nullptr, N, C, OC);
         for (int at : {0, 1, 2, 4, 8, 0}) {
             Numbers shifted(size_t(at), NAN);
             shifted.insert(shifted.end(), x.begin(), x.end());
-            Array<T> x_in(m, shifted), y_out(m, N * OC + at);
+            Array<InputType<T, P>> x_in(m, shifted);
+            Array<T> y_out(m, N * OC + at);
             Array<P> w_in(m, w);
             op.linear_forward(y_out + at, x_in + at, w_in, nullptr, nullptr, N, C, OC);
             Numbers got = y_out.read();
@@ -133,7 +134,8 @@ TEST_CASE("linear: NaN spoils its row or its column, of few rows as of many") {
                 Numbers x = random_normal(N * C, 1), w = random_normal(OC * C, 2);
                 x[size_t((N - 1) * C + 11)] = bad;
                 w[size_t(7 * C + 39)] = double(nan);
-                Array<T> x_in(m, x), y(m, N * OC);
+                Array<InputType<T, P>> x_in(m, x);
+                Array<T> y(m, N * OC);
                 Array<P> w_in(m, w);
                 op.linear_forward(y, x_in, w_in, nullptr, nullptr, N, C, OC);
                 Numbers got = y.read();
@@ -153,15 +155,18 @@ TEST_CASE("linear: the same bits each time and in any order") {
             if (EVERY > 1 && int64_t(N) * C * OC > 3000000) continue;
             CAPTURE(N); CAPTURE(C); CAPTURE(OC);
             const Numbers dw_start = random_normal(int64_t(OC) * C, 9), db_start = random_normal(std::max(OC, C), 9);
-            Array<T> x(m, random_normal(N * C, 1)), dy(m, random_normal(N * OC, 4));
+            Array<InputType<T, P>> x(m, random_normal(N * C, 1));
+            Array<T> dy(m, random_normal(N * OC, 4)), pre_in(m, random_normal(N * C, 5));
             Array<P> w(m, random_normal(int64_t(OC) * C, 2)), b(m, random_normal(OC, 3));
             expect_same_bits([&] {
-                Array<T> y(m, N * OC), pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
+                Array<InputType<T, P>> y(m, N * OC);
+                Array<T> pre(m, N * OC), out(m, N * OC), dx(m, N * C), dpre(m, N * C);
                 Array<Grad<P>> dw(m, dw_start), db(m, db_start), sum(m, db_start);
                 op.linear_forward(out, x, w, b, dy, N, C, OC);
                 op.linear_backward(dx, {dw, true}, db, dy, x, w, N, C, OC);
                 if (op.linear_gelu_forward) op.linear_gelu_forward(y, pre, x, w, b, N, C, OC);
-                if (op.linear_gelu_backward) op.linear_gelu_backward(dpre, {dw, true}, db, sum, dy, x, w, x, N, C, OC);
+                if (op.linear_gelu_backward)
+                    op.linear_gelu_backward(dpre, {dw, true}, db, sum, dy, x, w, pre_in, N, C, OC);
                 return bits_of(out, y, pre, dx, dpre, dw, db, sum);
             });
         }

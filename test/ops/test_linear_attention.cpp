@@ -55,7 +55,8 @@ TEST_CASE("linear attention: the same bits twice, in any order") {
         const Heads h = {.NH = 4, .NKV = 2, .HS = 24, .linear = Linear::gated};
         const Memory m(op);
         Array<T> qkv(m, random_normal(B * S * h.qkv_width(), 1)), dy(m, random_normal(B * S * h.width(), 2)),
-            gates(m, random_normal(B * S * h.gates(), 3)), y(m, B * S * h.width());
+            gates(m, random_normal(B * S * h.gates(), 3));
+        Array<InputType<T, P>> y(m, B * S * h.width());
         expect_same_bits([&] {
             Array<T> dqkv(m, B * S * h.qkv_width()), dgates(m, B * S * h.gates());
             Array<float> norms(m, B * S * h.NH);

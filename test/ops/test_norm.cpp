@@ -9,6 +9,7 @@ void shapes(std::vector<int> Cs, std::vector<int> Ns) {
             for (int N : Ns) {
                 for (NormForm form : {LAYERNORM, RMSNORM}) {
                     EXPECT(check_norm_forward(op, N, C, form));
+                    EXPECT(check_stream_norm_forward(op, N, C, form));
                     EXPECT(check_norm_backward(op, N, C, form));
                 }
             }
@@ -76,13 +77,14 @@ TEST_CASE("norm: the same bits in any order") {
             const Numbers weights = random_normal(C, 2), start = random_normal(n, 3);
             Array<P> w(m, weights);
             expect_same_bits([&] {
-                Array<T> y(m, n), dx(m, start), rms_y(m, n), rms_dx(m, start);
+                Array<InputType<T, P>> y(m, n);
+                Array<T> dx(m, start), rms_y(m, n), rms_dx(m, start);
                 Array<Grad<P>> dw(m, weights), db(m, weights), rms_dw(m, weights);
                 Array<float> mean(m, N), rstd(m, N), rms_rstd(m, N);
                 op.norm_forward(y, mean, rstd, x, w, w, {}, N, C);
-                op.norm_backward(dx, dw, db, y, x, w, mean, rstd, {}, N, C);
-                op.norm_forward(rms_y, nullptr, rms_rstd, x, w, nullptr, RMSNORM.norm, N, C);
-                op.norm_backward(rms_dx, rms_dw, nullptr, y, x, w, nullptr, rms_rstd, RMSNORM.norm, N, C);
+                op.norm_backward(dx, dw, db, x, x, w, mean, rstd, {}, N, C);
+                op.stream_norm_forward(rms_y, nullptr, rms_rstd, x, w, nullptr, RMSNORM.norm, N, C);
+                op.norm_backward(rms_dx, rms_dw, nullptr, x, x, w, nullptr, rms_rstd, RMSNORM.norm, N, C);
                 return bits_of(y, mean, rstd, dx, dw, db, rms_y, rms_rstd, rms_dx, rms_dw);
             });
         }
@@ -103,7 +105,7 @@ TEST_CASE("norm: rows far from zero keep their variance") {
             Array<T> ay(m, 2 * C), ax(m, x);
             Array<P> aw(m, ones), ab(m, zeros);
             Array<float> amean(m, 2), arstd(m, 2);
-            op.norm_forward(ay, amean, arstd, ax, aw, ab, {}, 2, C);
+            op.stream_norm_forward(ay, amean, arstd, ax, aw, ab, {}, 2, C);
             Check check;
             check.expect("y", ay, y, 2e-4);    // the mean is off by a few times 1000 * 2^-24
             check.expect("rstd", arstd, Numbers(rstd.begin(), rstd.end()), 1e-6);
@@ -121,7 +123,8 @@ TEST_CASE("norm: NaN stays in its row, and reaches dw and db") {
         auto in_its_row = [](int64_t i) { return i / C == 3; };
         for (NormForm form : {LAYERNORM, RMSNORM}) {
             CAPTURE(form.norm.rms);
-            Array<T> x(m, numbers), y(m, N * C), dx(m, random_normal(N * C, 3)), dy(m, random_normal(N * C, 4));
+            Array<InputType<T, P>> y(m, N * C);
+            Array<T> x(m, numbers), dx(m, random_normal(N * C, 3)), dy(m, random_normal(N * C, 4));
             Array<P> w(m, random_normal(C, 2));
             Array<Grad<P>> dw(m, Numbers(size_t(C), 0)), db(m, Numbers(size_t(C), 0));
             Array<float> mean(m, N), rstd(m, N);

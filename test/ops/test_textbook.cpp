@@ -34,14 +34,15 @@ void expect_attention(const Rows& expected, TrueSpans::Kind kind) {
         const TrueSpans spans(3, {{}}, kind);
         TableSpans there(m, spans);
         const Heads one = {.NH = 1, .NKV = 1, .HS = 4}, h = kind == TrueSpans::causal ? one : there.in(one);
-        Array<T> qkv(m, flat({Q[0], K[0], V[0], Q[1], K[1], V[1], Q[2], K[2], V[2]})), y(m, 3 * 4);
+        Array<T> qkv(m, flat({Q[0], K[0], V[0], Q[1], K[1], V[1], Q[2], K[2], V[2]}));
+        Array<InputType<T, P>> y(m, 3 * 4);
         Array<float> lse(m, 3);
         op.attention_forward(y, lse, qkv, 1, 3, h);
         const Numbers all = y.read();
         Rows rows;
         for (auto at = all.begin(); at < all.end(); at += 4) rows.push_back(Numbers(at, at + 4));
         // bf16 has 8 bits; probabilities and outputs (4 at most) are rounded to them.
-        const double rounding = sizeof(T) == 2 || op.attention_rounds ? 0x1p-6 : sizeof(T) == 4 ? 2e-6 : 1e-12;
+        const double rounding = sizeof(InputType<T, P>) == 2 ? 0x1p-6 : sizeof(T) == 4 ? 2e-6 : 1e-12;
         expect_rows(rows, expected, rounding);
     };
     expect(reference_ops());

@@ -28,14 +28,15 @@ double norm_error(const Numbers& got, const Numbers& expected, size_t first, siz
 template <class T, class P> Numbers inputs(const Ops<T, P>& op, const Numbers& x) {
     return op.attention_rounds ? rounded<bf16>(x) : rounded<T>(x);
 }
-// Error over limit. cancels: rows are differences of terms of size 1, and zero, except for rounding, where a query sees
-// one key.
-template <class T, class P>
+// Error over limit of numbers of type X. cancels: rows are differences of terms of size 1, and zero, except for
+// rounding, where a query sees one key.
+template <class X, class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
-    if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<T>, cancels ? 0.1 : 0);
-    double worst = norm_error(got, expected, 0, got.size(), 0) / OF_ALL;
+    if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<X>, cancels ? 0.1 : 0);
+    const double stored = sizeof(X) == 2 ? 0x1p-9 : 0;    // the rounding of the sum
+    double worst = norm_error(got, expected, 0, got.size(), 0) / (OF_ALL + stored);
     for (size_t row = 0; row < got.size(); row += size_t(HS))
-        worst = std::fmax(worst, norm_error(got, expected, row, size_t(HS), cancels ? 0.01 : 0) / OF_ROW);
+        worst = std::fmax(worst, norm_error(got, expected, row, size_t(HS), cancels ? 0.01 : 0) / (OF_ROW + stored));
     return worst;
 }
 
@@ -129,10 +130,12 @@ Check check_attention_forward(const Ops<T, P>& op, int B, int S, Heads h, double
     Numbers y(size_t(int64_t(B) * S * h.width()));
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
-    Array<T> in(m, qkv), out(m, int64_t(y.size()));
+    Array<T> in(m, qkv);
+    Array<InputType<T, P>> out(m, int64_t(y.size()));
     Array<float> statistics(m, int64_t(lse.size()));
     op.attention_forward(out, statistics, in, B, S, both.device);
-    check.note("y", out.intact() ? error(op, out.read(), y, h.HS, false) : INFINITY);
+    check.note("y", out.intact() ? error<InputType<T, P>>(op, out.read(), y, h.HS, false) : INFINITY,
+               sizeof(InputType<T, P>) == 2);
     check.expect("lse", statistics, Numbers(lse.begin(), lse.end()), LIMIT<float>);
     return check;
 }
@@ -147,17 +150,18 @@ Check check_attention_backward(const Ops<T, P>& op, int B, int S, Heads h, doubl
     Numbers y(dy.size()), dqkv(qkv.size());
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
-    y = rounded<T>(y);
+    y = rounded<InputType<T, P>>(y);
     reference_ops().attention_backward(dqkv.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, both.host);
-    Array<T> dy_in(m, dy), y_in(m, y), in(m, qkv), out(m, int64_t(qkv.size()));
+    Array<T> dy_in(m, dy), in(m, qkv), out(m, int64_t(qkv.size()));
+    Array<InputType<T, P>> y_in(m, y);
     Array<float> statistics(m, Numbers(lse.begin(), lse.end()));
     op.attention_backward(out, dy_in, y_in, in, statistics, B, S, both.device);
     const Numbers got = out.read();
     const char* names[] = {"dq", "dk", "dv"};
     const int from[] = {0, h.NH, h.NH + h.NKV, h.NH + 2 * h.NKV};
     for (int i = 0; i < 3; i++)
-        check.note(names[i], error(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]), h.HS,
-                                   i < 2 || !op.attention_rounds));
+        check.note(names[i], error<T>(op, part(got, h, from[i], from[i + 1]), part(dqkv, h, from[i], from[i + 1]),
+                                      h.HS, i < 2 || !op.attention_rounds));
     if (!out.intact()) check.note("beyond dqkv", INFINITY);
     return check;
 }
@@ -173,9 +177,10 @@ Check check_attention_bias_backward(const Ops<T, P>& op, int B, int S, Heads h) 
     Array<Grad<P>> out(m, dbias);
     std::vector<float> lse(size_t(B) * size_t(h.NH) * size_t(S));
     reference_ops().attention_forward(y.data(), lse.data(), qkv.data(), B, S, both.host);
-    y = rounded<T>(y);
+    y = rounded<InputType<T, P>>(y);
     reference_ops().attention_bias_backward(dbias.data(), dy.data(), y.data(), qkv.data(), lse.data(), B, S, both.host);
-    Array<T> dy_in(m, dy), y_in(m, y), in(m, qkv);
+    Array<T> dy_in(m, dy), in(m, qkv);
+    Array<InputType<T, P>> y_in(m, y);
     Array<float> statistics(m, Numbers(lse.begin(), lse.end()));
     op.attention_bias_backward(out, dy_in, y_in, in, statistics, B, S, both.device);
     check.expect("dbias", out, dbias, LIMIT<float>);    // whatever the type, it only multiplies inputs

@@ -120,7 +120,8 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     Heads device = h;
     if (h.reach) h.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_bias;
     const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
-    Array<T> in(m, qkv), out(m, Numbers(size_t(int64_t(B) * S * h.width())));
+    Array<T> in(m, qkv);
+    Array<InputType<T, P>> out(m, Numbers(size_t(int64_t(B) * S * h.width())));
     Array<int> p(m, Numbers(at.begin(), at.end()));
     Numbers y(size_t(out.size()));
     reference_ops().attention_cached(y.data(), qkv.data(), cache.reference(), B, S, at.data(), h);
@@ -128,7 +129,8 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     Numbers got = out.read();
     for (size_t i = 0; i < got.size(); i++)
         if (at[i / size_t(h.width())] < 0) got[i] = y[i] = 0;    // padding
-    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<T>) : INFINITY);
+    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<InputType<T, P>>) : INFINITY,
+               sizeof(InputType<T, P>) == 2);
     if (!cache.same()) check.note("cache", INFINITY);
     if (!cache.intact()) check.note("beyond the cache", INFINITY);
     return check;
@@ -154,13 +156,15 @@ Check check_cache_turn(const Ops<T, P>& op, int n, Heads h, Turn t, Element type
     // A key that lies between two codes may become either: all queries that see it come out alike.
     const Numbers qkv = rounded<T>(random_normal(h.qkv_width(), 1));
     const int at = 2 * n * Pages::SIZE - 1;
-    Array<T> in(m, qkv), out(m, h.width());
+    Array<T> in(m, qkv);
+    Array<InputType<T, P>> out(m, h.width());
     Array<int> p(m, Numbers{double(at)});
     Numbers y(size_t(h.width()));
     reference_ops().attention_cached(y.data(), qkv.data(), cache.reference(), 1, 1, &at, h);
     op.attention_cached(out, in, cache.device(), 1, 1, p, h);
     const double step = type == Element::int8 ? 4e-3 : type == Element::fp8 ? 3e-2 : type == Element::bf16 ? 2e-3 : 0;
-    check.note("y", Check::error_over_limit(out.read(), y, std::max(step, LIMIT<T>)));
+    check.note("y", Check::error_over_limit(out.read(), y, std::max(step, LIMIT<InputType<T, P>>)),
+               sizeof(InputType<T, P>) == 2);
     if (!cache.intact()) check.note("beyond the cache", INFINITY);
     return check;
 }

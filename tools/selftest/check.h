@@ -89,17 +89,21 @@ struct Check {
     std::string op, shape;    // "norm_backward", "N=33 C=768"
     double worst = 0;         // largest error over its limit among all outputs: above 1, or NaN, is a failure
     std::string output;       // the output that has it
-    struct Output { std::string name; double error; };
+    struct Output {
+        std::string name;
+        double error;
+        bool half;    // stored as bf16
+    };
     std::vector<Output> outputs;    // each with its error over its limit
     Check(const char* op = "", const std::vector<Size>& sizes = {}, const std::string& more = "");
     bool ok() const { return worst <= 1; }
-    void note(const char* what, double error_over_limit);
+    void note(const char* what, double error_over_limit, bool half = false);
 
     // Relative error of the whole in the 2-norm at most `limit`, and of each element at most 8 * limit against its own
     // size or the root mean square, whichever is larger. Writes outside the array are a failure, NaN is one.
     template <class X>
     void expect(const char* what, const Array<X>& got, const Numbers& expected, double limit, double floor = 0) {
-        note(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY);
+        note(what, got.intact() ? error_over_limit(got.read(), expected, limit, floor) : INFINITY, sizeof(X) == 2);
     }
     // A root mean square below `floor` counts as that: gradients that cancel to zero have their terms' errors.
     static double error_over_limit(const Numbers& got, const Numbers& expected, double limit, double floor = 0);

@@ -83,11 +83,11 @@ template <class T, class P> Check check_experts_gather(const Ops<T, P>& op, Rout
     const Memory m(op);
     Check check = named("experts_gather", r, {{"N", N}, {"C", C}});
     TrueRoutes routes(router_logits(r.E, N, Spread::random), r, 1, N);
-    const Numbers x = rounded<T>(random_normal(int64_t(N) * C, 2));
+    const Numbers x = rounded<InputType<T, P>>(random_normal(int64_t(N) * C, 2));
     Numbers y(size_t(N * r.K) * size_t(C));
     reference_ops().experts_gather(y.data(), x.data(), routes.in(), r, N, C);
     TableRoutes in(m, routes);
-    Array<T> x_in(m, x), y_out(m, int64_t(y.size()));
+    Array<InputType<T, P>> x_in(m, x), y_out(m, int64_t(y.size()));
     op.experts_gather(y_out, x_in, in.in(), r, N, C);
     check.note("y", y_out.intact() && y_out.read() == y ? 0 : INFINITY);    // copies are exact
     return check;
@@ -141,12 +141,13 @@ Check check_experts_forward(const Ops<T, P>& op, Router r, int N, int C, int OC,
     Check check = named("experts_forward", r, {{"N", N}, {"C", C}, {"OC", OC}}, text(r, spread));
     TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K;
-    const Numbers x = operand<T>(dtype, rows * C, 2);
+    const Numbers x = operand<InputType<T, P>>(dtype, rows * C, 2);
     const Numbers w = operand<P>(dtype, int64_t(r.E) * OC * C, 3, 1 / std::sqrt(C));
     Numbers y(size_t(rows * OC));
     reference_ops().experts_forward(y.data(), x.data(), w.data(), routes.in(), r, N, C, OC);
     TableRoutes in(m, routes);
-    Array<T> x_in(m, x), y_out(m, rows * OC);
+    Array<InputType<T, P>> x_in(m, x);
+    Array<T> y_out(m, rows * OC);
     Array<P> w_in(m, w);
     op.experts_forward(y_out, x_in, w_in, in.in(), r, N, C, OC);
     check.expect("y", y_out, y, product_limit<T, T>(dtype, C));
@@ -161,14 +162,16 @@ Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC
                         text(r, spread) + (add ? "" : " assigned"));
     TrueRoutes routes(router_logits(r.E, N, spread), r, 1, N);
     const int64_t rows = int64_t(N) * r.K, weights = int64_t(r.E) * OC * C;
-    const Numbers x = factor(operand<T>(dtype, rows * C, 2), add), dy = factor(operand<T>(dtype, rows * OC, 3), add);
+    const Numbers x = factor(operand<InputType<T, P>>(dtype, rows * C, 2), add);
+    const Numbers dy = factor(operand<T>(dtype, rows * OC, 3), add);
     const Numbers w = factor(operand<P>(dtype, weights, 4, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(weights, 5, N, add), dx(x.size());
     Array<Grad<P>> dw_out(m, dw);
     reference_ops().experts_backward(dx.data(), {dw.data(), add}, dy.data(), x.data(), w.data(), routes.in(), r, N, C,
                                      OC);
     TableRoutes in(m, routes);
-    Array<T> x_in(m, x), dy_in(m, dy), dx_out(m, rows * C);
+    Array<InputType<T, P>> x_in(m, x);
+    Array<T> dy_in(m, dy), dx_out(m, rows * C);
     Array<P> w_in(m, w);
     op.experts_backward(dx_out, {dw_out, add}, dy_in, x_in, w_in, in.in(), r, N, C, OC);
     check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC));
@@ -179,23 +182,27 @@ Check check_experts_backward(const Ops<T, P>& op, Router r, int N, int C, int OC
 template <class T, class P> Check check_row_gate_forward(const Ops<T, P>& op, int N, int F) {
     const Memory m(op);
     Check check("row_gate_forward", {{"N", N}, {"F", F}});
-    const Numbers x = rounded<T>(random_normal(int64_t(N) * F, 1)), gate = rounded<T>(random_normal(N, 2, 2));
+    const Numbers x = rounded<InputType<T, P>>(random_normal(int64_t(N) * F, 1));
+    const Numbers gate = rounded<T>(random_normal(N, 2, 2));
     Numbers y(x.size());
     reference_ops().row_gate_forward(y.data(), x.data(), gate.data(), N, F);
-    Array<T> x_in(m, x), gate_in(m, gate), y_out(m, int64_t(x.size()));
+    Array<InputType<T, P>> x_in(m, x), y_out(m, int64_t(x.size()));
+    Array<T> gate_in(m, gate);
     op.row_gate_forward(y_out, x_in, gate_in, N, F);
-    check.expect("y", y_out, y, ROUNDING<T>);
+    check.expect("y", y_out, y, ROUNDING<InputType<T, P>>);
     return check;
 }
 
 template <class T, class P> Check check_row_gate_backward(const Ops<T, P>& op, int N, int F, bool in_place) {
     const Memory m(op);
     Check check("row_gate_backward", {{"N", N}, {"F", F}}, in_place ? " in place" : "");
-    const Numbers x = rounded<T>(random_normal(int64_t(N) * F, 1)), gate = rounded<T>(random_normal(N, 2, 2));
+    const Numbers x = rounded<InputType<T, P>>(random_normal(int64_t(N) * F, 1));
+    const Numbers gate = rounded<T>(random_normal(N, 2, 2));
     const Numbers dy = rounded<T>(random_normal(int64_t(N) * F, 3));
     Numbers dx(x.size()), dgate(gate.size());
     reference_ops().row_gate_backward(dx.data(), dgate.data(), dy.data(), x.data(), gate.data(), N, F);
-    Array<T> x_in(m, x), gate_in(m, gate), dy_in(m, dy), apart(m, int64_t(x.size())), dgate_out(m, N);
+    Array<InputType<T, P>> x_in(m, x);
+    Array<T> gate_in(m, gate), dy_in(m, dy), apart(m, int64_t(x.size())), dgate_out(m, N);
     Array<T>& out = in_place ? dy_in : apart;
     op.row_gate_backward(out, dgate_out, dy_in, x_in, gate_in, N, F);
     check.expect("dx", out, dx, ROUNDING<T>);

@@ -17,9 +17,10 @@ template <class T, class P> Check check_activation_forward(const Ops<T, P>& op, 
     const Numbers x = rounded<T>(random_normal((gated ? 2 : 1) * n, 1, 2));
     Numbers y(static_cast<size_t>(n));
     reference_ops().activation_forward(y.data(), x.data(), act, gated, N, F);
-    Array<T> ay(m, n), ax(m, x);
+    Array<InputType<T, P>> ay(m, n);
+    Array<T> ax(m, x);
     op.activation_forward(ay, ax, act, gated, N, F);
-    check.expect("y", ay, y, ROUNDING<T>);
+    check.expect("y", ay, y, ROUNDING<InputType<T, P>>);
     return check;
 }
 

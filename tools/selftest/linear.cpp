@@ -14,12 +14,14 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     const int64_t n = int64_t(N) * OC;
     const char* added = residual == Residual::none ? "" : residual == Residual::in_y ? " residual in y" : " residual";
     Check check = named("linear_forward", dtype, N, C, OC, (bias ? " bias" : "") + std::string(added));
-    const Numbers x = operand<T>(dtype, int64_t(N) * C, 1), w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers x = operand<InputType<T, P>>(dtype, int64_t(N) * C, 1);
+    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
     const Numbers b = operand<P>(dtype, OC, 3), r = operand<T>(dtype, n, 4);
     Numbers expected(static_cast<size_t>(n));
     reference_ops().linear_forward(expected.data(), x.data(), w.data(), bias ? b.data() : nullptr,
                                    residual != Residual::none ? r.data() : nullptr, N, C, OC);
-    Array<T> dx(m, x), dr(m, r), apart(m, n);
+    Array<InputType<T, P>> dx(m, x);
+    Array<T> dr(m, r), apart(m, n);
     Array<P> dw(m, w), db(m, b);
     Array<T>& y = residual == Residual::in_y ? dr : apart;
     op.linear_forward(y, dx, dw, bias ? static_cast<P*>(db) : nullptr,
@@ -34,11 +36,12 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     Check check = named("linear_backward", dtype, N, C, OC,
                         std::string(with_dx ? " dx" : "") + (bias ? " db" : "") + (add ? "" : " assigned"));
     const Numbers dy = factor(operand<T>(dtype, int64_t(N) * OC, 1), add);
-    const Numbers x = factor(operand<T>(dtype, int64_t(N) * C, 2), add);
+    const Numbers x = factor(operand<InputType<T, P>>(dtype, int64_t(N) * C, 2), add);
     const Numbers w = factor(operand<P>(dtype, int64_t(OC) * C, 3, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(int64_t(OC) * C, 4, N, add), db = start_sums(OC, 5, N);
     Array<Grad<P>> dw_out(m, dw), db_out(m, db);
-    Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy), x_in(m, x);
+    Array<T> dx_out(m, int64_t(N) * C), dy_in(m, dy);
+    Array<InputType<T, P>> x_in(m, x);
     Array<P> w_in(m, w);
     Numbers dx(static_cast<size_t>(int64_t(N) * C));
     reference_ops().linear_backward(dx.data(), {dw.data(), add}, db.data(), dy.data(), x.data(), w.data(), N, C, OC);
@@ -55,16 +58,18 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
     const Memory m(op);
     Check check = named("linear_gelu_forward", dtype, N, C, OC);
     if (!op.linear_gelu_forward) return check;
-    const Numbers x = operand<T>(dtype, int64_t(N) * C, 1), w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
+    const Numbers x = operand<InputType<T, P>>(dtype, int64_t(N) * C, 1);
+    const Numbers w = operand<P>(dtype, int64_t(OC) * C, 2, 1 / std::sqrt(C));
     const Numbers b = operand<P>(dtype, OC, 3);
     Numbers pre(static_cast<size_t>(int64_t(N) * OC)), y(pre.size());
     reference_ops().linear_forward(pre.data(), x.data(), w.data(), bias ? b.data() : nullptr, nullptr, N, C, OC);
     reference_ops().activation_forward(y.data(), pre.data(), Act::gelu_tanh, false, N, OC);
     Array<P> w_in(m, w), b_in(m, b);
-    Array<T> x_in(m, x), pre_out(m, int64_t(N) * OC), y_out(m, int64_t(N) * OC);
+    Array<InputType<T, P>> x_in(m, x), y_out(m, int64_t(N) * OC);
+    Array<T> pre_out(m, int64_t(N) * OC);
     op.linear_gelu_forward(y_out, pre_out, x_in, w_in, bias ? static_cast<P*>(b_in) : nullptr, N, C, OC);
     check.expect("pre", pre_out, pre, product_limit<T, T>(dtype, C));
-    check.expect("y", y_out, y, product_limit<T, T>(dtype, C));
+    check.expect("y", y_out, y, product_limit<InputType<T, P>, T>(dtype, C));
     return check;
 }
 
@@ -75,13 +80,15 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Check check = named("linear_gelu_backward", dtype, N, C, OC, add ? "" : " assigned");
     if (!op.linear_gelu_backward) return check;
     const int64_t n = int64_t(N) * C;
-    const Numbers dy = factor(operand<T>(dtype, int64_t(N) * OC, 1), add), x = factor(operand<T>(dtype, n, 2), add);
+    const Numbers dy = factor(operand<T>(dtype, int64_t(N) * OC, 1), add);
+    const Numbers x = factor(operand<InputType<T, P>>(dtype, n, 2), add);
     const Numbers pre = operand<T>(dtype, n, 3);
     const Numbers w = factor(operand<P>(dtype, int64_t(OC) * C, 4, 1 / std::sqrt(OC)), add);
     Numbers dw = start_into(int64_t(OC) * C, 5, N, add), db = start_sums(OC, 6, N), dpre_sum = start_sums(C, 7, N);
     Numbers dpre(static_cast<size_t>(n));
     Array<Grad<P>> dw_out(m, dw), db_out(m, db), sum_out(m, dpre_sum);
-    Array<T> dpre_out(m, n), dy_in(m, dy), x_in(m, x), pre_in(m, pre);
+    Array<T> dpre_out(m, n), dy_in(m, dy), pre_in(m, pre);
+    Array<InputType<T, P>> x_in(m, x);
     Array<P> w_in(m, w);
     reference_ops().linear_backward(dpre.data(), {dw.data(), add}, bias ? db.data() : nullptr, dy.data(), x.data(),
                                     w.data(), N, C, OC);

@@ -50,10 +50,10 @@ Check check_linear_attention_forward(const Ops<T, P>& op, int B, int S, Heads h,
     Numbers y(size_t(int64_t(B) * S * h.width()));
     std::vector<float> norms(size_t(B) * size_t(S) * size_t(h.NH));
     reference_ops().linear_attention_forward(y.data(), norms.data(), in.qkv.data(), in.gates.data(), B, S, h);
-    Array<T> out(m, int64_t(y.size()));
+    Array<InputType<T, P>> out(m, int64_t(y.size()));
     Array<float> statistics(m, int64_t(norms.size()));
     op.linear_attention_forward(out, statistics, in.device_qkv, in.device_or_null(h), B, S, in.device);
-    check.expect("y", out, y, LIMIT<T>);
+    check.expect("y", out, y, LIMIT<InputType<T, P>>);
     // Each against itself: they differ by orders of magnitude.
     Numbers parts = statistics.read();
     for (size_t i = 0; i < parts.size(); i++) parts[i] /= double(norms[i]);
@@ -71,10 +71,11 @@ Check check_linear_attention_backward(const Ops<T, P>& op, int B, int S, Heads h
     std::vector<float> norms(size_t(B) * size_t(S) * size_t(h.NH));
     const Numbers dy = rounded<T>(random_normal(int64_t(y.size()), 3));
     reference_ops().linear_attention_forward(y.data(), norms.data(), in.qkv.data(), in.gates.data(), B, S, h);
-    y = rounded<T>(y);    // what n's gradient is taken from
+    y = rounded<InputType<T, P>>(y);    // what n's gradient is taken from
     reference_ops().linear_attention_backward(dqkv.data(), dgates.data(), dy.data(), y.data(), in.qkv.data(),
                                               in.gates.data(), norms.data(), B, S, h);
-    Array<T> out(m, int64_t(dqkv.size())), gates_out(m, int64_t(dgates.size())), device_dy(m, dy), device_y(m, y);
+    Array<T> out(m, int64_t(dqkv.size())), gates_out(m, int64_t(dgates.size())), device_dy(m, dy);
+    Array<InputType<T, P>> device_y(m, y);
     Array<float> statistics(m, Numbers(norms.begin(), norms.end()));
     op.linear_attention_backward(out, or_null(h.gates() > 0, gates_out), device_dy, device_y, in.device_qkv,
                                  in.device_or_null(h), statistics, B, S, in.device);
@@ -104,7 +105,7 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
     for (double& x : states) x = pos == 0 ? NAN : h.linear == Linear::elu ? std::abs(x) : x;
     Array<float> device_states(m, states);
     Array<int> p(m, Numbers(at.begin(), at.end())), device_of(m, Numbers(of.begin(), of.end()));
-    Array<T> out(m, Numbers(size_t(int64_t(B) * S * h.width())));
+    Array<InputType<T, P>> out(m, Numbers(size_t(int64_t(B) * S * h.width())));
     Numbers y(size_t(out.size()));
     reference_ops().linear_attention_cached(y.data(), {states.data(), stride, of.data()}, in.qkv.data(),
                                             in.gates.data(), B, S, at.data(), h);
@@ -117,7 +118,7 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
         if (int64_t(i) % stride >= h.state() && (std::isnan(states[i]) ? std::isnan(got_states[i])
                                                                        : states[i] == got_states[i]))
             got_states[i] = states[i] = 0;
-    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<T>) : INFINITY);
+    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<InputType<T, P>>) : INFINITY);
     check.note("states", device_states.intact() ? Check::error_over_limit(got_states, states, LIMIT<float>) : INFINITY);
     return check;
 }

@@ -23,26 +23,35 @@ Check named(const char* op, int N, int C, NormForm f) {
 }
 }   // namespace
 
-template <class T, class P> Check check_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form) {
+// Y: of the output; run: the table's operation
+template <class Y, class T, class P, class F>
+static Check check_forward(const char* name, const Ops<T, P>& op, F run, int N, int C, NormForm form) {
     const Memory m(op);
     const auto [norm, has_w, has_b] = form;
-    Check check = named("norm_forward", N, C, form);
+    Check check = named(name, N, C, form);
     Numbers x = rows<T>(N, C, 1), y(x.size());
     Numbers w = weights<P>(C, norm.plus, 2), b = rounded<P>(random_normal(C, 3));
     std::vector<float> means(static_cast<size_t>(N)), rstds(means);
     reference_ops().norm_forward(y.data(), norm.rms ? nullptr : means.data(), rstds.data(), x.data(),
                                  has_w ? w.data() : nullptr, has_b ? b.data() : nullptr, norm, N, C);
-    Array<T> ay(m, int64_t(x.size())), ax(m, x);
+    Array<Y> ay(m, int64_t(x.size()));
+    Array<T> ax(m, x);
     Array<P> aw(m, w), ab(m, b);
     Array<float> mean(m, N), rstd(m, N);
-    op.norm_forward(ay, or_null(!norm.rms, mean), rstd, ax, or_null(has_w, aw), or_null(has_b, ab), norm, N, C);
+    run(ay, or_null(!norm.rms, mean), rstd, ax, or_null(has_w, aw), or_null(has_b, ab), norm, N, C);
     double lost = 0;    // a mean rounded to float, seen in units of y: much where two numbers are a row
     for (size_t n = 0; n < means.size(); n++)
         lost = std::fmax(lost, std::fabs(double(means[n]) * double(rstds[n])) * 0x1p-24);
-    check.expect("y", ay, y, ROUNDING<T> + lost);
+    check.expect("y", ay, y, ROUNDING<Y> + lost);
     if (!norm.rms) check.expect("mean", mean, Numbers(means.begin(), means.end()), ROUNDING<float>);
     check.expect("rstd", rstd, Numbers(rstds.begin(), rstds.end()), ROUNDING<float>);
     return check;
+}
+template <class T, class P> Check check_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form) {
+    return check_forward<InputType<T, P>>("norm_forward", op, op.norm_forward, N, C, form);
+}
+template <class T, class P> Check check_stream_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form) {
+    return check_forward<T>("stream_norm_forward", op, op.stream_norm_forward, N, C, form);
 }
 
 template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N, int C, NormForm form) {
@@ -91,6 +100,7 @@ template <class T, class P> Check check_add_scaled(const Ops<T, P>& op, int64_t 
 }
 
 FOR_EACH_TABLE(check_norm_forward, int, int, NormForm)
+FOR_EACH_TABLE(check_stream_norm_forward, int, int, NormForm)
 FOR_EACH_TABLE(check_norm_backward, int, int, NormForm)
 FOR_EACH_TABLE(check_add_scaled, int64_t, Sum, Dropout)
 
@@ -98,6 +108,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     for (NormForm form : {LAYERNORM, RMSNORM})
         for (int width : {gpt2.C, 1600}) {    // GPT-2 XL's
             test.row("norm_forward", [&] { return check_norm_forward(op, 1024, width, form); });
+            test.row("stream_norm_forward", [&] { return check_stream_norm_forward(op, 1024, width, form); });
             test.row("norm_backward", [&] { return check_norm_backward(op, 1024, width, form); });
         }
     test.row("add_scaled", [&] { return check_add_scaled(op, 1024 * gpt2.C, Sum::apart); });

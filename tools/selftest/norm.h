@@ -13,6 +13,8 @@ constexpr NormForm NORM_FORMS[] = {LAYERNORM, RMSNORM, {{true, 1e-6f, 1}, true, 
                                    {{}, false, false}, {{true}, false, false}, {{true, 1e-3f, -0.5f}, true, true}};
 
 template <class T, class P> Check check_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM);
+template <class T, class P>
+Check check_stream_norm_forward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM);
 template <class T, class P> Check check_norm_backward(const Ops<T, P>& op, int N, int C, NormForm form = LAYERNORM);
 // Which of y's inputs it is written over; without: x is null.
 enum class Sum { apart, without, in_x, in_b };
