@@ -99,9 +99,8 @@ template <class X, class Y> struct Product {
     bool a_in_rows() const { return g.ca == 1 && !g.row_sums; }
     bool a_in_place() const {
         if (sizeof(Y) == 4) return a_in_rows();
-        return pairs && sizeof(X) == 2 && a_in_rows() && g.K % 2 == 0 && g.ra % 2 == 0 && whole_words(g.a);
+        return pairs && sizeof(X) == 2 && a_in_rows() && (g.K | g.ra) % 2 == 0;
     }
-    static bool whole_words(const X* p) { return reinterpret_cast<uintptr_t>(p) % 4 == 0; }
     int shared_all() const { return own_a() ? g.N : g.M; }
     int own_all() const { return own_a() ? g.M : g.N; }
     int depth() const { return even(g.K, DEEP * PER, 2 * VW); }
