@@ -38,7 +38,7 @@ struct MemoryRow {
 };
 
 // What a block's forward leaves for its backward. Where a model has no such step, an array is the one that the step
-// would have read, and null what nobody reads.
+// would have read, or its copy for products (Table::own_inputs), and null what nobody reads.
 struct Activations {
     Activation* x;                           // (N,C): the block's input
     Input* ln1;                              // (N,C): normed
@@ -169,7 +169,7 @@ struct Model {
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
     float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
     Activation* x_last = nullptr;               // (N,C): the last block's output
-    Input* lnf = nullptr;                       // (N,C): normed, or the same where a norm is its end
+    Input* lnf = nullptr;                       // (N,C): normed; where it ends with a norm: itself, or its copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it
@@ -179,7 +179,8 @@ struct Model {
                                                 // attention's input gets through the decay gates
     Activation* dffn = nullptr;                 // (N,C): of the ffn's input, where attention reads the same one
     Input* gathered = nullptr;                  // (N*K,C): what goes to experts
-    Activation* dgathered = nullptr;            // (N*K,C): gradients of it, and for the moment of what is added to it
+    Activation* dgathered = nullptr;            // (N*K,C): its gradient; before and after that (N,C): what the shared
+                                                // expert's gate and the router add to that of the ffn's input
     Activation *drouter_logits = nullptr, *dshared_gate = nullptr;    // (N,E), (N)
     Gradient* dfactors = nullptr;               // (N,K)
     float* angles[2] = {};                      // (plan.S,2,rope_dims/2), one after the other: Config::table_of

@@ -109,7 +109,7 @@ INLINE Asked next_panel(const Operand& o, int i0, int k0, int steps) {
             o.along ? SIDE : deep};
 }
 
-// Depends on a type, so that other instruction sets, which do not know what takes it, see no name of it.
+// 32 bytes, as the builtin takes them. In a template, as other instruction sets do not know the builtin's name.
 template <class V> struct HalfLine { typedef long long type __attribute__((vector_size(32))); };
 
 // Where a block of k begins, how many steps it has, and what happens to the sums at its end.
@@ -183,7 +183,7 @@ template <Then then, class X> struct Product {
         else store(p, v);
     }
     template <class V> static INLINE_MEMBER void store_past_caches(bf16* p, V v) {
-        typedef typename HalfLine<V>::type words;
+        typedef typename HalfLine<V>::type words;    // p is a multiple of 32 bytes: rows are of 16 elements
         if constexpr (VW == 16)
             __builtin_ia32_movntdq256(reinterpret_cast<words*>(p), reinterpret_cast<words>(nearest_bf16(v)));
         else store(p, v);

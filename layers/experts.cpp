@@ -2,7 +2,8 @@
 //
 // Each expert has a range of rows: one product after the other, each on all threads, as linear.cpp has them. Bound by
 // FMAs: 2 N K C OC FLOPs forward, 4 N K C OC backward.
-// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more (operations.inc).
+// Gathering, combining and gates are bound by memory: 4 N C (1 + K) bytes and more, half of it
+// for what is gathered as bf16 (operations.inc).
 #include "layers/simd/activation.h"
 #include "layers/simd/products.h"
 

@@ -4,7 +4,8 @@
 // shared operand: for each block of k all threads pack it together. The larger one is cut into panels of WIDE rows or
 // columns. The thread that works on a panel packs it into L2 and multiplies it by the shared operand. Work is divided
 // in tiles, not panels, so that threads get equal amounts. The sum of an element goes through k in order, whichever
-// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded, or end within a pair.
+// thread computes it. Rows of A that lie along k are read in place, unless they must be rounded or widened, or end
+// within a pair.
 // Bound by FMAs: 2 M N K FLOPs; pairs of bf16 (AVX512-BF16) run at twice the rate.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"

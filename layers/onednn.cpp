@@ -1,7 +1,7 @@
 // onednn.cpp - oneDNN's matrix products, for our own to be measured against (`flatgpt bench`). No other file knows of
 // oneDNN, and no model is computed with it.
 //
-// bf16 weights go into the products as they are, x and dy as rounded copies in scratch.
+// bf16 weights and inputs go into the products as they are, gradients as rounded copies in scratch.
 #include <algorithm>
 #include <array>
 #include <memory>

@@ -287,8 +287,9 @@ struct Table : Ops<Activation, Parameter> {
 enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas
 
 const Ops<double>& reference_ops();
-// Activations are float. P bf16: so are the parameters, and the matrix products' other input is rounded to bf16 (in
-// attention both, with the probabilities and their gradients, where the CPU multiplies bf16); sums are float.
+// Activations are float. P bf16: so are the parameters and what is made for products (I); gradients are rounded to bf16
+// when a product reads them, in attention also q, k, v and the probabilities, where the CPU multiplies bf16. Sums are
+// float.
 template <class P> const Ops<float, P>& cpu_ops();
 // Weights that are only read, in their files' formats (packed.h). Operations that need gradients are null.
 struct PackedWeight;

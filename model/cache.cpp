@@ -1,4 +1,4 @@
-// cache.cpp - generation's cache: pages, and the model's steps over them.
+// cache.cpp - generation: the cache's pages, the model's steps over them, logits.
 #include "cache.h"
 
 #include <algorithm>
@@ -343,7 +343,7 @@ void Model::logits(float* out, const std::vector<int>& asked) {
         const int rows = std::min(head_rows, all - n);
         Input* x = op.at(lnf, int64_t(n) * C);
         if (which.back() != all - 1) {    // x_last has been read: its first rows hold these positions now
-            x = reinterpret_cast<Input*>(x_last);
+            x = reinterpret_cast<Input*>(x_last);    // no Input is wider than an Activation
             for (int i = 0; i < rows; i++)
                 op.copy(op.at(x, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
         }

@@ -38,7 +38,7 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype", &o.dtype,
              std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
-                         "CPU activations stay fp32. auto: ") + auto_dtype,
+                         "CPU those that products read are bf16, too, the others stay fp32. auto: ") + auto_dtype,
              0, 0, {"auto", "fp32", "tf32", "bf16"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }

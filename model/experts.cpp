@@ -39,6 +39,7 @@ void Model::experts_backward(int l, Activation* to, const Activation* dy) {
     op.router_backward(drouter_logits, dfactors, t.routes, t.router_logits, r, plan.balance * per_position,
                        plan.router_z * per_position, B, S);
     op.experts_combine(to, c.ffn_width(l) ? to : nullptr, dgathered, nullptr, t.routes, r, N, C);
+    // The router's part: dgathered has been read.
     op.linear_backward(dgathered, shards.into(d.routerw), nullptr, drouter_logits, t.ln2, p.routerw, N, C, r.E);
     op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
 }

@@ -34,7 +34,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
             {&A::shared_gate, gates, cheap},
             {&A::out2, post, cheap}};
 }
-// own: products read a type of their own, and so never x itself.
+// own: products read a type of their own: where nothing is normed ln1 and ln2 are copies.
 std::vector<ActivationRow<Input>> input_rows(const Config& c, int l, bool own) {
     using A = Activations;
     const Recompute cheap = Recompute::cheap, none = Recompute::none;
@@ -160,14 +160,14 @@ void place_activations(Layout& at, Model& g, int64_t N) {
     place_rows(at, g, N, activation_rows);
     place_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     place_rows(at, g, N, statistic_rows);
-    auto itself = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
+    auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type
     for (Activations& a : g.a) {
-        if (!c.pre_norm() && !own) a.ln1 = itself(a.x), a.ln2 = itself(a.x2);
+        if (!c.pre_norm() && !own) a.ln1 = as_input(a.x), a.ln2 = as_input(a.x2);
         if (c.parallel == Parallel::one) a.ln2 = a.ln1;
     }
     place_routes(at, g, N);
     at.take(g.x_last, N * c.C);
-    if (c.sum_norm() && !own) g.lnf = itself(g.x_last);
+    if (c.sum_norm() && !own) g.lnf = as_input(g.x_last);
     else at.take(g.lnf, N * c.C);
     for (float** p : {&g.mean_f, &g.rstd_f, &g.losses}) at.take(*p, N);
     if (c.norm == NormKind::rms) g.mean_f = nullptr;

@@ -94,7 +94,7 @@ class WorkOf {
     // Expected number of different tokens among N random ones: V (1 - (1 - 1/V)^N).
     static double differ(double N, int V) { return V * -std::expm1(N * std::log1p(-1.0 / V)); }
     static CallSizes heads(int B, int S, const Heads& h) { return {.B = B, .S = S, .heads = h}; }
-    // Bytes of q, k, v and y of a position; and with the gradients of all, dy being T.
+    // Bytes of q, k, v and y of a position; and with dqkv and dy.
     double row(const Heads& h) const { return e * h.qkv_width() + i * h.width(); }
     double row_backward(const Heads& h) const { return row(h) + e * (h.qkv_width() + h.width()); }
 

@@ -256,24 +256,28 @@ TEST_CASE("amx: products against the reference, awkward shapes and every epilogu
 }
 
 TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
-    auto same_bits = [](const Form& f, Isa isa) {
-        CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
-        Case<bf16> c(f, isa);
-        const Bits first = c.bits();
-        for (int threads : {1, 2, 3, 7, 7}) {
-            cpu_set_threads(threads);
-            CHECK(c.bits() == first);
-        }
-        cpu_set_threads(0);
+    auto of_type = []<class X>(X) {    // A's
+        CAPTURE(sizeof(X));
+        auto same_bits = [](const Form& f, Isa isa) {
+            CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
+            Case<X> c(f, isa);
+            const Bits first = c.bits();
+            for (int threads : {1, 2, 3, 7, 7}) {
+                cpu_set_threads(threads);
+                CHECK(c.bits() == first);
+            }
+            cpu_set_threads(0);
+        };
+        for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base);
+        for (const Form& f : LARGE) same_bits(f, cpu_isa());
+        const Form f = LARGE[0];
+        const Bits first = Case<X>(f, cpu_isa()).bits();
+        if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
+            each_isa([&](Isa isa) {
+                if (isa >= Isa::avx2) CHECK(Case<X>(f, isa).bits() == first);
+            });
     };
-    for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base);
-    for (const Form& f : LARGE) same_bits(f, cpu_isa());
-    const Form f = LARGE[0];
-    const Bits first = Case<bf16>(f, cpu_isa()).bits();
-    if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
-        each_isa([&](Isa isa) {
-            if (isa >= Isa::avx2) CHECK(Case<bf16>(f, isa).bits() == first);
-        });
+    of_type(0.0f), of_type(bf16());
 }
 
 TEST_CASE("amx: a row's bits do not depend on other rows") {

@@ -58,6 +58,8 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     // 3 sequences of 5, 2 heads of 4: 15 pairs each; with a window of 2: 9
     Heads h = {2, 2, 4};
     CHECK(work.attention_forward(in, numbers, x, 3, 5, h).products == 4 * 3 * 2 * 15 * 4);
+    CHECK(work.attention_forward(in, numbers, x, 3, 5, h).bytes == 15 * (4 * 24 + 2 * 8) + 4 * 30);
+    CHECK(work.attention_backward(x, x, in, x, numbers, 3, 5, h).bytes == 15 * (4 * 24 + 2 * 8 + 4 * 32) + 4 * 30);
     CHECK(work_of_floats.attention_forward(in, numbers, x, 3, 5, h).arithmetic == 4 * 3 * 2 * 15 * 4);
     h.window = 2;
     CHECK(work.attention_backward(x, x, in, x, numbers, 3, 5, h).products == 8 * 3 * 2 * 9 * 4);

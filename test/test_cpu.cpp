@@ -77,7 +77,8 @@ TEST_CASE("cpu: exp within 2 ulp everywhere, exact at the ends") {
 
 // A (X) times B (Y); A is rounded to bf16 where B is.    odd: A begins within a word
 template <class X, class Y> static void own_product(Isa isa, int M, int N, int K, bool at, bool bt, bool odd = false) {
-    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(sizeof(X) + sizeof(Y));
+    CAPTURE(int(isa)); CAPTURE(M); CAPTURE(N); CAPTURE(K); CAPTURE(at); CAPTURE(bt); CAPTURE(odd);
+    CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
     auto a = normal<X>(M * K + odd, 1);
     auto b = normal<Y>(K * N, 2);
     Numbers ar = rounded<Y>(numbers(a)), br = numbers(b);
@@ -107,7 +108,7 @@ TEST_CASE("cpu: the product against the reference") {
         if (!cpu_supports(Isa(i))) continue;
         for (auto [M, N, K] :
              {std::array{1, 1, 1}, {7, 31, 65}, {6, 64, 400}, {97, 70, 33}, {1600, 20, 17}, {65, 200, 801},
-              {1400, 1500, 5}, {9, 50, 3201}})
+              {1400, 1500, 5}, {9, 50, 3201}, {97, 70, 34}, {50, 9, 3200}})
             for (int form = 0; form < 4; form++) {
                 own_product<float, float>(Isa(i), M, N, K, form & 1, form & 2);
                 own_product<float, bf16>(Isa(i), M, N, K, form & 1, form & 2);
@@ -123,17 +124,71 @@ TEST_CASE("cpu: the product against the reference") {
     }
 }
 
+template <class P> static void expect_gelu_bits(const Ops<float, P>& op, int N, int C, int OC) {
+    CAPTURE(std::string(op.name)); CAPTURE(N);
+    auto x = normal<P>(N * C, 1), w = normal<P>(OC * C, 2), b = normal<P>(OC, 3);
+    Guarded<float> pre(int64_t(N) * OC), pre1(int64_t(N) * OC);
+    Guarded<P> y(int64_t(N) * OC), y1(int64_t(N) * OC);
+    op.linear_forward(pre, x.data(), w.data(), b.data(), nullptr, N, C, OC);
+    op.activation_forward(y, pre, Act::gelu_tanh, false, N, OC);
+    op.linear_gelu_forward(y1, pre1, x.data(), w.data(), b.data(), N, C, OC);
+    CHECK(memcmp(pre.data(), pre1.data(), size_t(pre.n) * 4) == 0);
+    CHECK(memcmp(y.data(), y1.data(), size_t(y.n) * sizeof(P)) == 0);
+    CHECK((pre1.intact() && y1.intact()));
+}
 TEST_CASE("cpu: linear with GELU has the bits of linear, then gelu") {
-    each_isa<float>([&](const Ops<float>& op) {
-        const int N = 50, C = 90, OC = 130;
-        auto x = normal<float>(N * C, 1), w = normal<float>(OC * C, 2), b = normal<float>(OC, 3);
-        std::vector<float> pre(size_t(N) * OC), y(pre), pre1(pre), y1(pre);
-        op.linear_forward(pre.data(), x.data(), w.data(), b.data(), nullptr, N, C, OC);
-        op.activation_forward(y.data(), pre.data(), Act::gelu_tanh, false, N, OC);
-        op.linear_gelu_forward(y1.data(), pre1.data(), x.data(), w.data(), b.data(), N, C, OC);
-        CHECK(pre == pre1);
-        CHECK(y == y1);
-    });
+    each_isa<float>([](const Ops<float>& op) { expect_gelu_bits(op, 50, 90, 130); });
+    each_isa<bf16>([](const Ops<float, bf16>& op) { expect_gelu_bits(op, 50, 90, 130); });
+    const Ops<float, bf16>& tiles = cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended);
+    expect_gelu_bits(tiles, 50, 90, 130), expect_gelu_bits(tiles, 1000, 20, 528);    // 528: past the caches
+}
+
+TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest") {
+    const int N = 21, C = 68;
+    const auto x = normal<float>(2 * N * C, 1), gate = normal<float>(N, 4);
+    const auto w = normal<bf16>(C, 2), b = normal<bf16>(C, 3), in = normal<bf16>(N * C, 5);
+    std::vector<float> wide_w, wide_b, wide_in;
+    for (bf16 v : w) wide_w.push_back(to_float(v));
+    for (bf16 v : b) wide_b.push_back(to_float(v));
+    for (bf16 v : in) wide_in.push_back(to_float(v));
+    for (int i = 0; i < ISA_COUNT; i++) {
+        if (!cpu_supports(Isa(i))) continue;
+        CAPTURE(i);
+        const Ops<float>& floats = cpu_ops_isa<float>(Isa(i));
+        const Ops<float, bf16>& halves = cpu_ops_isa<bf16>(Isa(i));
+        auto same = [&](const char* what, int64_t n, auto run_floats, auto run_halves) {
+            CAPTURE(what);
+            Guarded<float> y(n);
+            Guarded<bf16> rounded(n);
+            run_floats(y.data()), run_halves(rounded.data());
+            bool equal = rounded.intact();
+            for (int64_t k = 0; k < n; k++) equal = equal && rounded[k].bits == to_bf16(y[k]).bits;
+            CHECK(equal);
+        };
+        std::vector<float> mean(N), rstd(N), lse(size_t(2 * N));
+        for (bool rms : {false, true}) {
+            const Norm norm = {rms};
+            auto run = [&](auto& op, auto* weights, auto* biases) {
+                return [&, weights, biases](auto* y) {
+                    op.norm_forward(y, mean.data(), rstd.data(), x.data(), weights, biases, norm, N, C);
+                };
+            };
+            same("norm", N * C, run(floats, wide_w.data(), wide_b.data()), run(halves, w.data(), b.data()));
+        }
+        for (bool gated : {false, true})
+            same("activation", N * C,
+                 [&](float* y) { floats.activation_forward(y, x.data(), Act::silu, gated, N, C); },
+                 [&](bf16* y) { halves.activation_forward(y, x.data(), Act::silu, gated, N, C); });
+        same("gate", N * C, [&](float* y) { floats.row_gate_forward(y, wide_in.data(), gate.data(), N, C); },
+             [&](bf16* y) { halves.row_gate_forward(y, in.data(), gate.data(), N, C); });
+        const Heads h = {2, 1, 17}, linear = {.NH = 2, .NKV = 1, .HS = 17, .linear = Linear::elu};
+        if (!halves.attention_rounds)
+            same("attention", N * 34, [&](float* y) { floats.attention_forward(y, lse.data(), x.data(), 1, N, h); },
+                 [&](bf16* y) { halves.attention_forward(y, lse.data(), x.data(), 1, N, h); });
+        same("linear attention", N * 34,
+             [&](float* y) { floats.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); },
+             [&](bf16* y) { halves.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); });
+    }
 }
 
 TEST_CASE("cpu: oneDNN's table differs in its products alone") {

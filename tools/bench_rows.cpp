@@ -23,7 +23,7 @@ void Rows::memory_bound() {
     auto wte = arrays<Parameter>(int64_t(c.Vp()) * C), wpe = arrays<Parameter>(int64_t(c.T) * C);
     auto dwte = arrays<Gradient>(int64_t(c.Vp()) * C), dwpe = arrays<Gradient>(int64_t(c.T) * C);
     auto tok = ids(N, c.V);
-    if (!z[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
+    if (!z[0] || !in[0] || !dwpe[0] || !tok[0]) return bench.short_of_memory("memory-bound operations");
     const int* from_0 = nullptr;
     ROW(embedding_forward, "", y[i], tok[i], wte[i], wpe[i], B, S, C, from_0);
     ROW(embedding_backward, "", dwte[i], dwpe[i], x[i], tok[i], B, S, C, c.V);
@@ -32,6 +32,7 @@ void Rows::memory_bound() {
     Gradient* no_db = nullptr;
     float* no_mean = nullptr;
     ROW(norm_forward, ", layer", in[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
+    ROW(stream_norm_forward, ", layer", y[i], mean[i], rstd[i], x[i], w[i], b[i], layer, N, C);
     ROW(norm_backward, ", layer", y[i], dw[i], db[i], z[i], x[i], w[i], mean[i], rstd[i], layer, N, C);
     ROW(norm_forward, ", rms", in[i], no_mean, rstd[i], x[i], w[i], no_b, rms, N, C);
     ROW(norm_backward, ", rms", y[i], dw[i], no_db, z[i], x[i], w[i], no_mean, rstd[i], rms, N, C);
@@ -136,7 +137,7 @@ void Rows::linear_calls(const std::string& name, const Table& from, int rows, in
     auto dw = arrays<Gradient>(weights), db = arrays<Gradient>(out), pre_sum = arrays<Gradient>(in);
     const Parameter* bias = nullptr;
     const Activation* residual = nullptr;
-    if (!x[0] || !w[0] || !dw[0] || !pre_sum[0]) {
+    if (!x[0] || !activated[0] || !pre[0] || !w[0] || !dw[0] || !pre_sum[0]) {
         bench.short_of_memory("linear " + name);
     } else {
         ROW_FROM(from, linear_forward, " " + name, y[i], x[i], w[i], name == "head" ? bias : b[i], residual, rows, in,

@@ -10,8 +10,8 @@
 //
 // Windows, spans, streams, padding and half are as in forward.cpp. A pattern's keys get dk and dv from a stream of
 // their own, with all queries after them, and are passed over in the stream of all keys; dq takes each pair from the
-// stream that the forward pass has it in. half rounds q, k, v, dy, p and ds; delta is summed from floats. With dropout
-// dv and dp count the kept probabilities alone; delta is dy . y as ever.
+// stream that the forward pass has it in. half rounds q, k, v, dy, p and ds, but not dy in delta. With dropout dv
+// and dp count the kept probabilities alone; delta is dy . y as ever.
 //
 // AMX's tiles (half) want A in rows of k, which neither p^T nor ds^T is. So they add up dv^T = dy^T p and dk^T = q^T ds
 // (HS,keys): dy^T and q^T are packed once for all tiles of keys, dv^T and dk^T turned when they are done. Strips then
@@ -84,11 +84,11 @@ struct Work {
         const int n = c.h.NH / c.h.NKV * c.h.HS;
         const Keys keys = packed_keys(c.qkv, c.S, c.h);
         const int64_t head = int64_t(at.b) * c.S * c.h.NH * c.h.HS + int64_t(at.kv) * n;
-        r[0] = {results(c.qkv + at.b * keys.sequence + int64_t(at.kv) * n), keys.row, n};
-        r[1] = {results(keys.k + at.b * keys.sequence + at.kv * keys.head), keys.row, c.h.HS};
-        r[2] = {results(keys.v + at.b * keys.sequence + at.kv * keys.head), keys.row, c.h.HS};
-        r[3] = {results(c.dy + head), int64_t(c.h.NH) * c.h.HS, n};
-        c.y.from(head, [&](auto* y) { r[4] = {results(y), int64_t(c.h.NH) * c.h.HS, n}; });
+        r[0] = rows_of(c.qkv + at.b * keys.sequence + int64_t(at.kv) * n, keys.row, n);
+        r[1] = rows_of(keys.k + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
+        r[2] = rows_of(keys.v + at.b * keys.sequence + at.kv * keys.head, keys.row, c.h.HS);
+        r[3] = rows_of(c.dy + head, int64_t(c.h.NH) * c.h.HS, n);
+        c.y.with(head, [&](auto* y) { r[4] = rows_of(y, int64_t(c.h.NH) * c.h.HS, n); });
         from = at.from * KB, to = c.S;
     }
 };
@@ -283,7 +283,7 @@ template <bool half, class Set> void pack_queries(const Back& c, Room& t, Ahead<
             pack_sum<half>(t.q_sum + to_row / 2 * P, q, qkv_row, n, rows, HS);
             pack_sum<half>(t.dy_sum + to_row / 2 * P, dy, C, n, rows, HS);
         }
-        c.y.from(at, [&](auto* y) { deltas(t.delta + to_row, dy, y, n, C, HS); });
+        c.y.with(at, [&](auto* y) { deltas(t.delta + to_row, dy, y, n, C, HS); });
     }
     t.packed = to;
     ahead.used(n);

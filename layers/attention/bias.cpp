@@ -72,7 +72,7 @@ template <bool half> void head(float* sums, const Tiles& t, const Call& c, int b
     const bool pattern = has_pattern(c.h);
     const Shape shape(c.h, i);
     clear(sums - c.h.reach, row_floats(c.h));
-    c.y.from(out, [&](auto* y) { deltas(t.delta, c.dy + out, y, S, C, HS); });
+    c.y.with(out, [&](auto* y) { deltas(t.delta, c.dy + out, y, S, C, HS); });
     for (int j0 = 0; j0 < S; j0 += KB) {
         for (int p = 0; p < least(KB, S - j0); p += PANEL) {
             const int64_t row = at + (j0 + p) * keys.row;

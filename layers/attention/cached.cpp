@@ -214,7 +214,7 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
                 const float* q = qkv + n * fresh.sequence + int64_t(i) * HS;
                 ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[n]);
                 if (splits == 1)
-                    y.from(row * HS, [&](auto* to) { join_parts(to, o + part * P, ends + part, 1, HS); });
+                    y.with(row * HS, [&](auto* to) { join_parts(to, o + part * P, ends + part, 1, HS); });
             }
         }
         if (splits > 1) {
@@ -223,7 +223,7 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
                 const int p = pos[row / NH];
                 if (p < 0) continue;
                 const int parts_of_row = tiles(SeenKeys(h, p).n, SPLIT);
-                y.from(row * HS, [&](auto* to) {
+                y.with(row * HS, [&](auto* to) {
                     join_parts(to, o + row * splits * P, ends + row * splits, parts_of_row, HS);
                 });
             }
@@ -268,7 +268,7 @@ static void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     }
     const Keys from = {dense - first * int64_t(HS), dense + values - first * int64_t(HS), HS, 0, head};
     const int64_t row = int64_t(b) * S;
-    y.from(row * h.NH * HS, [&](auto* to) {
+    y.with(row * h.NH * HS, [&](auto* to) {
         prompt_forward(outputs(to), qkv + row * fresh.row, from, n, p, h, bytes);
     });
 }

@@ -53,9 +53,9 @@ struct Work {
         const Item at = item(i);
         const int n = c.h.NH / c.h.NKV * c.h.HS;
         const int64_t keys = at.b * c.keys.sequence + at.kv * c.keys.head + c.pos * c.keys.row;
-        r[0] = {results(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n), c.qkv_row(), n};
-        r[1] = {results(c.keys.k + keys), c.keys.row, c.h.HS};
-        r[2] = {results(c.keys.v + keys), c.keys.row, c.h.HS};
+        r[0] = rows_of(c.qkv + int64_t(at.b) * c.S * c.qkv_row() + int64_t(at.kv) * n, c.qkv_row(), n);
+        r[1] = rows_of(c.keys.k + keys, c.keys.row, c.h.HS);
+        r[2] = rows_of(c.keys.v + keys, c.keys.row, c.h.HS);
         from = at.from, to = at.to;
     }
 };
@@ -205,7 +205,7 @@ static void query_tile_step(const Call& c, const ForwardTiles& t, Set& set, Ahea
             if (has_shape(c.h))
                 shape_scores(t.s + (r + g) * LDS, see, shape, from_stream.stream, j0, c.pos + i0 + r + g);
             if (r + g < m)
-                c.y.from(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
+                c.y.with(((int64_t(at.b) * c.S + i0 + r + g) * c.h.NH + at.head) * HS, [&](auto* y) { fetch(y, HS); });
         }
         online_softmax<half>(t.s + r * LDS, see, scale, t.top + r, t.sums + r * VW, t.o + r * P, P);
     }
@@ -246,7 +246,7 @@ static void query_tile(const Call& c, ForwardTiles& t, Set& set, Ahead<Work>& ah
     float* lse = c.lse + (int64_t(at.b) * c.h.NH + at.head) * c.S + at.i0;
     for (int r = 0; r < m; r++) {
         const float total = sum(load(t.sums + r * VW)), inverse = c.h.dropout.factor() / total;
-        c.y.from(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
+        c.y.with(((row + r) * c.h.NH + at.head) * HS, [&](auto* y) {    // y[b,s,head,:]
             each_vector(HS, [&](int64_t d, auto at) { at.put(y + d, load(t.o + r * P + d) * inverse); });
         });
         t.sums[r] = total;    // overwrites sums of row 0 or later ones, which have been read

@@ -233,7 +233,7 @@ INLINE float finish_row(Outputs y, int64_t to, const float* num, float weight, c
     each_vector(c.h.HS, [&](int64_t d, auto at) { squares += at.get(num + d) * at.get(num + d); });
     const float n = c.elu() ? 1 / (weight + LINEAR_EPS)
                             : 1 / __builtin_sqrtf(sum(squares) / float(c.h.HS) + LINEAR_EPS);
-    y.from(to, [&](auto* row) {
+    y.with(to, [&](auto* row) {
         each_vector(c.h.HS, [&](int64_t d, auto at) { at.put(row + d, at.get(num + d) * n); });
     });
     return n;
@@ -352,7 +352,7 @@ void backward_queries(const Gradients& to, const Room& r, const Call& c, int b, 
         load_keys(r, c, b, kv, x);
         pack_transposed(r.vt, r.CP, r.v, r.P, x.n, padded(x.n), HS);
         for (int i = kv * group; i < (kv + 1) * group; i++) {
-            to.y.from(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
+            to.y.with(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
             lower(r.p, r, r.g, r.vt, x.n, HS, r.h);
             row_products(r, r.p, r.k, x.n, r.g, x.fresh ? nullptr : r.s, HS);
             each_row(x.n, HS, [&](int row, int64_t d, auto at) {
@@ -419,7 +419,7 @@ void backward_keys(const Gradients& to, const Room& r, const Call& c, int b, int
         }
         for (int i = kv * group; i < (kv + 1) * group; i++) {
             load_queries(r, c, b, i, x);
-            to.y.from(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
+            to.y.with(0, [&](auto* y) { load_gradients(r, c, to.dy, y, to.norms, b, i, x); });
             lower(r.a, r, r.q, r.kt, x.n, HS, nullptr);
             lower(r.p, r, r.g, r.vt, x.n, HS, r.h);
             column_products(r.o, r, r.p, r.q, x.n);

@@ -38,7 +38,7 @@ template <class E, bool pairs, bool rounds> struct Words {
     static constexpr int PER = pairs ? 2 : 1;    // elements in a word
 
     static INLINE_MEMBER vf floats(const E* p, int n) {
-        return rounds ? rounded_bf16(load_most(p, n)) : load_most(p, n);
+        return rounds && sizeof(E) == 4 ? rounded_bf16(load_most(p, n)) : load_most(p, n);
     }
     // VW words of neighbouring k from p on; only n elements exist.
     static INLINE_MEMBER vf along(const E* p, int n) {

@@ -57,7 +57,7 @@ template <bool half> INLINE int words(int n) { return half ? (n + 1) / 2 : n; }
 // s += a x, where *a is one word for all lanes.
 template <bool half> INLINE vf multiply_add(vf s, const float* a, vf x) {
     if constexpr (half) {
-        typedef int32_t word __attribute__((may_alias, aligned(2)));
+        typedef int32_t word __attribute__((may_alias, aligned(2)));    // bf16 may be read in place
         return add_pairs(s, reinterpret_cast<vf>(*reinterpret_cast<const word*>(a) + vi{}), x);
     }
     return s + *a * x;

@@ -34,7 +34,7 @@ template <class X, class T, class P>
 double error(const Ops<T, P>& op, const Numbers& got, const Numbers& expected, int HS, bool cancels) {
     if (!op.attention_rounds) return Check::error_over_limit(got, expected, LIMIT<X>, cancels ? 0.1 : 0);
     const double stored = sizeof(X) == 2 ? 0x1p-9 : 0;    // the rounding of the sum
-    double worst = norm_error(got, expected, 0, got.size(), 0) / (OF_ALL + stored);
+    double worst = norm_error(got, expected, 0, got.size(), 0) / std::hypot(OF_ALL, stored);
     for (size_t row = 0; row < got.size(); row += size_t(HS))
         worst = std::fmax(worst, norm_error(got, expected, row, size_t(HS), cancels ? 0.01 : 0) / (OF_ROW + stored));
     return worst;

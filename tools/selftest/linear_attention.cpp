@@ -118,7 +118,8 @@ Check check_linear_attention_cached(const Ops<T, P>& op, int B, int S, int pos, 
         if (int64_t(i) % stride >= h.state() && (std::isnan(states[i]) ? std::isnan(got_states[i])
                                                                        : states[i] == got_states[i]))
             got_states[i] = states[i] = 0;
-    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<InputType<T, P>>) : INFINITY);
+    check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<InputType<T, P>>) : INFINITY,
+               sizeof(InputType<T, P>) == 2);
     check.note("states", device_states.intact() ? Check::error_over_limit(got_states, states, LIMIT<float>) : INFINITY);
     return check;
 }
