@@ -92,7 +92,7 @@ inline void check_gradients(const Config& c, const Objective& objective = {}, fl
             double down = loss_in_double(g, asked);
             w = saved;
             double numeric = (up - down) / (2 * h), analytic = grad[size_t(t.offset + k)];
-            worst = std::max(worst, std::fabs(numeric - analytic) / std::max(1e-2 * size, std::fabs(numeric)));
+            worst = worse(worst, std::fabs(numeric - analytic) / std::max(1e-2 * size, std::fabs(numeric)));
         }
     INFO("worst relative error " << worst << " over " << checked << " parameters");
     CHECK(checked == config_parameters(c));

@@ -6,6 +6,7 @@
 #undef CHECK
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -94,6 +95,9 @@ template <class T> struct Guarded {
 template <class T> void fill_normal(T* x, int64_t n, uint64_t stream, double scale = 1) {
     for (int64_t i = 0; i < n; i++) x[i] = T(float(scale * double(philox_normal(7, stream, uint64_t(i)))));
 }
+
+// The larger error; NaN is the largest, which std::max would leave out.
+inline double worse(double worst, double error) { return std::isnan(error) ? INFINITY : std::max(worst, error); }
 
 // max |a - b| / (max |b| + tiny): the error against the size of the result, NaN where either has one.
 template <class A, class B> double relative_error(const A* a, const B* b, int64_t n) {

@@ -207,9 +207,9 @@ template <class X> struct Case {    // X: A's type
             want += (f.add ? 1 : 0) + (f.bias ? number(bias[size_t(n)]) : 0) + (f.residual ? residual[i] : 0);
             if (f.slope) want *= gelu_slope(pre[i]);
             const double scale = 1 + std::sqrt(f.K), gelu = f.gelu ? tanh_gelu(want) : 7;
-            worst = std::max(worst, std::fabs(out.c[int64_t(i)] - want) / scale);
+            worst = worse(worst, std::fabs(out.c[int64_t(i)] - want) / scale);
             const double rounding = std::fabs(gelu) * 0x1p-8;
-            worst = std::max(worst, (std::fabs(number(out.gelu[int64_t(i)]) - gelu) - rounding) / scale);
+            worst = worse(worst, (std::fabs(number(out.gelu[int64_t(i)]) - gelu) - rounding) / scale);
         }
         CHECK(worst < 2e-6);
         for (int m = 0; m < f.M; m++) {

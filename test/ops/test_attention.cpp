@@ -20,7 +20,7 @@ double of_largest(const Numbers& got, const std::vector<double>& expected, doubl
     double worst = 0, largest = 0;
     for (size_t i = 0; i < got.size(); i++) {
         const double error = std::fabs(got[i] - expected[i]), size = std::fabs(expected[i]);
-        worst = std::isnan(error) ? INFINITY : std::fmax(worst, error - stored * size);
+        worst = worse(worst, error - stored * size);
         largest = std::fmax(largest, size);
     }
     return worst / largest;
