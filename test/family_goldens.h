@@ -114,7 +114,8 @@ struct Golden {
                 REQUIRE(ours->second.size() == theirs.size());
                 // Keys that all have the same bias would change no probability but for the rotation: its gradient is
                 // a small rest of large sums.
-                const double rest = name.ends_with("k_proj.bias") ? 2 : 1;
+                // An expert has few rows, whose roundings hardly cancel.
+                const double rest = name.ends_with("k_proj.bias") ? 2 : name.find(".experts.") != name.npos ? 1.5 : 1;
                 CHECK(relative_error(ours->second.data(), theirs.data(), int64_t(theirs.size())) < rest * tolerance);
                 compared++;
             }

@@ -32,8 +32,8 @@ template <class F> void each_table(F f) {
     f([] { return std::make_unique<Model>(reference_ops()); }, Tolerance{4e-6, 1.6e-5, 2e-6});
     f([] { return std::make_unique<Model>(cpu_ops<float>()); }, Tolerance{1e-5, 4e-5, 2e-6});
     // Rounding the inputs of a product costs 0.42 * 2^-8 in the root mean square; the goldens' large weights multiply
-    // that. Seen: 0.073, 0.076 (an expert's; 0.059 where activations stay float), 0.004.
-    if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, Tolerance{0.1, 0.09, 0.006});
+    // that. Seen: 0.073, 0.053 (an expert's 0.076), 0.004.
+    if (cpu_has_bf16()) f([] { return std::make_unique<Model>(cpu_ops<bf16>()); }, Tolerance{0.1, 0.06, 0.006});
 }
 }    // namespace
 
