@@ -169,7 +169,7 @@ struct Model {
     Activation* embedded = nullptr;                                   // (N,C): before the norm, if there is one
     float *mean_e = nullptr, *rstd_e = nullptr;                       // (N)
     Activation* x_last = nullptr;               // (N,C): the last block's output
-    Input* lnf = nullptr;                       // (N,C): normed; where it ends with a norm: itself, or its copy
+    Input* lnf = nullptr;                       // (N,C): x_last normed; where a norm is its end: x_last, or a copy
     float *mean_f = nullptr, *rstd_f = nullptr, *losses = nullptr;    // (N)
     Activation* dx = nullptr;                   // (N,C): gradients of the residual stream
     Activation* dt = nullptr;                   // (N,max(C,NH*HS)): of what is added to it

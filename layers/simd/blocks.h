@@ -5,8 +5,8 @@
 #include "quants.h"
 
 namespace ISA {
-// Prefetched: the hardware alone does not look far enough ahead. With half as much eight sequences of q8_0 are 12 %
-// slower (2 cores of Zen 5, 2026-11-25).
+// Prefetched: the hardware alone does not look far enough ahead. With half as much eight sequences of q8_0 take 17 %
+// longer (2 cores of Zen 5, 2026-11-25, medians of three rounds in turns).
 constexpr int AHEAD_BYTES = 8192;
 template <BlockType F> constexpr int SUMS = F == BlockType::q6_k ? 2 : 1;    // sums of integers, each with a scale
 

@@ -3,7 +3,7 @@
 #include "vec.h"
 
 namespace ISA {
-// Inputs are floats; both bf16; or, for gradients, floats and bf16.
+// Both inputs are floats, or both are bf16; for gradients A is floats and B bf16.
 typedef Matmul<float, float> Floats;
 typedef Matmul<bf16, bf16> Halves;
 typedef Matmul<float, bf16> Mixed;
