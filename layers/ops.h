@@ -95,20 +95,20 @@ inline double alibi_slope(int i, int NH) {
 }
 
 // A layer's keys and values in generation, in pages. Position j of sequence b is row j % SIZE of each key/value head of
-// page table[b][j / SIZE]. A head's pages lie side by side: neighbouring ones are read as one stream.
+// page table[b][j / SIZE]. A page's heads lie side by side: whoever reads them all reads one stream.
 struct Pages {
     static constexpr int SIZE = 16;    // positions of a page
     Element type;                      // T's, bf16, fp8 or int8
-    void *k, *v;                       // (NKV,pages,SIZE,HS)
-    float *k_factor, *v_factor;        // (NKV,pages,SIZE): each row's; null where the type has none
-    int pages;
+    void *k, *v;                       // (pages,NKV,SIZE,HS)
+    float *k_factor, *v_factor;        // (pages,NKV,SIZE): each row's; null where the type has none
+    int NKV;
     const int* table;                  // (B,width)
     int width;
     // Whether a position's sums are those of one that comes alone, or those of a prompt's: the CPU adds up in another
     // order. Whoever wants the same bits for any lengths of calls says which; else the length decides.
     enum class Sums { by_length, prompt, steps } sums = Sums::by_length;
     bool steps(int S) const { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
-    HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(kv) * pages + page) * SIZE + i; }
+    HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(page) * NKV + kv) * SIZE + i; }
     HOST_DEVICE int64_t row(int b, int kv, int j) const {
         return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);
     }

@@ -180,7 +180,7 @@ Pages Cache::layer(const Config& c, int l) const {
     CHECK(!c.recurrent(l), "layer %d keeps a state", l);
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
     char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, pages, page_numbers, width, sums};
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sums};
     if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
     return p;
 }

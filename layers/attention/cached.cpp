@@ -1,11 +1,11 @@
 // cached.cpp - attention in generation: keys and values lie in pages of a cache, as floats or in narrower types.
 //
-// One new position, or a few (steps): an item of work is up to SPLIT of the keys that a position's queries of a kv head
-// see, wherever they lie: a list of their rows, then scores, exponentials and the weighted sum of values. Parts of a
-// head are joined in order. Factors of rows (int8, fp8) multiply scores and probabilities, not elements.
+// One new position, or a few (steps): a thread takes up to SPLIT of the keys that a position sees, wherever they lie,
+// and some of the heads: scores, exponentials, then the weighted sums of values. Parts are joined in order. Factors of
+// rows (int8, fp8) multiply scores and probabilities, not elements.
 //
-// Bound by memory: each key and value is read once. A head has few rows in a page, so its values are prefetched while
-// its keys are read, the next item's keys while its values are.
+// Bound by memory: each key and value is read once, CHUNK keys of all the thread's heads after each other, as they lie
+// in a page. Values are prefetched while keys are read, the next part's keys while values are.
 //
 // Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's tiles do the rest. The
 // copy costs less than their packing does.
@@ -15,7 +15,10 @@
 #include "tiles.h"
 
 namespace ISA {
-constexpr int SPLIT = 256;    // keys of an item
+constexpr int SPLIT = 128;    // keys of a part
+constexpr int CHUNK = 16;     // keys at once
+constexpr int AHEAD = 8192;    // bytes
+constexpr int HEADS = 32;     // query heads at once: their scores are 16 KiB
 
 // ---- rows of a cache ------------------------------------------------------------------------------------------------
 
@@ -61,15 +64,15 @@ template <class X> static void get_row(float* to, TypedRows<X> all, int64_t row,
 
 // ---- one position ---------------------------------------------------------------------------------------------------
 
-// An item's keys: their positions, and their rows in the cache.
+// A part's keys: their positions, and the first head's rows in the cache. Another head's are Pages::SIZE on for each.
 struct Run {
     int n, key[SPLIT + VW], row[SPLIT];
-    void fill(const Pages& cache, const SeenKeys& seen, int b, int kv, int from) {
+    void fill(const Pages& cache, const SeenKeys& seen, int b, int from) {
         n = most(0, least(SPLIT, seen.n - from));
         for (int i = 0; i < n;) {
             const int first = seen.key(from + i), left = Pages::SIZE - first % Pages::SIZE;
             const int end = from + i < seen.globals + seen.strided ? i + 1 : least(n, i + left);
-            const int at = int(cache.row(b, kv, first)) - i;
+            const int at = int(cache.row(b, 0, first)) - i;
             for (int j = i; j < end; j++) row[j] = at + j;
             for (int j = i; j < end; j++) key[j] = first - i + j;
             i = end;
@@ -78,50 +81,87 @@ struct Run {
     }
 };
 
-template <class X> INLINE void fetch_row(const X* p, int HS) {
-    for (int i = 0; i < HS; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, 2);    // to L2
+// The first head's rows of a run's keys from `from` on; beyond the last, the last one again.
+template <class X> struct Chunk {
+    int n;
+    const X* rows[CHUNK];
+    Chunk(const X* all, const Run& run, int from, int HS) : n(most(0, least(CHUNK, run.n - from))) {
+        for (int j = 0; j < CHUNK && n; j++) rows[j] = all + int64_t(run.row[from + least(j, n - 1)]) * HS;
+    }
+};
+// A head's rows of a chunk.
+template <class X> struct HeadRows {
+    const Chunk<X>& chunk;
+    int64_t head;
+    int n, HS;
+    INLINE_MEMBER const X* operator[](int j) const { return chunk.rows[j] + head; }
+    INLINE_MEMBER void fetch(int j) const {
+        if (j < n) ISA::fetch(chunk.rows[j] + head, HS);
+    }
+};
+
+// Lane j: q . row first + j. Rows of `nv` vectors; 0: any. Meanwhile `soon` is prefetched.
+template <int nv, class X>
+INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRows<X>& soon) {
+    vf s[VW] = {};
+    if constexpr (nv > 0) {
+        vf x[nv];
+#pragma GCC unroll 8
+        for (int d = 0; d < nv; d++) x[d] = load(q + d * VW);
+#pragma GCC unroll 16
+        for (int j = 0; j < VW; j++) {
+            const X* row = k[first + j];
+            soon.fetch(first + j);
+            s[j] = x[0] * load(row);
+#pragma GCC unroll 8
+            for (int d = 1; d < nv; d++) s[j] += x[d] * load(row + d * VW);
+        }
+    } else {
+        for (int j = first; j < first + VW; j++) soon.fetch(j);
+        each_vector(k.HS, [&](int64_t d, auto at) {
+            const vf x = at.get(q + d);
+#pragma GCC unroll 16
+            for (int j = 0; j < VW; j++) s[j] += x * at.get(k[first + j] + d);
+        });
+    }
+    return sums(s);
 }
 
-// o[0..nv vectors) = sum_j p[j] v[row[j],:]. Meanwhile prefetches the rows of `next` (null: none).
+// o[0..nv vectors) = sum_j p[j] v[j,d..], and what o holds where there is `more`. The first d prefetch `soon`.
 template <int nv, class X>
-INLINE void weigh(float* o, const float* p, const X* v, const Run& run, const X* next_k, const Run* next, int HS) {
-    vf even[nv] = {}, odd[nv] = {};
-    int j = 0;
-    for (; j + 2 <= run.n; j += 2) {
-        if (next && j + 2 <= next->n) {
-            fetch_row(next_k + int64_t(next->row[j]) * HS, HS);
-            fetch_row(next_k + int64_t(next->row[j + 1]) * HS, HS);
-        }
-        const X *v0 = v + int64_t(run.row[j]) * HS, *v1 = v + int64_t(run.row[j + 1]) * HS;
+INLINE void weigh(float* o, const float* p, const HeadRows<X>& v, int d, const HeadRows<X>& soon, bool more) {
+    vf even[nv], odd[nv] = {};
+#pragma GCC unroll 4
+    for (int u = 0; u < nv; u++) even[u] = more ? load(o + d + u * VW) : vf{};
+    for (int j = 0; j < v.n; j += 2) {
+        if (d == 0) soon.fetch(j), soon.fetch(j + 1);
 #pragma GCC unroll 4
         for (int u = 0; u < nv; u++) {
-            even[u] += p[j] * load(v0 + u * VW);
-            odd[u] += p[j + 1] * load(v1 + u * VW);
+            even[u] += p[j] * load(v[j] + d + u * VW);
+            if (j + 1 < v.n) odd[u] += p[j + 1] * load(v[j + 1] + d + u * VW);
         }
     }
 #pragma GCC unroll 4
-    for (int u = 0; u < nv; u++)
-        store(o + u * VW,
-              even[u] + odd[u] + (j < run.n ? p[j] * load(v + int64_t(run.row[j]) * HS + u * VW) : vf{}));
+    for (int u = 0; u < nv; u++) store(o + d + u * VW, even[u] + odd[u]);
+}
+template <class X>
+INLINE void weigh_all(float* o, const float* p, const HeadRows<X>& v, const HeadRows<X>& soon, bool more) {
+    int d = 0;
+    for (; d + 4 * VW <= v.HS; d += 4 * VW) weigh<4>(o, p, v, d, soon, more);
+    for (; d + VW <= v.HS; d += VW) weigh<1>(o, p, v, d, soon, more);
+    if (d == v.HS) return;
+    vf s = more ? load(o + d) : vf{};
+    for (int j = 0; j < v.n; j++) s += p[j] * load_some(v[j] + d, v.HS - d);
+    store(o + d, s);
 }
 
-// The keys of a run for one query: o (padded HS) = sum of exp(score - top) v.
 struct Part { float top, sum; };
+// Scaled products of a query head, at position p, with a run's keys: they become exp(score - top), times the values'
+// factors.
 template <class X>
-static Part decode_part(float* o, const float* q, TypedCache<X> typed, const Run& run, const Run* next, const Heads& h,
-                        int head, int p) {
-    const int HS = h.HS, n = run.n;
-    const float scale = has_shape(h) ? 1 : scale_of(h);
-    float score[SPLIT];
-    vf top = set1(-INF), total = {};
-    for (int j = 0; j < n; j++) {
-        vf s = {};
-        const X* k = typed.k.rows + int64_t(run.row[j]) * HS;
-        fetch_row(typed.v.rows + int64_t(run.row[j]) * HS, HS);
-        each_vector(HS, [&](int64_t d, auto at) { s += at.get(q + d) * at.get(k + d); });
-        score[j] = sum(s) * scale;
-        if (LARGEST<X> != 0) score[j] *= typed.k.factors[run.row[j]];
-    }
+static Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
+    const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
+    for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.k.factors[run.row[j] + first];
     if (has_shape(h)) {
         const Shape shape(h, head);
         each_vector(n, [&](int64_t j, auto at) {
@@ -130,35 +170,69 @@ static Part decode_part(float* o, const float* q, TypedCache<X> typed, const Run
             at.put(score + j, shape(at.get(score + j), key - p).z);
         });
     }
+    vf top = set1(-INF), total = {};
     each_vector(n, [&](int64_t j, auto at) { top = max(at.others(at.get(score + j), -INF), top); });
     const float most = max(top), base = most > -INF ? most : 0;
     each_vector(n, [&](int64_t j, auto at) {
-        vf e = at.others(exp(at.get(score + j) - base), 0);
+        const vf e = at.others(exp(at.get(score + j) - base), 0);
         total += e;
         at.put(score + j, e);
     });
-    for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.v.factors[run.row[j]];
-    const X *v = typed.v.rows, *k = typed.k.rows;
-    int d = 0;
-    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o + d, score, v + d, run, k, d ? nullptr : next, HS);
-    for (; d + VW <= HS; d += VW) weigh<1>(o + d, score, v + d, run, k, d ? nullptr : next, HS);
-    if (d < HS) {
-        vf s = {};
-        for (int j = 0; j < n; j++) s += score[j] * load_some(v + int64_t(run.row[j]) * HS + d, HS - d);
-        store(o + d, s);
-    }
+    for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.v.factors[run.row[j] + first];
     return {base, sum(total)};
 }
 
-// y of one query of one head, joined from the parts that its keys are split in.
-template <class Y> static void join_parts(Y* y, const float* o, const Part* end, int splits, int HS) {
-    float top = end[0].top, total = 0;
-    for (int s = 1; s < splits; s++) top = end[s].top > top ? end[s].top : top;
-    for (int s = 0; s < splits; s++) total += end[s].sum * exp(set1(end[s].top - top))[0];
+// Query heads from `first` to `end`, at most HEADS, and a run's keys. For each of all heads:
+// o (padded HS) = sum of exp(score - top) v, and its part.
+template <class X>
+static void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run,
+                        const Run& then, const Heads& h, int first, int end, int p) {
+    const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
+    const int64_t rows = int64_t(Pages::SIZE) * HS;    // a head's in a page
+    const int soon = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));
+    // Calls f(query head i, its rows of a chunk, the chunk's first key, the rows to prefetch), in the end those of `then`.
+    auto each = [&](const X* all, const Chunk<X>& then, auto f) {
+        Chunk<X> chunk(all, run, 0, HS);
+        for (int from = 0; from < run.n; from += CHUNK) {
+            const Chunk<X> next = from + CHUNK < run.n ? Chunk<X>(all, run, from + CHUNK, HS) : then;
+            for (int i = first; i < end; i++) {
+                const int kv = i / group, ahead = kv + soon;
+                const HeadRows<X> now = {chunk, kv * rows, chunk.n, HS};
+                if (i > first && i % group) f(i, now, from, HeadRows<X>{chunk, 0, 0, HS});
+                else if (ahead <= last_kv) f(i, now, from, HeadRows<X>{chunk, ahead * rows, chunk.n, HS});
+                else f(i, now, from, HeadRows<X>{next, (ahead - last_kv - 1 + first_kv) * rows, next.n, HS});
+            }
+            chunk = next;
+        }
+    };
+    const float scale = has_shape(h) ? 1 : scale_of(h);
+    float score[HEADS][SPLIT];
+    each(typed.k.rows, Chunk<X>(typed.v.rows, run, 0, HS), [&](int i, const auto& k, int from, const auto& later) {
+        float* to = score[i - first] + from;
+        for (int j = 0; j < k.n; j += VW) {
+            const vf s = HS == 4 * VW ? products<4>(q + i * HS, k, j, later)
+                : HS == 8 * VW ? products<8>(q + i * HS, k, j, later) : products<0>(q + i * HS, k, j, later);
+            store(to + j, s * scale);
+        }
+    });
+    for (int i = first; i < end; i++) parts[i] = exponentials(score[i - first], typed, run, h, i, p);
+    each(typed.v.rows, Chunk<X>(typed.k.rows, then, 0, HS), [&](int i, const auto& v, int from, const auto& later) {
+        weigh_all(o + i * padded(HS), score[i - first] + from, v, later, from > 0);
+    });
+}
+
+// y of one query of one head, joined from the parts that its keys are split in: `next` heads from one to the next.
+template <class Y> static void join_parts(Y* y, const float* o, Part* parts, int splits, int next, int HS) {
+    float top = parts[0].top, total = 0;
+    for (int s = 1; s < splits; s++) top = parts[s * next].top > top ? parts[s * next].top : top;
+    for (int s = 0; s < splits; s++) {
+        float& factor = parts[s * next].top;
+        factor = exp(set1(factor - top))[0];
+        total += parts[s * next].sum * factor;
+    }
     each_vector(HS, [&](int64_t d, auto at) {
         vf sum = {};
-        for (int s = 0; s < splits; s++)
-            sum += load(o + int64_t(s) * padded(HS) + d) * exp(set1(end[s].top - top));
+        for (int s = 0; s < splits; s++) sum += load(o + int64_t(s) * next * padded(HS) + d) * parts[s * next].top;
         at.put(y + d, sum / total);
     });
 }
@@ -180,17 +254,19 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
-    const int items = N * h.NKV * splits;
-    auto fill = [&](Run& run, int item) {    // n = 0 where the position has fewer splits
-        const int n = item / splits / h.NKV;
-        run.n = 0;
-        if (pos[n] >= 0)
-            run.fill(cache, SeenKeys(h, pos[n]), n / S, item / splits % h.NKV, item % splits * SPLIT);
-    };
-    auto append = [&](int n, int kv, int64_t row) {
-        const int64_t from = n * fresh.sequence + kv * fresh.head;
+    auto parts_of = [&](int n) { return pos[n] < 0 ? 0 : tiles(SeenKeys(h, pos[n]).n, SPLIT); };
+    int64_t items = 0;    // a position's part and kv head
+    for (int n = 0; n < N; n++) items += parts_of(n) * h.NKV;
+    auto append = [&](int n, int kv, int64_t first_head) {
+        const int64_t from = n * fresh.sequence + kv * fresh.head, row = first_head + kv * Pages::SIZE;
         put_row(typed.k, row, fresh.k + from, HS);
         put_row(typed.v, row, fresh.v + from, HS);
+    };
+    auto join = [&](int n, int head) {
+        const int64_t first = int64_t(n) * splits * NH + head;
+        if (pos[n] >= 0)
+            y.with((int64_t(n) * NH + head) * HS,
+                   [&](auto* to) { join_parts(to, o + first * P, ends + first, parts_of(n), NH, HS); });
     };
 #pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
@@ -198,35 +274,39 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
         if (S > 1) {    // a position sees those before it
 #pragma omp for schedule(static)
             for (int n = 0; n < N; n++)
-                for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, kv, pos[n]));
+                for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
         }
-        Run runs[2];
-        if (mine.from < mine.to) fill(runs[0], int(mine.from));
-        for (int item = int(mine.from); item < mine.to; item++) {
-            const Run& run = runs[(item - mine.from) % 2];
-            Run* next = item + 1 < mine.to ? &runs[(item + 1 - mine.from) % 2] : nullptr;
-            if (next) fill(*next, item + 1);
-            if (run.n == 0) continue;
-            const int split = item % splits, kv = item / splits % h.NKV, n = item / splits / h.NKV;
-            if (S == 1 && run.key[run.n - 1] == pos[n]) append(n, kv, run.row[run.n - 1]);
-            for (int i = kv * group; i < (kv + 1) * group; i++) {
-                const int64_t row = int64_t(n) * NH + i, part = row * splits + split;
-                const float* q = qkv + n * fresh.sequence + int64_t(i) * HS;
-                ends[part] = decode_part(o + part * P, q, typed, run, next, h, i, pos[n]);
-                if (splits == 1)
-                    y.with(row * HS, [&](auto* to) { join_parts(to, o + part * P, ends + part, 1, HS); });
-            }
+        // This thread's items of one part.
+        struct Piece { int n, split, kv, end; Run run; } pieces[2];
+        int at = 0;
+        int64_t before = 0;    // items of positions before it
+        auto find = [&](Piece& x, int64_t item) {
+            x.run.n = 0;
+            if (item >= mine.to) return;
+            for (; item - before >= parts_of(at) * h.NKV; at++) before += parts_of(at) * h.NKV;
+            x.n = at, x.split = int(item - before) / h.NKV, x.kv = int(item - before) % h.NKV;
+            x.end = int(least64(h.NKV, x.kv + mine.to - item));
+            x.run.fill(cache, SeenKeys(h, pos[at]), at / S, x.split * SPLIT);
+        };
+        find(pieces[0], mine.from);
+        int64_t item = mine.from;
+        for (int i = 0; item < mine.to; i++) {
+            const Piece &x = pieces[i % 2], &next = pieces[(i + 1) % 2];
+            item += x.end - x.kv;
+            find(pieces[(i + 1) % 2], item);
+            const int p = pos[x.n], last_key = x.run.n - 1;
+            for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
+                append(x.n, kv, x.run.row[last_key]);
+            const int64_t part = (int64_t(x.n) * splits + x.split) * NH;
+            for (int first = x.kv * group; first < x.end * group; first += HEADS)
+                decode_part(o + part * P, ends + part, qkv + x.n * fresh.sequence, typed, x.run, next.run, h, first,
+                            least(first + HEADS, x.end * group), p);
+            if (splits == 1)
+                for (int i = x.kv * group; i < x.end * group; i++) join(x.n, i);
         }
         if (splits > 1) {
 #pragma omp barrier
-            for (int64_t row = rows.from; row < rows.to; row++) {
-                const int p = pos[row / NH];
-                if (p < 0) continue;
-                const int parts_of_row = tiles(SeenKeys(h, p).n, SPLIT);
-                y.with(row * HS, [&](auto* to) {
-                    join_parts(to, o + row * splits * P, ends + row * splits, parts_of_row, HS);
-                });
-            }
+            for (int64_t row = rows.from; row < rows.to; row++) join(int(row / NH), int(row % NH));
         }
     }
 }

@@ -92,7 +92,7 @@ void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, cons
 
 // n elements from p on, to L2.
 template <class X> INLINE void fetch(const X* p, int n) {
-    for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, 2);
+    for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, 3);
 }
 struct Rows {
     const char* p;

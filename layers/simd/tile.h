@@ -124,6 +124,19 @@ template <int W = 1> INLINE void transpose(vf* r) {
     }
 }
 
+// Lane i: the sum of r[i]'s lanes. Changes r.
+template <int W = 1> INLINE vf sums(vf* r) {
+    if constexpr (W == VW) {
+        return *r;
+    } else {
+        const vi low = (lanes() & W) ? lanes() + (VW - W) : lanes(), high = (lanes() & W) ? lanes() + VW : lanes() + W;
+#pragma GCC unroll 8
+        for (int i = 0; i < VW / W; i += 2)
+            r[i / 2] = __builtin_shuffle(r[i], r[i + 1], low) + __builtin_shuffle(r[i], r[i + 1], high);
+        return sums<2 * W>(r);
+    }
+}
+
 template <bool b> struct Flag { static constexpr bool is = b; };
 
 // ---- packing --------------------------------------------------------------------------------------------------------

@@ -33,7 +33,17 @@ INLINE int padded(int n) { return (n + VW - 1) / VW * VW; }
 INLINE vf set1(float s) { return s - vf{}; }
 INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
-INLINE vf widened(vh v) { return reinterpret_cast<vf>(__builtin_convertvector(v, vu) << 16); }
+// VW numbers of 16 bits as 32. GCC 12's __builtin_convertvector converts halves of the vector, by five instructions. In a
+// template, as other instruction sets do not know these names.
+template <class V> INLINE vi wide_words(V words) {
+    if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd512_mask(words, vi{}, -1));
+    else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovzxwd256(words));
+    else return __builtin_convertvector(reinterpret_cast<vh>(words), vi);
+}
+INLINE vf widened(vh v) {
+    typedef short words __attribute__((vector_size(2 * VW)));
+    return reinterpret_cast<vf>(wide_words(reinterpret_cast<words>(v)) << 16);
+}
 INLINE float widened(bf16 x) {
     uint32_t u = uint32_t(x.bits) << 16;
     float f;
@@ -52,7 +62,7 @@ typedef int8_t vc __attribute__((vector_size(VW)));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 // VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte where it knows no single
 // instruction. In templates, as other instruction sets do not know the names.
-template <class V> INLINE vi wide(V bytes) {
+template <class V> INLINE vi wide_bytes(V bytes) {
     if constexpr (VW == 16) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd512_mask(bytes, vi{}, -1));
     else if constexpr (VW == 8) return reinterpret_cast<vi>(__builtin_ia32_pmovsxbd256(bytes));
     else {
@@ -65,7 +75,7 @@ INLINE vi load_bytes(const void* p) {
     typedef char bytes_of_sse __attribute__((vector_size(16)));
     bytes_of_sse bytes = {};
     __builtin_memcpy(&bytes, p, VW);
-    return wide(bytes);
+    return wide_bytes(bytes);
 }
 INLINE void store_bytes(void* p, vi x) {
     vc bytes;
