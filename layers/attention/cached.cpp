@@ -190,11 +190,11 @@ static void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typ
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // a head's in a page
     const int soon = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));
-    // Calls f(query head i, its rows of a chunk, the chunk's first key, the rows to prefetch), in the end those of `then`.
-    auto each = [&](const X* all, const Chunk<X>& then, auto f) {
+    // Calls f(query head i, its rows of a chunk, the chunk's first key, the rows to prefetch): in the end `after` this.
+    auto each = [&](const X* all, const Chunk<X>& after, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
         for (int from = 0; from < run.n; from += CHUNK) {
-            const Chunk<X> next = from + CHUNK < run.n ? Chunk<X>(all, run, from + CHUNK, HS) : then;
+            const Chunk<X> next = from + CHUNK < run.n ? Chunk<X>(all, run, from + CHUNK, HS) : after;
             for (int i = first; i < end; i++) {
                 const int kv = i / group, ahead = kv + soon;
                 const HeadRows<X> now = {chunk, kv * rows, chunk.n, HS};

@@ -53,7 +53,7 @@ CacheArrays<T>::CacheArrays(Memory m, Element type, int NKV, int HS, int width, 
         std::swap(table[i], table[size_t(random_tokens(1, int(i) + 1, 70 + i)[0])]);
     rows = int64_t(pages()) * NKV * Pages::SIZE;
     std::vector<bool> there(static_cast<size_t>(rows));
-    Pages at = {type, nullptr, nullptr, nullptr, nullptr, pages(), table.data(), width};
+    Pages at = {type, nullptr, nullptr, nullptr, nullptr, NKV, table.data(), width};
     for (size_t b = 0; b < held.size(); b++)
         for (int kv = 0; kv < NKV; kv++)
             for (int j = 0; j < held[b]; j++) there[size_t(at.row(int(b), kv, j))] = true;
@@ -75,9 +75,9 @@ CacheArrays<T>::CacheArrays(Memory m, Element type, int NKV, int HS, int width, 
     m.upload(static_cast<int*>(device_table), table.data(), int64_t(table.size() * sizeof(int)));
     Part &k = *parts[0], &v = *parts[1];
     device_pages = {type, k.rows->device(), v.rows->device(), factor ? static_cast<float*>(k.factors) : nullptr,
-                    factor ? static_cast<float*>(v.factors) : nullptr, pages(), device_table, width};
+                    factor ? static_cast<float*>(v.factors) : nullptr, NKV, device_table, width};
     reference_pages = {type == element_of<T> ? Element::f64 : type, k.rows->reference(), v.rows->reference(),
-                       k.reference_factors.data(), v.reference_factors.data(), pages(), table.data(), width};
+                       k.reference_factors.data(), v.reference_factors.data(), NKV, table.data(), width};
 }
 template <class T> CacheArrays<T>::~CacheArrays() {
     for (Part* p : parts) delete p;
