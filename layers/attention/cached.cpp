@@ -254,9 +254,9 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
-    auto parts_of = [&](int n) { return pos[n] < 0 ? 0 : tiles(SeenKeys(h, pos[n]).n, SPLIT); };
-    int64_t items = 0;    // a position's part and kv head
-    for (int n = 0; n < N; n++) items += parts_of(n) * h.NKV;
+    auto keys_of = [&](int n) { return pos[n] < 0 ? 0 : SeenKeys(h, pos[n]).n; };
+    int64_t all = 0;
+    for (int n = 0; n < N; n++) all += int64_t(keys_of(n)) * h.NKV;
     auto append = [&](int n, int kv, int64_t first_head) {
         const int64_t from = n * fresh.sequence + kv * fresh.head, row = first_head + kv * Pages::SIZE;
         put_row(typed.k, row, fresh.k + from, HS);
@@ -266,34 +266,38 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
         const int64_t first = int64_t(n) * splits * NH + head;
         if (pos[n] >= 0)
             y.with((int64_t(n) * NH + head) * HS,
-                   [&](auto* to) { join_parts(to, o + first * P, ends + first, parts_of(n), NH, HS); });
+                   [&](auto* to) { join_parts(to, o + first * P, ends + first, tiles(keys_of(n), SPLIT), NH, HS); });
     };
 #pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
-        const Range mine = my_share(items, 1), rows = my_share(N * NH, 1);
+        const Range mine = my_share(all, 1), rows = my_share(N * NH, 1);
         if (S > 1) {    // a position sees those before it
 #pragma omp for schedule(static)
             for (int n = 0; n < N; n++)
                 for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
         }
-        // This thread's items of one part.
-        struct Piece { int n, split, kv, end; Run run; } pieces[2];
-        int at = 0;
-        int64_t before = 0;    // items of positions before it
-        auto find = [&](Piece& x, int64_t item) {
+        // A part's kv heads from `kv` to `end` are this thread's: those whose keys, counted over positions, parts and
+        // heads, begin in its share. `next`: where those after them do.
+        struct Piece { int n, split, kv, end; int64_t next; Run run; } pieces[2];
+        int n = 0;
+        int64_t before = 0;    // keys of positions before n
+        auto find = [&](Piece& x, int64_t key) {
             x.run.n = 0;
-            if (item >= mine.to) return;
-            for (; item - before >= parts_of(at) * h.NKV; at++) before += parts_of(at) * h.NKV;
-            x.n = at, x.split = int(item - before) / h.NKV, x.kv = int(item - before) % h.NKV;
-            x.end = int(least64(h.NKV, x.kv + mine.to - item));
-            x.run.fill(cache, SeenKeys(h, pos[at]), at / S, x.split * SPLIT);
+            for (; key < mine.to; key = x.next) {
+                for (; key - before >= int64_t(keys_of(n)) * h.NKV; n++) before += int64_t(keys_of(n)) * h.NKV;
+                x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
+                const int keys = least(SPLIT, keys_of(n) - x.split * SPLIT);
+                const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
+                x.kv = int((key - first + keys - 1) / keys);
+                x.end = int(least64(h.NKV, (mine.to - first + keys - 1) / keys));
+                x.next = first + int64_t(keys) * h.NKV;
+                if (x.kv < x.end) return x.run.fill(cache, SeenKeys(h, pos[n]), n / S, x.split * SPLIT);
+            }
         };
         find(pieces[0], mine.from);
-        int64_t item = mine.from;
-        for (int i = 0; item < mine.to; i++) {
+        for (int i = 0; pieces[i % 2].run.n > 0; i++) {
             const Piece &x = pieces[i % 2], &next = pieces[(i + 1) % 2];
-            item += x.end - x.kv;
-            find(pieces[(i + 1) % 2], item);
+            find(pieces[(i + 1) % 2], x.next);
             const int p = pos[x.n], last_key = x.run.n - 1;
             for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
                 append(x.n, kv, x.run.row[last_key]);
