@@ -242,6 +242,35 @@ static int64_t decode_scratch(int N, int p, const Heads& h) {
     return int64_t(sizeof(float)) * N * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
+static int keys_of(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
+// Some kv heads of a part of position n's keys.
+struct Piece { int n, split, kv, end; int64_t next; Run run; };
+// A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
+// thread in whose share the first of them lies.
+struct Share {
+    const Pages& cache;
+    const Heads& h;
+    const int* pos;
+    int S;
+    int64_t to;            // the share's end
+    int n = 0;
+    int64_t before = 0;    // keys of positions before n
+    // What of the share comes first from `key` on, of one part; run.n = 0: nothing. x.next: where the next part begins.
+    void find(Piece& x, int64_t key) {
+        x.run.n = 0;
+        for (; key < to; key = x.next) {
+            for (int64_t keys; key - before >= (keys = int64_t(keys_of(pos[n], h)) * h.NKV); n++) before += keys;
+            x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
+            const int keys = least(SPLIT, keys_of(pos[n], h) - x.split * SPLIT);
+            const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
+            x.kv = int((key - first + keys - 1) / keys);
+            x.end = int(least64(h.NKV, (to - first + keys - 1) / keys));
+            x.next = first + int64_t(keys) * h.NKV;
+            if (x.kv < x.end) return x.run.fill(cache, SeenKeys(h, pos[n]), n / S, x.split * SPLIT);
+        }
+    }
+};
+
 // S positions of each sequence, each by itself. With S = 1 the item with a head's last keys first appends the new one.
 template <class X>
 static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
@@ -254,19 +283,18 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     float* o = static_cast<float*>(cpu_scratch(decode_scratch(N, last, h)));
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
-    auto keys_of = [&](int n) { return pos[n] < 0 ? 0 : SeenKeys(h, pos[n]).n; };
     int64_t all = 0;
-    for (int n = 0; n < N; n++) all += int64_t(keys_of(n)) * h.NKV;
+    for (int n = 0; n < N; n++) all += int64_t(keys_of(pos[n], h)) * h.NKV;
     auto append = [&](int n, int kv, int64_t first_head) {
         const int64_t from = n * fresh.sequence + kv * fresh.head, row = first_head + kv * Pages::SIZE;
         put_row(typed.k, row, fresh.k + from, HS);
         put_row(typed.v, row, fresh.v + from, HS);
     };
     auto join = [&](int n, int head) {
-        const int64_t first = int64_t(n) * splits * NH + head;
-        if (pos[n] >= 0)
-            y.with((int64_t(n) * NH + head) * HS,
-                   [&](auto* to) { join_parts(to, o + first * P, ends + first, tiles(keys_of(n), SPLIT), NH, HS); });
+        const int64_t first = int64_t(n) * splits * NH + head, row = int64_t(n) * NH + head;
+        const int count = tiles(keys_of(pos[n], h), SPLIT);
+        if (count > 0)
+            y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
 #pragma omp parallel if (int64_t(N) * h.NKV * most_keys * HS > ONE_THREAD)
     {
@@ -276,28 +304,12 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
             for (int n = 0; n < N; n++)
                 for (int kv = 0; kv < h.NKV && pos[n] >= 0; kv++) append(n, kv, cache.row(n / S, 0, pos[n]));
         }
-        // A part's kv heads from `kv` to `end` are this thread's: those whose keys, counted over positions, parts and
-        // heads, begin in its share. `next`: where those after them do.
-        struct Piece { int n, split, kv, end; int64_t next; Run run; } pieces[2];
-        int n = 0;
-        int64_t before = 0;    // keys of positions before n
-        auto find = [&](Piece& x, int64_t key) {
-            x.run.n = 0;
-            for (; key < mine.to; key = x.next) {
-                for (; key - before >= int64_t(keys_of(n)) * h.NKV; n++) before += int64_t(keys_of(n)) * h.NKV;
-                x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
-                const int keys = least(SPLIT, keys_of(n) - x.split * SPLIT);
-                const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
-                x.kv = int((key - first + keys - 1) / keys);
-                x.end = int(least64(h.NKV, (mine.to - first + keys - 1) / keys));
-                x.next = first + int64_t(keys) * h.NKV;
-                if (x.kv < x.end) return x.run.fill(cache, SeenKeys(h, pos[n]), n / S, x.split * SPLIT);
-            }
-        };
-        find(pieces[0], mine.from);
+        Share share = {cache, h, pos, S, mine.to};
+        Piece pieces[2];
+        share.find(pieces[0], mine.from);
         for (int i = 0; pieces[i % 2].run.n > 0; i++) {
             const Piece &x = pieces[i % 2], &next = pieces[(i + 1) % 2];
-            find(pieces[(i + 1) % 2], x.next);
+            share.find(pieces[(i + 1) % 2], x.next);
             const int p = pos[x.n], last_key = x.run.n - 1;
             for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
                 append(x.n, kv, x.run.row[last_key]);
