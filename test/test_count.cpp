@@ -75,7 +75,7 @@ TEST_CASE("count: the work of a call follows from its arguments") {
     CHECK(WorkOf(op, memory).attention_forward(in, numbers, x, 3, 5, h).products == 4 * 2 * (11 + 9 + 15) * 4);
     h.keys = nullptr;
     const int pos = 6;
-    const Pages pages = {Element::f32, x, x, nullptr, nullptr, 1, &pos, 1};
+    const Pages pages = {Element::f32, x, x, nullptr, nullptr, h.NKV, &pos, 1};
     const Work cached = WorkOf(op, memory).attention_cached(in, x, pages, 3, 1, &pos, h);
     CHECK(cached.bytes == 4 * (2 * 3 * 2 * 4 * 7 + 3 * 24) + 2 * 3 * 8);
     CHECK(cached.flops() == 4 * 3 * 2 * 7 * 4);

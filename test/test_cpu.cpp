@@ -3,6 +3,7 @@
 #include "layers/cpu.h"
 
 #include "ops/ops.h"
+#include "tools/selftest/cached.h"
 
 #include <array>
 #include <unistd.h>
@@ -189,6 +190,33 @@ TEST_CASE("cpu: what is made for products is fp32's result, rounded to nearest")
              [&](float* y) { floats.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); },
              [&](bf16* y) { halves.linear_attention_forward(y, lse.data(), x.data(), nullptr, 1, N, linear); });
     }
+}
+
+// Sequences of one and of several parts, of which threads take any heads.
+TEST_CASE("cpu: a position's attention has the same bits beside others, on any number of threads") {
+    each_isa([](const Ops<float>& op) {
+        for (const Heads& h : {Heads{4, 2, 24}, Heads{.NH = 3, .NKV = 3, .HS = 64, .window = 300}}) {
+            const std::vector<int> held = {100, 400, 0, 200};
+            const int B = int(held.size()), width = 26;
+            CacheArrays<float> cache(Memory(op), Element::f32, h.NKV, h.HS, width, held);
+            const std::vector<float> qkv = normal<float>(int64_t(B) * h.qkv_width(), 1);
+            std::vector<float> all(size_t(B) * size_t(h.width())), one(size_t(h.width()));
+            for (int threads : {1, 2, 3}) {
+                CAPTURE(threads);
+                cpu_set_threads(threads);
+                op.attention_cached(all.data(), qkv.data(), cache.device(), B, 1, held.data(), h);
+                cpu_set_threads(1);
+                for (int b = 0; b < B; b++) {
+                    CAPTURE(b);
+                    Pages alone = cache.device();
+                    alone.table += b * width;
+                    op.attention_cached(one.data(), qkv.data() + b * h.qkv_width(), alone, 1, 1, &held[size_t(b)], h);
+                    CHECK(memcmp(one.data(), all.data() + b * h.width(), one.size() * sizeof(float)) == 0);
+                }
+            }
+        }
+        cpu_set_threads(0);
+    });
 }
 
 TEST_CASE("cpu: oneDNN's table differs in its products alone") {

@@ -113,7 +113,7 @@ TEST_CASE("slots: a sequence among others that come and go has the bits that it 
     for (Element type : {Element::bf16, Element::int8, Element::fp8}) come_and_go(g, 5, 3, 1, {type});
 }
 
-// 48 queries are a tile, 256 keys another; beyond 256 keys one position's are split.
+// 48 queries are a tile, 256 keys another; beyond 128 keys one position's are split.
 TEST_CASE("slots: a prompt has the same bits wherever it is cut") {
     Config base = kinds()[0].c;
     base.L = 1;

@@ -4,8 +4,8 @@
 // and some of the heads: scores, exponentials, then the weighted sums of values. Parts are joined in order. Factors of
 // rows (int8, fp8) multiply scores and probabilities, not elements.
 //
-// Bound by memory: each key and value is read once, CHUNK keys of all the thread's heads after each other, as they lie
-// in a page. Values are prefetched while keys are read, the next part's keys while values are.
+// Bound by memory: each key and value is read from it once, CHUNK keys of all the thread's heads after each other, as
+// they lie in a page. What is read AHEAD bytes later is prefetched; to L1, as to L2 alone gained nothing (Zen 5).
 //
 // Several positions (a prompt): a sequence's pages are copied to dense floats, and forward.cpp's tiles do the rest. The
 // copy costs less than their packing does.
@@ -15,10 +15,11 @@
 #include "tiles.h"
 
 namespace ISA {
-constexpr int SPLIT = 128;    // keys of a part
-constexpr int CHUNK = 16;     // keys at once
-constexpr int AHEAD = 8192;    // bytes
-constexpr int HEADS = 32;     // query heads at once: their scores are 16 KiB
+namespace {
+constexpr int SPLIT = 128;     // keys of a part
+constexpr int CHUNK = 16;      // keys at once
+constexpr int AHEAD = 8192;    // bytes from what is read to what is prefetched
+constexpr int HEADS = 32;      // query heads at once: their scores are 16 KiB
 
 // ---- rows of a cache ------------------------------------------------------------------------------------------------
 
@@ -30,14 +31,14 @@ template <class X> struct TypedCache {
         : k{static_cast<X*>(p.k), p.k_factor}, v{static_cast<X*>(p.v), p.v_factor} {}
 };
 // Calls f(TypedCache<X>) with the cache's type.
-template <class F> static void with_type(const Pages& p, F f) {
+template <class F> void with_type(const Pages& p, F f) {
     if (p.type == Element::f32) f(TypedCache<float>(p));
     else if (p.type == Element::bf16) f(TypedCache<bf16>(p));
     else if (p.type == Element::fp8) f(TypedCache<fp8>(p));
     else f(TypedCache<int8>(p));
 }
 
-template <class X> static void put_row(TypedRows<X> all, int64_t row, const float* x, int HS) {
+template <class X> void put_row(TypedRows<X> all, int64_t row, const float* x, int HS) {
     X* to = all.rows + row * HS;
     float inverse = 1;
     if (LARGEST<X> != 0) {
@@ -54,7 +55,7 @@ template <class X> static void put_row(TypedRows<X> all, int64_t row, const floa
         at.put(to + d, LARGEST<X> != 0 ? at.get(x + d) * inverse : at.get(x + d));
     });
 }
-template <class X> static void get_row(float* to, TypedRows<X> all, int64_t row, int HS) {
+template <class X> void get_row(float* to, TypedRows<X> all, int64_t row, int HS) {
     const X* from = all.rows + row * HS;
     const float factor = LARGEST<X> != 0 ? all.factors[row] : 1;
     each_vector(HS, [&](int64_t d, auto at) {
@@ -96,11 +97,11 @@ template <class X> struct HeadRows {
     int n, HS;
     INLINE_MEMBER const X* operator[](int j) const { return chunk.rows[j] + head; }
     INLINE_MEMBER void fetch(int j) const {
-        if (j < n) ISA::fetch(chunk.rows[j] + head, HS);
+        if (j < n) ISA::fetch<true>(chunk.rows[j] + head, HS);
     }
 };
 
-// Lane j: q . row first + j. Rows of `nv` vectors; 0: any. Meanwhile `soon` is prefetched.
+// Lane j: q . row first + j. A row is nv vectors; 0: any size. Meanwhile the same rows of `soon` are prefetched.
 template <int nv, class X>
 INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRows<X>& soon) {
     vf s[VW] = {};
@@ -127,7 +128,7 @@ INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRo
     return sums(s);
 }
 
-// o[0..nv vectors) = sum_j p[j] v[j,d..], and what o holds where there is `more`. The first d prefetch `soon`.
+// nv vectors of o from d on = sum_j p[j] v[j,:]; more: and what they hold. With d = 0 `soon` is prefetched.
 template <int nv, class X>
 INLINE void weigh(float* o, const float* p, const HeadRows<X>& v, int d, const HeadRows<X>& soon, bool more) {
     vf even[nv], odd[nv] = {};
@@ -156,11 +157,13 @@ INLINE void weigh_all(float* o, const float* p, const HeadRows<X>& v, const Head
 }
 
 struct Part { float top, sum; };
-// Scaled products of a query head, at position p, with a run's keys: they become exp(score - top), times the values'
-// factors.
+// score: the products of a query head, at position p, with a run's keys. They become exp(score - top), times the
+// values' factors.
 template <class X>
-static Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
+Part exponentials(float* score, TypedCache<X> typed, const Run& run, const Heads& h, int head, int p) {
     const int n = run.n, first = head / (h.NH / h.NKV) * Pages::SIZE;
+    const float scale = has_shape(h) ? 1 : scale_of(h);
+    each_vector(n, [&](int64_t j, auto at) { at.put(score + j, at.get(score + j) * scale); });
     for (int j = 0; j < n && LARGEST<X> != 0; j++) score[j] *= typed.k.factors[run.row[j] + first];
     if (has_shape(h)) {
         const Shape shape(h, head);
@@ -182,68 +185,72 @@ static Part exponentials(float* score, TypedCache<X> typed, const Run& run, cons
     return {base, sum(total)};
 }
 
-// Query heads from `first` to `end`, at most HEADS, and a run's keys. For each of all heads:
-// o (padded HS) = sum of exp(score - top) v, and its part.
+// What is read after a part: a run's keys from a kv head on.
+struct Next { const Run& run; int kv; };
+// Query heads from `first` to `end`, at most HEADS, and a run's keys. o (NH, padded HS) = sum of exp(score - top) v of
+// each of these heads, and parts (NH) the top and the sum of exponentials.
 template <class X>
-static void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run,
-                        const Run& then, const Heads& h, int first, int end, int p) {
+void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run, const Next& then,
+                        const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // a head's in a page
-    const int soon = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));
-    // Calls f(query head i, its rows of a chunk, the chunk's first key, the rows to prefetch): in the end `after` this.
-    auto each = [&](const X* all, const Chunk<X>& after, auto f) {
+    const int lead = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // kv heads
+    // Calls f(query head, its rows of a chunk, the chunk's first key, the rows to prefetch). At the end these are
+    // those of `after`, from a kv head on.
+    auto each = [&](const X* all, const Chunk<X>& after, int after_kv, auto f) {
         Chunk<X> chunk(all, run, 0, HS);
         for (int from = 0; from < run.n; from += CHUNK) {
-            const Chunk<X> next = from + CHUNK < run.n ? Chunk<X>(all, run, from + CHUNK, HS) : after;
+            const bool last = from + CHUNK >= run.n;
+            const Chunk<X> next = last ? after : Chunk<X>(all, run, from + CHUNK, HS);
             for (int i = first; i < end; i++) {
-                const int kv = i / group, ahead = kv + soon;
+                const int kv = i / group, beyond = kv + lead - last_kv - 1;
                 const HeadRows<X> now = {chunk, kv * rows, chunk.n, HS};
                 if (i > first && i % group) f(i, now, from, HeadRows<X>{chunk, 0, 0, HS});
-                else if (ahead <= last_kv) f(i, now, from, HeadRows<X>{chunk, ahead * rows, chunk.n, HS});
-                else f(i, now, from, HeadRows<X>{next, (ahead - last_kv - 1 + first_kv) * rows, next.n, HS});
+                else if (beyond < 0) f(i, now, from, HeadRows<X>{chunk, (kv + lead) * rows, chunk.n, HS});
+                else f(i, now, from, HeadRows<X>{next, ((last ? after_kv : first_kv) + beyond) * rows, next.n, HS});
             }
             chunk = next;
         }
     };
-    const float scale = has_shape(h) ? 1 : scale_of(h);
     float score[HEADS][SPLIT];
-    each(typed.k.rows, Chunk<X>(typed.v.rows, run, 0, HS), [&](int i, const auto& k, int from, const auto& later) {
+    const Chunk<X> values(typed.v.rows, run, 0, HS), keys_then(typed.k.rows, then.run, 0, HS);
+    each(typed.k.rows, values, first_kv, [&](int i, const auto& k, int from, const auto& soon) {
         float* to = score[i - first] + from;
-        for (int j = 0; j < k.n; j += VW) {
-            const vf s = HS == 4 * VW ? products<4>(q + i * HS, k, j, later)
-                : HS == 8 * VW ? products<8>(q + i * HS, k, j, later) : products<0>(q + i * HS, k, j, later);
-            store(to + j, s * scale);
-        }
+        const float* of = q + i * HS;
+        for (int j = 0; j < k.n; j += VW)
+            store(to + j, HS == 4 * VW ? products<4>(of, k, j, soon)
+                : HS == 8 * VW ? products<8>(of, k, j, soon) : products<0>(of, k, j, soon));
     });
     for (int i = first; i < end; i++) parts[i] = exponentials(score[i - first], typed, run, h, i, p);
-    each(typed.v.rows, Chunk<X>(typed.k.rows, then, 0, HS), [&](int i, const auto& v, int from, const auto& later) {
-        weigh_all(o + i * padded(HS), score[i - first] + from, v, later, from > 0);
+    each(typed.v.rows, keys_then, then.kv, [&](int i, const auto& v, int from, const auto& soon) {
+        weigh_all(o + i * padded(HS), score[i - first] + from, v, soon, from > 0);
     });
 }
 
-// y of one query of one head, joined from the parts that its keys are split in: `next` heads from one to the next.
-template <class Y> static void join_parts(Y* y, const float* o, Part* parts, int splits, int next, int HS) {
+// y of one query of one head, joined from the parts that its keys are split in; they lie `apart` heads from each other.
+// Their tops become their factors.
+template <class Y> void join_parts(Y* y, const float* o, Part* parts, int splits, int apart, int HS) {
     float top = parts[0].top, total = 0;
-    for (int s = 1; s < splits; s++) top = parts[s * next].top > top ? parts[s * next].top : top;
+    for (int s = 1; s < splits; s++) top = parts[s * apart].top > top ? parts[s * apart].top : top;
     for (int s = 0; s < splits; s++) {
-        float& factor = parts[s * next].top;
+        float& factor = parts[s * apart].top;
         factor = exp(set1(factor - top))[0];
-        total += parts[s * next].sum * factor;
+        total += parts[s * apart].sum * factor;
     }
     each_vector(HS, [&](int64_t d, auto at) {
         vf sum = {};
-        for (int s = 0; s < splits; s++) sum += load(o + int64_t(s) * next * padded(HS) + d) * parts[s * next].top;
+        for (int s = 0; s < splits; s++) sum += load(o + int64_t(s) * apart * padded(HS) + d) * parts[s * apart].top;
         at.put(y + d, sum / total);
     });
 }
 
 // Each query's output, maximum and sum over each part of its keys.
-static int64_t decode_scratch(int N, int p, const Heads& h) {
+int64_t decode_scratch(int N, int p, const Heads& h) {
     return int64_t(sizeof(float)) * N * h.NH * tiles(SeenKeys(h, p).n, SPLIT) * (padded(h.HS) + 2);
 }
 
-static int keys_of(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
-// Some kv heads of a part of position n's keys.
+int count_keys(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
+// Kv heads from `kv` to `end` of a part of position n's keys. next: where the part after it begins in a Share.
 struct Piece { int n, split, kv, end; int64_t next; Run run; };
 // A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
 // thread in whose share the first of them lies.
@@ -255,13 +262,13 @@ struct Share {
     int64_t to;            // the share's end
     int n = 0;
     int64_t before = 0;    // keys of positions before n
-    // What of the share comes first from `key` on, of one part; run.n = 0: nothing. x.next: where the next part begins.
+    // What of the share comes first from `key` on, of one part; run.n = 0: nothing.
     void find(Piece& x, int64_t key) {
         x.run.n = 0;
         for (; key < to; key = x.next) {
-            for (int64_t keys; key - before >= (keys = int64_t(keys_of(pos[n], h)) * h.NKV); n++) before += keys;
+            for (int64_t keys; key - before >= (keys = int64_t(count_keys(pos[n], h)) * h.NKV); n++) before += keys;
             x.n = n, x.split = int((key - before) / (SPLIT * h.NKV));
-            const int keys = least(SPLIT, keys_of(pos[n], h) - x.split * SPLIT);
+            const int keys = least(SPLIT, count_keys(pos[n], h) - x.split * SPLIT);
             const int64_t first = before + int64_t(x.split) * SPLIT * h.NKV;
             x.kv = int((key - first + keys - 1) / keys);
             x.end = int(least64(h.NKV, (to - first + keys - 1) / keys));
@@ -271,9 +278,10 @@ struct Share {
     }
 };
 
-// S positions of each sequence, each by itself. With S = 1 the item with a head's last keys first appends the new one.
+// S positions of each sequence, each by itself. With S = 1 the thread that has a head's last keys first appends the new
+// one.
 template <class X>
-static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
+void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
                    Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
@@ -284,7 +292,7 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     Part* ends = reinterpret_cast<Part*>(o + parts * P);
     const Keys fresh = packed_keys(qkv, 1, h);    // a position is a sequence here
     int64_t all = 0;
-    for (int n = 0; n < N; n++) all += int64_t(keys_of(pos[n], h)) * h.NKV;
+    for (int n = 0; n < N; n++) all += int64_t(count_keys(pos[n], h)) * h.NKV;
     auto append = [&](int n, int kv, int64_t first_head) {
         const int64_t from = n * fresh.sequence + kv * fresh.head, row = first_head + kv * Pages::SIZE;
         put_row(typed.k, row, fresh.k + from, HS);
@@ -292,7 +300,7 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
     };
     auto join = [&](int n, int head) {
         const int64_t first = int64_t(n) * splits * NH + head, row = int64_t(n) * NH + head;
-        const int count = tiles(keys_of(pos[n], h), SPLIT);
+        const int count = tiles(count_keys(pos[n], h), SPLIT);
         if (count > 0)
             y.with(row * HS, [&](auto* to) { join_parts(to, o + first * P, ends + first, count, NH, HS); });
     };
@@ -308,17 +316,19 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
         Piece pieces[2];
         share.find(pieces[0], mine.from);
         for (int i = 0; pieces[i % 2].run.n > 0; i++) {
-            const Piece &x = pieces[i % 2], &next = pieces[(i + 1) % 2];
+            const Piece &x = pieces[i % 2], &following = pieces[(i + 1) % 2];
             share.find(pieces[(i + 1) % 2], x.next);
             const int p = pos[x.n], last_key = x.run.n - 1;
             for (int kv = x.kv; S == 1 && kv < x.end && x.run.key[last_key] == p; kv++)
                 append(x.n, kv, x.run.row[last_key]);
             const int64_t part = (int64_t(x.n) * splits + x.split) * NH;
-            for (int first = x.kv * group; first < x.end * group; first += HEADS)
-                decode_part(o + part * P, ends + part, qkv + x.n * fresh.sequence, typed, x.run, next.run, h, first,
-                            least(first + HEADS, x.end * group), p);
-            if (splits == 1)
-                for (int i = x.kv * group; i < x.end * group; i++) join(x.n, i);
+            for (int first = x.kv * group; first < x.end * group; first += HEADS) {
+                const int end = least(first + HEADS, x.end * group);
+                const Next then = end < x.end * group ? Next{x.run, end / group} : Next{following.run, following.kv};
+                const float* q = qkv + x.n * fresh.sequence;
+                decode_part(o + part * P, ends + part, q, typed, x.run, then, h, first, end, p);
+            }
+            for (int head = x.kv * group; splits == 1 && head < x.end * group; head++) join(x.n, head);
         }
         if (splits > 1) {
 #pragma omp barrier
@@ -330,19 +340,19 @@ static void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
 // ---- several positions ----------------------------------------------------------------------------------------------
 
 // One sequence's dense keys and values, all heads.
-static int64_t dense_bytes(int keys, const Heads& h) {
+int64_t dense_bytes(int keys, const Heads& h) {
     return (2 * int64_t(sizeof(float)) * h.NKV * keys * h.HS + 63) / 64 * 64;
 }
 
 // The first key that a prompt from position p on is given. Tiles begin at multiples of up to 256 keys; earlier keys,
 // which no query sees, stay behind.
-static int first_key(int p, const Heads& h) {
+int first_key(int p, const Heads& h) {
     return has_pattern(h) || !h.window ? 0 : most(0, p + 1 - h.window - 256);
 }
 
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
-static void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
+void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
                    Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
@@ -370,7 +380,7 @@ static void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages
 }
 
 template <class P>
-static void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     const Outputs y = outputs(to);
     with_type(cache, [&](auto typed) {
         if (cache.steps(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
@@ -381,14 +391,14 @@ static void attention_cached(P* to, const float* qkv, Pages cache, int B, int S,
         }
     });
 }
-static int64_t cached_scratch(const CallSizes& call) {
+int64_t cached_scratch(const CallSizes& call) {
     const int end = call.p + call.S;
     return call.steps ? decode_scratch(call.B * call.S, end - 1, call.heads)
                       : dense_bytes(end - first_key(call.p, call.heads), call.heads) + prompt_bytes(call.heads, end);
 }
 
 // Turns keys of copied pages; rope.cpp's formula.
-static void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
+void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t) {
     const int half = t.dims / 2, HS = h.HS;
     float* scratch = static_cast<float*>(cpu_scratch(int64_t(sizeof(float)) * 2 * HS));
     with_type(cache, [&](auto typed) {
@@ -409,6 +419,8 @@ static void cache_turn(Pages cache, const int* pages, int n, const float* turns,
         }
     });
 }
+
+}    // namespace
 
 ENTRY_WITH_SCRATCH(attention_cached, attention_cached<P>, cached_scratch)
 ENTRY(cache_turn, cache_turn)

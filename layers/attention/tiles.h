@@ -90,9 +90,9 @@ template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y,
 int64_t prompt_bytes(const Heads& h, int keys);
 void prompt_forward(Outputs y, const float* qkv, Keys keys, int S, int pos, const Heads& h, int64_t reserved);
 
-// n elements from p on. To L1: prefetches to L2 alone gained nothing for attention over a cache (Zen 5, 2026-11-25).
-template <class X> INLINE void fetch(const X* p, int n) {
-    for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, 3);
+// n elements from p on, to L2; near: to L1.
+template <bool near = false, class X> INLINE void fetch(const X* p, int n) {
+    for (int i = 0; i < n; i += 64 / int(sizeof(X))) __builtin_prefetch(p + i, 0, near ? 3 : 2);
 }
 struct Rows {
     const char* p;
