@@ -92,12 +92,12 @@ template <class X> struct Chunk {
 };
 // A head's rows of a chunk.
 template <class X> struct HeadRows {
-    const Chunk<X>& chunk;
+    const X* const* rows;
     int64_t head;
     int n, HS;
-    INLINE_MEMBER const X* operator[](int j) const { return chunk.rows[j] + head; }
+    INLINE_MEMBER const X* operator[](int j) const { return rows[j] + head; }
     INLINE_MEMBER void fetch(int j) const {
-        if (j < n) ISA::fetch<true>(chunk.rows[j] + head, HS);
+        if (j < n) ISA::fetch<true>(rows[j] + head, HS);
     }
 };
 
@@ -191,7 +191,7 @@ struct Next { const Run& run; int kv; };
 // each of these heads, and parts (NH) the top and the sum of exponentials.
 template <class X>
 void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, const Run& run, const Next& then,
-                        const Heads& h, int first, int end, int p) {
+                 const Heads& h, int first, int end, int p) {
     const int HS = h.HS, group = h.NH / h.NKV, first_kv = first / group, last_kv = (end - 1) / group;
     const int64_t rows = int64_t(Pages::SIZE) * HS;    // a head's in a page
     const int lead = least(last_kv - first_kv + 1, int(tiles(AHEAD, CHUNK * HS * sizeof(X))));    // kv heads
@@ -204,10 +204,10 @@ void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, con
             const Chunk<X> next = last ? after : Chunk<X>(all, run, from + CHUNK, HS);
             for (int i = first; i < end; i++) {
                 const int kv = i / group, beyond = kv + lead - last_kv - 1;
-                const HeadRows<X> now = {chunk, kv * rows, chunk.n, HS};
-                if (i > first && i % group) f(i, now, from, HeadRows<X>{chunk, 0, 0, HS});
-                else if (beyond < 0) f(i, now, from, HeadRows<X>{chunk, (kv + lead) * rows, chunk.n, HS});
-                else f(i, now, from, HeadRows<X>{next, ((last ? after_kv : first_kv) + beyond) * rows, next.n, HS});
+                HeadRows<X> soon = {chunk.rows, (kv + lead) * rows, chunk.n, HS};
+                if (beyond >= 0) soon = {next.rows, ((last ? after_kv : first_kv) + beyond) * rows, next.n, HS};
+                if (i > first && i % group) soon.n = 0;    // its kv head's first query head has done so
+                f(i, HeadRows<X>{chunk.rows, kv * rows, chunk.n, HS}, from, soon);
             }
             chunk = next;
         }
@@ -251,7 +251,7 @@ int64_t decode_scratch(int N, int p, const Heads& h) {
 
 int count_keys(int p, const Heads& h) { return p < 0 ? 0 : SeenKeys(h, p).n; }
 // Kv heads from `kv` to `end` of a part of position n's keys. next: where the part after it begins in a Share.
-struct Piece { int n, split, kv, end; int64_t next; Run run; };
+struct Piece { int n, split, kv = 0, end; int64_t next; Run run; };
 // A thread's share of all keys, counted over positions, their parts and kv heads. A part's keys of one head go to the
 // thread in whose share the first of them lies.
 struct Share {
@@ -282,7 +282,7 @@ struct Share {
 // one.
 template <class X>
 void decode(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int B, int S, const int* pos,
-                   Heads h) {
+            Heads h) {
     const int HS = h.HS, P = padded(HS), NH = h.NH, group = NH / h.NKV, N = B * S;
     int last = 0;
     for (int n = 0; n < N; n++) last = most(last, pos[n]);
@@ -353,7 +353,7 @@ int first_key(int p, const Heads& h) {
 // S positions of sequence b; those from `n` on are padding.
 template <class X>
 void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache, int b, int S, int p, int n,
-                   Heads h) {
+            Heads h) {
     const Keys fresh = packed_keys(qkv, S, h);
     const int HS = h.HS, end = p + n;
     const int first = first_key(p, h), keys = end - first;
