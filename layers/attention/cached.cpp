@@ -82,28 +82,35 @@ struct Run {
     }
 };
 
-// The first head's rows of a run's keys from `from` on; beyond the last, the last one again.
+// The first head's rows of a run's keys from `from` on; beyond the last, the last one again. whole: they are CHUNK rows
+// side by side, as in a page.
 template <class X> struct Chunk {
     int n;
+    bool whole;
     const X* rows[CHUNK];
-    Chunk(const X* all, const Run& run, int from, int HS) : n(most(0, least(CHUNK, run.n - from))) {
-        for (int j = 0; j < CHUNK && n; j++) rows[j] = all + int64_t(run.row[from + least(j, n - 1)]) * HS;
+    Chunk(const X* all, const Run& run, int from, int HS)
+        : n(most(0, least(CHUNK, run.n - from))), whole(n == CHUNK) {
+        for (int j = 0; j < CHUNK && n; j++) {
+            rows[j] = all + int64_t(run.row[from + least(j, n - 1)]) * HS;
+            whole = whole && rows[j] == rows[0] + j * HS;
+        }
     }
 };
-// A head's rows of a chunk.
-template <class X> struct HeadRows {
+// A head's rows of a chunk. nv > 0: of a whole one, each row nv vectors.
+template <class X, int nv> struct HeadRows {
+    static constexpr int VECTORS = nv;
     const X* const* rows;
     int64_t head;
     int n, HS;
-    INLINE_MEMBER const X* operator[](int j) const { return rows[j] + head; }
+    INLINE_MEMBER const X* operator[](int j) const { return nv > 0 ? rows[0] + head + j * nv * VW : rows[j] + head; }
     INLINE_MEMBER void fetch(int j) const {
-        if (j < n) ISA::fetch<true>(rows[j] + head, HS);
+        if (j < n) ISA::fetch<true>((*this)[j], nv > 0 ? nv * VW : HS);
     }
 };
 
-// Lane j: q . row first + j. A row is nv vectors; 0: any size. Meanwhile the same rows of `soon` are prefetched.
-template <int nv, class X>
-INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRows<X>& soon) {
+// Lane j: q . row first + j. Meanwhile the same rows of `soon` are prefetched.
+template <class Rows> INLINE vf products(const float* q, const Rows& k, int first, const Rows& soon) {
+    constexpr int nv = Rows::VECTORS;
     vf s[VW] = {};
     if constexpr (nv > 0) {
         vf x[nv];
@@ -111,7 +118,7 @@ INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRo
         for (int d = 0; d < nv; d++) x[d] = load(q + d * VW);
 #pragma GCC unroll 16
         for (int j = 0; j < VW; j++) {
-            const X* row = k[first + j];
+            const auto* row = k[first + j];
             soon.fetch(first + j);
             s[j] = x[0] * load(row);
 #pragma GCC unroll 8
@@ -129,30 +136,33 @@ INLINE vf products(const float* q, const HeadRows<X>& k, int first, const HeadRo
 }
 
 // nv vectors of o from d on = sum_j p[j] v[j,:]; more: and what they hold. With d = 0 `soon` is prefetched.
-template <int nv, class X>
-INLINE void weigh(float* o, const float* p, const HeadRows<X>& v, int d, const HeadRows<X>& soon, bool more) {
+template <int nv, class Rows>
+INLINE void weigh(float* o, const float* p, const Rows& v, int d, const Rows& soon, bool more) {
+    const int n = Rows::VECTORS > 0 ? CHUNK : v.n;
     vf even[nv], odd[nv] = {};
 #pragma GCC unroll 4
     for (int u = 0; u < nv; u++) even[u] = more ? load(o + d + u * VW) : vf{};
-    for (int j = 0; j < v.n; j += 2) {
+#pragma GCC unroll 2
+    for (int j = 0; j < n; j += 2) {
         if (d == 0) soon.fetch(j), soon.fetch(j + 1);
 #pragma GCC unroll 4
         for (int u = 0; u < nv; u++) {
             even[u] += p[j] * load(v[j] + d + u * VW);
-            if (j + 1 < v.n) odd[u] += p[j + 1] * load(v[j + 1] + d + u * VW);
+            if (j + 1 < n) odd[u] += p[j + 1] * load(v[j + 1] + d + u * VW);
         }
     }
 #pragma GCC unroll 4
     for (int u = 0; u < nv; u++) store(o + d + u * VW, even[u] + odd[u]);
 }
-template <class X>
-INLINE void weigh_all(float* o, const float* p, const HeadRows<X>& v, const HeadRows<X>& soon, bool more) {
+template <class Rows> INLINE void weigh_all(float* o, const float* p, const Rows& v, const Rows& soon, bool more) {
+    constexpr int nv = Rows::VECTORS;
+    const int HS = nv > 0 ? nv * VW : v.HS;
     int d = 0;
-    for (; d + 4 * VW <= v.HS; d += 4 * VW) weigh<4>(o, p, v, d, soon, more);
-    for (; d + VW <= v.HS; d += VW) weigh<1>(o, p, v, d, soon, more);
-    if (d == v.HS) return;
+    for (; d + 4 * VW <= HS; d += 4 * VW) weigh<4>(o, p, v, d, soon, more);
+    for (; d + VW <= HS; d += VW) weigh<1>(o, p, v, d, soon, more);
+    if (d == HS) return;
     vf s = more ? load(o + d) : vf{};
-    for (int j = 0; j < v.n; j++) s += p[j] * load_some(v[j] + d, v.HS - d);
+    for (int j = 0; j < v.n; j++) s += p[j] * load_some(v[j] + d, HS - d);
     store(o + d, s);
 }
 
@@ -204,10 +214,17 @@ void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, con
             const Chunk<X> next = last ? after : Chunk<X>(all, run, from + CHUNK, HS);
             for (int i = first; i < end; i++) {
                 const int kv = i / group, beyond = kv + lead - last_kv - 1;
-                HeadRows<X> soon = {chunk.rows, (kv + lead) * rows, chunk.n, HS};
-                if (beyond >= 0) soon = {next.rows, ((last ? after_kv : first_kv) + beyond) * rows, next.n, HS};
-                if (i > first && i % group) soon.n = 0;    // its kv head's first query head has done so
-                f(i, HeadRows<X>{chunk.rows, kv * rows, chunk.n, HS}, from, soon);
+                const Chunk<X>& ahead = beyond < 0 ? chunk : next;
+                const int head = beyond < 0 ? kv + lead : (last ? after_kv : first_kv) + beyond;
+                const int fetched = i > first && i % group ? 0 : ahead.n;    // once for all queries of a kv head
+                auto call = [&]<int nv>() {
+                    typedef HeadRows<X, nv> Rows;
+                    f(i, Rows{chunk.rows, kv * rows, chunk.n, HS}, from, Rows{ahead.rows, head * rows, fetched, HS});
+                };
+                const bool whole = chunk.whole && (ahead.whole || fetched == 0);
+                if (whole && HS == 4 * VW) call.template operator()<4>();
+                else if (whole && HS == 8 * VW) call.template operator()<8>();
+                else call.template operator()<0>();
             }
             chunk = next;
         }
@@ -216,10 +233,7 @@ void decode_part(float* o, Part* parts, const float* q, TypedCache<X> typed, con
     const Chunk<X> values(typed.v.rows, run, 0, HS), keys_then(typed.k.rows, then.run, 0, HS);
     each(typed.k.rows, values, first_kv, [&](int i, const auto& k, int from, const auto& soon) {
         float* to = score[i - first] + from;
-        const float* of = q + i * HS;
-        for (int j = 0; j < k.n; j += VW)
-            store(to + j, HS == 4 * VW ? products<4>(of, k, j, soon)
-                : HS == 8 * VW ? products<8>(of, k, j, soon) : products<0>(of, k, j, soon));
+        for (int j = 0; j < k.n; j += VW) store(to + j, products(q + i * HS, k, j, soon));
     });
     for (int i = first; i < end; i++) parts[i] = exponentials(score[i - first], typed, run, h, i, p);
     each(typed.v.rows, keys_then, then.kv, [&](int i, const auto& v, int from, const auto& soon) {
