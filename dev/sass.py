@@ -1,0 +1,430 @@
+#!/usr/bin/env python3
+"""What nvcc has made of the kernels, held to what they claim.   make sass [ARGS="--write | --mutants | NAME..."]
+
+Reads the objects that `make` compiles with nvcc, for each architecture: what a kernel takes (registers, stack, shared
+memory) and its instructions. No GPU is needed.
+
+dev/sass.txt is the table of what every kernel takes and holds, for the nvcc that its first line names. A change of it
+is a change to be read: `make sass ARGS=--write` writes it anew. RULES below are claims that hold for any nvcc.
+--mutants breaks a kernel for every rule (dev/sass_mutants.txt), and demands that this rule fails.
+NAME: only kernels whose names contain it; then each one's loops are shown.
+
+The last line counts each rule of each kernel and each row of the table. Without nvcc, or where its tools cuobjdump and
+nvdisasm are neither there nor to be had from PyPI, everything is skipped, and this is said.
+"""
+import argparse
+import collections
+import concurrent.futures
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+TABLE = os.path.join(ROOT, "dev", "sass.txt")
+MUTANTS = os.path.join(ROOT, "dev", "sass_mutants.txt")
+BUILD = os.path.join(ROOT, "build", "sass")
+# Warps that an SM holds, for each architecture; all have 65536 registers, given to warps 256 at a time.
+WARPS = {"sm_80": 64, "sm_89": 48, "sm_90a": 64, "sm_100": 64}
+
+
+def skip(why):
+    print(f"make sass: {why}\n\n0 passed, 0 failed, 1 skipped")
+    sys.exit(0)
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+def find_tools():
+    """nvcc. Puts cuobjdump and nvdisasm on the PATH: the toolkit's, or those from PyPI, which are fetched once."""
+    nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    if not os.path.exists(nvcc):
+        skip("no nvcc here, so there is nothing to read")
+    for attempt in range(2):
+        places = [os.path.dirname(os.path.realpath(nvcc)), *glob.glob(f"{BUILD}/tools/nvidia/*/bin")]
+        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *places])
+        if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
+            return nvcc
+        if attempt == 0:
+            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--retries", "0", "--timeout", "10",
+                            "--disable-pip-version-check", "--target", f"{BUILD}/tools", "nvidia-cuda-cuobjdump", "nvidia-cuda-nvdisasm"], check=False)
+    skip("cuobjdump and nvdisasm are missing, and pip could not fetch nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; "
+         "they are part of the CUDA toolkit")
+
+
+Instruction = collections.namedtuple("Instruction", "address predicate op operands")
+
+
+class Kernel:
+    def __init__(self, file, arch, name):
+        self.file, self.arch, self.name = file, arch, name
+        self.registers = self.stack = self.shared = 0
+        self.code = []
+
+    def __str__(self):
+        return f"{self.file} {self.name} {self.arch}"
+
+    def count(self, pattern, code=None):
+        """Instructions whose name begins so, such as LDG or HGMMA."""
+        return sum(1 for i in (self.code if code is None else code) if re.match(pattern, i.op))
+
+    def warps(self):
+        """How many warps of an SM its registers allow."""
+        each = -(-max(self.registers, 1) * 32 // 256) * 256
+        return min(WARPS.get(self.arch, 64), 65536 // each // 4 * 4)
+
+    def loops(self):
+        """Code between a branch backwards and its target: the innermost first. Loops of a few instructions that wait
+        for a barrier are left out."""
+        found = []
+        for end, i in enumerate(self.code):
+            target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
+            if target and int(target[1], 16) <= i.address:
+                begin = next(n for n, j in enumerate(self.code) if j.address >= int(target[1], 16))
+                # A wait's second attempt lies behind the kernel's end and jumps back.
+                if end - begin > 8 and not any(j.op == "EXIT" and not j.predicate for j in self.code[begin:end]):
+                    found.append(self.code[begin:end + 1])
+        return sorted(found, key=len)
+
+    def inner_loops(self):
+        """Loops that hold no other loop."""
+        inner = []
+        for loop in self.loops():
+            if not any(loop[0].address <= other[0].address and other[-1].address <= loop[-1].address for other in inner):
+                inner.append(loop)
+        return inner
+
+    def loop_with(self, *ops):
+        """The smallest loop that has all of these."""
+        return next((loop for loop in self.loops() if all(self.count(op, loop) for op in ops)), [])
+
+
+def short(name):
+    """A demangled name without namespaces, return type and arguments: forward_kernel<64, false>."""
+    depth, end = 0, len(name)
+    for at, c in enumerate(name):    # the arguments begin at the last ( outside <>
+        depth += (c == "<") - (c == ">")
+        if c == "(" and depth == 0 and not name.startswith("(anonymous namespace)", at):
+            end = at
+            break
+    name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", name[:end])
+    return re.sub(r"^(void|int|float) ", "", name)
+
+
+def output(*command):
+    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
+
+
+def read_object(o):
+    """The kernels of an object or a cubin, whose path names their file in layers/."""
+    file = re.sub(r"^.*?layers/|\.cu\.o$|\.cubin$", "", o)
+    usage, sass = output("cuobjdump", "-res-usage", o), output("cuobjdump", "-sass", o)
+    symbols = sorted(set(re.findall(r"^\s*Function (\S+):$", usage, re.M)))
+    names = dict(zip(symbols, map(short, output("c++filt", *symbols).splitlines())))
+    found, arch = {}, ""
+    for line in sass.splitlines():
+        if m := re.match(r"\s*code for (sm_\w+)", line):
+            arch = m[1]
+        elif m := re.match(r"\s*Function : (\S+)", line):
+            kernel = found[arch, m[1]] = Kernel(file, arch, names[m[1]])
+        elif m := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z]\S*)\s*(.*?)\s*;", line):
+            kernel.code.append(Instruction(int(m[1], 16), m[2] or "", m[3], m[4]))
+    for line in usage.splitlines():    # of a cubin it names no architecture: then there is but one
+        if m := re.match(r"arch = (sm_\w+)", line):
+            arch = m[1]
+        elif m := re.match(r"\s*Function (\S+):$", line):
+            kernel = found[arch, m[1]]
+        elif m := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
+            kernel.registers, kernel.stack, kernel.shared = int(m[1]), int(m[2]), int(m[3])
+    return list(found.values())
+
+
+def read(objects):
+    """All kernels of these objects or cubins."""
+    with concurrent.futures.ProcessPoolExecutor() as pool:
+        kernels = [k for some in pool.map(read_object, objects) for k in some]
+    return sorted(kernels, key=lambda k: (k.file, k.name, k.arch))
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+def cell(k):
+    """What a kernel takes on one architecture, and how much of what it holds; zeros are left out."""
+    parts = [f"{k.registers}r", f"{k.warps()}w"]
+    for letter, n in (("m", k.shared), ("s", k.stack), ("l", k.count("LDL|STL")), ("b", k.count("BAR")),
+                      ("f", k.count("MEMBAR")), ("v", k.count(r"(LDG|STG)\S*\.128")), ("t", k.count("HGMMA|HMMA"))):
+        if n:
+            parts.append(f"{n}{letter}")
+    return " ".join(parts)
+
+
+def table_of(kernels):
+    """{file and name: {architecture: cell}}"""
+    rows = collections.defaultdict(dict)
+    for k in kernels:
+        rows[f"{k.file} {k.name}"][k.arch] = cell(k)
+    return rows
+
+
+def write_table(rows, version, archs):
+    with open(TABLE, "w") as f:
+        f.write(f"""# {version}. What each kernel takes and holds, by architecture; written by `make sass ARGS=--write`.
+# r registers   w warps of an SM that they allow   m bytes of static shared memory   s bytes of stack
+# Instructions: l local memory   b barriers   f fences   v 16-byte accesses to global memory   t tensor core products
+# One column an architecture ({' | '.join(archs)}); = as the one before.
+""")
+        for name, cells in sorted(rows.items()):
+            columns, before = [], None
+            for arch in archs:
+                now = cells.get(arch, "-")
+                columns.append("=" if now == before else now)
+                before = now
+            f.write(f"{name} | {' | '.join(columns)}\n")
+
+
+def read_table():
+    """The version of the table, and its rows."""
+    with open(TABLE) as f:
+        lines = f.read().splitlines()
+    archs = re.search(r"\((.*)\)", lines[3])[1].split(" | ")
+    rows = collections.defaultdict(dict)
+    for line in lines[4:]:
+        name, *columns = line.split(" | ")
+        for i, arch in enumerate(archs):
+            columns[i] = columns[i - 1] if columns[i] == "=" else columns[i]
+            if columns[i] != "-":
+                rows[name][arch] = columns[i]
+    return lines[0].split(". ")[0].lstrip("# "), rows
+
+
+# ---- rules -----------------------------------------------------------------------------------------------------------
+# A rule is a function of a kernel that gives None, or says what is wrong.
+
+# Kernels that may use the stack, with the bytes that they may take, and why that is borne. The first that matches counts.
+STACK = [
+    (r"attention/sm80\S* \w+<\d+, (true, )+", 128, "caps, slopes, spans or dropout: spills outside the unmasked tiles"),
+    (r"attention/plain\S* ", 200, "the ranges of keys that a block visits, and dropout's function"),
+    (r"attention/bias ", 16, "the ranges of keys that a block visits"),
+    (r"attention/cached \w+<.* true>", 24, "caps and slopes: spills, once a block"),
+    (r"attention/cached \w+<bf16, fp8, 1, 32", 8, "heads wider than 128"),
+    (r"attention/sm90_backward \w+<64, true>", 24, "caps and slopes"),
+    (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register too many, on some architectures"),
+]
+def no_local_memory(k):
+    name = f"{k.file} {k.name}"
+    allowed = next((n for pattern, n, _ in STACK if re.match(pattern, name)), 0)
+    if k.stack > allowed:
+        return f"{k.stack} bytes of stack, {allowed} are allowed"
+    if allowed == 0 and (n := k.count("LDL|STL")):
+        return f"{n} accesses to local memory"
+
+
+def between_waits(k, loop):
+    """The loop's code between its waits for wgmma: parts in turn, from the first wait to the last."""
+    waits = [n for n, i in enumerate(loop) if i.op.startswith("WARPGROUP.DEPBAR")]
+    return [loop[a:b] for a, b in zip(waits, waits[1:])]
+
+
+def size_of(k):
+    return int(re.search(r"<(\d+)", k.name)[1])
+
+
+def softmax_overlaps(k):
+    """While O += P v runs, a thread computes 64 exponentials and two for its rows' old maxima."""
+    parts = between_waits(k, k.loop_with("HGMMA", "MUFU.EX2"))
+    n = max((k.count("MUFU.EX2", p) for p in parts), default=0)
+    if n < 60:
+        return f"{n} exponentials between two waits of the main loop, expected at least 60"
+
+
+def probabilities_overlap(k):
+    """All exponentials of a query tile (half of its columns a thread) come before dy v^T is waited for."""
+    loop = k.loop_with("HGMMA", "MUFU.EX2")
+    parts, wanted = between_waits(k, loop), {64: 64, 128: 32}[size_of(k)]
+    n = max((k.count("MUFU.EX2", p) for p in parts), default=0)
+    if n < wanted:
+        return f"{n} exponentials between two waits of the main loop, expected {wanted}"
+
+
+def products_in_loop(expected):
+    def check(k):
+        loop, size = k.loop_with("HGMMA", "MUFU.EX2"), size_of(k)
+        n, waits = k.count("HGMMA", loop), k.count("WARPGROUP.DEPBAR", loop)
+        if (n, waits) != expected(size):
+            return f"{n} HGMMA and {waits} waits in the main loop, expected %d and %d" % expected(size)
+    return check
+
+
+def forward_products(HS):
+    """q k^T by 16 channels and P v by 16 of 128 keys; a wait for each."""
+    return HS // 16 + 128 // 16, 2
+
+
+def backward_products(HS):
+    """q k^T and dy v^T by 16 channels, P^T dy and dS^T q by 16 of M queries, dS k by 16 of 128 keys; four waits."""
+    M = {64: 128, 128: 64}[HS]
+    return 2 * HS // 16 + 2 * M // 16 + 128 // 16, 4
+
+
+def no_moves_to_uniform(k):
+    """The warpgroup's index is uniform for the compiler, so descriptors are computed in uniform registers."""
+    loop = k.loop_with("HGMMA", "MUFU.EX2")
+    if n := k.count("R2UR", loop):
+        return f"{n} R2UR in the main loop: descriptors come from a thread's registers"
+
+
+# Kernels that may have fences, and how many.
+FENCES = [
+    (r"attention/cached decode_kernel", 2),             # the last block of a head sees what the others wrote
+    (r"attention/sm90_backward backward_kernel", 2),    # dq's turn passes to the next block
+]
+
+
+def no_other_fences(k):
+    allowed = next((n for pattern, n in FENCES if re.match(pattern, f"{k.file} {k.name}")), 0)
+    if (n := k.count("MEMBAR")) > allowed:
+        return f"{n} MEMBAR, {allowed} allowed"
+
+
+def wide(k):
+    """Kernels whose template names a width of 16 bytes move as many at once."""
+    if not k.count(r"LDG\S*\.128|LDGSTS\S*\.128"):
+        return "no load of 16 bytes"
+
+
+def barriers(most):
+    """Barriers of the block in one round of the main loop."""
+    def check(k):
+        loop = k.loop_with("HGMMA", "MUFU.EX2") or k.loop_with("HMMA", "MUFU.EX2")
+        if (n := k.count("BAR", loop)) > most:
+            return f"{n} barriers in the main loop, {most} expected"
+    return check
+
+
+WGMMA, MMA = r"attention/sm90\S* (forward|backward)_kernel", r"attention/sm80 forward_kernel<\d+, false, false, false>"
+# Name; kernels, by file and name; architectures; the check.
+RULES = [
+    ("no local memory", "", "", no_local_memory),
+    ("no other fences", "", "", no_other_fences),
+    ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
+    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward (prepare|finish)|cached \w+<(bf16, bf16|float, float), \d, \d+, "
+                          r"(8|4))|adamw (adamw|squares)_kernel|experts tensor_kernel", "", wide),
+    ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
+    ("probabilities overlap dy v^T", r"attention/sm90_backward backward_kernel<\d+, false>", "sm_90a",
+     probabilities_overlap),
+    ("products of a tile", r"attention/sm90 forward_kernel", "sm_90a", products_in_loop(forward_products)),
+    ("products of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", products_in_loop(backward_products)),
+    ("descriptors are uniform", WGMMA, "sm_90a", no_moves_to_uniform),
+    ("barriers of a tile", r"attention/sm90 forward_kernel", "sm_90a", barriers(2)),
+    ("barriers of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", barriers(3)),
+    ("barriers of a tile", MMA, "", barriers(2)),
+]
+
+
+def check(kernels, say=True):
+    """(passed, names of the rules that failed)"""
+    passed, failed = 0, []
+    for name, pattern, arch, rule in RULES:
+        for k in kernels:
+            if not re.match(pattern, f"{k.file} {k.name}") or not k.arch.startswith(arch):
+                continue
+            wrong = rule(k) if k.code else None
+            passed += not wrong
+            if wrong:
+                failed.append(name)
+                if say:
+                    print(f"FAILED {k}: {name}: {wrong}")
+    return passed, failed
+
+
+# ---- what is asked for -----------------------------------------------------------------------------------------------
+
+def check_log(objects):
+    """Remarks of ptxas that products by warpgroup wait for each other (C75xx). The build keeps them beside an object."""
+    failed = 0
+    for log in (o + ".log" for o in objects if os.path.exists(o + ".log")):
+        for line in open(log):
+            if re.search(r"\bC75\d\d\b", line):
+                print(f"FAILED {log}: {line.strip()}")
+                failed += 1
+    return failed
+
+
+def compare(rows, version):
+    """(passed, failed, skipped): each row of the table against what is now."""
+    before, known = read_table()
+    if before != version:
+        print(f"dev/sass.txt is of {before}, this is {version}: only rules are checked")
+        return 0, 0, len(known)
+    failed = 0
+    for name in sorted(set(rows) | set(known)):
+        for arch in sorted(set(rows[name]) | set(known[name])):
+            now, then = rows[name].get(arch, "nothing"), known[name].get(arch, "nothing")
+            if now != then:
+                print(f"FAILED {name} {arch}: {now}, the table has {then}")
+                failed += 1
+    if failed:
+        print("If these changes are meant: make sass ARGS=--write, and commit dev/sass.txt")
+    return len(rows) - min(failed, len(rows)), failed, 0
+
+
+def show(kernels):
+    for k in kernels:
+        print(f"\n{k}: {cell(k)}")
+        for loop in k.loops():
+            ops = collections.Counter(i.op.split(".")[0] for i in loop)
+            print(f"  {loop[0].address:#6x} to {loop[-1].address:#6x}, {len(loop)}: " +
+                  " ".join(f"{n} {op}" for op, n in ops.most_common(14)))
+
+
+def mutants(nvcc):
+    """Rows of dev/sass_mutants.txt: file ;; sed expression ;; object ;; the rule that must fail."""
+    tree, passed, failed = f"{BUILD}/mutants", 0, 0
+    for row in open(MUTANTS):
+        file, change, source, rule = row.rstrip("\n").split(" ;; ")
+        shutil.rmtree(tree, ignore_errors=True)
+        for room in ("layers", "base"):
+            shutil.copytree(os.path.join(ROOT, room), os.path.join(tree, room))
+        before = open(os.path.join(tree, file)).read()
+        subprocess.run(["sed", "-i", change, os.path.join(tree, file)], check=True)
+        cubin = os.path.join(tree, source.removesuffix(".cu") + ".cubin")
+        made = before != open(os.path.join(tree, file)).read() and subprocess.run(
+            [nvcc, "-std=c++20", "-O3", "-I.", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-x", "cu", source,
+             "-o", cubin], cwd=tree, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
+        caught = made and rule in check(read([cubin]), say=False)[1]
+        print(f"{'caught  ' if caught else 'SURVIVED' if made else 'FAILED  '} {file}: {change}")
+        passed, failed = passed + caught, failed + (not caught)
+    return passed, failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="write dev/sass.txt anew")
+    parser.add_argument("--mutants", action="store_true", help="break each rule on purpose")
+    parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
+    parser.add_argument("names", nargs="*", help="show only the kernels whose names contain one of these")
+    a = parser.parse_args()
+    nvcc = find_tools()
+    if a.mutants:
+        passed, failed = mutants(nvcc)
+        print(f"\n{passed} passed, {failed} failed, 0 skipped")
+        return failed > 0
+    kernels = read(a.objects)
+    if a.names:
+        return show([k for k in kernels if any(n in str(k) for n in a.names)])
+    version = "nvcc " + re.search(r"V([\d.]+)", output(nvcc, "--version"))[1]
+    rows = table_of(kernels)
+    if a.write:
+        archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
+        write_table(rows, version, archs)
+    passed, wrong = check(kernels)
+    same, changed, skipped = compare(rows, version)
+    remarks = check_log(a.objects)
+    print(f"\n{passed + same} passed, {len(wrong) + changed + remarks} failed, {skipped} skipped")
+    return len(wrong) + changed + remarks > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
