@@ -179,9 +179,10 @@ def width(i):
 
 
 def main_loop(k):
-    """The loop that moves most bytes an instruction, on its shortest way; the whole kernel if it has none."""
-    ways = [shortest_round(loop) for loop in k.inner_loops()] + [k.code]
-    return max(ways, key=lambda way: sum(width(i) for i in way if re.match("LDG|STG", i.op)) / len(way))
+    """The inner loop that moves most bytes, on its shortest way round; the whole kernel if none moves 16 at once."""
+    ways = [shortest_round(loop) for loop in k.inner_loops()]
+    ways = [way for way in ways if k.count(r"LDG\S*\.128", way)] or [k.code]
+    return max(ways, key=lambda way: sum(width(i) for i in way if re.match("LDG|STG", i.op)))
 
 
 def memory_bound(k):
@@ -206,7 +207,7 @@ def others(kernels, names):
     print("\nKernels on sm_90a whose main loop moves 16 bytes a thread: the share of DRAM's rate that they can reach, and "
           "what bounds them")
     for k in kernels:
-        if k.arch != "sm_90a" or "attention/sm" in k.file or not k.count(r"LDG\S*\.128") or k.count("HMMA|HGMMA"):
+        if k.arch != "sm_90a" or re.match("attention/(sm|plain|bias)", k.file) or not k.count(r"LDG\S*\.128") or k.count("HMMA|HGMMA"):
             continue
         found = memory_bound(k)
         if found and (names or found[1] != "DRAM"):
@@ -223,7 +224,7 @@ def main():
     parser.add_argument("names", nargs="*", help="only kernels whose names contain one of these")
     a = parser.parse_args()
     sass.find_tools()
-    kernels = [k for k in sass.read(a.objects) if not a.names or any(n in str(k) for n in a.names)]
+    kernels = [k for k in sass.read(a.objects, "sm_90a") if not a.names or any(n in str(k) for n in a.names)]
     print(f"One H100 SXM5: {SMS} SMs at {CLOCK / 1e9} GHz, 989 TFLOP/s of bf16 products, 3.35 TB/s\n")
     worst, forward = attention_forward(kernels)
     worst_back, backward = attention_backward(kernels)

@@ -31,7 +31,7 @@ WARPS = {"sm_80": 64, "sm_89": 48, "sm_90a": 64, "sm_100": 64}
 
 
 def skip(why):
-    print(f"make sass: {why}\n\n0 passed, 0 failed, 1 skipped")
+    print(f"kernels are not read: {why}\n\n0 passed, 0 failed, 1 skipped")
     sys.exit(0)
 
 
@@ -39,7 +39,7 @@ def skip(why):
 
 def find_tools():
     """nvcc. Puts cuobjdump and nvdisasm on the PATH: the toolkit's, or those from PyPI, which are fetched once."""
-    nvcc = os.environ.get("NVCC") or shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    nvcc = os.environ.get("NVCC", shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")    # make sets it
     if not os.path.exists(nvcc):
         skip("no nvcc here, so there is nothing to read")
     for attempt in range(2):
@@ -117,10 +117,11 @@ def output(*command):
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
 
 
-def read_object(o):
+def read_object(o, arch):
     """The kernels of an object or a cubin, whose path names their file in layers/."""
+    only = ["-arch", arch] if arch else []
     file = re.sub(r"^.*?layers/|\.cu\.o$|\.cubin$", "", o)
-    usage, sass = output("cuobjdump", "-res-usage", o), output("cuobjdump", "-sass", o)
+    usage, sass = (output("cuobjdump", *only, what, o) for what in ("-res-usage", "-sass"))
     symbols = sorted(set(re.findall(r"^\s*Function (\S+):$", usage, re.M)))
     names = dict(zip(symbols, map(short, output("c++filt", *symbols).splitlines())))
     found, arch = {}, ""
@@ -141,10 +142,11 @@ def read_object(o):
     return list(found.values())
 
 
-def read(objects):
-    """All kernels of these objects or cubins."""
+def read(objects, arch=None):
+    """All kernels of these objects or cubins, or those of one architecture."""
+    objects = sorted(objects, key=os.path.getsize, reverse=True)    # the longest first
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        kernels = [k for some in pool.map(read_object, objects) for k in some]
+        kernels = [k for some in pool.map(read_object, objects, [arch] * len(objects)) for k in some]
     return sorted(kernels, key=lambda k: (k.file, k.name, k.arch))
 
 
@@ -205,8 +207,8 @@ def read_table():
 # Kernels that may use the stack, with the bytes that they may take, and why that is borne. The first that matches counts.
 STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 128, "caps, slopes, spans or dropout: spills outside the unmasked tiles"),
-    (r"attention/plain\S* ", 200, "the ranges of keys that a block visits, and dropout's function"),
-    (r"attention/bias ", 16, "the ranges of keys that a block visits"),
+    (r"attention/plain\S* ", 200, "streams of keys, and dropout's function: once a block"),
+    (r"attention/bias ", 16, "streams of keys: once a block"),
     (r"attention/cached \w+<.* true>", 24, "caps and slopes: spills, once a block"),
     (r"attention/cached \w+<bf16, fp8, 1, 32", 8, "heads wider than 128"),
     (r"attention/sm90_backward \w+<64, true>", 24, "caps and slopes"),
