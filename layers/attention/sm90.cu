@@ -2,9 +2,10 @@
 // al. 2024.
 //
 // A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
-// diagonal, without spans), then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v
-// tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output stay in
-// their registers. For tile i:
+// diagonal, without spans), then to the left. Then it goes on with other rows: there are as many blocks as
+// multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer:
+// one thread copies q, then k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each;
+// scores, probabilities and output stay in their registers. For tile i:
 //
 //     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
@@ -15,8 +16,8 @@
 // A consumer that has started its products gives the turn to the other and computes its softmax meanwhile. In brackets,
 // the products under way:
 //
-//     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
-//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
+//     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
+//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
 //
 // FLOPs: 4 HS for each pair of a query and a key in the 128 x 128 tiles that are visited; for causal rows of 1024, 0.89
 // of these pairs count. Per clock, an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally
@@ -24,6 +25,7 @@
 // for lse.
 #include "sm90.cuh"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -38,45 +40,64 @@ struct Forward {
     bf16* y;
     float* lse;
     int S, tiles;    // tiles of rows of a sequence
+    int heads;       // of all sequences
+    int together;    // heads whose rows take turns: their keys and values fit L2
     Heads h;
     Scores scores;
 };
+constexpr int64_t L2_BYTES = 32 << 20;    // of an H100's 50 MB
 
 template <int HS> struct ForwardShared {
-    Tile<BM, HS> q;
+    Tile<BM, HS> q, y;
     Tile<BN, HS> k[STAGES], v[STAGES];
-    uint64_t q_full, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
+    uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 
-// Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c is done with q.
-enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
+// Named barriers. TURN + c: consumer c may start its products.
+enum { TURN = 1 };
 
-// What a block computes: rows from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
+// A block's n-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1. Of heads that go together
+// the longest rows come first (as many keys as a causal mask leaves), dealt out to the blocks to and fro, so that all
+// end at about the same time.
 struct Place {
     int b, head, row, last, tiles;
-    __device__ explicit Place(const Forward& a) {
-        const int i = int(blockIdx.x), tile = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
-        head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = tile * BM;
+    bool is_last;    // the block's
+    __device__ Place(const Forward& a, int n) {
+        const int all = a.heads * a.tiles, i = number(n);
+        const int first = i / (a.together * a.tiles) * a.together, heads = min(a.together, a.heads - first);
+        const int rank = i - first * a.tiles, tile = a.tiles - 1 - rank / heads;
+        head = (first + rank % heads) % a.h.NH, b = (first + rank % heads) / a.h.NH, row = tile * BM;
         last = a.h.keys ? (keys_of(a.h, a.S, b, row + BM - 1).to - 1) / BN : tile;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
+        is_last = number(n + 1) >= all;
+    }
+    __device__ static int number(int n) {
+        const int blocks = int(gridDim.x), block = int(blockIdx.x);
+        return n * blocks + (n % 2 ? blocks - 1 - block : block);
     }
 };
 
 template <int HS>
-__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a, Place p) {
-    const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
-    mbarrier_arrive_expect(&s.q_full, s.q.bytes);
-    load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
-    for (int i = 0; i < p.tiles; i++) {
-        const Slot at(i);
-        const int key = (p.last - i) * BN;
-        mbarrier_wait(&s.k_free[at.slot], !at.parity);    // the first round passes at once
-        mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
-        load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
-        mbarrier_wait(&s.v_free[at.slot], !at.parity);
-        mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
-        load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
+    unsigned step = 0;
+    for (int n = 0;; n++) {
+        const Place p(a, n);
+        const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+        mbarrier_wait(&s.q_free, !(n % 2));    // the first round passes at once
+        mbarrier_arrive_expect(&s.q_full, s.q.bytes);
+        load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
+        for (int i = 0; i < p.tiles; i++, step++) {
+            const Slot at(step);
+            const int key = (p.last - i) * BN;
+            mbarrier_wait(&s.k_free[at.slot], !at.parity);
+            mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
+            load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
+            mbarrier_wait(&s.v_free[at.slot], !at.parity);
+            mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
+            load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+        }
+        if (p.is_last) return;
     }
 }
 
@@ -176,61 +197,81 @@ __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, P
             a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * unit + log2f(sum)) * LN2;
     }
     const int64_t stride = int64_t(a.h.NH) * HS;
-    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.q, first);
+    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.y, first);
 }
 
+// Barriers between the consumers, and between them and the producer.
+template <int HS> struct Consumer {
+    ForwardShared<HS>& s;
+    int consumer, lane;
+    __device__ void my_turn() const { named_barrier(TURN + consumer, 2 * WARPGROUP); }
+    __device__ void your_turn() const { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); }
+    __device__ void arrive(uint64_t* free) const {
+        if (lane == 0) mbarrier_arrive(free);
+    }
+};
+
+// Computes the n-th rows, whose tiles are the block's from `step` on.
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, Place p, int consumer) {
-    const int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.row + consumer * 64 + warp_row + lane / 4);
+__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place& p, int n, unsigned step) {
+    ForwardShared<HS>& s = my.s;
+    const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
+    const View view(a, p.b, p.row + warp_row + my.lane / 4);
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
     const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
-    auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
-    // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
-    auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };
-    auto arrive = [&](uint64_t* free) { if (lane == 0) mbarrier_arrive(free); };
+    // Called as often as the other waits: consumer 1 has let consumer 0 begin, and stops one tile early.
+    auto products_started = [&](int i) {
+        if (my.consumer == 0 || i + 1 < p.tiles || !p.is_last) my.your_turn();
+    };
+    auto scores_there = [&](int i, Slot at) {
+        my.arrive(&s.k_free[at.slot]);
+        if (i + 1 == p.tiles) my.arrive(&s.q_free);
+        if (SHAPED) shape(S, a.scores, slope, view.row, (p.last - i) * BN);
+    };
 
-    if (consumer == 1) your_turn();
-    mbarrier_wait(&s.q_full, 0);
-    mbarrier_wait(&s.k_full[0], 0);
-    my_turn();
-    start_scores(S, s.q, consumer * 64, s.k[0]);
-    if (consumer == 0 || p.tiles > 1) your_turn();
+    const Slot begin(step);
+    mbarrier_wait(&s.q_full, n % 2);
+    mbarrier_wait(&s.k_full[begin.slot], begin.parity);
+    my.my_turn();
+    start_scores(S, s.q, first, s.k[begin.slot]);
+    products_started(0);
     wgmma_wait<0>(S);
-    arrive(&s.k_free[0]);
-    if (SHAPED) shape(S, a.scores, slope, view.row, p.last * BN);
+    scores_there(0, begin);
     view.hide(S, p.last * BN);
     softmax(S, x, unit);
     pack(P, S);
     for (int i = 1; i < p.tiles; i++) {
-        const Slot at(i), before(i - 1);
+        const Slot at(step + i), before(step + i - 1);
         const int key = (p.last - i) * BN;
         mbarrier_wait(&s.k_full[at.slot], at.parity);
-        my_turn();
-        start_scores(S, s.q, consumer * 64, s.k[at.slot]);
+        my.my_turn();
+        start_scores(S, s.q, first, s.k[at.slot]);
         mbarrier_wait(&s.v_full[before.slot], before.parity);
         start_output(O, P, s.v[before.slot]);
-        if (consumer == 0 || i + 1 < p.tiles) your_turn();
+        products_started(i);
         wgmma_wait<1>(S);
-        arrive(&s.k_free[at.slot]);
-        if (SHAPED) shape(S, a.scores, slope, view.row, key);
-        if (!view.sees_all(key)) view.hide(S, key);
-        softmax(S, x, unit);
+        scores_there(i, at);
+        // Written twice: behind a softmax where two ways meet, ptxas waits for O before the exponentials.
+        if (view.sees_all(key)) softmax(S, x, unit);
+        else {
+            view.hide(S, key);
+            softmax(S, x, unit);
+        }
         wgmma_wait<0>(O, P);
-        arrive(&s.v_free[before.slot]);
+        my.arrive(&s.v_free[before.slot]);
 #pragma unroll
         for (int o = 0; o < HS / 2; o++) O[o] *= x.shrink[o / 2 % 2];
         pack(P, S);
     }
-    const Slot end(p.tiles - 1);
+    const Slot end(step + p.tiles - 1);
     mbarrier_wait(&s.v_full[end.slot], end.parity);
     start_output(O, P, s.v[end.slot]);
     wgmma_wait<0>(O, P);
-    named_barrier(EPILOGUE + consumer, WARPGROUP);
-    finish(s, a, p, O, x, unit, consumer * 64 + warp_row);
+    my.arrive(&s.v_free[end.slot]);
+    finish(s, a, p, O, x, unit, warp_row);
 }
 
 template <int HS, bool SHAPED>
@@ -238,32 +279,46 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     if constexpr (SM90A) {
         auto& s = dynamic_shared<ForwardShared<HS>>();
         if (threadIdx.x == 0) {
+            tensor_map_prefetch(qkv);
             mbarrier_init(&s.q_full, 1);
+            mbarrier_init(&s.q_free, CONSUMERS * 4);    // each warp arrives by itself
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.k_full[i], 1);
                 mbarrier_init(&s.v_full[i], 1);
-                mbarrier_init(&s.k_free[i], CONSUMERS * 4);    // each warp arrives by itself
+                mbarrier_init(&s.k_free[i], CONSUMERS * 4);
                 mbarrier_init(&s.v_free[i], CONSUMERS * 4);
             }
             mbarrier_init_fence();
         }
         __syncthreads();
-        const int warpgroup = threadIdx.x / WARPGROUP;
+        const int warpgroup = uniform_warpgroup();
         if (warpgroup == 0) {
             registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, qkv, a, Place(a));
+            if (threadIdx.x == 0) produce(s, qkv, a);
         } else {
             registers_take<CONSUMER_REGISTERS>();
-            consume<HS, SHAPED>(s, a, Place(a), warpgroup - 1);
+            const Consumer<HS> my{s, warpgroup - 1, int(threadIdx.x) % 32};
+            if (my.consumer == 1) my.your_turn();
+            unsigned step = 0;
+            for (int n = 0;; n++) {
+                const Place p(a, n);
+                consume<HS, SHAPED>(my, a, p, n, step);
+                if (p.is_last) return;
+                step += p.tiles;
+            }
         }
     }
 }
 
 template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
-    const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), Scores(h)};
+    const int group = h.NH / h.NKV;    // heads that share keys and values
+    const int64_t fit = L2_BYTES / (2 * int64_t(S) * HS * int64_t(sizeof(bf16)));
+    const Forward a{y, lse, S, int(ceil_div(S, BM)), B * h.NH, int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group,
+                    checked(h, S), Scores(h)};
+    const unsigned blocks = unsigned(std::min(a.heads * a.tiles, cuda_multiprocessors()));
     for_shape(a.scores, [&](auto SHAPED) {
-        launch(forward_kernel<HS, SHAPED>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, map, a);
+        launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, map, a);
     });
 }
 
