@@ -2,7 +2,7 @@
 // al. 2024.
 //
 // A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
-// diagonal, without spans), then to the left. Then it goes on with other rows: there are as many blocks as
+// diagonal, without spans), then to the left. Then it takes other rows (order.h): there are as many blocks as
 // multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer:
 // one thread copies q, then k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each;
 // scores, probabilities and output stay in their registers. For tile i:
@@ -23,6 +23,7 @@
 // of these pairs count. Per clock, an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally
 // long, at 128 the exponentials take half as long. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4
 // for lse.
+#include "order.h"
 #include "sm90.cuh"
 
 #include <algorithm>
@@ -33,15 +34,14 @@ namespace {
 using namespace sm90;
 
 constexpr int BM = 128, BN = 128;
-constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
 struct Forward {
     bf16* y;
     float* lse;
-    int S, tiles;    // tiles of rows of a sequence
-    int heads;       // of all sequences
-    int together;    // heads whose rows take turns: their keys and values fit L2
+    int S;
+    RowOrder order;
     Heads h;
     Scores scores;
 };
@@ -50,6 +50,7 @@ constexpr int64_t L2_BYTES = 32 << 20;    // of an H100's 50 MB
 template <int HS> struct ForwardShared {
     Tile<BM, HS> q, y;
     Tile<BN, HS> k[STAGES], v[STAGES];
+    int rows;    // those that q is of, in order; beyond the last: there are no more
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
@@ -57,39 +58,35 @@ static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 // Named barriers. TURN + c: consumer c may start its products.
 enum { TURN = 1 };
 
-// A block's n-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1. Of heads that go together
-// the longest rows come first (as many keys as a causal mask leaves), dealt out to the blocks to and fro, so that all
-// end at about the same time.
+// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
 struct Place {
     int b, head, row, last, tiles;
-    bool is_last;    // the block's
-    __device__ Place(const Forward& a, int n) {
-        const int all = a.heads * a.tiles, i = number(n);
-        const int first = i / (a.together * a.tiles) * a.together, heads = min(a.together, a.heads - first);
-        const int rank = i - first * a.tiles, tile = a.tiles - 1 - rank / heads;
-        head = (first + rank % heads) % a.h.NH, b = (first + rank % heads) / a.h.NH, row = tile * BM;
+    __device__ Place(const Forward& a, int i) {
+        const auto [all_heads, tile] = a.order[i];
+        head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
         last = a.h.keys ? (keys_of(a.h, a.S, b, row + BM - 1).to - 1) / BN : tile;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
-        is_last = number(n + 1) >= all;
-    }
-    __device__ static int number(int n) {
-        const int blocks = int(gridDim.x), block = int(blockIdx.x);
-        return n * blocks + (n % 2 ? blocks - 1 - block : block);
     }
 };
+
+// How many rows have been taken beyond each block's first: 0 between launches, because as many are asked for as there
+// are, the blocks' last vain questions included.
+__device__ unsigned taken;
 
 template <int HS>
 __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
     unsigned step = 0;
-    for (int n = 0;; n++) {
-        const Place p(a, n);
-        const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+    for (int n = 0, i = int(blockIdx.x);; n++) {
         mbarrier_wait(&s.q_free, !(n % 2));    // the first round passes at once
+        s.rows = i;
+        if (i >= a.order.all()) return mbarrier_arrive(&s.q_full);
+        const Place p(a, i);
+        const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
         mbarrier_arrive_expect(&s.q_full, s.q.bytes);
         load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
-        for (int i = 0; i < p.tiles; i++, step++) {
+        i = int(gridDim.x + atomicInc(&taken, unsigned(a.order.all() - 1)));
+        for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const Slot at(step);
-            const int key = (p.last - i) * BN;
             mbarrier_wait(&s.k_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
             load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
@@ -97,7 +94,6 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
             mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
             load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
         }
-        if (p.is_last) return;
     }
 }
 
@@ -211,9 +207,9 @@ template <int HS> struct Consumer {
     }
 };
 
-// Computes the n-th rows, whose tiles are the block's from `step` on.
+// Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place& p, int n, unsigned step) {
+__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place& p, unsigned step) {
     ForwardShared<HS>& s = my.s;
     const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
     const View view(a, p.b, p.row + warp_row + my.lane / 4);
@@ -222,10 +218,6 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
     Softmax x;
     const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
-    // Called as often as the other waits: consumer 1 has let consumer 0 begin, and stops one tile early.
-    auto products_started = [&](int i) {
-        if (my.consumer == 0 || i + 1 < p.tiles || !p.is_last) my.your_turn();
-    };
     auto scores_there = [&](int i, Slot at) {
         my.arrive(&s.k_free[at.slot]);
         if (i + 1 == p.tiles) my.arrive(&s.q_free);
@@ -233,11 +225,10 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
     };
 
     const Slot begin(step);
-    mbarrier_wait(&s.q_full, n % 2);
     mbarrier_wait(&s.k_full[begin.slot], begin.parity);
     my.my_turn();
     start_scores(S, s.q, first, s.k[begin.slot]);
-    products_started(0);
+    my.your_turn();
     wgmma_wait<0>(S);
     scores_there(0, begin);
     view.hide(S, p.last * BN);
@@ -251,7 +242,7 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
         start_scores(S, s.q, first, s.k[at.slot]);
         mbarrier_wait(&s.v_full[before.slot], before.parity);
         start_output(O, P, s.v[before.slot]);
-        products_started(i);
+        my.your_turn();
         wgmma_wait<1>(S);
         scores_there(i, at);
         // Written twice: behind a softmax where two ways meet, ptxas waits for O before the exponentials.
@@ -301,11 +292,14 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
             if (my.consumer == 1) my.your_turn();
             unsigned step = 0;
             for (int n = 0;; n++) {
-                const Place p(a, n);
-                consume<HS, SHAPED>(my, a, p, n, step);
-                if (p.is_last) return;
+                mbarrier_wait(&s.q_full, n % 2);
+                const int rows = __shfl_sync(0xffffffff, my.lane == 0 ? s.rows : 0, 0);
+                if (rows >= a.order.all()) break;
+                const Place p(a, rows);
+                consume<HS, SHAPED>(my, a, p, step);
                 step += p.tiles;
             }
+            if (my.consumer == 0) my.my_turn();    // the other has given its turn once more than this one took it
         }
     }
 }
@@ -314,9 +308,9 @@ template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int 
     const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
     const int group = h.NH / h.NKV;    // heads that share keys and values
     const int64_t fit = L2_BYTES / (2 * int64_t(S) * HS * int64_t(sizeof(bf16)));
-    const Forward a{y, lse, S, int(ceil_div(S, BM)), B * h.NH, int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group,
-                    checked(h, S), Scores(h)};
-    const unsigned blocks = unsigned(std::min(a.heads * a.tiles, cuda_multiprocessors()));
+    const int together = int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group;
+    const Forward a{y, lse, S, {B * h.NH, int(ceil_div(S, BM)), together}, checked(h, S), Scores(h)};
+    const unsigned blocks = unsigned(std::min(a.order.all(), cuda_multiprocessors()));
     for_shape(a.scores, [&](auto SHAPED) {
         launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, map, a);
     });
