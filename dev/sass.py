@@ -212,7 +212,7 @@ STACK = [
     (r"attention/bias ", 16, "streams of keys: once a block"),
     (r"attention/cached \w+<.* true>", 24, "caps and slopes: spills, once a block"),
     (r"attention/cached \w+<bf16, fp8, 1, 32", 8, "heads wider than 128"),
-    (r"attention/sm90_backward \w+<64, true>", 24, "caps and slopes"),
+    (r"attention/sm90_backward \w+<64, true>", 40, "caps and slopes: eight registers a tile"),
     (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register too many, on some architectures"),
 ]
 def no_local_memory(k):
@@ -281,7 +281,7 @@ def no_moves_to_uniform(k):
 # Kernels that may have fences, and how many.
 FENCES = [
     (r"attention/cached decode_kernel", 2),             # the last block of a head sees what the others wrote
-    (r"attention/sm90_backward backward_kernel", 2),    # dq's turn passes to the next block
+    (r"attention/sm90_backward backward_kernel", 4),    # dS and dq for the async proxy; dq's turn passes on (2)
 ]
 
 

@@ -85,6 +85,10 @@ __device__ inline void mbarrier_wait(uint64_t* b, int parity) {
 
 // ---- bulk copies ----------------------------------------------------------------------------------------------------
 
+// Fetches a map, so that the first copy need not wait for it.
+__device__ inline void tensor_map_prefetch(const CUtensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 // Starts copying the map's box at these coordinates to shared memory, with zeros outside the tensor.
 __device__ inline void tma_load(void* to, const CUtensorMap& map, int c0, int c1, int c2, int c3, uint64_t* full) {
     asm volatile(
@@ -96,12 +100,15 @@ __device__ inline void bulk_load(void* to, const void* from, int bytes, uint64_t
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
                  ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(full)) : "memory");
 }
+// These two ask L2 to keep what they write: it is soon added to again.
 __device__ inline void bulk_store(void* to, const void* from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+    asm volatile("{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
+                 "cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, keep;\n}"
                  ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 __device__ inline void bulk_add(float* to, const float* from, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+    asm volatile("{\n.reg .b64 keep;\ncreatepolicy.fractional.L2::evict_last.b64 keep, 1.0;\n"
+                 "cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, keep;\n}"
                  ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -129,9 +136,9 @@ __device__ inline void turn_wait(const int* turn, int mine) {
     while (now != mine);
     asm volatile("fence.proxy.async.global;" ::: "memory");    // what follows is a bulk copy
 }
-// Called after bulk_wait: the calling thread's copies are then visible to the block whose turn is next.
+// Called after bulk_wait: the calling thread's copies are then visible to the block whose turn is next. The release
+// orders them; a fence before it would only wait once more.
 __device__ inline void turn_pass(int* turn, int next) {
-    __threadfence();
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 

@@ -2,9 +2,10 @@
 // al. 2024.
 //
 // A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
-// diagonal, without spans), then to the left. Warpgroup 0 is the producer: one thread copies q, then k and v
-// tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores, probabilities and output stay in
-// their registers. For tile i:
+// diagonal, without spans), then to the left. Then it takes other rows (order.h): there are as many blocks as
+// multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer:
+// one thread copies q, then k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each;
+// scores, probabilities and output stay in their registers. For tile i:
 //
 //     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
@@ -15,15 +16,17 @@
 // A consumer that has started its products gives the turn to the other and computes its softmax meanwhile. In brackets,
 // the products under way:
 //
-//     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
-//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse
+//     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
+//     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
 //
 // FLOPs: 4 HS for each pair of a query and a key in the 128 x 128 tiles that are visited; for causal rows of 1024, 0.89
 // of these pairs count. Per clock, an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally
 // long, at 128 the exponentials take half as long. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4
 // for lse.
+#include "order.h"
 #include "sm90.cuh"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 
@@ -31,52 +34,66 @@ namespace {
 using namespace sm90;
 
 constexpr int BM = 128, BN = 128;
-constexpr int PRODUCER_REGISTERS = 24, CONSUMER_REGISTERS = 240;
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
 struct Forward {
     bf16* y;
     float* lse;
-    int S, tiles;    // tiles of rows of a sequence
+    int S;
+    RowOrder order;
     Heads h;
     Scores scores;
 };
+constexpr int64_t L2_BYTES = 32 << 20;    // of an H100's 50 MB
 
 template <int HS> struct ForwardShared {
-    Tile<BM, HS> q;
+    Tile<BM, HS> q, y;
     Tile<BN, HS> k[STAGES], v[STAGES];
-    uint64_t q_full, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
+    int rows;    // those that q is of, in order; beyond the last: there are no more
+    uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
 
-// Named barriers. TURN + c: consumer c may start its products. EPILOGUE + c: consumer c is done with q.
-enum { TURN = 1, EPILOGUE = TURN + CONSUMERS };
+// Named barriers. TURN + c: consumer c may start its products.
+enum { TURN = 1 };
 
-// What a block computes: rows from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
+// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
 struct Place {
     int b, head, row, last, tiles;
-    __device__ explicit Place(const Forward& a) {
-        const int i = int(blockIdx.x), tile = a.tiles - 1 - i % a.tiles;    // the longest rows of a head first
-        head = i / a.tiles % a.h.NH, b = i / a.tiles / a.h.NH, row = tile * BM;
+    __device__ Place(const Forward& a, int i) {
+        const auto [all_heads, tile] = a.order[i];
+        head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
         last = a.h.keys ? (keys_of(a.h, a.S, b, row + BM - 1).to - 1) / BN : tile;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
 
+// How many rows have been taken beyond each block's first: 0 between launches, because as many are asked for as there
+// are, the blocks' last vain questions included.
+__device__ unsigned taken;
+
 template <int HS>
-__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a, Place p) {
-    const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
-    mbarrier_arrive_expect(&s.q_full, s.q.bytes);
-    load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
-    for (int i = 0; i < p.tiles; i++) {
-        const Slot at(i);
-        const int key = (p.last - i) * BN;
-        mbarrier_wait(&s.k_free[at.slot], !at.parity);    // the first round passes at once
-        mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
-        load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
-        mbarrier_wait(&s.v_free[at.slot], !at.parity);
-        mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
-        load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
+    unsigned step = 0;
+    for (int n = 0, i = int(blockIdx.x);; n++) {
+        mbarrier_wait(&s.q_free, !(n % 2));    // the first round passes at once
+        s.rows = i;
+        if (i >= a.order.all()) return mbarrier_arrive(&s.q_full);
+        const Place p(a, i);
+        const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+        mbarrier_arrive_expect(&s.q_full, s.q.bytes);
+        load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
+        i = int(gridDim.x + atomicInc(&taken, unsigned(a.order.all() - 1)));
+        for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
+            const Slot at(step);
+            mbarrier_wait(&s.k_free[at.slot], !at.parity);
+            mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
+            load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
+            mbarrier_wait(&s.v_free[at.slot], !at.parity);
+            mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
+            load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+        }
     }
 }
 
@@ -176,61 +193,76 @@ __device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, P
             a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * unit + log2f(sum)) * LN2;
     }
     const int64_t stride = int64_t(a.h.NH) * HS;
-    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.q, first);
+    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.y, first);
 }
 
+// Barriers between the consumers, and between them and the producer.
+template <int HS> struct Consumer {
+    ForwardShared<HS>& s;
+    int consumer, lane;
+    __device__ void my_turn() const { named_barrier(TURN + consumer, 2 * WARPGROUP); }
+    __device__ void your_turn() const { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); }
+    __device__ void arrive(uint64_t* free) const {
+        if (lane == 0) mbarrier_arrive(free);
+    }
+};
+
+// Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(ForwardShared<HS>& s, const Forward& a, Place p, int consumer) {
-    const int lane = threadIdx.x % 32, warp_row = threadIdx.x % WARPGROUP / 32 * 16;
-    const View view(a, p.b, p.row + consumer * 64 + warp_row + lane / 4);
+__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place& p, unsigned step) {
+    ForwardShared<HS>& s = my.s;
+    const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
+    const View view(a, p.b, p.row + warp_row + my.lane / 4);
     float S[BN / 2], O[HS / 2] = {};
     uint32_t P[BN / 4];
     Softmax x;
     const Tilt slope = {SHAPED ? a.scores.alibi(p.head) : 0, nullptr, 0};
     const float unit = SHAPED ? 1 : a.scores.log2;
-    auto my_turn = [&] { named_barrier(TURN + consumer, 2 * WARPGROUP); };
-    // Called as often as the other waits: consumer 1 lets consumer 0 begin, and stops one tile early.
-    auto your_turn = [&] { named_barrier_arrive(TURN + (consumer ^ 1), 2 * WARPGROUP); };
-    auto arrive = [&](uint64_t* free) { if (lane == 0) mbarrier_arrive(free); };
+    auto scores_there = [&](int i, Slot at) {
+        my.arrive(&s.k_free[at.slot]);
+        if (i + 1 == p.tiles) my.arrive(&s.q_free);
+        if (SHAPED) shape(S, a.scores, slope, view.row, (p.last - i) * BN);
+    };
 
-    if (consumer == 1) your_turn();
-    mbarrier_wait(&s.q_full, 0);
-    mbarrier_wait(&s.k_full[0], 0);
-    my_turn();
-    start_scores(S, s.q, consumer * 64, s.k[0]);
-    if (consumer == 0 || p.tiles > 1) your_turn();
+    const Slot begin(step);
+    mbarrier_wait(&s.k_full[begin.slot], begin.parity);
+    my.my_turn();
+    start_scores(S, s.q, first, s.k[begin.slot]);
+    my.your_turn();
     wgmma_wait<0>(S);
-    arrive(&s.k_free[0]);
-    if (SHAPED) shape(S, a.scores, slope, view.row, p.last * BN);
+    scores_there(0, begin);
     view.hide(S, p.last * BN);
     softmax(S, x, unit);
     pack(P, S);
     for (int i = 1; i < p.tiles; i++) {
-        const Slot at(i), before(i - 1);
+        const Slot at(step + i), before(step + i - 1);
         const int key = (p.last - i) * BN;
         mbarrier_wait(&s.k_full[at.slot], at.parity);
-        my_turn();
-        start_scores(S, s.q, consumer * 64, s.k[at.slot]);
+        my.my_turn();
+        start_scores(S, s.q, first, s.k[at.slot]);
         mbarrier_wait(&s.v_full[before.slot], before.parity);
         start_output(O, P, s.v[before.slot]);
-        if (consumer == 0 || i + 1 < p.tiles) your_turn();
+        my.your_turn();
         wgmma_wait<1>(S);
-        arrive(&s.k_free[at.slot]);
-        if (SHAPED) shape(S, a.scores, slope, view.row, key);
-        if (!view.sees_all(key)) view.hide(S, key);
-        softmax(S, x, unit);
+        scores_there(i, at);
+        // Written twice: behind a softmax where two ways meet, ptxas waits for O before the exponentials.
+        if (view.sees_all(key)) softmax(S, x, unit);
+        else {
+            view.hide(S, key);
+            softmax(S, x, unit);
+        }
         wgmma_wait<0>(O, P);
-        arrive(&s.v_free[before.slot]);
+        my.arrive(&s.v_free[before.slot]);
 #pragma unroll
         for (int o = 0; o < HS / 2; o++) O[o] *= x.shrink[o / 2 % 2];
         pack(P, S);
     }
-    const Slot end(p.tiles - 1);
+    const Slot end(step + p.tiles - 1);
     mbarrier_wait(&s.v_full[end.slot], end.parity);
     start_output(O, P, s.v[end.slot]);
     wgmma_wait<0>(O, P);
-    named_barrier(EPILOGUE + consumer, WARPGROUP);
-    finish(s, a, p, O, x, unit, consumer * 64 + warp_row);
+    my.arrive(&s.v_free[end.slot]);
+    finish(s, a, p, O, x, unit, warp_row);
 }
 
 template <int HS, bool SHAPED>
@@ -238,32 +270,49 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
     if constexpr (SM90A) {
         auto& s = dynamic_shared<ForwardShared<HS>>();
         if (threadIdx.x == 0) {
+            tensor_map_prefetch(qkv);
             mbarrier_init(&s.q_full, 1);
+            mbarrier_init(&s.q_free, CONSUMERS * 4);    // each warp arrives by itself
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.k_full[i], 1);
                 mbarrier_init(&s.v_full[i], 1);
-                mbarrier_init(&s.k_free[i], CONSUMERS * 4);    // each warp arrives by itself
+                mbarrier_init(&s.k_free[i], CONSUMERS * 4);
                 mbarrier_init(&s.v_free[i], CONSUMERS * 4);
             }
             mbarrier_init_fence();
         }
         __syncthreads();
-        const int warpgroup = threadIdx.x / WARPGROUP;
+        const int warpgroup = uniform_warpgroup();
         if (warpgroup == 0) {
             registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, qkv, a, Place(a));
+            if (threadIdx.x == 0) produce(s, qkv, a);
         } else {
             registers_take<CONSUMER_REGISTERS>();
-            consume<HS, SHAPED>(s, a, Place(a), warpgroup - 1);
+            const Consumer<HS> my{s, warpgroup - 1, int(threadIdx.x) % 32};
+            if (my.consumer == 1) my.your_turn();
+            unsigned step = 0;
+            for (int n = 0;; n++) {
+                mbarrier_wait(&s.q_full, n % 2);
+                const int rows = __shfl_sync(0xffffffff, my.lane == 0 ? s.rows : 0, 0);
+                if (rows >= a.order.all()) break;
+                const Place p(a, rows);
+                consume<HS, SHAPED>(my, a, p, step);
+                step += p.tiles;
+            }
+            if (my.consumer == 0) my.my_turn();    // the other has given its turn once more than this one took it
         }
     }
 }
 
 template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
     const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
-    const Forward a{y, lse, S, int(ceil_div(S, BM)), checked(h, S), Scores(h)};
+    const int group = h.NH / h.NKV;    // heads that share keys and values
+    const int64_t fit = L2_BYTES / (2 * int64_t(S) * HS * int64_t(sizeof(bf16)));
+    const int together = int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group;
+    const Forward a{y, lse, S, {B * h.NH, int(ceil_div(S, BM)), together}, checked(h, S), Scores(h)};
+    const unsigned blocks = unsigned(std::min(a.order.all(), cuda_multiprocessors()));
     for_shape(a.scores, [&](auto SHAPED) {
-        launch(forward_kernel<HS, SHAPED>, {unsigned(B * h.NH * a.tiles), THREADS, sizeof(ForwardShared<HS>)}, map, a);
+        launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, map, a);
     });
 }
 

@@ -24,6 +24,10 @@ struct Slot {
 // position outside is zero. Encoded once for each set of arguments.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
 
+// The same in all of a warp, as the compiler then knows: what follows from it takes uniform registers, and so do the
+// descriptors of products.
+__device__ inline int uniform_warpgroup() { return __shfl_sync(0xffffffff, int(threadIdx.x) / WARPGROUP, 0); }
+
 // A window as long as the sequence is no window. So key + window cannot overflow.
 inline Heads checked(Heads h, int S) {
     if (h.window >= S || h.window < 0) h.window = 0;

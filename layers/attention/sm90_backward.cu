@@ -101,20 +101,6 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 
 // ---- main -----------------------------------------------------------------------------------------------------------
 
-template <int HS> struct BackwardShared {
-    Tile<BN, HS> k, v;
-    Tile<BM<HS>, HS> q[STAGES], dy[STAGES];
-    Tile<BN, BM<HS>> ds[2];    // dS^T, twice: a consumer may write the next while the other's product reads this one
-    float4 dq[CONSUMERS][HALF / 4 / WARPGROUP][WARPGROUP];
-    alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
-    uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
-};
-static_assert(sizeof(BackwardShared<64>) <= SHARED_BYTES && sizeof(BackwardShared<128>) <= SHARED_BYTES);
-
-// Named barriers. DS: both consumers have written dS. DQ_FULL, DQ_FREE + c: between consumer c and the warp that adds.
-enum { DS = 1, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS, EPILOGUE = DQ_FREE + CONSUMERS };
-constexpr int WITH_ADDER = WARPGROUP + 32;
-
 // What a block computes: 128 keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each head of
 // the group.
 struct Place {
@@ -132,6 +118,21 @@ struct Place {
     }
     __device__ int head(int g) const { return kv_head * group + g; }
 };
+
+template <int HS> struct BackwardShared {
+    Tile<BN, HS> k, v;
+    Tile<BM<HS>, HS> q[STAGES], dy[STAGES];
+    Tile<BN, BM<HS>> ds[2];    // dS^T, twice: a consumer may write the next while the other's product reads this one
+    float4 dq[CONSUMERS][HALF / 4 / WARPGROUP][WARPGROUP];
+    alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
+    uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
+    Place place;    // read again behind the loop: consumers have no register to keep it in
+};
+static_assert(sizeof(BackwardShared<64>) <= SHARED_BYTES && sizeof(BackwardShared<128>) <= SHARED_BYTES);
+
+// Named barriers. DS: both consumers have written dS. DQ_FULL, DQ_FREE + c: between consumer c and the warp that adds.
+enum { DS = 1, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS, EPILOGUE = DQ_FREE + CONSUMERS };
+constexpr int WITH_ADDER = WARPGROUP + 32;
 
 template <int HS>
 __device__ __forceinline__ void produce(BackwardShared<HS>& s, const CUtensorMap& kv, const CUtensorMap& q,
@@ -266,7 +267,7 @@ __device__ __forceinline__ void hand_over(float4 (&to)[HALF / 4 / WARPGROUP][WAR
 }
 
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, Place p, int consumer) {
+__device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a, const Place& p, int consumer) {
     constexpr int M = BM<HS>;
     const int lane = threadIdx.x % 32, first = consumer * 64 + threadIdx.x % WARPGROUP / 32 * 16;
     const View view(a, p.b, p.tile * BN + first + lane / 4);
@@ -285,12 +286,17 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         start_transposed(D, s.v, consumer * 64, s.dy[at.slot]);
         wgmma_wait<1>(S);
         if (SHAPED) bend(S, a.scores);
-        if (!view.seen_by_all(t * M, M)) view.hide(S, t * M);
         const float* const lses = s.lse2[at.slot];
         const float slope = SHAPED ? a.scores.alibi(p.head(int(step) / p.tiles)) : 0;
         const float behind = float(t * M + lane % 4 * 2 - view.key);
-        if (!SHAPED)
+        auto exponentials = [&] {
             each_with<M / 2>(lses, [&](int i, float lse) { S[i] = exp2_approx(S[i] * a.scores.log2 - lse); });
+        };
+        // Written twice: behind exponentials where two ways meet, ptxas waits for D before it computes them.
+        if (!view.seen_by_all(t * M, M)) {
+            view.hide(S, t * M);
+            if (!SHAPED) exponentials();
+        } else if (!SHAPED) exponentials();
         wgmma_wait<0>(D);
         each_with<M / 2>(s.delta[at.slot], [&](int i, float delta) {
             if (SHAPED) {    // the scores' slopes follow from S, so it is needed until D is there
@@ -330,6 +336,8 @@ __global__ void __launch_bounds__(THREADS, 1)
     if constexpr (SM90A) {
         auto& s = dynamic_shared<BackwardShared<HS>>();
         if (threadIdx.x == 0) {
+            tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
+            s.place = Place::of<HS>(a);
             mbarrier_init(&s.kv_full, 1);
             for (int i = 0; i < STAGES; i++) {
                 mbarrier_init(&s.q_full[i], 1);
@@ -339,14 +347,14 @@ __global__ void __launch_bounds__(THREADS, 1)
             mbarrier_init_fence();
         }
         __syncthreads();
-        const int warpgroup = threadIdx.x / WARPGROUP;
+        const int warpgroup = uniform_warpgroup();
         if (warpgroup == 0) {
             registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, kv, q, dy, a, Place::of<HS>(a));
-            else if (threadIdx.x / 32 == 1) add_dq(s, a, Place::of<HS>(a));
+            if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.place);
+            else if (threadIdx.x / 32 == 1) add_dq(s, a, s.place);
         } else {
             registers_take<CONSUMER_REGISTERS>();
-            consume<HS, SHAPED>(s, a, Place::of<HS>(a), warpgroup - 1);
+            consume<HS, SHAPED>(s, a, s.place, warpgroup - 1);
         }
     }
 }

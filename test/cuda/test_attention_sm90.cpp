@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "cuda_test.h"
+#include "layers/attention/order.h"
 #include "tools/selftest/attention.h"
 
 bool attention_has_sm90();
@@ -102,6 +103,35 @@ TEST_CASE("attention sm90: every length") {
     NEED_SM90();
     for (int HS : {64, 128})
         for (int S : {1, 64, 127, 128, 129, 191, 256, 257, 385}) check({1, S, 1, 1, HS});
+}
+
+// More rows than the emulator has blocks: each goes on from head to head, and from one sequence to the next.
+TEST_CASE("attention sm90: blocks that go on with other rows") {
+    NEED_SM90();
+    for (int HS : {64, 128}) {
+        check({1, 384, 5, 5, HS});
+        check({3, 300, 4, 2, HS});
+        check({2, 129, 9, 3, HS, 130});
+        check({2, 640, 3, 1, HS, 0, 150});
+    }
+}
+
+TEST_CASE("attention sm90: the order of rows has each once, and of heads that go together the longest first") {
+    for (int heads : {1, 2, 7, 12, 48})
+        for (int tiles : {1, 2, 8, 13})
+            for (int together : {1, 2, 5, 48}) {
+                const RowOrder order{heads, tiles, std::min(together, heads)};
+                std::vector<int> times(size_t(order.all()));
+                for (int i = 0; i < order.all(); i++) {
+                    const RowOrder::Rows r = order[i];
+                    REQUIRE((r.head >= 0 && r.head < heads && r.tile >= 0 && r.tile < tiles));
+                    times[size_t(r.head * tiles + r.tile)]++;
+                    const int section = i / (order.together * tiles);
+                    CHECK(r.head / order.together == section);
+                    CHECK((i % (order.together * tiles) == 0 || r.tile <= order[i - 1].tile));
+                }
+                CHECK(std::count(times.begin(), times.end(), 1) == order.all());
+            }
 }
 
 TEST_CASE("attention sm90: windows and documents") {

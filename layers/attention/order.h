@@ -1,0 +1,18 @@
+// order.h - in which order rows of heads are computed, where a grid has fewer blocks than there is work.
+//
+// Heads go together as many as L2 holds keys and values of. Of these the last rows, which see most keys under a causal
+// mask, come first, head by head, then the rows before them. A block that is done takes the next: so all end at about
+// the same time. (Dealt out beforehand, to and fro or not, blocks would wait 3 to 22 % of the time for the last one.)
+#pragma once
+#include "base/common.h"
+
+struct RowOrder {
+    int heads, tiles, together;    // of all sequences; tiles of rows of each; together <= heads
+    HOST_DEVICE int all() const { return heads * tiles; }
+    struct Rows { int head, tile; };
+    HOST_DEVICE Rows operator[](int i) const {
+        const int first = i / (together * tiles) * together, here = heads - first < together ? heads - first : together;
+        const int rank = i - first * tiles;
+        return {first + rank % here, tiles - 1 - rank / here};
+    }
+};
