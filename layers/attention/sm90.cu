@@ -45,7 +45,7 @@ struct Forward {
     Heads h;
     Scores scores;
 };
-constexpr int64_t L2_BYTES = 32 << 20;    // of an H100's 50 MB
+constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's: its two halves may hold the same
 
 template <int HS> struct ForwardShared {
     Tile<BM, HS> q, y;
@@ -77,19 +77,27 @@ template <int HS>
 __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
     unsigned step = 0;
     for (int n = 0, i = int(blockIdx.x);; n++) {
-        mbarrier_wait(&s.q_free, !(n % 2));    // the first round passes at once
-        s.rows = i;
-        if (i >= a.order.all()) return mbarrier_arrive(&s.q_full);
+        auto take_q = [&] {    // the first round of each ring passes at once
+            mbarrier_wait(&s.q_free, !(n % 2));
+            s.rows = i;
+        };
+        if (i >= a.order.all()) {
+            take_q();
+            return mbarrier_arrive(&s.q_full);
+        }
         const Place p(a, i);
         const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
-        mbarrier_arrive_expect(&s.q_full, s.q.bytes);
-        load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
-        i = int(gridDim.x + atomicInc(&taken, unsigned(a.order.all() - 1)));
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const Slot at(step);
             mbarrier_wait(&s.k_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
             load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
+            if (key == p.last * BN) {    // behind k, whose place is free before the last rows' q is
+                take_q();
+                mbarrier_arrive_expect(&s.q_full, s.q.bytes);
+                load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
+                i = int(gridDim.x + atomicInc(&taken, unsigned(a.order.all() - 1)));
+            }
             mbarrier_wait(&s.v_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
             load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
@@ -156,10 +164,13 @@ __device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN 
 struct View {
     int row;         // the first row; the second is 8 further
     Span rows[2];    // the keys that each row sees
+    Span all;        // those that all of the warp's rows see: no end of a span decreases
     __device__ View(const Forward& a, int b, int row) : row(row) {
         for (int r = 0; r < 2; r++) rows[r] = keys_of(a.h, a.S, b, row + 8 * r);
+        all = {__shfl_sync(0xffffffff, rows[1].from, 31), __shfl_sync(0xffffffff, rows[0].to, 0)};
     }
-    __device__ bool sees_all(int key) const { return key >= rows[1].from && key + BN <= rows[0].to; }
+    // The same for the whole warp, whose lanes meet in the softmax.
+    __device__ bool sees_all(int key) const { return key >= all.from && key + BN <= all.to; }
     __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
         key += threadIdx.x % 4 * 2;
 #pragma unroll

@@ -224,10 +224,12 @@ __device__ __forceinline__ void start_dq(float (&dq)[32], const Tile<BN, BM<HS>>
 struct View {
     int key;         // this thread's first key; its second is 8 further
     Span keys[2];    // the queries that see each of the two
+    Span all;        // those that see all of the warp's keys: no end of a span decreases
     __device__ View(const Backward& a, int b, int key) : key(key) {
         for (int r = 0; r < 2; r++) keys[r] = a.queries_of(b, key + 8 * r);
+        all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
-    __device__ bool seen_by_all(int query, int n) const { return query >= keys[1].from && query + n <= keys[0].to; }
+    __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
     template <int n> __device__ __forceinline__ void hide(float (&S)[n], int query) const {
         query += threadIdx.x % 4 * 2;
 #pragma unroll
