@@ -1,6 +1,5 @@
 // streams.cpp - streams, events and graphs: what is done when.
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -10,7 +9,7 @@
 struct CUevent_st {
     uint64_t recorded = 0, done = 0;    // how often, and the last of these that the stream has come to
     bool captured = false;
-    std::chrono::steady_clock::time_point when;
+    double when = 0;    // by the device's clock
 };
 struct CUgraph_st { std::vector<std::function<void()>> work; };
 struct CUgraphExec_st : CUgraph_st {};
@@ -168,7 +167,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     Entered entered;
     e->captured = s && s->capturing;
     if (e->captured) return cudaSuccess;
-    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = std::chrono::steady_clock::now(); });
+    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = clock_ms; });
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
@@ -186,7 +185,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->done < from->recorded || to->done < to->recorded) return set_error(cudaErrorNotReady);
-    *ms = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    *ms = float(to->when - from->when);
     return cudaSuccess;
 }
 

@@ -11,6 +11,7 @@
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -220,6 +221,11 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
 
+// What a test may set: how long an algorithm takes, in milliseconds; products for which there is none, and those that
+// none of them runs.
+inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
+inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
+
 struct LtCall {
     LtProduct p;
     LtAlgorithm algorithm;
@@ -246,6 +252,7 @@ struct LtCall {
     void operator()() const {
         Hidden hidden;
         check();
+        if (lt_duration) clock_ms += lt_duration(p, algorithm);
         const int64_t m = p.m(), n = p.n(), k = p.k();
         const bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
         if (workspace) memset(workspace, 0xff, algorithm.workspace(p));
@@ -363,6 +370,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     *count = 0;
     if (most < 1) return CUBLAS_STATUS_INVALID_VALUE;
     if (cublasStatus_t s = p.status()) return s;
+    if (lt_knows_none && lt_knows_none(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     constexpr uint64_t M = LtAlgorithm::MAGIC;
     const LtAlgorithm all[] = {
         {M, 7, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 2, 1, {}},
@@ -394,7 +402,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op
     const LtAlgorithm x = lt_algorithm(*algo);
     if (!x.valid() || workspace_bytes < x.workspace(p) || (x.workspace(p) && !workspace))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!x.fits(p) || !x.runs) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!x.fits(p) || !x.runs || (lt_runs_none && lt_runs_none(p))) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (const void* q : {a, b, c, static_cast<const void*>(d)})
         if (uintptr_t(q) % x.alignment) return CUBLAS_STATUS_NOT_SUPPORTED;
     const float scale = *static_cast<const float*>(alpha), share = *static_cast<const float*>(beta);
