@@ -110,8 +110,8 @@ $(BUILD)/dev/%: $(BUILD)/dev/%.cpp.o $(OBJ) $(CUDA_OBJ)
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
-$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) \
-                    $(CUDA_OBJ)
+$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp %/test_choice.cpp,$(CUDA_TEST))) \
+                    $(OPS_TEST) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
 # The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer

@@ -1,10 +1,9 @@
 // test_choice.cpp - which algorithm of cuBLASLt a product gets, by an emulated device's clock; and products for which
-// cuBLASLt has none.
-#include "cuda_test.h"
-
-#ifdef EMULATED_GPU
+// cuBLASLt has none. On the emulator alone.
 #include <cublasLt.h>
 #include <unistd.h>
+
+#include "cuda_test.h"
 
 #include "tools/selftest/linear.h"
 
@@ -13,7 +12,7 @@ namespace {
 struct Told {
     Told() { cuda_choose(""); }
     ~Told() {
-        emu::lt_duration = nullptr, emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr;
+        emu::lt_duration = nullptr, emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr, emu::lt_gelu_error = 0;
         cuda_choose("");
     }
 };
@@ -82,7 +81,9 @@ TEST_CASE("cuda choice: a clock that rises while algorithms are tried") {
     for (const double when : {0.0, 0.7, 2.5, 10.0, 19.0, 21.0, 25.0, 30.0}) {
         cuda_choose("");
         const double start = emu::clock_ms;
-        emu::lt_duration = [&](const LtProduct&, const LtAlgorithm&) { return emu::clock_ms < start + when ? 0.3 : 0.1; };
+        emu::lt_duration = [=](const LtProduct&, const LtAlgorithm&) {
+            return emu::clock_ms < start + when ? 0.3 : 0.1;
+        };
         product();
         CHECK(parts_of(choice_of("64 x 20 x 96")) == LISTED[0]);
     }
@@ -129,8 +130,9 @@ TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and 
 
 TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and alignments") {
     const Told told;
-    const struct { int N, C, OC; } sizes[] = {{5, 1, 1},    {33, 7, 24},   {64, 64, 64},    {65, 40, 136}, {128, 136, 8},
-                                              {31, 96, 24}, {129, 24, 96}, {200, 200, 136}, {9, 3, 130},   {300, 16, 16}};
+    const struct { int N, C, OC; } sizes[] = {{5, 1, 1},     {33, 7, 24},  {64, 64, 64},  {65, 40, 136},
+                                              {128, 136, 8}, {31, 96, 24}, {129, 24, 96}, {200, 200, 136},
+                                              {9, 3, 130},   {300, 16, 16}};
     for (const bool any : {false, true}) {    // any: nothing at all; else epilogues work, plain products do not
         emu::lt_knows_none = [=](const LtProduct& p) { return any || p.op.epilogue == CUBLASLT_EPILOGUE_DEFAULT; };
         std::string text = said([&] {
@@ -158,6 +160,17 @@ TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and a
     }
 }
 
+TEST_CASE("cuda choice: a fused GELU may be wrong by 1e-5 in fp32, and no more") {
+    const Told told;
+    const auto& op = cuda_ops<float>(Dtype::fp32);
+    for (const float error : {0.0f, 9e-6f, 1.5e-5f}) {
+        CAPTURE(error);
+        emu::lt_gelu_error = error;
+        CHECK(check_linear_gelu_forward(op, 33, 24, 96, Dtype::fp32).ok() == (error < 1e-5f));
+        CHECK(check_linear_gelu_backward(op, 33, 96, 24, Dtype::fp32).ok() == (error < 1e-5f));
+    }
+}
+
 TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording") {
     const Told told;
     emu::lt_knows_none = [](const LtProduct&) { return true; };
@@ -176,4 +189,3 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     CHECK(y.bits() == bits);
     op.release_graph(graph);
 }
-#endif

@@ -225,6 +225,7 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
 // none of them runs.
 inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
 inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
+inline float lt_gelu_error = 0;    // its share of GELU and of its slope
 
 struct LtCall {
     LtProduct p;
@@ -289,11 +290,11 @@ struct LtCall {
                 if (p.has_bias()) x += lt_number(op.bias, p.d.type, i);
                 if (op.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                     lt_store(op.aux, p.d.type, j * op.aux_ld + i, x);
-                    x = x / 2 * (1 + tanhf(A * (x + CUBIC * x * x * x)));
+                    x = x / 2 * (1 + tanhf(A * (x + CUBIC * x * x * x))) * (1 + lt_gelu_error);
                 } else if (p.has_aux()) {
                     const float v = lt_number(op.aux, p.d.type, j * op.aux_ld + i);
                     const float t = tanhf(A * (v + CUBIC * v * v * v));
-                    x *= (1 + t) / 2 + v / 2 * (1 - t * t) * A * (1 + 3 * CUBIC * v * v);
+                    x *= ((1 + t) / 2 + v / 2 * (1 - t * t) * A * (1 + 3 * CUBIC * v * v)) * (1 + lt_gelu_error);
                 }
                 rows[size_t(i)] += x;
                 lt_store(d, p.d.type, at, x);
