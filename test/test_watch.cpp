@@ -39,7 +39,7 @@ void loop(const Task& t, Watch& w) {
         if (mine && t.act.starts_with("leave")) w.leave(fail(Exit::io, "the disk is full"));
         if (mine && t.act == "depart") return;
         if (mine && t.act == "trouble") w.look_at([] { return "the wire is cut"; });
-        if (mine && t.act == "hiccup") w.look_at([n = 0]() mutable { return n++ < 2 ? "a hiccup" : ""; });
+        if (mine && t.act == "hiccup") w.look_at([n = 0]() mutable { return n++ % 4 == 0 ? "a hiccup" : ""; });
         if (mine && t.act == "other") w.gather("x");
         if (step == 5 && (t.act == "device" || t.act == "deadlock")) {
             if (mine && t.act == "device") return;
@@ -364,6 +364,7 @@ TEST_CASE("watch: a trouble that stays ends all ranks within about a second, one
         for (auto& [job, who] : {std::pair(&zero, 0), {&two, 2}})
             job->expect(r, 7, {"rank " + std::to_string(r) + ": " + named(who), "): the wire is cut"});
     CHECK(now_seconds() - begin < 4);
+    usleep(1500000);    // the hiccup comes each second
     for (auto& p : hiccup.rank) CHECK(p->running());
 }
 
