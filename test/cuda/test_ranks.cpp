@@ -133,14 +133,28 @@ TEST_CASE("nccl: a layer's gradients travel while the layer below is worked on")
 
 // ---- collectives that fail ------------------------------------------------------------------------------------------
 
-// What a run does: ranks that watch each other. The second sum fails at one of them while all wait, each its way.
+namespace {
+// As a run does: ranks that watch each other. TEST_PORT: where rank 0 meets them.
+void meet_others(Ranks& ranks, double timeout) {
+    CommOptions o;
+    o.rank = number("TEST_RANK"), o.ranks = number("TEST_RANKS"), o.local_rank = 0, o.timeout = timeout;
+    o.master = "127.0.0.1:" + std::to_string(number("TEST_PORT"));
+    const Status s = ranks.open(o);
+    REQUIRE_MESSAGE(s.ok(), s.message);
+}
+std::vector<Ended> run_watched(const char* name, int ranks, const std::string& more = "") {
+    const Result<Listener> free = Listener::open("127.0.0.1", 0);
+    REQUIRE(free.ok());
+    close(free.value.fd);
+    return run_ranks(name, ranks, ranks, " TEST_PORT=" + std::to_string(free.value.port) + more);
+}
+}    // namespace
+
+// The second sum fails at one of them while all wait, each its way.
 TEST_CASE("rank: a collective fails" * doctest::skip()) {
     Ranks ranks;
-    CommOptions o;
-    o.rank = number("TEST_RANK"), o.ranks = number("TEST_RANKS"), o.local_rank = 0, o.timeout = 20;
-    o.master = "127.0.0.1:" + std::to_string(number("TEST_PORT"));
-    const Status opened = ranks.open(o), started = opened.ok() ? ranks.start(true) : opened;
-    REQUIRE_MESSAGE(started.ok(), started.message);
+    meet_others(ranks, 20);
+    REQUIRE(ranks.start(true).ok());
     const auto& op = cuda_ops<float>(Dtype::fp32);
     float* x = static_cast<float*>(op.allocate(4000));
     std::vector<float> host(1000);
@@ -148,7 +162,7 @@ TEST_CASE("rank: a collective fails" * doctest::skip()) {
         ranks.comm->all_reduce(x, 1000, Element::f32, Element::f32);
         ranks.comm->join(ranks.comm->mark());
         if (i == 1 && number("TEST_WAY") == 1) op.wait(op.mark());
-        if (i == 1 && number("TEST_WAY") == 2 && o.rank == 1) sleep(30);    // its host is busy, its device goes on
+        if (i == 1 && number("TEST_WAY") == 2 && ranks.rank() == 1) sleep(30);    // its host is busy, its device goes on
         op.download(host.data(), x, 4000);
     }
     FAIL("the sum that fails has come");
@@ -156,12 +170,9 @@ TEST_CASE("rank: a collective fails" * doctest::skip()) {
 TEST_CASE("nccl: a collective that fails on the device ends the run while all wait for it") {
     for (const int way : {0, 1, 2}) {
         CAPTURE(way);
-        const Result<Listener> free = Listener::open("127.0.0.1", 0);
-        REQUIRE(free.ok());
-        close(free.value.fd);
         const double start = now_seconds();
-        const auto all = run_ranks("rank: a collective fails", 3, 3, " EMU_NCCL_FAIL=1:2 TEST_PORT=" +
-                                   std::to_string(free.value.port) + " TEST_WAY=" + std::to_string(way));
+        const auto all = run_watched("rank: a collective fails", 3, " EMU_NCCL_FAIL=1:2 TEST_WAY=" +
+                                     std::to_string(way));
         CHECK(now_seconds() - start < 10);
         for (const Ended& e : all) {
             CHECK_MESSAGE(e.status == int(Exit::peer), e.text);
@@ -176,25 +187,18 @@ TEST_CASE("nccl: a collective that fails on the device ends the run while all wa
 // A rank that dies is named as such, though the others' collectives fail by that, too.
 TEST_CASE("rank: dies while a collective fails" * doctest::skip()) {
     Ranks ranks;
-    CommOptions o;
-    o.rank = number("TEST_RANK"), o.ranks = number("TEST_RANKS"), o.local_rank = 0, o.timeout = 20;
-    o.master = "127.0.0.1:" + std::to_string(number("TEST_PORT"));
-    const Status opened = ranks.open(o), started = opened.ok() ? ranks.start(true) : opened;
-    REQUIRE_MESSAGE(started.ok(), started.message);
+    meet_others(ranks, 20);
+    REQUIRE(ranks.start(true).ok());
     const auto& op = cuda_ops<float>(Dtype::fp32);
     float* x = static_cast<float*>(op.allocate(4000));
-    if (o.rank == 2) usleep(150'000), _exit(9);    // the failure has been there that long
+    if (ranks.rank() == 2) usleep(150'000), _exit(9);    // the failure has been there that long
     ranks.comm->all_reduce(x, 1000, Element::f32, Element::f32);
     ranks.comm->join(ranks.comm->mark());
     std::vector<float> host(1000);
     op.download(host.data(), x, 4000);
 }
 TEST_CASE("nccl: a rank that dies is named, not the failure of others that follows") {
-    const Result<Listener> free = Listener::open("127.0.0.1", 0);
-    REQUIRE(free.ok());
-    close(free.value.fd);
-    const auto all = run_ranks("rank: dies while a collective fails", 3, 3, " EMU_NCCL_FAIL=1:1 TEST_PORT=" +
-                               std::to_string(free.value.port));
+    const auto all = run_watched("rank: dies while a collective fails", 3, " EMU_NCCL_FAIL=1:1");
     CHECK(all[2].status == 9);
     for (const int r : {0, 1}) {
         CHECK_MESSAGE(all[size_t(r)].status == int(Exit::peer), all[size_t(r)].text);
@@ -213,5 +217,29 @@ TEST_CASE("nccl: who waits for others to join gives up after the timeout") {
     const Ended e = run_ranks("rank: comes alone", 2, 1)[0];
     CHECK_MESSAGE(e.status == 0, e.text);
     CHECK(now_seconds() - start > 1.5);
+    CHECK(now_seconds() - start < 10);
+}
+
+// The other has met the watch, is alive and well, and does not come to NCCL.
+TEST_CASE("rank: does not come to NCCL" * doctest::skip()) {
+    Ranks ranks;
+    meet_others(ranks, 2);
+    if (ranks.first()) {
+        const Status s = ranks.start(true);
+        FAIL(s.message);
+    }
+    REQUIRE(ranks.agree({}).ok());    // as nccl_open does
+    ranks.watch->broadcast("");
+    REQUIRE(ranks.agree({}).ok());
+    for (;;) heartbeat(), usleep(10000);
+}
+TEST_CASE("nccl: a run whose ranks do not all come to NCCL ends after --timeout") {
+    const double start = now_seconds();
+    for (const Ended& e : run_watched("rank: does not come to NCCL", 2)) {
+        CHECK_MESSAGE(e.status == int(Exit::peer), e.text);
+        CHECK_MESSAGE(e.text.find("rank 0 of 2 cannot open NCCL: not all ranks came within 2 s (--timeout)") !=
+                      std::string::npos, e.text);
+    }
+    CHECK(now_seconds() - start > 2);
     CHECK(now_seconds() - start < 10);
 }
