@@ -88,6 +88,7 @@ OPS_TEST := $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp test/cpu_tables.cpp) $(OPS_TEST)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
+ON_EMULATOR := $(addprefix test/cuda/,test_emulator.cpp test_choice.cpp test_ranks.cpp)    # no GPU can run these
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
@@ -112,8 +113,7 @@ $(BUILD)/dev/%: $(BUILD)/dev/%.cpp.o $(OBJ) $(CUDA_OBJ)
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
-$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out %/test_emulator.cpp,$(CUDA_TEST))) $(OPS_TEST) $(OBJ) \
-                    $(CUDA_OBJ)
+$(BUILD)/test_cuda: $(patsubst %,$(BUILD)/%.o,$(filter-out $(ON_EMULATOR),$(CUDA_TEST))) $(OPS_TEST) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 
 # The version and its date: from the file VERSION, which `make dist` adds, else from git; where git does not answer

@@ -19,7 +19,7 @@
 struct CommOptions {
     int rank = -1, ranks = 0, local_rank = -1;    // -1, 0, -1: as the launcher says
     std::string master;                           // HOST:PORT or [IPv6]:PORT of rank 0's rendezvous
-    double timeout = 60;                          // seconds without a sign of life, or of progress
+    double timeout = 60;                          // seconds to come together; without a sign of life, or of progress
 };
 struct Place {
     int rank = 0, ranks = 1, local_rank = 0;
@@ -77,6 +77,7 @@ class Watch {
     Pulse pulse;
     int rank() const;
     int ranks() const;
+    double timeout() const;              // seconds
     std::string name(int rank) const;    // "rank 3 (host, pid 4711)"
 
     // Collectives of the host, in the same order on every rank. A rank that died or stands still ends the process
@@ -91,6 +92,9 @@ class Watch {
     [[noreturn]] void leave(const Status& why);
     // What is done before the watch ends the process; it has 2 seconds. Null: nothing any more.
     void before_exit(std::function<void()> action);
+    // What the watch's thread looks at several times a second: "", or what is wrong here, which ends the run if it
+    // still is half a second later. It must not wait. Null: nothing any more.
+    void look_at(std::function<std::string()> trouble);
 
   private:
     struct State;
@@ -136,7 +140,8 @@ Result<std::unique_ptr<Comm>> nccl_open(Watch& watch);
 void nccl_abort(Comm& nccl);    // from any thread
 // Its parts: the id that rank 0 makes, 128 bytes (no GPU needed), and joining with it.
 Result<std::string> nccl_new_id();
-Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse);
+// timeout: seconds for all to come.
+Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse, double timeout);
 
 // ---- all of it, for the commands ------------------------------------------------------------------------------------
 

@@ -3,7 +3,9 @@
 //
 // Who waits for what. Collectives go to a stream of their own, in order. Each waits (on the device) for what the
 // operations' stream held when it was called; the operations' stream waits for it in join alone. The host waits for
-// NCCL's set-up, and where NCCL connects to ranks that it has not talked to before.
+// NCCL's set-up, and where NCCL connects to ranks that it has not talked to before. A collective that fails on the
+// device may never end there, and whoever waits for the device would wait for ever: the watch's thread asks NCCL, and
+// ends the run.
 #include "comm.h"
 #include "layers/convert.cuh"
 
@@ -11,7 +13,7 @@
 
 static const char without[] = "this binary was built without NCCL (nvcc found no nccl.h)";
 Result<std::string> nccl_new_id() { return fail(Exit::peer, "%s", without); }
-Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*) {
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*, double) {
     return fail(Exit::peer, "%s", without);
 }
 Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::peer, "%s", without); }
@@ -29,7 +31,6 @@ void nccl_abort(Comm&) {}
 #include "base/console.h"
 
 namespace {
-constexpr double SETUP_SECONDS = 300;    // for all ranks to come; large clusters take a minute
 // Events for marks, used in turn: joining a mark older than these waits for a newer one. A step of ZeRO has two
 // collectives for each of up to 512 blocks.
 constexpr int MARKS = 1100;
@@ -90,7 +91,9 @@ class NcclComm final : public Comm {
     ~NcclComm() override { close(); }
     Status open(const std::string& id);
     void stop();               // from any thread: the collectives that are under way end with an error
+    std::string trouble();     // from any thread: why the collectives that are under way have failed; "": they have not
     Watch* watch = nullptr;    // is told of failures; null: nobody
+    double timeout = 60;       // seconds for all ranks to come
 
     std::string name() const override { return version_text(); }
     void all_reduce(void* x, int64_t n, Element type, Element wire) override;
@@ -109,7 +112,7 @@ class NcclComm final : public Comm {
 
   private:
     std::atomic<ncclComm_t> comm{nullptr};
-    std::mutex asking;    // held while the communicator is asked for errors, or aborted: not both at once
+    std::mutex asking;    // held while the communicator is called, asked for errors or aborted: one at a time
     std::atomic<bool> aborted{false};
     cudaStream_t stream = nullptr;
     cudaEvent_t before, marks[MARKS];
@@ -121,8 +124,8 @@ class NcclComm final : public Comm {
     ncclResult_t settle(ncclResult_t r, bool opening = false);
     std::string reason(ncclResult_t r);
     [[noreturn]] void failed(const char* what, ncclResult_t r);
-    ncclComm_t begin();
-    void end(const char* what, ncclResult_t r);
+    void begin();
+    template <class F> void hand_over(const char* what, F collective);
     bf16* staging(int64_t n);
     void close();
 };
@@ -135,17 +138,26 @@ bool NcclComm::ask(ncclResult_t* state) {
     return true;
 }
 
+// The watch's thread may not wait: where the communicator is in use, its user sees the error.
+std::string NcclComm::trouble() {
+    const std::unique_lock lock(asking, std::try_to_lock);
+    if (!lock || aborted) return "";
+    ncclResult_t state = ncclSuccess;
+    if (const ncclResult_t r = nccl.CommGetAsyncError(comm, &state)) state = r;
+    return state == ncclSuccess || state == ncclInProgress ? "" : "a collective has failed: " + reason(state);
+}
+
 // The communicator does not block: each call goes on in the background, and the next one must wait until it is over.
 // Mostly that is sooner than a sleep would end, unless ranks are being connected. `opening`: all ranks come together,
-// which may take longer than the watch's timeout, so this rank gives signs of life. Later it gives none while it waits,
-// so that the watch sees which rank the others wait for.
+// which may be late in the watch's timeout, so this rank gives signs of life. Later it gives none while it waits, so
+// that the watch sees which rank the others wait for; where somebody watches, that is who gives up.
 ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
     if (r != ncclInProgress) return r;
     const double start = now_seconds();
     const Waiting waiting(pulse);
     while (ask(&r) && r == ncclInProgress) {
         const double waited = now_seconds() - start;
-        if (waited > SETUP_SECONDS) break;
+        if (waited > timeout && (opening || !pulse)) break;
         if (opening) heartbeat();
         if (waited < 1e-3) sched_yield();
         else usleep(100);
@@ -154,7 +166,11 @@ ncclResult_t NcclComm::settle(ncclResult_t r, bool opening) {
 }
 
 std::string NcclComm::reason(ncclResult_t r) {
-    if (r == ncclInProgress) return "others did not come within " + std::to_string(int(SETUP_SECONDS)) + " seconds";
+    if (r == ncclInProgress) {
+        char text[80];
+        snprintf(text, sizeof text, "not all ranks came within %.3g s (--timeout)", timeout);
+        return text;
+    }
     std::string text = nccl.GetErrorString(r);
     if (const char* more = nccl.GetLastError(comm); more && *more) text += std::string(": ") + more;
     return text + " (NCCL_DEBUG=INFO tells more)";
@@ -192,7 +208,7 @@ Status NcclComm::open(const std::string& id) {
 }
 
 void NcclComm::close() {
-    if (watch) watch->before_exit(nullptr);
+    if (watch) watch->before_exit(nullptr), watch->look_at(nullptr);
     const ncclComm_t c = comm;
     if (c && !aborted) {
         ncclResult_t state = ncclSuccess;
@@ -218,15 +234,20 @@ void NcclComm::stop() {
 
 // ---- collectives ----------------------------------------------------------------------------------------------------
 
-ncclComm_t NcclComm::begin() {
+void NcclComm::begin() {
     ncclResult_t state = ncclSuccess;
     if (!ask(&state) || state) failed("a collective before", state);
     CUDA_CHECK(cudaEventRecord(before, cuda_stream()));
     CUDA_CHECK(cudaStreamWaitEvent(stream, before, 0));
-    return comm;
 }
 
-void NcclComm::end(const char* what, ncclResult_t r) {
+// collective(communicator): NCCL's call.
+template <class F> void NcclComm::hand_over(const char* what, F collective) {
+    ncclResult_t r;
+    {
+        const std::lock_guard lock(asking);
+        r = collective(comm.load());
+    }
     r = settle(r);
     if (r) failed(what, r);
 }
@@ -246,31 +267,41 @@ bf16* NcclComm::staging(int64_t n) {
 
 void NcclComm::all_reduce(void* x, int64_t n, Element type, Element wire) {
     if (n == 0) return;
-    const ncclComm_t c = begin();
+    begin();
     if (!casts(type, wire))
-        return end("all_reduce", nccl.AllReduce(x, x, size_t(n), data_type(type), ncclSum, c, stream));
+        return hand_over("all_reduce", [&](ncclComm_t c) {
+            return nccl.AllReduce(x, x, size_t(n), data_type(type), ncclSum, c, stream);
+        });
     bf16* s = staging(n);
     convert(s, static_cast<const float*>(x), n, stream);
-    end("all_reduce", nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream));
+    hand_over("all_reduce", [&](ncclComm_t c) {
+        return nccl.AllReduce(s, s, size_t(n), ncclBfloat16, ncclSum, c, stream);
+    });
     convert(static_cast<float*>(x), s, n, stream);
 }
 
 void NcclComm::reduce_scatter(void* out, void* x, int64_t n, Element type, Element wire) {
     if (n == 0) return;
-    const ncclComm_t c = begin();
+    begin();
     if (!casts(type, wire))
-        return end("reduce_scatter", nccl.ReduceScatter(x, out, size_t(n), data_type(type), ncclSum, c, stream));
+        return hand_over("reduce_scatter", [&](ncclComm_t c) {
+            return nccl.ReduceScatter(x, out, size_t(n), data_type(type), ncclSum, c, stream);
+        });
     bf16 *s = staging(ranks * n), *mine = s + rank * n;
     convert(s, static_cast<const float*>(x), ranks * n, stream);
-    end("reduce_scatter", nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream));
+    hand_over("reduce_scatter", [&](ncclComm_t c) {
+        return nccl.ReduceScatter(s, mine, size_t(n), ncclBfloat16, ncclSum, c, stream);
+    });
     convert(static_cast<float*>(out), mine, n, stream);
 }
 
 void NcclComm::all_gather(void* x, int64_t n, Element type) {
     if (n == 0) return;
-    const ncclComm_t c = begin();
+    begin();
     const char* mine = static_cast<const char*>(x) + rank * n * element_bytes(type);
-    end("all_gather", nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream));
+    hand_over("all_gather", [&](ncclComm_t c) {
+        return nccl.AllGather(mine, x, size_t(n), data_type(type), c, stream);
+    });
 }
 }    // namespace
 
@@ -286,10 +317,10 @@ Result<std::string> nccl_new_id() {
     return std::string(reinterpret_cast<const char*>(&id), sizeof id);
 }
 
-Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse) {
+Result<std::unique_ptr<Comm>> nccl_join(const std::string& id, int rank, int ranks, Pulse* pulse, double timeout) {
     TRY(load());
     auto c = std::make_unique<NcclComm>();
-    c->rank = rank, c->ranks = ranks, c->pulse = pulse;
+    c->rank = rank, c->ranks = ranks, c->pulse = pulse, c->timeout = timeout;
     TRY(c->open(id));
     return std::unique_ptr<Comm>(std::move(c));
 }
@@ -300,9 +331,15 @@ Result<std::unique_ptr<Comm>> nccl_open(Watch& watch) {
     const std::string mine = version_text(), said = watch.broadcast(id.value + mine);
     const bool same = said.size() > sizeof(ncclUniqueId) && said.substr(sizeof(ncclUniqueId)) == mine;
     TRY(watch.agree(same ? Status() : fail(Exit::peer, "%s here, another on rank 0: all need the same", mine.c_str())));
-    auto comm = nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse);
-    if (comm.ok()) static_cast<NcclComm&>(*comm.value).watch = &watch;
-    else if (watch.ranks() > 1) watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
+    auto comm = nccl_join(said.substr(0, sizeof(ncclUniqueId)), watch.rank(), watch.ranks(), &watch.pulse,
+                          watch.timeout());
+    if (comm.ok()) {
+        auto* const c = static_cast<NcclComm*>(comm.value.get());
+        c->watch = &watch;
+        watch.look_at([c] { return c->trouble(); });
+    } else if (watch.ranks() > 1) {
+        watch.leave(comm.status);    // the others wait for this rank in NCCL, not in the watch
+    }
     return comm;
 }
 

@@ -41,6 +41,8 @@ struct Watch::State {
     std::vector<char> wants_room;             // one for each link: epoll tells when the kernel takes bytes again
     std::string trouble;                      // what the main thread found: the verdict
     std::function<void()> before_exit;
+    std::function<std::string()> look_at;
+    double troubled = INFINITY;               // since when look_at has had something to say
     bool parting = false;                     // the main thread waits for the thread to end
     double part_seconds = 0;
 
@@ -276,6 +278,10 @@ void Watch::State::beat(double now) {
 
 void Watch::State::look(double now) {
     signs[size_t(rank)].see(sign_of(watch->pulse), now);
+    if (const std::string text = look_at ? look_at() : ""; text.empty()) troubled = INFINITY;
+    // A rank that has died is often this trouble's reason: the verdict that names it has time to come first.
+    else if (troubled = std::fmin(troubled, now); now - troubled >= interval / 2)
+        verdict(names[size_t(rank)] + ": " + text);
     for (int r = 0; r < int(links.size()); r++) {
         if (r == rank) continue;
         const std::string silent = judge_silence(signs[size_t(r)], names[size_t(r)], now, timeout);
@@ -340,11 +346,16 @@ Result<std::unique_ptr<Watch>> Watch::meet(const Place& place, Listener listener
 Watch::~Watch() { s->end({Message::goodbye, Round::none, s->number, ""}, std::fmin(s->timeout, 5)); }
 int Watch::rank() const { return s->rank; }
 int Watch::ranks() const { return s->ranks; }
+double Watch::timeout() const { return s->timeout; }
 std::string Watch::name(int rank) const { return s->names[size_t(rank)]; }
 // The thread holds the mutex while it ends the process: what the action used cannot go away under it.
 void Watch::before_exit(std::function<void()> action) {
     std::lock_guard lock(s->mutex);
     s->before_exit = std::move(action);
+}
+void Watch::look_at(std::function<std::string()> trouble) {
+    std::lock_guard lock(s->mutex);
+    s->look_at = std::move(trouble);
 }
 
 std::vector<std::string> Watch::gather(const std::string& mine) {

@@ -163,3 +163,13 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.row_gate_backward = row_gate_backward<T>;
 });
 }   // namespace
+
+template <class T>
+void own_product(Product product, void* out, const T* a, const T* b, int N, int C, int OC, bool add) {
+    const Groups<T> all = {nullptr, a, b, 1, C, OC, add, N};
+    if (product == Product::y) grouped<Product::y>(static_cast<T*>(out), all);
+    else if (product == Product::dx) grouped<Product::dx>(static_cast<T*>(out), all);
+    else grouped<Product::dw>(static_cast<Grad<T>*>(out), all);
+}
+template void own_product(Product, void*, const float*, const float*, int, int, int, bool);
+template void own_product(Product, void*, const bf16*, const bf16*, int, int, int, bool);

@@ -17,20 +17,21 @@
 #pragma once
 #include <algorithm>
 
+#include "own_products.h"
 #include "tile.cuh"
 
 namespace {
-enum class Product { y, dx, dw };
 // Whether a matrix lies in memory by k: a row of it is what all rows or columns of the product have of one k.
 template <Product P> constexpr bool A_BY_K = P == Product::dw;
 template <Product P> constexpr bool B_BY_K = P != Product::y;
 
 // What all blocks know.
 template <class T> struct Groups {
-    const int* offsets;
+    const int* offsets;    // null: one expert has all rows
     const T *a, *b;
     int E, C, OC;
-    bool add;    // out +=, not =: dw alone
+    bool add;    // out +=, not =
+    int rows;    // all experts'
 };
 // What a block computes: a tile of out (M,N), from `out` on, += or = the sum over k < K of a and b; M and N are what is
 // left from the tile's first row and column on.
@@ -42,7 +43,11 @@ template <class T> struct Task {
 
 // The expert that has the tile-th tile of BM rows of all, and the tile's first row; from, n: the expert's slots.
 struct Place { int expert, row, from, n; };
-template <int BM> __device__ bool find_place(Place& place, const int* offsets, int E, int tile) {
+template <int BM> __device__ bool find_place(Place& place, const int* offsets, int E, int rows, int tile) {
+    if (!offsets) {
+        place = {0, tile * BM, 0, rows};
+        return tile * BM < rows;
+    }
     const int lane = threadIdx.x % 32;
     for (int first = 0; first < E; first += 32) {
         const int e = min(first + lane, E - 1), from = offsets[e], n = first + lane < E ? offsets[e + 1] - from : 0;
@@ -66,15 +71,15 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
         const int down = (g.OC + BM - 1) / BM, across = (g.C + BN - 1) / BN;
         const int e = int(blockIdx.x) / (down * across), i = int(blockIdx.x) % (down * across);
         const int row = i / across * BM, column = i % across * BN;
-        const int64_t from = g.offsets[e];
+        const int64_t from = g.offsets ? g.offsets[e] : 0, to = g.offsets ? g.offsets[e + 1] : g.rows;
         t = {g.a + from * g.OC + row, g.b + from * g.C + column, e * matrix + int64_t(row) * g.C + column,
-             g.OC - row, g.C - column, int(g.offsets[e + 1] - from)};
+             g.OC - row, g.C - column, int(to - from)};
         return t.K > 0 || !g.add;
     } else {
         const int width = P == Product::y ? g.OC : g.C, K = P == Product::y ? g.C : g.OC;
         const int across = (width + BN - 1) / BN, column = int(blockIdx.x) % across * BN;
         Place place;
-        if (!find_place<BM>(place, g.offsets, g.E, int(blockIdx.x) / across)) return false;
+        if (!find_place<BM>(place, g.offsets, g.E, g.rows, int(blockIdx.x) / across)) return false;
         const int64_t slot = place.from + place.row;
         t = {g.a + slot * K, g.b + place.expert * matrix + (P == Product::y ? int64_t(column) * K : column),
              slot * width + column, place.n - place.row, width - column, K};
@@ -82,9 +87,9 @@ template <Product P, int BM, int BN, class T> __device__ bool find_task(Task<T>&
     }
 }
 // Blocks of a call.
-template <Product P> unsigned tiles(const Router& r, int64_t rows, int C, int OC, int BM, int BN) {
-    if (P == Product::dw) return unsigned(r.E * ceil_div(OC, BM) * ceil_div(C, BN));
-    return unsigned((std::min<int64_t>(r.E, rows) + rows / BM) * ceil_div(P == Product::y ? OC : C, BN));
+template <Product P, class T> unsigned tiles(const Groups<T>& g, int BM, int BN) {
+    if (P == Product::dw) return unsigned(g.E * ceil_div(g.OC, BM) * ceil_div(g.C, BN));
+    return unsigned((std::min(g.E, g.rows) + g.rows / BM) * ceil_div(P == Product::y ? g.OC : g.C, BN));
 }
 
 // ---- bf16 -----------------------------------------------------------------------------------------------------------
@@ -156,9 +161,9 @@ __device__ void put_rows(bf16* out, int stride, sm80::Tile<BM, BN>& tile, float 
         if (r < rows && c < columns) store<8>(out + int64_t(r) * stride + c, load<8>(tile.chunk(r, c / 8)));
     }
 }
-// Adds a warp's results to memory, or puts them there: four lanes have 32 bytes of a row.
-template <int M, int N>
-__device__ void add_rows(float* out, int stride, float (&sum)[M][N][4], int row, int column, int rows, int columns,
+// Adds a warp's results to memory, or puts them there: four lanes have eight elements of a row.
+template <int M, int N, class Out>
+__device__ void add_rows(Out* out, int stride, float (&sum)[M][N][4], int row, int column, int rows, int columns,
                          bool add) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -166,13 +171,13 @@ __device__ void add_rows(float* out, int stride, float (&sum)[M][N][4], int row,
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int r = row + m * 16 + half * 8 + lane / 4;
-            float* to = out + int64_t(r) * stride + column + lane % 4 * 2;
+            Out* to = out + int64_t(r) * stride + column + lane % 4 * 2;
 #pragma unroll
             for (int n = 0; n < N; n++)
                 if (r < rows && column + n * 8 < columns) {
-                    Vec<float, 2> pair = {};
+                    Vec<Out, 2> pair = {};
                     if (add) pair = load<2>(to + n * 8);
-                    pair.v[0] += sum[m][n][half * 2], pair.v[1] += sum[m][n][half * 2 + 1];
+                    for (int i = 0; i < 2; i++) pair.set(i, pair[i] + sum[m][n][half * 2 + i]);
                     store<2>(to + n * 8, pair);
                 }
         }
@@ -205,10 +210,11 @@ __global__ void __launch_bounds__(TENSOR_THREADS) tensor_kernel(Out* out, Groups
         multiply_stage<P, BM>(sum, shared.stage[step % STAGES], row, column);
     }
     cp_async_wait<0>();
-    if constexpr (P == Product::dw) add_rows(out + t.out, g.C, sum, row, column, t.M, t.N, g.add);
-    else {
+    const int out_row = P == Product::y ? g.OC : g.C;
+    if (P == Product::dw || g.add) return add_rows(out + t.out, out_row, sum, row, column, t.M, t.N, g.add);
+    if constexpr (P != Product::dw) {
         __syncthreads();    // the last stage has been read
-        put_rows(out + t.out, P == Product::y ? g.OC : g.C, shared.out, sum, row, column, t.M, t.N);
+        put_rows(out + t.out, out_row, shared.out, sum, row, column, t.M, t.N);
     }
 }
 
@@ -284,30 +290,31 @@ __global__ void __launch_bounds__(PLAIN_THREADS) plain_kernel(Out* out, Groups<T
             const int row = m / 4 * 32 + y + m % 4, column = n / 4 * 32 + x + n % 4;
             if (row >= t.M || column >= t.N) continue;
             Out& to = out[t.out + int64_t(row) * out_row + column];
-            to = from_float<Out>(P == Product::dw && g.add ? to_float(to) + sum[m][n] : sum[m][n]);
+            to = from_float<Out>(g.add ? to_float(to) + sum[m][n] : sum[m][n]);
         }
 }
 
 // ---- launching ------------------------------------------------------------------------------------------------------
 
+template <Product P, class T, class Out> void grouped(Out* out, const Groups<T>& g) {
+    if constexpr (sizeof(T) == 2) {
+        const auto aligned = [](const void* p) { return uintptr_t(p) % 16 == 0; };
+        if (rows_align<T>(g.C) && rows_align<T>(g.OC) && aligned(g.a) && aligned(g.b) && aligned(out)) {
+            const auto run = [&]<int BM>() {
+                launch(tensor_kernel<P, BM, Out>, {.grid = tiles<P>(g, BM, BN), .block = TENSOR_THREADS,
+                                                   .shared = sizeof(Buffers<P, BM>)}, out, g);
+            };
+            if constexpr (P != Product::dw)
+                if (g.rows < 64 * int64_t(g.E)) return run.template operator()<32>();
+            return run.template operator()<128>();
+        }
+    }
+    launch(plain_kernel<P, T, Out>, {tiles<P>(g, PLAIN, PLAIN), PLAIN_THREADS}, out, g);
+}
 // out of a and b, over the slots of N positions.
 template <Product P, class T, class Out>
 void grouped(Out* out, const T* a, const T* b, const Routes& routes, const Router& r, int N, int C, int OC,
              bool add = false) {
-    const int64_t rows = int64_t(N) * r.K;
-    const Groups<T> g = {routes.offsets, a, b, r.E, C, OC, add};
-    if constexpr (sizeof(T) == 2) {
-        const auto aligned = [](const void* p) { return uintptr_t(p) % 16 == 0; };
-        if (rows_align<T>(C) && rows_align<T>(OC) && aligned(a) && aligned(b) && aligned(out)) {
-            const auto run = [&]<int BM>() {
-                launch(tensor_kernel<P, BM, Out>, {.grid = tiles<P>(r, rows, C, OC, BM, BN), .block = TENSOR_THREADS,
-                                                   .shared = sizeof(Buffers<P, BM>)}, out, g);
-            };
-            if constexpr (P != Product::dw)
-                if (rows < 64 * int64_t(r.E)) return run.template operator()<32>();
-            return run.template operator()<128>();
-        }
-    }
-    launch(plain_kernel<P, T, Out>, {tiles<P>(r, rows, C, OC, PLAIN, PLAIN), PLAIN_THREADS}, out, g);
+    grouped<P>(out, Groups<T>{routes.offsets, a, b, r.E, C, OC, add, N * r.K});
 }
 }   // namespace

@@ -10,7 +10,8 @@
 //
 // An epilogue may be free, cost more than a kernel of its own, or not exist, depending on GPU, type and version.
 // So the first call of a form tries all algorithms on the call's operands, and the same work in separate steps, and
-// keeps the fastest. An algorithm gives the same bits every time (cuBLAS guide, results reproducibility), two need not.
+// keeps the fastest (choice.h). An algorithm gives the same bits every time (cuBLAS guide, results reproducibility),
+// two need not. A plain product's only other way is own_products.h, for where cuBLASLt has no algorithm that runs.
 #include <algorithm>
 #include <cinttypes>
 #include <compare>
@@ -19,10 +20,12 @@
 #include <string>
 #include <vector>
 
+#include "choice.h"
 #include "cublaslt.h"
 #include "cuda.cuh"
 #include "cuda.h"
 #include "linear_kernels.cuh"
+#include "own_products.h"
 
 namespace {
 // ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------
@@ -37,8 +40,7 @@ namespace {
             blas_failed(__LINE__, #call, status_);                                                     \
     } while (0)
 
-constexpr int CANDIDATES = 8, RUNS = 3;
-constexpr float CLEARLY = 0.97f;            // a time below this share of another counts as faster
+constexpr int CANDIDATES = 8, RUNS_PER_TURN = 2;
 
 // D = op(A) op(B) (+ C), through an epilogue; all matrices dense. C and D, bias, sums and aux are of one type.
 struct Form {
@@ -51,6 +53,8 @@ struct Form {
     int alignment = 16;    // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
     auto operator<=>(const Form&) const = default;
 
+    bool plain() const { return epilogue == CUBLASLT_EPILOGUE_DEFAULT; }
+    const char* other_way() const { return plain() ? "own" : "-"; }    // than cuBLASLt, as in `chosen`
     bool has_bias() const { return epilogue & CUBLASLT_EPILOGUE_BIAS; }
     bool has_aux() const { return epilogue & 128; }
     int sums() const {    // how many sums the epilogue computes
@@ -74,7 +78,7 @@ struct Operands {
 };
 
 struct Plan {
-    bool usable = false;    // false: done in steps
+    bool usable = false;    // false: done in steps, or by own kernels
     cublasLtMatmulDesc_t operation{};
     cublasLtMatrixLayout_t a{}, b{}, d{};
     cublasLtMatmulAlgo_t algorithm{};
@@ -83,7 +87,8 @@ struct Plan {
 typedef std::function<void(const Operands&)> Steps;
 
 std::map<Form, Plan> plans;
-// By Form::text: the algorithm in hex, or "-" for steps. cuda_choices writes it out, cuda_choose fills it.
+// By Form::text: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices writes it out, cuda_choose
+// fills it.
 std::map<std::string, std::string> chosen;
 
 cublasLtHandle_t handle() {
@@ -146,7 +151,8 @@ cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
 
 struct Candidate { cublasLtMatmulAlgo_t algorithm; size_t workspace; };
 
-std::vector<Candidate> candidates(const Form& f, const Plan& p) {
+// said: what cuBLASLt says where it has none
+std::vector<Candidate> candidates(const Form& f, const Plan& p, cublasStatus_t* said) {
     cublasLtMatmulPreference_t preference;
     CUBLAS_CHECK(cublaslt.MatmulPreferenceCreate(&preference));
     auto prefer = [&](cublasLtMatmulPreferenceAttributes_t what, auto value) {
@@ -166,6 +172,7 @@ std::vector<Candidate> candidates(const Form& f, const Plan& p) {
     std::vector<Candidate> found;
     for (int i = 0; status == CUBLAS_STATUS_SUCCESS && i < count; i++)
         if (results[i].state == CUBLAS_STATUS_SUCCESS) found.push_back({results[i].algo, results[i].workspaceSize});
+    *said = status == CUBLAS_STATUS_SUCCESS ? CUBLAS_STATUS_NOT_SUPPORTED : status;
     return found;
 }
 
@@ -176,23 +183,27 @@ std::string hex(const cublasLtMatmulAlgo_t& algorithm) {
     return s;
 }
 
-// Milliseconds of one run, after a first. The emulator has no clock.
-float time_of(const std::function<void()>& f) {
-    f();
-    if (EMULATED) return 0;
+// The device's clock. The emulator's goes on only where a test says so.
+struct Stopwatch {
     cudaEvent_t from, to;
-    float ms;
-    CUDA_CHECK(cudaEventCreate(&from));
-    CUDA_CHECK(cudaEventCreate(&to));
-    CUDA_CHECK(cudaEventRecord(from, cuda_stream()));
-    for (int i = 0; i < RUNS; i++) f();
-    CUDA_CHECK(cudaEventRecord(to, cuda_stream()));
-    CUDA_CHECK(cudaEventSynchronize(to));
-    CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
-    CUDA_CHECK(cudaEventDestroy(from));
-    CUDA_CHECK(cudaEventDestroy(to));
-    return ms / RUNS;
-}
+    Stopwatch() {
+        for (cudaEvent_t* e : {&from, &to}) CUDA_CHECK(cudaEventCreate(e));
+    }
+    ~Stopwatch() {
+        for (cudaEvent_t e : {from, to}) CUDA_CHECK(cudaEventDestroy(e));
+    }
+    // Milliseconds of one run; infinite: it cannot run.
+    float time(const std::function<bool()>& run) const {
+        float ms;
+        CUDA_CHECK(cudaEventRecord(from, cuda_stream()));
+        for (int i = 0; i < RUNS_PER_TURN; i++)
+            if (!run()) return INFINITY;
+        CUDA_CHECK(cudaEventRecord(to, cuda_stream()));
+        CUDA_CHECK(cudaEventSynchronize(to));
+        CUDA_CHECK(cudaEventElapsedTime(&ms, from, to));
+        return ms / RUNS_PER_TURN;
+    }
+};
 
 // Gives a trial its own memory for outputs that it would add to. False: no memory is left.
 bool trial_operands(const Form& f, Operands& x, char** memory) {
@@ -209,11 +220,12 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
 }
 
 // Takes the known algorithm, if cuBLASLt offers it (bytes from a file are compared, never used). Else the fastest on
-// the call's own operands; or none, where the steps are faster. For a bias alone the steps are not tried.
-void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known) {
-    if (steps && known == "-") return;
+// the call's own operands; or none, where the steps are faster, or no algorithm runs: `said` is then the reason. For a
+// bias alone and for plain products the steps are not tried.
+void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known, cublasStatus_t* said) {
+    if (known == f.other_way()) return;
     if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
-    const std::vector<Candidate> found = candidates(f, plan);
+    const std::vector<Candidate> found = candidates(f, plan, said);
     if (found.empty()) return;
     auto use = [&](const Candidate& c) {
         plan.algorithm = c.algorithm, plan.workspace = c.workspace, plan.usable = true;
@@ -222,19 +234,28 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
         if (hex(c.algorithm) == known) return use(c);
     char* memory;
     if (!trial_operands(f, x, &memory)) return use(found[0]);
-    const Candidate* fastest = nullptr;
-    float least = INFINITY;
-    for (const Candidate& c : found) {
-        use(c);
-        if (run(f, plan, x) != CUBLAS_STATUS_SUCCESS) continue;
-        const float ms = time_of([&] { CUBLAS_CHECK(run(f, plan, x)); });
-        if (!fastest || ms < CLEARLY * least) fastest = &c, least = ms;
-    }
+    const int algorithms = int(found.size());
+    const bool also_steps = !f.plain() && f.epilogue != CUBLASLT_EPILOGUE_BIAS;
+    const Stopwatch stopwatch;
+    const int way = pick(least_times(algorithms + also_steps, [&](int i) {
+        if (i == algorithms) return stopwatch.time([&] { return steps(x), true; });
+        use(found[size_t(i)]);
+        return stopwatch.time([&] {
+            const cublasStatus_t status = run(f, plan, x);
+            if (status != CUBLAS_STATUS_SUCCESS) *said = status;
+            return status == CUBLAS_STATUS_SUCCESS;
+        });
+    }));
     plan.usable = false;
-    if (fastest) use(*fastest);
-    if (fastest && steps && f.epilogue != CUBLASLT_EPILOGUE_BIAS && time_of([&] { steps(x); }) < CLEARLY * least)
-        plan.usable = false;
+    if (way >= 0 && way < algorithms) use(found[size_t(way)]);
     CUDA_CHECK(cudaFree(memory));
+}
+
+// Such a product is made once in a process, so this is said once.
+void tell_own(const std::string& form, const char* why) {
+    fprintf(stderr, "flatgpt: the product %s: cuBLASLt %zu has no algorithm that runs (%s). Kernels of flatgpt's own "
+            "compute it: right, but slower. Another version of cuBLASLt may have one.\n", form.c_str(),
+            cublaslt.GetVersion(), why);
 }
 
 Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
@@ -245,9 +266,10 @@ Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
           "what is recorded must have been called once before.", text.c_str());
     Plan& plan = plans[f] = describe(f);
     std::string& choice = chosen[text];
-    choose(f, plan, x, steps, std::string(choice));
-    if (!plan.usable && !steps) blas_failed(__LINE__, "the product " + text, CUBLAS_STATUS_NOT_SUPPORTED);
-    choice = plan.usable ? hex(plan.algorithm) : "-";
+    cublasStatus_t said = CUBLAS_STATUS_SUCCESS;
+    choose(f, plan, x, steps, std::string(choice), &said);
+    if (!plan.usable && f.plain()) tell_own(text, said ? cublaslt.GetStatusString(said) : "so the checkpoint says");
+    choice = plan.usable ? hex(plan.algorithm) : f.other_way();
     return plan;
 }
 
@@ -261,7 +283,22 @@ template <class F> void multiply(Form f, const Operands& x, F steps) {
     if (plan.usable) CUBLAS_CHECK(run(f, plan, x));
     else steps(x);
 }
-void multiply(const Form& f, const Operands& x) { multiply(f, x, Steps()); }
+
+// linear's factors have changed places for cuBLASLt: here they change back.
+void by_own_kernels(const Form& f, const Operands& x) {
+    const size_t bytes = size_t(f.m * f.out_size() * f.n);
+    if (f.add && x.c != x.d) CUDA_CHECK(cudaMemcpyAsync(x.d, x.c, bytes, cudaMemcpyDeviceToDevice, cuda_stream()));
+    const auto product = [&]<class T>(T) {
+        const T *a = static_cast<const T*>(x.b), *b = static_cast<const T*>(x.a);
+        if (f.ta == CUBLAS_OP_T) own_product(Product::y, x.d, a, b, f.n, f.k, f.m, f.add);
+        else if (f.tb == CUBLAS_OP_N) own_product(Product::dx, x.d, a, b, f.n, f.m, f.k, f.add);
+        else own_product(Product::dw, x.d, a, b, f.k, f.m, f.n, f.add);
+    };
+    f.in == CUDA_R_32F ? product(float()) : product(bf16());
+}
+void multiply(const Form& f, const Operands& x) {
+    multiply(f, x, [&f](const Operands& to) { by_own_kernels(f, to); });
+}
 
 // Choices hold for one version of the library on one kind of device, which this names.
 std::string header() {

@@ -27,7 +27,7 @@ template const Ops<bf16>& cuda_ops(Dtype);
 std::string cuda_choices() { return ""; }
 void cuda_choose(const std::string&) {}
 Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
-Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*) {
+Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*, double) {
     return fail(Exit::device, "%s", without);
 }
 Result<std::string> nccl_new_id() { return fail(Exit::device, "%s", without); }

@@ -9,10 +9,6 @@
 #include "base/console.h"
 
 namespace {
-[[noreturn]] void finish(int code) {
-    fflush(stdout);
-    _exit(code);
-}
 void say(const std::string& text) { printf("%s\n", text.c_str()), fflush(stdout); }
 
 void exchange(const Task& t, Watch& w) {
@@ -42,6 +38,8 @@ void loop(const Task& t, Watch& w) {
         if (mine && t.act == "stand") w.pulse.at("reading data"), pause();
         if (mine && t.act.starts_with("leave")) w.leave(fail(Exit::io, "the disk is full"));
         if (mine && t.act == "depart") return;
+        if (mine && t.act == "trouble") w.look_at([] { return "the wire is cut"; });
+        if (mine && t.act == "hiccup") w.look_at([n = 0]() mutable { return n++ % 4 == 0 ? "a hiccup" : ""; });
         if (mine && t.act == "other") w.gather("x");
         if (step == 5 && (t.act == "device" || t.act == "deadlock")) {
             if (mine && t.act == "device") return;
@@ -104,7 +102,7 @@ int one_rank(const Task& t) {
 }   // namespace
 
 TEST_CASE("watch: one rank") {    // the jobs below start it
-    if (const char* text = getenv("FLATGPT_WATCH")) finish(one_rank(Task::parse(text)));
+    if (const char* text = getenv("FLATGPT_WATCH")) _exit(one_rank(Task::parse(text)));
 }
 
 TEST_CASE("watch: ranks meet, gather, broadcast, agree and part") {
@@ -356,6 +354,18 @@ TEST_CASE("watch: a rank that leaves with a reason is the others' reason") {
             if (r == who) job.expect(size_t(r), 4, {"rank " + std::to_string(r) + ": the disk is full\n"});
             else job.expect(size_t(r), 7, {"rank " + std::to_string(r) + ": " + named(who), "): the disk is full"});
     }
+}
+
+TEST_CASE("watch: a trouble that stays ends all ranks within about a second, one that passes none") {
+    Job zero(act("trouble", 20, 0), 3), two(act("trouble", 20, 2), 3), hiccup(act("hiccup", 20, 1), 3);
+    const double begin = now_seconds();
+    for (Job* j : {&zero, &two, &hiccup}) j->all().wait_met();
+    for (size_t r = 0; r < 3; r++)
+        for (auto& [job, who] : {std::pair(&zero, 0), {&two, 2}})
+            job->expect(r, 7, {"rank " + std::to_string(r) + ": " + named(who), "): the wire is cut"});
+    CHECK(now_seconds() - begin < 4);
+    usleep(1500000);    // the hiccup comes each second
+    for (auto& p : hiccup.rank) CHECK(p->running());
 }
 
 TEST_CASE("watch: a rank that leaves aborts what it waits for, and waits for nothing") {

@@ -89,8 +89,8 @@ std::vector<FlagGroup> machine_flags(TrainOptions& o) {
         {"--ranks", &o.comm.ranks, "number of processes, each with a device; 0: from the launcher", 0, 1e6},
         {"--local-rank", &o.comm.local_rank, "this process's number on its machine; -1: from the launcher", -1, 1e5},
         {"--master", &o.comm.master, "HOST:PORT where rank 0 meets the others; none: from the launcher"},
-        {"--timeout", &o.comm.timeout, "seconds after which a rank that is silent, or makes no progress, ends the run",
-         1, 1e6},
+        {"--timeout", &o.comm.timeout, "seconds for all ranks to come together, and after which one that is silent, or "
+         "makes no progress, ends the run", 1, 1e6},
         {"--zero", &o.zero, "what is divided among the ranks instead of held by each: 0 nothing, 1 the optimizer's "
          "state, 2 also the gradients", 0, 2},
         {"--reduce-dtype", &o.reduce_dtype, "type in which gradients travel between ranks", 0, 0, {"fp32", "bf16"}},

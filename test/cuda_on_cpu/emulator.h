@@ -48,6 +48,8 @@ struct Config {
     size_t stack_bytes = 128 << 10;    // one fiber's stack
 };
 extern Config config;
+// The device's clock: it stands still, unless a test says how long something takes (cublasLt.h).
+inline double clock_ms = 0;
 // Finishes what the streams hold, then goes on with this seed.
 void schedule(uint64_t seed);
 

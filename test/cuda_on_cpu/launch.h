@@ -23,7 +23,8 @@ void check_launch(const Grid& g);
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
 // somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.
-void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = true);
+// what: a literal, for the journal.
+void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = true, const char* what = "work");
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
@@ -32,7 +33,7 @@ void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... arg
     auto body = [kernel, params] { std::apply(kernel, params); };
     enqueue(stream, [g, body]() mutable {
         run_grid(g, [](void* b) { (*static_cast<decltype(body)*>(b))(); }, &body);
-    });
+    }, true, "kernel");
 }
 
 }   // namespace emu

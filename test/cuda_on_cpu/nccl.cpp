@@ -7,7 +7,8 @@
 //
 // A communicator that does not block says ncclInProgress to each call and reaches the stream only after it has been
 // asked a few times; a call before that is refused, as NCCL does. With EMU_NCCL_CONNECT=1 it also waits until all ranks
-// have called, as NCCL does where ranks meet that have not talked before.
+// have called, as NCCL does where ranks meet that have not talked before. EMU_NCCL_FAIL=RANK:N: at this rank the N-th
+// collective fails on the device. As with NCCL it does not end there until it is aborted, and whoever asks is told.
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <nccl.h>
@@ -68,7 +69,8 @@ bool has_died(int pid) {
 struct ncclComm {
     Shared* s;
     int rank, ranks, id;                       // id: the descriptor behind the id, if it was made here, else -1
-    std::atomic<bool> aborted{false}, ending{false};
+    std::atomic<bool> aborted{false}, ending{false}, failed{false};
+    uint64_t fails_at = 0;                     // which collective, from 1 on
     std::thread device = {};
     bool blocking = true;
     std::function<void()> under_way = {};      // the call that is, if it does not block
@@ -147,7 +149,10 @@ template <class T, class Sum> void add_up(const Shared& s, int ranks, size_t at,
 void ncclComm::run(const Call& call, const char* send, char* recv) {
     const size_t size = bytes_of(call.type), parts = call.kind == 1 ? size_t(ranks) : 1, most = SLOT / size / parts;
     s->rank[rank].call = call;
-    s->rank[rank].begun++;
+    if (++s->rank[rank].begun == fails_at) {
+        for (failed = true; !aborted;) usleep(1000);
+        return;
+    }
     if (!meet()) return;
     check(call);
     for (size_t at = 0; at < call.n; at += most) {
@@ -232,8 +237,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     }
     int maker = 0, made = -1;
     if (sscanf(id.internal, "/proc/%d/fd/%d", &maker, &made) != 2 || maker != int(getpid())) made = -1;
-    *comm = new ncclComm{s, rank, ranks, made};
+    *comm = new ncclComm{.s = s, .rank = rank, .ranks = ranks, .id = made};
     (*comm)->blocking = config->blocking != 0;
+    int failing = -1, call = 0;
+    const char* fail = getenv("EMU_NCCL_FAIL");
+    if (fail && sscanf(fail, "%d:%d", &failing, &call) == 2 && failing == rank) (*comm)->fails_at = uint64_t(call);
     s->joined++;
     ncclResult_t state = ncclInProgress;
     while ((*comm)->blocking && state == ncclInProgress) {
@@ -249,6 +257,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t* state) {
         if (c->id >= 0) close(std::exchange(c->id, -1));
         c->device = std::thread([c] { c->go_on(); });
     }
+    if (c->failed) return *state = ncclRemoteError, ncclSuccess;
     if (!c->under_way) return ncclSuccess;
     bool on_its_way = ++c->asked < 3;
     for (int r = 0; r < c->ranks && getenv("EMU_NCCL_CONNECT"); r++)
@@ -307,7 +316,8 @@ ncclResult_t collective(int kind, const void* send, void* recv, size_t n, int ty
             on_device();
             c->run({kind, type, n}, in, out);
         };
-        emu::enqueue(s, work, c->blocking);    // else whoever asks how it is would do it, and wait for other ranks
+        // Not at once: whoever asks how it is would do it, and wait for other ranks.
+        emu::enqueue(s, work, c->blocking, KINDS[kind]);
     });
 }
 }    // namespace

@@ -6,6 +6,7 @@
 // or reuses what a copy still reads, gets wrong numbers with some seed.
 #pragma once
 #include <cstddef>
+#include <vector>
 
 #include "launch.h"
 
@@ -109,6 +110,15 @@ struct DeviceAccess {
     ~DeviceAccess();
     DeviceAccess(const DeviceAccess&) = delete;
 };
+// What the host has handed to the streams, in order, as long as a test keeps a journal. event, number: which record of
+// it this is ("record") or waits for ("wait").
+struct Entry {
+    cudaStream_t stream;
+    std::string what;
+    cudaEvent_t event = nullptr;
+    uint64_t number = 0;
+};
+inline std::vector<Entry>* journal = nullptr;
 void drain();    // does all that the streams hold
 // From another thread than the host's: does what the streams hold until done(), unless the host is in a call just now.
 void proceed(const std::function<bool()>& done);

@@ -1,6 +1,5 @@
 // streams.cpp - streams, events and graphs: what is done when.
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <mutex>
 #include <vector>
@@ -10,7 +9,7 @@
 struct CUevent_st {
     uint64_t recorded = 0, done = 0;    // how often, and the last of these that the stream has come to
     bool captured = false;
-    std::chrono::steady_clock::time_point when;
+    double when = 0;    // by the device's clock
 };
 struct CUgraph_st { std::vector<std::function<void()>> work; };
 struct CUgraphExec_st : CUgraph_st {};
@@ -74,7 +73,7 @@ cudaError_t capture_fails(CUstream_st& s, cudaError_t e) {
 Entered::Entered() { api.lock(); }
 Entered::~Entered() { api.unlock(); }
 
-void enqueue(cudaStream_t s, std::function<void()> work, bool at_once) {
+void enqueue(cudaStream_t s, std::function<void()> work, bool at_once, const char* what) {
     Entered entered;
     if (!s) {
         DeviceAccess access;
@@ -82,6 +81,7 @@ void enqueue(cudaStream_t s, std::function<void()> work, bool at_once) {
     } else if (s->capturing) {
         s->capturing->work.push_back(std::move(work));
     } else {
+        if (journal) journal->push_back({s, what});
         s->queue.push_back({std::move(work)});
         if (config.seed && draws.below(128) == 0) s->lazy = draws.below(2);
         if (at_once && (!config.seed || !s->lazy))
@@ -149,6 +149,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
     Entered entered;
     if (s->capturing) return e->captured ? cudaSuccess : capture_fails(*s, cudaErrorStreamCaptureIsolation);
     if (e->captured) return set_error(cudaErrorCapturedEvent);    // joining a capture is not emulated
+    if (journal) journal->push_back({s, "wait", e, e->recorded});
     s->queue.push_back({{}, e, e->recorded});
     if (!config.seed) step(*s);
     return cudaSuccess;
@@ -168,7 +169,8 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     Entered entered;
     e->captured = s && s->capturing;
     if (e->captured) return cudaSuccess;
-    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = std::chrono::steady_clock::now(); });
+    enqueue(s, [e, record = ++e->recorded] { e->done = record, e->when = clock_ms; }, true, "record");
+    if (journal && s) journal->back().event = e, journal->back().number = e->recorded;
     return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t e) {
@@ -186,7 +188,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e) {
 }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
     if (from->done < from->recorded || to->done < to->recorded) return set_error(cudaErrorNotReady);
-    *ms = std::chrono::duration<float, std::milli>(to->when - from->when).count();
+    *ms = float(to->when - from->when);
     return cudaSuccess;
 }
 

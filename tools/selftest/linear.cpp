@@ -53,6 +53,13 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     return check;
 }
 
+// The limit where GELU or its slope, fused with a product, ends it. cuBLASLt does not say how exactly it computes tanh;
+// users have found its GELU a little less exact than a plain one (llm.c, pull request 653). No error above 1e-5 is
+// taken for that. The CPU's GELU is ours, so it has no such allowance.
+template <class X, class T> double gelu_limit(bool on_host, Dtype dtype, int64_t K) {
+    return product_limit<X, T>(dtype, K) + (on_host || sizeof(X) == 2 ? 0 : 1e-5 - ROUNDING<X>);
+}
+
 template <class T, class P>
 Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype dtype, bool bias) {
     const Memory m(op);
@@ -69,7 +76,7 @@ Check check_linear_gelu_forward(const Ops<T, P>& op, int N, int C, int OC, Dtype
     Array<T> pre_out(m, int64_t(N) * OC);
     op.linear_gelu_forward(y_out, pre_out, x_in, w_in, bias ? static_cast<P*>(b_in) : nullptr, N, C, OC);
     check.expect("pre", pre_out, pre, product_limit<T, T>(dtype, C));
-    check.expect("y", y_out, y, product_limit<InputType<T, P>, T>(dtype, C));
+    check.expect("y", y_out, y, gelu_limit<InputType<T, P>, T>(op.upload == op.copy, dtype, C));
     return check;
 }
 
@@ -98,11 +105,11 @@ Check check_linear_gelu_backward(const Ops<T, P>& op, int N, int C, int OC, Dtyp
     Grad<P>* const sum_at = bias ? static_cast<Grad<P>*>(sum_out) : nullptr;
     op.linear_gelu_backward(dpre_out, {dw_out, add}, db_at, sum_at, dy_in, x_in, w_in, pre_in, N, C, OC);
     // In steps dy w is rounded, too.
-    check.expect("dpre", dpre_out, dpre, product_limit<T, T>(dtype, OC) + ROUNDING<T> / 2);
+    check.expect("dpre", dpre_out, dpre, gelu_limit<T, T>(op.upload == op.copy, dtype, OC) + ROUNDING<T> / 2);
     check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
     check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));
     // dpre or the sum may be rounded.
-    check.expect("dpre_sum", sum_out, dpre_sum, product_limit<T, T>(dtype, N + OC));
+    check.expect("dpre_sum", sum_out, dpre_sum, gelu_limit<T, T>(op.upload == op.copy, dtype, N + OC));
     return check;
 }
 

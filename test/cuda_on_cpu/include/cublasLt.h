@@ -11,6 +11,7 @@
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 #include <vector>
 
@@ -220,6 +221,12 @@ inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_by
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
 }
 
+// What a test may set: how long an algorithm takes, in milliseconds; products for which there is none, and those that
+// none of them runs.
+inline std::function<double(const LtProduct&, const LtAlgorithm&)> lt_duration;
+inline std::function<bool(const LtProduct&)> lt_knows_none, lt_runs_none;
+inline float lt_gelu_error = 0;    // its share of GELU and of its slope
+
 struct LtCall {
     LtProduct p;
     LtAlgorithm algorithm;
@@ -246,6 +253,7 @@ struct LtCall {
     void operator()() const {
         Hidden hidden;
         check();
+        if (lt_duration) clock_ms += lt_duration(p, algorithm);
         const int64_t m = p.m(), n = p.n(), k = p.k();
         const bool tf32 = p.op.compute == CUBLAS_COMPUTE_32F_FAST_TF32;
         if (workspace) memset(workspace, 0xff, algorithm.workspace(p));
@@ -282,11 +290,11 @@ struct LtCall {
                 if (p.has_bias()) x += lt_number(op.bias, p.d.type, i);
                 if (op.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
                     lt_store(op.aux, p.d.type, j * op.aux_ld + i, x);
-                    x = x / 2 * (1 + tanhf(A * (x + CUBIC * x * x * x)));
+                    x = x / 2 * (1 + tanhf(A * (x + CUBIC * x * x * x))) * (1 + lt_gelu_error);
                 } else if (p.has_aux()) {
                     const float v = lt_number(op.aux, p.d.type, j * op.aux_ld + i);
                     const float t = tanhf(A * (v + CUBIC * v * v * v));
-                    x *= (1 + t) / 2 + v / 2 * (1 - t * t) * A * (1 + 3 * CUBIC * v * v);
+                    x *= ((1 + t) / 2 + v / 2 * (1 - t * t) * A * (1 + 3 * CUBIC * v * v)) * (1 + lt_gelu_error);
                 }
                 rows[size_t(i)] += x;
                 lt_store(d, p.d.type, at, x);
@@ -363,6 +371,7 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasL
     *count = 0;
     if (most < 1) return CUBLAS_STATUS_INVALID_VALUE;
     if (cublasStatus_t s = p.status()) return s;
+    if (lt_knows_none && lt_knows_none(p)) return CUBLAS_STATUS_NOT_SUPPORTED;
     constexpr uint64_t M = LtAlgorithm::MAGIC;
     const LtAlgorithm all[] = {
         {M, 7, CUBLASLT_REDUCTION_SCHEME_INPLACE, 0, 2, 1, {}},
@@ -394,7 +403,7 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op
     const LtAlgorithm x = lt_algorithm(*algo);
     if (!x.valid() || workspace_bytes < x.workspace(p) || (x.workspace(p) && !workspace))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (!x.fits(p) || !x.runs) return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (!x.fits(p) || !x.runs || (lt_runs_none && lt_runs_none(p))) return CUBLAS_STATUS_NOT_SUPPORTED;
     for (const void* q : {a, b, c, static_cast<const void*>(d)})
         if (uintptr_t(q) % x.alignment) return CUBLAS_STATUS_NOT_SUPPORTED;
     const float scale = *static_cast<const float*>(alpha), share = *static_cast<const float*>(beta);

@@ -1,0 +1,191 @@
+// test_choice.cpp - which algorithm of cuBLASLt a product gets, by an emulated device's clock; and products for which
+// cuBLASLt has none. On the emulator alone.
+#include <cublasLt.h>
+#include <unistd.h>
+
+#include "cuda_test.h"
+
+#include "tools/selftest/linear.h"
+
+namespace {
+// What the emulated cuBLASLt is told, until this ends.
+struct Told {
+    Told() { cuda_choose(""); }
+    ~Told() {
+        emu::lt_duration = nullptr, emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr, emu::lt_gelu_error = 0;
+        cuda_choose("");
+    }
+};
+// What f writes to stderr.
+template <class F> std::string said(F f) {
+    FILE* file = tmpfile();
+    REQUIRE(file);
+    fflush(stderr);
+    const int before = dup(2);
+    dup2(fileno(file), 2);
+    f();
+    fflush(stderr);
+    dup2(before, 2);
+    close(before);
+    rewind(file);
+    std::string text;
+    for (int c; (c = fgetc(file)) != EOF;) text += char(c);
+    fclose(file);
+    return text;
+}
+int count(const std::string& text, const std::string& part) {
+    int n = 0;
+    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; at++) n++;
+    return n;
+}
+// The choice of the only form that holds `form`.
+std::string choice_of(const std::string& form) {
+    const std::string choices = cuda_choices();
+    const size_t at = choices.find(form), equals = choices.find('=', at);
+    CHECK(count(choices, form) == 1);
+    return at == std::string::npos ? "" : choices.substr(equals + 1, choices.find(';', equals) - equals - 1);
+}
+uint64_t parts_of(const std::string& choice) {    // LtAlgorithm's second word tells the emulated algorithms apart
+    return choice.size() < 32 ? 0 : std::stoull(choice.substr(16, 16), nullptr, 16);
+}
+void product(bool bias = false) {
+    EXPECT(check_linear_forward(cuda_ops<float>(Dtype::fp32), 20, 96, 64, bias, Residual::none));
+}
+typedef emu::LtProduct LtProduct;
+typedef emu::LtAlgorithm LtAlgorithm;
+constexpr uint64_t LISTED[] = {1, 3, 2};    // parts of those that run, in the heuristic's order
+}    // namespace
+
+TEST_CASE("cuda choice: the fastest algorithm by the device's clock, the heuristic's first where none clearly is") {
+    const Told told;
+    for (const uint64_t fast : LISTED) {
+        for (const bool clearly : {false, true}) {
+            cuda_choose("");
+            int runs = 0;
+            emu::lt_duration = [&](const LtProduct&, const LtAlgorithm& a) {
+                runs++;
+                return a.parts == fast ? (clearly ? 0.9 : 0.98) : 1.0;
+            };
+            product();
+            CHECK(parts_of(choice_of("64 x 20 x 96")) == (clearly ? fast : LISTED[0]));
+            CHECK(runs > 60);    // 20 ms of warm-up, three rounds
+            runs = 0;
+            product();
+            CHECK(runs == 1);
+        }
+    }
+}
+
+TEST_CASE("cuda choice: a clock that rises while algorithms are tried") {
+    const Told told;
+    for (const double when : {0.0, 0.7, 2.5, 10.0, 19.0, 21.0, 25.0, 30.0}) {
+        cuda_choose("");
+        const double start = emu::clock_ms;
+        emu::lt_duration = [=](const LtProduct&, const LtAlgorithm&) {
+            return emu::clock_ms < start + when ? 0.3 : 0.1;
+        };
+        product();
+        CHECK(parts_of(choice_of("64 x 20 x 96")) == LISTED[0]);
+    }
+}
+
+TEST_CASE("cuda choice: steps that are faster than an epilogue, and slower") {
+    const Told told;
+    const auto& op = cuda_ops<float>(Dtype::fp32);
+    for (const bool slow : {false, true}) {
+        cuda_choose("");
+        emu::lt_duration = [&](const LtProduct& p, const LtAlgorithm&) { return slow && p.sums() ? 2.0 : 1.0; };
+        EXPECT(check_linear_backward(op, 20, 96, 64, true, true));
+        CHECK((choice_of("epilogue 512") == "-") == slow);
+    }
+    cuda_choose("");    // a bias alone is never done in steps while an algorithm runs
+    emu::lt_duration = [&](const LtProduct& p, const LtAlgorithm&) { return p.has_bias() ? 2.0 : 1.0; };
+    product(true);
+    CHECK(parts_of(choice_of("epilogue 4")) == LISTED[0]);
+}
+
+TEST_CASE("cuda choice: without an algorithm own kernels compute a product, and say so once") {
+    const Told told;
+    for (const bool known : {false, true}) {
+        cuda_choose("");
+        (known ? emu::lt_runs_none : emu::lt_knows_none) = [](const LtProduct& p) { return p.n() == 20; };
+        const std::string first = said([] { product(); });
+        CHECK_MESSAGE(first == "flatgpt: the product fp32 to fp32 TN 64 x 20 x 96 epilogue 1 align 16: cuBLASLt 10000 "
+                      "has no algorithm that runs (not supported). Kernels of flatgpt's own compute it: right, but "
+                      "slower. Another version of cuBLASLt may have one.\n", first);
+        CHECK(said([] { product(); }) == "");
+        CHECK(choice_of("64 x 20 x 96") == "own");
+        emu::lt_runs_none = nullptr, emu::lt_knows_none = nullptr;
+        // Recorded, it is taken again by a process where cuBLASLt could.
+        const std::string choices = cuda_choices();
+        cuda_choose(choices);
+        const std::string again = said([] { product(); });
+        CHECK_MESSAGE(again.find("(so the checkpoint says)") != std::string::npos, again);
+        CHECK(cuda_choices() == choices);
+        cuda_choose("");
+        CHECK(said([] { product(); }) == "");
+        CHECK(parts_of(choice_of("64 x 20 x 96")) == LISTED[0]);
+    }
+}
+
+TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and alignments") {
+    const Told told;
+    const struct { int N, C, OC; } sizes[] = {{5, 1, 1},     {33, 7, 24},  {64, 64, 64},  {65, 40, 136},
+                                              {128, 136, 8}, {31, 96, 24}, {129, 24, 96}, {200, 200, 136},
+                                              {9, 3, 130},   {300, 16, 16}};
+    for (const bool any : {false, true}) {    // any: nothing at all; else epilogues work, plain products do not
+        emu::lt_knows_none = [=](const LtProduct& p) { return any || p.op.epilogue == CUBLASLT_EPILOGUE_DEFAULT; };
+        std::string text = said([&] {
+            each_table(TablePart::products, [&](auto& op, const TestTable& t) {
+                for (const auto& [N, C, OC] : sizes)
+                    each_order([&] {
+                        for (const Residual r : {Residual::none, Residual::apart, Residual::in_y})
+                            for (const bool bias : {false, true})
+                                EXPECT(check_linear_forward(op, N, C, OC, bias, r, t.dtype));
+                        for (const bool add : {false, true})
+                            EXPECT(check_linear_backward(op, N, C, OC, true, add, t.dtype, add));
+                        EXPECT(check_linear_gelu_forward(op, N, C, OC, t.dtype));
+                        EXPECT(check_linear_gelu_backward(op, N, C, OC, t.dtype));
+                    });
+            });
+        });
+        for (const char* form : {"TN", "NN", "NT"})
+            for (const char* type : {"fp32 to fp32 ", "fp32 to fp32 by tf32 ", "bf16 to bf16 ", "bf16 to fp32 "}) {
+                const bool dw = std::string(form) == "NT", half = std::string(type).find("bf16") == 0;
+                const bool there = !half || dw == (std::string(type) == "bf16 to fp32 ");
+                CHECK((text.find(type + std::string(form)) != std::string::npos) == there);
+            }
+        CHECK(count(cuda_choices(), "=own;") == count(text, "flatgpt: the product "));
+        cuda_choose("");
+    }
+}
+
+TEST_CASE("cuda choice: a fused GELU may be wrong by 1e-5 in fp32, and no more") {
+    const Told told;
+    const auto& op = cuda_ops<float>(Dtype::fp32);
+    for (const float error : {0.0f, 9e-6f, 1.5e-5f}) {
+        CAPTURE(error);
+        emu::lt_gelu_error = error;
+        CHECK(check_linear_gelu_forward(op, 33, 24, 96, Dtype::fp32).ok() == (error < 1e-5f));
+        CHECK(check_linear_gelu_backward(op, 33, 96, 24, Dtype::fp32).ok() == (error < 1e-5f));
+    }
+}
+
+TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording") {
+    const Told told;
+    emu::lt_knows_none = [](const LtProduct&) { return true; };
+    const auto& op = cuda_ops<bf16>(Dtype::bf16);
+    const int N = 40, C = 24, OC = 40;
+    const Memory m(op);
+    Array<bf16> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), y(m, N * OC);
+    Array<bf16> residual(m, random_normal(N * OC, 3));
+    said([&] { op.linear_forward(y, x, w, nullptr, residual, N, C, OC); });
+    const auto bits = y.bits();
+    op.record();
+    op.linear_forward(y, x, w, nullptr, residual, N, C, OC);
+    void* graph = op.recorded();
+    op.zero(y, N * OC * 2);
+    op.replay(graph);
+    CHECK(y.bits() == bits);
+    op.release_graph(graph);
+}
