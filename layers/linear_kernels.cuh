@@ -15,13 +15,13 @@ namespace {
 // operations: with N = 8 these would be the bound.
 constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
 
-// A lane's part of the products of R rows of w and N of x: every stride-th vector, from its own on.
+// A lane's part of the products of R rows of w and N of x: every stride-th vector, a power of two.
 template <class T, int W, int N, int R> struct GemvLane {
     static constexpr int FLIGHT = 4 / R;
     Vec<T, W> weight[FLIGHT][R];
     float sum[R][N] = {};
     int C, stride, from;
-    __device__ GemvLane(int C, int split) : C(C), stride(split * 32 * W), from(int(threadIdx.x) * W % stride) {}
+    __device__ GemvLane(int C, int split) : C(C), stride(split * 32 * W), from(threadIdx.x * W & (stride - 1)) {}
     // row(r): where row r begins.
     template <class F> __device__ void fetch(F row) {
 #pragma unroll
@@ -59,7 +59,7 @@ template <class T, int W, int N, int R> struct GemvLane {
                 if (threadIdx.x % 32 == 0) sums[r][n] = s;
                 sum[r][n] = 0;
             }
-        from = int(threadIdx.x) * W % stride;
+        from = threadIdx.x * W & (stride - 1);
     }
 };
 

@@ -31,19 +31,20 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
     SHARED(float[N][32], squares);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     auto add_up = [&](float (&parts)[N][32], auto term) {    // term(n): a function of an element of row n
-        for (int job = warp; job < N * of.warps; job += WARPS) {
-            const int n = job / of.warps, part = job % of.warps;
-            const auto of_row = term(n);
-            float s = 0;
+#pragma unroll 1
+        for (int n = 0; n < N; n++)
+            for (int part = (warp + N * WARPS - n) % WARPS; part < of.warps; part += WARPS) {
+                const auto of_row = term(n);
+                float s = 0;
 #pragma unroll 4
-            for (int c = (part * 32 + lane) * W; c < C; c += of.warps * 32 * W) {
-                const Vec<T, W> v = load<W>(x + int64_t(n) * C + c);
+                for (int c = (part * 32 + lane) * W; c < C; c += of.warps * 32 * W) {
+                    const Vec<T, W> v = load<W>(x + int64_t(n) * C + c);
 #pragma unroll
-                for (int i = 0; i < W; i++) s += of_row(v[i]);
+                    for (int i = 0; i < W; i++) s += of_row(v[i]);
+                }
+                s = warp_sum(s);
+                if (lane == 0) parts[n][part] = s;
             }
-            s = warp_sum(s);
-            if (lane == 0) parts[n][part] = s;
-        }
         __syncthreads();
     };
     auto mean_of = [&](const float (&parts)[N][32], int n) {    // all lanes of a warp together

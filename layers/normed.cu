@@ -17,14 +17,14 @@
 #include "norm_rows.cuh"
 
 namespace {
-constexpr int BLOCKS = 8;                          // on a multiprocessor, at most
+constexpr int BLOCKS = 6;                             // on a multiprocessor
 constexpr int64_t MOST_SHARED = int64_t(46) << 10;    // with the sums within what every launch may have
 
 enum class Finish { none, activated, gated };
 
 // y (N,O)  w (O,C), gated (2*O,C)
 template <class T, int W, int N, Finish F>
-__global__ void __launch_bounds__(GEMV_WARPS * 32)
+__global__ void __launch_bounds__(GEMV_WARPS * 32, BLOCKS)
 normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int split) {
     constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // a warp's
     SHARED(float[GEMV_WARPS][R][N], sums);
