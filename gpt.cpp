@@ -101,6 +101,14 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     else if (c.post_norm()) add_branch(dt, t.x2, ffn_end(l));    // for the product; dt is free here
 }
 
+bool Model::norms_in_product(const Cache* cache) const {
+    return cache && c.pre_norm() && c.parallel != Parallel::one;
+}
+bool Model::turns_in_attention(int l, const Cache* cache) const {
+    const bool turns = !c.recurrent(l) && (c.turn(l).dims || w.block[size_t(l)].qw);
+    return op.rope_attention_cached && cache && turns && !now.spans && !after_attention;
+}
+
 void Model::attention_input(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
