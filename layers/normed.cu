@@ -1,4 +1,5 @@
-// normed.cu - generation's products of what is normed first, in one launch: y = norm(x) w^T + b, or an activation of it.
+// normed.cu - generation's products of what is normed first, in one launch: y = norm(x) w^T + b, or an activation of
+// that.
 //
 // One sequence's step is a chain of small kernels, each of which waits for the one before: its length counts, not the
 // work. A block norms all rows of x itself, into shared memory, while its first loads of w are under way; the same bits
@@ -70,7 +71,8 @@ void normed(T* y, const T* x, const NormOf<T>& norm, const T* w, const T* b, Act
         if (rows > N) return normed<T, F, N + 1>(y, x, norm, w, b, act, rows, C, O);
     constexpr int OUTPUTS = F != Finish::gated && N > 1 ? 2 : 1;
     const int split = gemv_split<T>(C);
-    const int64_t blocks = std::min(ceil_div(O, GEMV_WARPS / split * OUTPUTS), int64_t(BLOCKS) * cuda_multiprocessors());
+    const int64_t most = int64_t(BLOCKS) * cuda_multiprocessors();
+    const int64_t blocks = std::min(ceil_div(O, GEMV_WARPS / split * OUTPUTS), most);
     const Launch by = {unsigned(blocks), GEMV_WARPS * 32, size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T)};
     auto run = [&](auto kernel) { launch(kernel, by, y, x, norm, w, b, act, C, O, split); };
     rows_align<T>(C) ? run(normed_kernel<T, VEC<T>, N, F>) : run(normed_kernel<T, 1, N, F>);

@@ -1,5 +1,5 @@
-// rope.cuh - a head's channels in its lanes' registers, normed and turned: for rope.cu, and for attention that turns what
-// it reads.
+// rope.cuh - a head's channels in its lanes' registers, normed and turned: for rope.cu, and for attention that turns
+// what it reads.
 #pragma once
 #include "cuda.cuh"
 

@@ -220,7 +220,7 @@ __device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int 
     const int lane = int(threadIdx.x) % c.lanes, groups = THREADS / c.lanes;
     TurnPiece<VEC<T>, INTERLEAVED> piece(c, lane);
     const Angles<VEC<T>> angles(c, piece, c.angles(b));
-    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // equally often for a warp
+    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // as often for all lanes
         const bool there = i <= count;
         const int from = i < count ? head + i : key;
         if (there) piece.load(row + int64_t(from) * c.h.HS);

@@ -44,7 +44,8 @@ Check check_norm_linear_forward(const Ops<T, P>& op, int N, int C, int OC, NormF
     if (!op.norm_linear_forward) return check;
     Operands<T, P> o(op, N, C, OC, form, bias);
     Array<T> y(o.m, int64_t(N) * OC), in_steps(o.m, y.size());
-    op.norm_linear_forward(y, o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, o.w, o.bias(), N, C, OC);
+    op.norm_linear_forward(y, o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, o.w, o.bias(), N, C,
+                           OC);
     op.norm_forward(o.normed, o.mean, o.rstd, o.x, o.norm_w(), o.norm_b(), form.norm, N, C);
     op.linear_forward(in_steps, o.normed, o.w, o.bias(), nullptr, N, C, OC);
     same(check, "y", y, in_steps);
