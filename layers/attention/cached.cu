@@ -137,6 +137,19 @@ template <int G, int E> struct Query {
     float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
     Tilt slope[G];
     int p;
+    // A lane's part of `count` heads, the first of which is `head`; after the last, that one again.
+    template <bool SHAPED, int W, class T>
+    __device__ void load(const T* from, int count, int head, const Scores& scores, int lane, int HS) {
+        const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            Piece<T, E, W> x;
+            x.from(from + min(g, count - 1) * HS, lane, HS);
+#pragma unroll
+            for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
+            slope[g] = SHAPED ? scores.slope(head + min(g, count - 1)) : Tilt{};
+        }
+    }
 };
 
 // U rows of keys or values, as the cache has them, and their factors.
@@ -264,16 +277,9 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     State<E> s[G];
     Query<G, E> query;
     query.p = p;
-    const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
+    query.template load<SHAPED, W>(q, heads, head, scores, lane, HS);
 #pragma unroll
-    for (int g = 0; g < G; g++) {
-        Piece<T, E, W> x;
-        x.from(q + min(g, heads - 1) * HS, lane, HS);
-#pragma unroll
-        for (int e = 0; e < E; e++) query.q[g][e] = x[e] * scale;
-        query.slope[g] = SHAPED ? scores.slope(head + min(g, heads - 1)) : Tilt{};
-        s[g] = nothing<E>();
-    }
+    for (int g = 0; g < G; g++) s[g] = nothing<E>();
     for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
         Rows<X, E, W, U> k, v;
         int key[U];
