@@ -86,14 +86,27 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     const Activations& t = a[size_t(l)];
     const Heads h = heads(l);
     const int C = c.C, N = B * S;
-    attention_input(l);
-    op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
-    turn(l, cache);
+    if (op.norm_linear_forward && norms_in_product(cache) && !p.decayw) {
+        op.norm_linear_forward(t.qkv, t.ln1, t.mean1, t.rstd1, t.x, p.ln1w, p.ln1b, c.norm_of(), p.qkvw, p.qkvb, N, C,
+                               h.qkv_width());
+    } else {
+        attention_input(l);
+        op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
+    }
+    if (!turns_in_attention(l, cache)) turn(l, cache);
     attend(l, cache);
     add_branch(t.x2, t.x, attention_end(l));
-    ffn_forward(l);
+    ffn_forward(l, cache);
     if (out) add_branch(out, t.x2, ffn_end(l));
     else if (c.post_norm()) add_branch(dt, t.x2, ffn_end(l));    // for the product; dt is free here
+}
+
+bool Model::norms_in_product(const Cache* cache) const {
+    return cache && c.pre_norm() && c.parallel != Parallel::one;
+}
+bool Model::turns_in_attention(int l, const Cache* cache) const {
+    const bool turns = !c.recurrent(l) && (c.turn(l).dims || w.block[size_t(l)].qw);
+    return op.rope_attention_cached && cache && turns && !now.spans && !after_attention;
 }
 
 void Model::attention_input(int l) {
@@ -133,14 +146,23 @@ void Model::attend(int l, Cache* cache) {
     if (cache) {
         Heads past = h;
         past.keys = past.queries = nullptr;
-        op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->slot, past);
+        if (turns_in_attention(l, cache))
+            op.rope_attention_cached(t.atty, t.turned, t.qk_rstd, t.qkv, p.qw, p.kw, cache->angles[c.table_of(l)],
+                                     cache->layer(c, l), B, S, cache->place, cache->slot, past, c.turn(l));
+        else op.attention_cached(t.atty, t.turned, cache->layer(c, l), B, S, cache->slot, past);
     }
     // Positions of a prefix see each other: what attention_cached did for them is done again.
     if (!cache || h.keys) op.attention_forward(t.atty, t.lse, t.turned, B, S, h);
     if (after_attention) after_attention(l);
 }
 
-void Model::ffn_forward(int l) {
+void Model::ffn_forward(int l, const Cache* cache) {
+    const Block<Parameter>& p = w.block[size_t(l)];
+    const Activations& t = a[size_t(l)];
+    if (op.norm_ffn_forward && norms_in_product(cache) && !c.routed(l) && !p.shared_gatew)
+        return op.norm_ffn_forward(t.fcg, t.fch, t.ln2, t.mean2, t.rstd2, c.parallel == Parallel::none ? t.x2 : t.x,
+                                   p.ln2w, p.ln2b, c.norm_of(), p.fcw, p.fcb, c.activation, c.gated, B * S, c.C,
+                                   c.ffn_width(l));
     ffn_input(l);
     if (c.ffn_width(l)) dense_forward(l);
     if (c.routed(l)) expert_outputs(l);

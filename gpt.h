@@ -265,7 +265,11 @@ struct Model {
     // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
-    void ffn_forward(int l);
+    void ffn_forward(int l, const Cache* cache);
+    // Generation keeps nothing of a block: what is normed for one product alone need not exist, nor what has been
+    // turned for attention alone.
+    bool norms_in_product(const Cache* cache) const;
+    bool turns_in_attention(int l, const Cache* cache) const;
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
     bool fused_gelu(int l) const {

@@ -40,4 +40,14 @@ template <Act A> __device__ inline Activated activate(float x) {
         return A == Act::relu ? Activated{positive, on} : Activated{positive * positive, 2 * positive};
     }
 }
+// act(x) where few numbers are: one kernel for all of them.
+__device__ inline float activated(Act act, float x) {
+    switch (act) {
+    case Act::gelu_tanh: return activate<Act::gelu_tanh>(x).value;
+    case Act::gelu: return activate<Act::gelu>(x).value;
+    case Act::silu: return activate<Act::silu>(x).value;
+    case Act::relu: return activate<Act::relu>(x).value;
+    default: return activate<Act::relu2>(x).value;
+    }
+}
 }   // namespace

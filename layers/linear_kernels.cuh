@@ -15,28 +15,29 @@ namespace {
 // operations: with N = 8 these would be the bound.
 constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
 
-template <class T, int W, int N, int R>
-__global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
-                            int split) {
-    constexpr int FLIGHT = 4 / R;
-    SHARED(float[GEMV_WARPS][R][N], sums);
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, groups = GEMV_WARPS / split;
-    const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + warp / split * R;
-    const int stride = split * 32 * W;
+// A lane's part of the products of R rows of w and N of x: every stride-th vector, a power of two.
+template <class T, int W, int N, int R> struct GemvLane {
+    static constexpr int FLIGHT = 4 / R;
+    Vec<T, W> weight[FLIGHT][R];
     float sum[R][N] = {};
-    for (int from = (warp % split * 32 + lane) * W; from < C; from += FLIGHT * stride) {
-        Vec<T, W> weight[FLIGHT][R], v[FLIGHT][N];
+    int C, stride, from;
+    __device__ GemvLane(int C, int split) : C(C), stride(split * 32 * W), from(threadIdx.x * W & (stride - 1)) {}
+    // row(r): where row r begins.
+    template <class F> __device__ void fetch(F row) {
 #pragma unroll
         for (int k = 0; k < FLIGHT; k++)
-            if (const int c = from + k * stride; c < C) {
+            if (const int c = from + k * stride; c < C)
 #pragma unroll
-                for (int r = 0; r < R; r++) {    // past the last row: the last one again
-                    const int64_t o = mine + r < OC ? mine + r : OC - 1;
-                    weight[k][r] = load<W>(w + o * C + c);
-                }
+                for (int r = 0; r < R; r++) weight[k][r] = load<W>(row(r) + c);
+    }
+    // Multiplies what was fetched, and goes on.
+    __device__ void add(const T* x) {
+        Vec<T, W> v[FLIGHT][N];
+#pragma unroll
+        for (int k = 0; k < FLIGHT; k++)
+            if (const int c = from + k * stride; c < C)
 #pragma unroll
                 for (int n = 0; n < N; n++) v[k][n] = load<W>(x + int64_t(n) * C + c);
-            }
 #pragma unroll
         for (int k = 0; k < FLIGHT; k++)
             if (from + k * stride < C)
@@ -46,14 +47,34 @@ __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, co
                     for (int n = 0; n < N; n++)
 #pragma unroll
                         for (int i = 0; i < W; i++) sum[r][n] += v[k][n][i] * weight[k][r][i];
+        from += FLIGHT * stride;
     }
+    // The warp's sums. It then begins again, with other rows.
+    __device__ void finish(float (&sums)[R][N]) {
 #pragma unroll
-    for (int r = 0; r < R; r++)
+        for (int r = 0; r < R; r++)
 #pragma unroll
-        for (int n = 0; n < N; n++) {
-            const float s = warp_sum(sum[r][n]);
-            if (lane == 0) sums[warp][r][n] = s;
-        }
+            for (int n = 0; n < N; n++) {
+                const float s = warp_sum(sum[r][n]);
+                if (threadIdx.x % 32 == 0) sums[r][n] = s;
+                sum[r][n] = 0;
+            }
+        from = threadIdx.x * W & (stride - 1);
+    }
+};
+
+template <class T, int W, int N, int R>
+__global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
+                            int split) {
+    SHARED(float[GEMV_WARPS][R][N], sums);
+    const int warp = threadIdx.x / 32, groups = GEMV_WARPS / split;
+    const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + warp / split * R;
+    GemvLane<T, W, N, R> own(C, split);
+    while (own.from < C) {
+        own.fetch([&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; });    // past the last: that again
+        own.add(x);
+    }
+    own.finish(sums[warp]);
     __syncthreads();
     const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
     const int64_t o = first + group * R + r, at = n * int64_t(OC) + o;
@@ -64,12 +85,16 @@ __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, co
     y[at] = from_float<T>(s);
 }
 
+template <class T> int gemv_split(int C) {
+    const int64_t loads = ceil_div(C, 32 * VEC<T>);
+    return loads <= 4 ? 1 : loads <= 8 ? 2 : 4;
+}
 template <class T, int MOST = GEMV_ROWS, int N = 1>
 void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
     if constexpr (N < MOST)
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
     constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
-    const int loads = int(ceil_div(C, 32 * VEC<T>)), split = loads <= 4 ? 1 : loads <= 8 ? 2 : 4;
+    const int split = gemv_split<T>(C);
     const Launch by = {unsigned(ceil_div(OC, GEMV_WARPS / split * R)), GEMV_WARPS * 32};
     auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, split); };
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);

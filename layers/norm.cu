@@ -14,6 +14,7 @@
 // product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
 #include <algorithm>
 
+#include "norm_rows.cuh"
 #include "parts.cuh"
 #include "ptx.cuh"
 
@@ -32,11 +33,6 @@ template <class F> void for_kind(Kind kind, F f) {
     if (kind == Kind::layer) f(std::integral_constant<Kind, Kind::layer>());
     else if (kind == Kind::rms) f(std::integral_constant<Kind, Kind::rms>());
     else f(std::integral_constant<Kind, Kind::any>());
-}
-// No weights count as 0 + 1.
-Norm with_weights(Norm norm, const void* w) {
-    if (!w) norm.plus = 1;
-    return norm;
 }
 // W elements of parameters that may be missing; they then count as 0.
 template <Kind K, int W, class T> __device__ inline Vec<T, W> load_any(const T* p, int c) {
@@ -137,7 +133,7 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
         case 5: case 6: return warps(norm_forward_kernel<T, 6, false, K>);
         case 7: case 8: return warps(norm_forward_kernel<T, 8, false, K>);
         }
-        const Launch rows = {unsigned(N), unsigned(round_up(ceil_div(vectors, 4), 32))};
+        const Launch rows = {unsigned(N), unsigned(norm_threads<T>(C))};
         launch(norm_forward_kernel<T, 4, true, K>, rows, y, mean, rstd, x, w, b, norm, N, C, inv_C);
     });
 }

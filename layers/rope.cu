@@ -11,119 +11,10 @@
 // Bound by memory: forward reads and writes every channel that changes once; backward reads d and, with a norm, x, and
 // writes d. Angles (8 bytes for a pair) come from L1 for all but the first head of a row.
 #include "parts.cuh"
+#include "rope.cuh"
 
 namespace {
-typedef Turn::Normed Normed;
-
-struct Call {
-    Heads h;
-    Turn t;
-    const float* turns;
-    const int* pos;
-    int N, S;
-    float sine;                  // the angle's: times 1, or -1 to turn back
-    int lanes, pairs, slots;     // lanes that share a head; its parts of 2 W channels: those that turn, all
-    int heads, copied;           // queries and keys; and, if y is not x, values
-    int sums;                    // rstd for each row
-    int64_t width;               // elements of a row of qkv
-
-    template <int W> static Call of(const float* turns, const int* pos, int N, int S, Heads h, Turn t) {
-        Call c = {};
-        c.h = h, c.t = t, c.turns = turns, c.pos = pos, c.N = N, c.S = S, c.sine = 1, c.lanes = 1;
-        c.pairs = t.dims / 2 / W, c.slots = c.pairs + int(ceil_div(h.HS - t.dims, 2 * W));
-        while (c.lanes < 32 && c.lanes < c.slots) c.lanes *= 2;
-        c.heads = c.copied = h.NH + h.NKV, c.sums = t.sums(h.NH, h.NKV), c.width = h.qkv_width();
-        return c;
-    }
-    __device__ const float* angles(int64_t n) const {
-        return turns + int64_t(pos ? max(pos[n], 0) : int(n % S)) * t.dims;
-    }
-    __device__ bool key(int head) const { return head >= h.NH; }
-    // Where a head's weights begin.
-    template <class T> __device__ T* weights(T* qw, T* kw, int head) const {
-        T* const w = key(head) ? kw : qw;
-        return t.norm == Normed::all ? w + (key(head) ? head - h.NH : head) * h.HS : w;
-    }
-    __device__ int64_t sum_at(int64_t n, int head) const {
-        return n * sums + (t.norm == Normed::all ? int(key(head)) : head);
-    }
-    __device__ float count(int head) const {    // elements of a norm
-        return float(t.norm == Normed::all ? (key(head) ? h.NKV : h.NH) * h.HS : h.HS);
-    }
-};
-
-// 2 W channels of a head: x[0..W-1] at at[0], the others at at[1]; beyond the head's end there are none. Pair i is
-// (x[i], x[W + i]), or (x[2 i], x[2 i + 1]) where pairs are neighbours.
-template <int W, bool INTERLEAVED> struct Piece {
-    int at[2], HS, slot;
-    bool turns;
-    float x[2 * W];
-
-    __device__ Piece(const Call& c, int slot) : HS(c.h.HS), slot(slot), turns(slot < c.pairs) {
-        at[0] = !turns ? c.t.dims + 2 * (slot - c.pairs) * W : INTERLEAVED ? 2 * slot * W : slot * W;
-        at[1] = turns && !INTERLEAVED ? at[0] + c.t.dims / 2 : at[0] + W;
-    }
-    // f(i, k): element i is the first of the k-th vector.
-    template <class F> __device__ void vectors(F f) const {
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            if (at[k] < HS) f(k * W, at[k]);
-    }
-    template <class T> __device__ void load(const T* head) {
-#pragma unroll
-        for (int i = 0; i < 2 * W; i++) x[i] = 0;
-        vectors([&](int first, int at) {
-            const Vec<T, W> v = ::load<W>(head + at);
-#pragma unroll
-            for (int i = 0; i < W; i++) x[first + i] = v[i];
-        });
-    }
-    template <class T> __device__ void store(T* head) const {
-        vectors([&](int first, int at) {
-            Vec<T, W> v;
-#pragma unroll
-            for (int i = 0; i < W; i++) v.set(i, x[first + i]);
-            ::store<W>(head + at, v);
-        });
-    }
-    __device__ float squares() const {
-        float sum = 0;
-#pragma unroll
-        for (int i = 0; i < 2 * W; i++) sum += x[i] * x[i];
-        return sum;
-    }
-};
-
-// The cosines and sines of a piece.
-template <int W> struct Angles {
-    float cos[W], sin[W];
-    template <class P> __device__ Angles(const Call& c, const P& piece, const float* row) {
-        if (!piece.turns) return;
-        constexpr int G = W < 4 ? W : 4;
-#pragma unroll
-        for (int i = 0; i < W; i += G) {
-            const float* from = row + piece.slot * W + i;
-            const Vec<float, G> a = load<G>(from), b = load<G>(from + c.t.dims / 2);
-#pragma unroll
-            for (int j = 0; j < G; j++) cos[i + j] = a[j], sin[i + j] = b[j] * c.sine;
-        }
-    }
-    template <bool INTERLEAVED> __device__ void turn(Piece<W, INTERLEAVED>& p) const {
-        if (!p.turns) return;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            float &u = p.x[INTERLEAVED ? 2 * i : i], &v = p.x[INTERLEAVED ? 2 * i + 1 : W + i];
-            const float u0 = u, v0 = v;
-            u = u0 * cos[i] - v0 * sin[i], v = v0 * cos[i] + u0 * sin[i];
-        }
-    }
-};
-
-// All lanes of a head get their sum.
-__device__ inline float sum_over(float x, int lanes) {
-    for (int bit = lanes / 2; bit; bit /= 2) x += __shfl_xor_sync(0xffffffff, x, bit);
-    return x;
-}
+typedef TurnCall Call;
 
 // ---- forward, and backward without a norm ---------------------------------------------------------------------------
 
@@ -139,7 +30,7 @@ constexpr int MAX_THREADS = 256;
 template <class T, int W, Normed NORM, bool INTERLEAVED>
 __global__ void __launch_bounds__(MAX_THREADS, 4)
 turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call c) {
-    typedef Piece<W, INTERLEAVED> P;
+    typedef TurnPiece<W, INTERLEAVED> P;
     const int64_t n = blockIdx.x;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     const T* const row = x + n * c.width;
@@ -179,14 +70,7 @@ turn_kernel(T* y, float* rstd, const T* x, const T* qw, const T* kw, const Call 
         } else own = c.key(head) ? r[1] : r[0];
         if (!there) continue;
         auto finish = [&](P& piece, const Angles<W>& angles) {
-            if (changes && NORM != Normed::none) {
-                const T* const w = c.weights(qw, kw, head);
-                piece.vectors([&](int first, int at) {
-                    const Vec<T, W> weight = load<W>(w + at);
-#pragma unroll
-                    for (int i = 0; i < W; i++) piece.x[first + i] *= own * (weight[i] + c.t.plus);
-                });
-            }
+            if (changes && NORM != Normed::none) piece.norm(c.weights(qw, kw, head), own, c.t.plus);
             if (changes) angles.turn(piece);
             piece.store(y + n * c.width + head * c.h.HS);
         };
@@ -223,7 +107,7 @@ __device__ inline void fold_heads(float* own, const Call& c) {
 template <class T, int W, Normed NORM, bool INTERLEAVED>
 __global__ void __launch_bounds__(MAX_KEPT)
 turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
-    typedef Piece<W, INTERLEAVED> P;
+    typedef TurnPiece<W, INTERLEAVED> P;
     const int head = threadIdx.x / c.lanes;
     const bool there = head < c.heads, key = c.key(head);
     P g(c, threadIdx.x % c.lanes), xs = g, w = g;
@@ -267,7 +151,7 @@ turn_backward_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw,
 template <class T, Normed NORM, bool INTERLEAVED>
 __global__ void __launch_bounds__(MAX_THREADS)
 turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T* kw, const float* rstd, const Call c) {
-    typedef Piece<1, INTERLEAVED> P;
+    typedef TurnPiece<1, INTERLEAVED> P;
     const int lane = threadIdx.x % c.lanes, group = threadIdx.x / c.lanes, groups = blockDim.x / c.lanes;
     float* const own = partial + int64_t(blockIdx.x) * c.heads * c.h.HS;
     // f(g, x, w + plus) for this lane's pieces of a head.
@@ -318,14 +202,14 @@ turn_backward_any_kernel(T* d, float* partial, const T* x, const T* qw, const T*
 // one piece each.   threads: at most so many, if each has one piece of one head; 0: there may be more pieces
 template <class T, class F> void choose(Heads h, Turn t, int threads, F f) {
     const Call wide = Call::of<VEC<T>>(nullptr, nullptr, 0, 1, h, t);
-    const bool vectors = wide.slots <= wide.lanes && (!threads || wide.heads * wide.lanes <= threads);
+    const bool vectors = turns_by_vectors<T>(h, t) && (!threads || wide.heads * wide.lanes <= threads);
     auto with_norm = [&](auto W, auto interleaved) {
         if (t.norm == Normed::head) f(W, std::integral_constant<Normed, Normed::head>(), interleaved);
         else if (t.norm == Normed::all) f(W, std::integral_constant<Normed, Normed::all>(), interleaved);
         else f(W, std::integral_constant<Normed, Normed::none>(), interleaved);
     };
     auto with_width = [&](auto interleaved) {
-        if (vectors && h.HS % VEC<T> == 0 && t.dims / 2 % VEC<T> == 0)
+        if (vectors)
             with_norm(std::integral_constant<int, VEC<T>>(), interleaved);
         else with_norm(std::integral_constant<int, 1>(), interleaved);
     };
@@ -344,12 +228,19 @@ void rotate(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float
         launch(turn_kernel<T, W, NORM, INTERLEAVED>, {unsigned(c.N), unsigned(threads)}, y, rstd, x, qw, kw, c);
     });
 }
+}   // namespace
+
 template <class T>
 void rope_forward(T* y, float* rstd, const T* x, const T* qw, const T* kw, const float* turns, int B, int S,
                   const int* pos, Heads h, Turn t) {
     rotate(y, rstd, x, qw, kw, turns, B, S, pos, h, t, 1);
 }
+template void rope_forward(float*, float*, const float*, const float*, const float*, const float*, int, int, const int*,
+                           Heads, Turn);
+template void rope_forward(bf16*, float*, const bf16*, const bf16*, const bf16*, const float*, int, int, const int*,
+                           Heads, Turn);
 
+namespace {
 template <class T>
 void rope_backward(T* d, Grad<T>* dqw, Grad<T>* dkw, const T* x, const T* qw, const T* kw, const float* turns,
                    const float* rstd, int B, int S, Heads h, Turn t) {

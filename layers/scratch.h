@@ -145,6 +145,8 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_backward: return norm_scratch(c.rows, c.in);
         case Operation::rope_backward: return rope_scratch(c.rows, c.heads, c.turn);
         case Operation::linear_forward:
+        case Operation::norm_linear_forward:
+        case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
         case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0, 4);
         case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float
@@ -156,6 +158,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::linear_attention_cached: return LinearAttentionScratch(c.B, c.S, c.heads).forward();
         case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
+        case Operation::rope_attention_cached:
             if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
         case Operation::sum_of_squares: return SQUARES_PARTS * 8;

@@ -126,6 +126,11 @@ class WorkOf {
         return {call, 0, 4.0 * B * h.NH * (pairs(first, S, h.window) + pattern(first, S, h)) * h.HS,
                 2 * number * B * h.NKV * h.HS * keys + B * S * row(h)};
     }
+    Work turned_cached(int B, int S, const int* pos, const Pages& cache, const Heads& h, const Turn& t) const {
+        Work work = cached(B, S, pos, cache, h);
+        work.call.turn = t, work.bytes += 4.0 * B * S * t.dims + p * turned(h, t);
+        return work;
+    }
     // Pairs in all sequences. Spans that are not known count as causal ones.
     double seen(int B, int S, const Heads& h) const {
         std::vector<Span> keys(h.keys ? size_t(B) * size_t(S) : 0);

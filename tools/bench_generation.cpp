@@ -127,7 +127,8 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
         counted.extend(no_cache, tok.data(), 1);
         counted.logits(logits.data());
         Work work;    // weights, keys and values; the rest lies in caches
-        for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::attention_cached})
+        for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::norm_linear_forward,
+                            Operation::norm_ffn_forward, Operation::attention_cached, Operation::rope_attention_cached})
             work += count.of(o).work;
         work.bytes += double(g.packed.bytes_beside_fp32(c));
         if (!weights.empty()) work.products = 0;    // no peak is measured for integers

@@ -39,6 +39,7 @@ const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
     o.attention_forward = forward<T>;
     o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
+    o.rope_attention_cached = rope_attention_cached<T>;
     o.cache_turn = cache_turn<T>;
 });
 }   // namespace

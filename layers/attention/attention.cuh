@@ -95,6 +95,9 @@ void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, cons
 
 // layers/attention/cached.cu, pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
+template <class T>
+void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,
+                           Pages cache, int B, int S, const int* place, const int* pos, Heads h, Turn t);
 template <class T> void cache_append(const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 template <class T> void cache_turn(Pages cache, const int* pages, int n, const float* turns, Heads h, Turn t);
 

@@ -16,13 +16,18 @@
 // Keys lie in pages of 16 positions: each row's place comes from the table, which L1 holds. A narrow type's factors
 // multiply scores and weights.
 //
+// Queries and the new key may be normed and turned in the same launch: each block turns its own, rounded as
+// rope_forward does, into shared memory. Splits do it again, while their first keys would only just be asked for.
+//
 // More positions (a prompt, or the context after it slid) are appended by a kernel of their own (pages.cu) and then
 // attend as in training, over the cache (plain.cu); so is a new key of another type than the activations'.
 #include "attention.cuh"
+#include "layers/rope.cuh"
 
 namespace {
 
 constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
+constexpr int MOST_TURNED = 256;    // the largest head that is turned here: CachedPlan's E is 8 up to there
 
 // How many blocks of an item have finished: 0 between launches.
 __device__ unsigned finished[MAX_ITEMS];
@@ -132,6 +137,19 @@ template <int G, int E> struct Query {
     float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
     Tilt slope[G];
     int p;
+    // A lane's part of `count` heads, the first of which is `head`; after the last, that one again.
+    template <bool SHAPED, int W, class T>
+    __device__ void load(const T* from, int count, int head, const Scores& scores, int lane, int HS) {
+        const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            Piece<T, E, W> x;
+            x.from(from + min(g, count - 1) * HS, lane, HS);
+#pragma unroll
+            for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
+            slope[g] = SHAPED ? scores.slope(head + min(g, count - 1)) : Tilt{};
+        }
+    }
 };
 
 // U rows of keys or values, as the cache has them, and their factors.
@@ -202,13 +220,40 @@ __device__ inline bool add_splits(State<E> (&s)[G], State<E>* part, int item, in
     return true;
 }
 
+// How queries and the new key are turned first. AsTheyAre: they have been.
+struct AsTheyAre {};
+template <class T> struct Turned {
+    TurnCall c;
+    const T *qw, *kw;
+};
+// to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed and turned.
+template <class T, bool INTERLEAVED>
+__device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int b, int head, int count, int key) {
+    const TurnCall& c = by.c;
+    const int lane = int(threadIdx.x) % c.lanes, groups = THREADS / c.lanes;
+    TurnPiece<VEC<T>, INTERLEAVED> piece(c, lane);
+    const Angles<VEC<T>> angles(c, piece, c.angles(b));
+    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // as often for all lanes
+        const bool there = i <= count;
+        const int from = i < count ? head + i : key;
+        if (there) piece.load(row + int64_t(from) * c.h.HS);
+        if (c.t.norm == Normed::head) {
+            const float own = rsqrtf(sum_over(there ? piece.squares() : 0, c.lanes) / float(c.h.HS) + c.t.eps);
+            if (there) piece.norm(c.weights(by.qw, by.kw, from), own, c.t.plus);
+        }
+        if (!there) continue;
+        angles.turn(piece);
+        piece.store(to + i * c.h.HS);
+    }
+}
+
 // One split of an item: G heads that share the keys and values of kv head (b,kv). A cache of another type than T holds
 // the new key already; else no block reads it there in this launch, and one of them puts it there.
-template <class T, class X, int G, int E, int W, int U, bool SHAPED>
+template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
 decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
-              Scores scores) {
-    constexpr bool APPENDS = std::is_same_v<T, X>;
+              Scores scores, const First turned) {
+    constexpr bool APPENDS = std::is_same_v<T, X>, TURNS = !std::is_empty_v<First>;
     const int HS = h.HS, group = h.NH / h.NKV, cuts = (group + G - 1) / G, rows = THREADS / lanes;
     const int split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
     const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
@@ -218,23 +263,23 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     const Range keys = range(0, seen.n, U * rows, splits, split);
     if (split >= keys.count) return;
 
-    const T* in = qkv + int64_t(b) * (h.NH + 2 * h.NKV) * HS;
-    const T *new_k = in + int64_t(h.NH + kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
-    X *const all_k = static_cast<X*>(cache.k), *const all_v = static_cast<X*>(cache.v);
     const int heads = min(G, group - cut * G), head = kv * group + cut * G;
+    const T* in = qkv + int64_t(b) * (h.NH + 2 * h.NKV) * HS;
+    const T *q = in + int64_t(head) * HS, *new_k = in + int64_t(h.NH + kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
+    if constexpr (TURNS) {
+        SHARED(Vec<T>[(G + 1) * MOST_TURNED / VEC<T>], own);
+        if (turned.c.t.interleaved) turn_heads<T, true>(own[0].v, in, turned, b, head, heads, h.NH + kv);
+        else turn_heads<T, false>(own[0].v, in, turned, b, head, heads, h.NH + kv);
+        __syncthreads();
+        q = own[0].v, new_k = q + heads * HS;
+    }
+    X *const all_k = static_cast<X*>(cache.k), *const all_v = static_cast<X*>(cache.v);
     State<E> s[G];
     Query<G, E> query;
     query.p = p;
-    const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
+    query.template load<SHAPED, W>(q, heads, head, scores, lane, HS);
 #pragma unroll
-    for (int g = 0; g < G; g++) {
-        Piece<T, E, W> x;
-        x.from(in + int64_t(head + min(g, heads - 1)) * HS, lane, HS);
-#pragma unroll
-        for (int e = 0; e < E; e++) query.q[g][e] = x[e] * scale;
-        query.slope[g] = SHAPED ? scores.slope(head + min(g, heads - 1)) : Tilt{};
-        s[g] = nothing<E>();
-    }
+    for (int g = 0; g < G; g++) s[g] = nothing<E>();
     for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
         Rows<X, E, W, U> k, v;
         int key[U];
@@ -275,14 +320,17 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     }
 }
 
-template <class T, class X, int G, int E, int W>
-void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h) {
+template <class T, class X, int G, int E, int W, bool SHAPED, class First>
+void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h, const First& turned) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
     const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
-    const Scores scores(h);
-    for_shape(scores, [&](auto SHAPED) {
-        launch(decode_kernel<T, X, G, E, W, CachedPlan::unroll(E), SHAPED>, grid, y, qkv, cache, partial, pos, x.splits,
-               x.lanes, h, scores);
+    launch(decode_kernel<T, X, G, E, W, CachedPlan::unroll(E), SHAPED, First>, grid, y, qkv, cache, partial, pos,
+           x.splits, x.lanes, h, Scores(h), turned);
+}
+template <class T, class X, int G, int E, int W>
+void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h) {
+    for_shape(Scores(h), [&](auto SHAPED) {
+        decode<T, X, G, E, W, SHAPED>(x, y, qkv, cache, pos, h, AsTheyAre{});
     });
 }
 
@@ -305,3 +353,27 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
 }
 template void attention_cached(float*, const float*, Pages, int, int, const int*, Heads);
 template void attention_cached(bf16*, const bf16*, Pages, int, int, const int*, Heads);
+
+// In two launches where there are no kernels: scores with caps and slopes, norms over all heads, narrow caches, heads
+// that are no vectors.
+template <class T>
+void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,
+                           Pages cache, int B, int S, const int* place, const int* pos, Heads h, Turn t) {
+    const bool vectors = turns_by_vectors<T>(h, t) && h.HS <= MOST_TURNED && t.norm != Normed::all;
+    if (S > 1 || !vectors || Scores(h).shaped() || cache.type != element_of<T>) {
+        rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
+        return attention_cached(y, turned, cache, B, S, pos, h);
+    }
+    CHECK(!h.keys, "spans in generation");
+    const CachedPlan x(B, cache.width * Pages::SIZE, true, h, cuda_multiprocessors());
+    const Turned<T> by = {TurnCall::of<VEC<T>>(turns, place, B, 1, h, t), qw, kw};
+    constexpr int E = 8;
+    (x.G == 1   ? decode<T, T, 1, E, VEC<T>, false, Turned<T>>
+     : x.G == 2 ? decode<T, T, 2, E, VEC<T>, false, Turned<T>>
+                : decode<T, T, 4, E, VEC<T>, false, Turned<T>>)(x, y, qkv, cache, pos, h, by);
+}
+#define INSTANCE(T)                                                                                                \
+    template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int,    \
+                                        int, const int*, const int*, Heads, Turn);
+INSTANCE(float)
+INSTANCE(bf16)

@@ -6,11 +6,15 @@
 #include "cuda_test.h"
 #include "test/count.h"
 
-namespace emu { [[gnu::weak]] void schedule(uint64_t seed); }    // null on a GPU
+namespace emu {    // null on a GPU
+[[gnu::weak]] void schedule(uint64_t seed);
+[[gnu::weak]] int64_t launches();
+}
 bool cuda_emulated() { return emu::schedule; }
 void cuda_schedule(uint64_t seed) {
     if (cuda_emulated()) emu::schedule(seed);
 }
+int64_t cuda_launches() { return cuda_emulated() ? emu::launches() : 0; }
 
 [[gnu::weak]] void cpu_spin_less(char** argv);    // layers/cpu.h; not in the binary of `make tsan`
 

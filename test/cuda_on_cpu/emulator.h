@@ -52,6 +52,7 @@ extern Config config;
 inline double clock_ms = 0;
 // Finishes what the streams hold, then goes on with this seed.
 void schedule(uint64_t seed);
+int64_t launches();    // kernels run so far, of graphs too
 
 struct Rng {    // splitmix64
     uint64_t state;

@@ -94,7 +94,11 @@ void check_launch(const Grid& g) {
         refuse(std::string("an earlier call failed and nobody took its error: ") + cudaGetErrorString(e));
 }
 
+static std::atomic<int64_t> launched = 0;
+int64_t launches() { return launched; }
+
 void run_grid(const Grid& g, void (*body)(void*), void* arg) {
+    launched++;
     Team team{g, order_of_blocks(g), body, arg, {}, {}};
     const auto never = Team::Clock::time_point::max();
     if (config.seed || g.in_order || config.os_threads < 2) {

@@ -1,0 +1,71 @@
+// test_generation.cpp - a generated token on the CUDA backend: how many launches it is, and that fusing changes no bit.
+#include "cuda_test.h"
+#include "test/model_checks.h"
+
+namespace {
+// The table as one without the fused operations of generation.
+Table in_steps(Table op) {
+    op.norm_linear_forward = nullptr, op.norm_ffn_forward = nullptr, op.rope_attention_cached = nullptr;
+    return op;
+}
+Table table_of(bool half) {
+    return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
+}
+
+// The logits of B sequences, token by token after a prompt, and the launches of the last token.
+struct Generated {
+    std::vector<float> logits;
+    int64_t launches;
+    Generated(const Table& op, const Config& c, int B, std::optional<Element> type = {}) {
+        const int prompt = 5, tokens = 6;
+        Model g(op);
+        toy_model(g, c, {Use::infer, B, prompt});
+        Cache cache;
+        REQUIRE(g.cache_allocate(cache, B, 32, {type}).ok());
+        std::vector<float> last(size_t(B * c.V));
+        for (int i = 0; i <= tokens; i++) {
+            const int S = i ? 1 : prompt;
+            launches = -cuda_launches();
+            g.extend(cache, toy_tokens(B * S, c.V, uint64_t(i)).data(), S);
+            g.logits(last.data());
+            launches += cuda_launches();
+            append(logits, last);
+        }
+    }
+};
+
+const Config GPT2_LIKE = {101, 48, 3, 2, 64};
+Config llama_like(Turn::Normed norm) {
+    Config c = kind_configs({.V = 61, .T = 40, .L = 3, .NH = 4, .C = 128, .F = 88, .NKV = 2, .HS = 32})[0].c;
+    c.qk_norm = norm;
+    return c;
+}
+}   // namespace
+
+TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
+    if (!cuda_emulated()) SKIP("only the emulator counts launches");
+    struct Form { const char* name; Config c; int layer; };    // layer: launches of one, in steps
+    for (const Form& f : {Form{"GPT-2", GPT2_LIKE, 7}, {"Llama", llama_like(Turn::Normed::none), 9},
+                          {"Qwen 3", llama_like(Turn::Normed::head), 9}})
+        for (bool half : {false, true})
+            for (int B = 1; B <= 4; B++) {
+                CAPTURE(std::string(f.name)); CAPTURE(half); CAPTURE(B);
+                const Generated fused(table_of(half), f.c, B), steps(in_steps(table_of(half)), f.c, B);
+                CHECK(fused.launches <= 5 * f.c.L + 6);
+                CHECK(fused.launches == 5 * f.c.L + 3);    // the embedding, the last norm, the head
+                CHECK(steps.launches == f.layer * f.c.L + 3);
+                CHECK(fused.logits == steps.logits);
+            }
+}
+
+TEST_CASE("cuda generation: every kind of model the same, to the bit, as in steps") {
+    for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2}))
+        for (auto [half, B] : {std::pair{false, 3}, {true, 1}}) {
+            CAPTURE(std::string(name)); CAPTURE(half);
+            CHECK(Generated(table_of(half), c, B).logits == Generated(in_steps(table_of(half)), c, B).logits);
+        }
+    for (Element type : {Element::bf16, Element::int8}) {
+        const Config c = llama_like(Turn::Normed::head);
+        CHECK(Generated(table_of(false), c, 2, type).logits == Generated(in_steps(table_of(false)), c, 2, type).logits);
+    }
+}

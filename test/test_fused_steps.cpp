@@ -1,0 +1,81 @@
+// test_fused_steps.cpp - generation by a table that has its fused operations: nobody reads what these leave out.
+#include "test.h"
+
+#include "model_checks.h"
+
+namespace {
+// As the CPU composes them; then what lies between is spoiled. How often they were called.
+int calls[3];
+void spoil(float* x, int64_t n) {
+    if (x) std::fill_n(x, n, NAN);
+}
+Ops<float> fused() {
+    Ops<float> op = cpu_ops<float>();
+    op.norm_linear_forward = [](float* y, float* normed, float* mean, float* rstd, const float* x, const float* nw,
+                                const float* nb, Norm norm, const float* w, const float* b, int N, int C, int OC) {
+        calls[0]++;
+        cpu_ops<float>().norm_forward(normed, mean, rstd, x, nw, nb, norm, N, C);
+        cpu_ops<float>().linear_forward(y, normed, w, b, nullptr, N, C, OC);
+        spoil(normed, int64_t(N) * C);
+    };
+    op.norm_ffn_forward = [](float* y, float* pre, float* normed, float* mean, float* rstd, const float* x,
+                             const float* nw, const float* nb, Norm norm, const float* w, const float* b, Act act,
+                             bool gated, int N, int C, int F) {
+        calls[1]++;
+        const Ops<float>& cpu = cpu_ops<float>();
+        cpu.norm_forward(normed, mean, rstd, x, nw, nb, norm, N, C);
+        if (act == Act::gelu_tanh && !gated && cpu.linear_gelu_forward) {
+            cpu.linear_gelu_forward(y, pre, normed, w, b, N, C, F);
+        } else {
+            cpu.linear_forward(pre, normed, w, b, nullptr, N, C, gated ? 2 * F : F);
+            cpu.activation_forward(y, pre, act, gated, N, F);
+        }
+        spoil(normed, int64_t(N) * C), spoil(pre, int64_t(N) * (gated ? 2 : 1) * F);
+    };
+    op.rope_attention_cached = [](float* y, float* turned, float* rstd, const float* qkv, const float* qw,
+                                  const float* kw, const float* turns, Pages cache, int B, int S, const int* place,
+                                  const int* pos, Heads h, Turn t) {
+        calls[2]++;
+        cpu_ops<float>().rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
+        cpu_ops<float>().attention_cached(y, turned, cache, B, S, pos, h);
+        spoil(turned, int64_t(B) * S * h.qkv_width());
+    };
+    return op;
+}
+
+std::vector<float> generated(const Table& op, Config c, Sees sees = Sees::causal) {
+    const int B = 2, S = 14;
+    if (sees != Sees::causal) c = seeing(c, sees);
+    Model g(op);
+    toy_model(g, c, {Use::infer, B, c.T});
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, B, c.T).ok());
+    std::vector<float> all, last(size_t(B * c.V));
+    for (int s = 0; s < S; s += s ? 1 : 6) {
+        const int n = s ? 1 : 6;
+        g.extend(cache, toy_tokens(B * n, c.V, uint64_t(s)).data(), n);
+        g.logits(last.data());
+        append(all, last);
+    }
+    return all;
+}
+}   // namespace
+
+TEST_CASE("kinds: generation by fused operations is generation in steps") {
+    for (const auto& [name, c] : kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})) {
+        CAPTURE(std::string(name));
+        CHECK(generated(fused(), c) == generated(cpu_ops<float>(), c));
+    }
+    for (int n : calls) CHECK(n > 0);
+    const Config llama = kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 64, .F = 88, .NKV = 2})[0].c;
+    CHECK(generated(fused(), llama, Sees::prefix) == generated(cpu_ops<float>(), llama, Sees::prefix));
+    // Who looks at a layer's attention reads what has been turned.
+    Model g(fused());
+    toy_model(g, llama, {Use::infer, 1, 8});
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, 1, 8).ok());
+    int seen = 0;
+    g.after_attention = [&](int l) { seen += std::isfinite(typed<float>(g, g.a[size_t(l)].turned)[0]); };
+    g.extend(cache, toy_tokens(5, llama.V, 1).data(), 5);
+    CHECK(seen == llama.L);
+}
