@@ -25,7 +25,7 @@
 #include "cuda.h"
 #include "linear_kernels.cuh"
 #include "own_products.h"
-#include "products.h"
+#include "products.cuh"
 
 namespace {
 // ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------

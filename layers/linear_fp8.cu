@@ -17,9 +17,9 @@
 // casts take 5 * 590 / 2 (1/OC + 1/N) of its product's time. In bf16 that takes twice as long: with OC below about 1500
 // fp8 is no faster. A weight is cast at each use, twice for each batch. PENDING: not measured.
 #include "cuda.h"
-#include "fp8.h"
+#include "fp8.cuh"
 #include "linear_kernels.cuh"
-#include "products.h"
+#include "products.cuh"
 
 namespace {
 // ---- casts ----------------------------------------------------------------------------------------------------------
@@ -64,8 +64,8 @@ __global__ void cast_kernel(F* to, F* turned, float* inverse, const bf16* x, con
     for (int i = threadIdx.x; i < parts; i += CAST_THREADS) most = largest[i] > most ? largest[i] : most;
     most = block_largest(most);
     const bool finite = most < 0x7f80;
-    // Below 2^-110 numbers become smaller than they might: the inverse must stay a normal float.
-    const float factor = most && finite ? fminf(LARGEST<F> / to_float(bf16{uint16_t(most)}), 0x1p126f) : 1;
+    // At most 2^126, for zeros and where all is below 2^-110: the inverse must stay a normal float.
+    const float factor = finite ? fminf(LARGEST<F> / to_float(bf16{uint16_t(most)}), 0x1p126f) : 1;
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *inverse = finite ? 1 / factor : NAN;
     const int r0 = blockIdx.x * CAST_TILE, c0 = blockIdx.y * CAST_TILE;
 #pragma unroll

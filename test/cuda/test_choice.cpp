@@ -214,6 +214,11 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
         CHECK(count(said([&] { EXPECT(check_linear_forward(op, 32, 48, 64, true, Residual::none, Dtype::bf16)); }),
                     "so the checkpoint says") == 1);
     }
+    // dx alone is bf16's: it leaves dw's factors in the scratch as they are.
+    cuda_choose("");
+    emu::lt_knows_none = [](const LtProduct& p) { return p.b.type == CUDA_R_8F_E5M2 && p.d.type == CUDA_R_16BF; };
+    CHECK(count(said([&] { EXPECT(check_linear_backward(op, 80, 48, 64, true, true, Dtype::fp8, false)); }),
+                "computed in bf16") == 1);
 }
 
 TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {

@@ -7,7 +7,7 @@
 // with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
 // FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. fp8's factors are exact; so are their products, in float.
 #pragma once
-#include "layers/fp8.h"
+#include "layers/fp8.cuh"
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #include <algorithm>

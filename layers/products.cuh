@@ -1,4 +1,4 @@
-// products.h - what cuBLASLt is asked for: one matrix product, as linear.cu makes it for itself and for linear_fp8.cu.
+// products.cuh - what cuBLASLt is asked for: one matrix product, as linear.cu makes it for itself and for linear_fp8.cu.
 #pragma once
 #include <cublasLt.h>
 

@@ -1,4 +1,4 @@
-// fp8.h - the 8-bit floats of tensor cores as storage types: the same on the host, on the GPU and in the emulator.
+// fp8.cuh - the 8-bit floats of tensor cores as storage types: the same on the host, on the GPU and in the emulator.
 // Micikevicius et al. 2022, "FP8 formats for deep learning". Numbers between two are rounded to the nearest, ties to
 // even; larger ones become the largest, infinity too; every NaN becomes 0x7f, as the GPU's cvt.rn.satfinite has it.
 #pragma once
