@@ -1,4 +1,4 @@
-// products.cuh - what cuBLASLt is asked for: one matrix product, as linear.cu makes it for itself and for linear_fp8.cu.
+// products.cuh - what cuBLASLt is asked for: a matrix product, as linear.cu makes it, also for linear_fp8.cu.
 #pragma once
 #include <cublasLt.h>
 

@@ -38,9 +38,9 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
     return {{"--device", &o.device, "where to compute; auto: the GPU if there is one", 0, 0, {"auto", "cpu", "cuda"}},
             {"--dtype", &o.dtype,
              std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
-                         "CPU those that products read are bf16, too, the others stay fp32. fp8: train's on a GPU of sm_89 or "
-                         "newer; bf16, but the products of all blocks except the first and the last round their factors "
-                         "to 8 bits. auto: ") + auto_dtype,
+                         "CPU those that products read are bf16, too, the others stay fp32. fp8: for training on sm_89 "
+                         "or newer; as bf16, but products of all blocks except the first and the last round their "
+                         "factors to 8 bits. auto: ") + auto_dtype,
              0, 0, {"auto", "fp32", "tf32", "bf16", "fp8"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }

@@ -130,11 +130,11 @@ Status Trainer::agreed(const Status& mine) {
 static Status check_fp8(const Device& device, const Config& c, int B, int S) {
     if (device.dtype != Dtype::fp8) return {};
     if (c.L < 3)
-        return fail(Exit::usage, "--dtype fp8: the model has %d blocks; it takes at least 3 blocks, as the products of "
-                    "the first and the last one stay in bf16", c.L);
+        return fail(Exit::usage, "--dtype fp8: the model has %d blocks; it takes at least 3 blocks, as the first and "
+                    "the last one stay in bf16", c.L);
     if (c.C % 16 || int64_t(B) * S % 16)
-        return fail(Exit::usage, "--dtype fp8: %d channels, %lld positions in a batch; expected are multiples of 16, as "
-                    "all other products stay in bf16", c.C, (long long)(int64_t(B) * S));
+        return fail(Exit::usage, "--dtype fp8: %d channels, %lld positions in a batch; expected are multiples of 16, "
+                    "as all other products stay in bf16", c.C, (long long)(int64_t(B) * S));
     return {};
 }
 

@@ -6,8 +6,6 @@
 #include <memory>
 
 #include "cuda_test.h"
-#include "model/count.h"
-#include "model/gpu_plan.h"
 #include "test/model_checks.h"
 #include "tools/selftest/linear.h"
 
@@ -241,26 +239,6 @@ namespace {
 const Config MIDDLE = {.V = 101, .T = 48, .L = 4, .NH = 2, .C = 64};    // two blocks between the first and the last
 std::unique_ptr<Model> model_of(Dtype dtype) { return std::make_unique<Model>(cuda_ops<bf16>(dtype)); }
 }    // namespace
-
-TEST_CASE("fp8 model: all products between the first and the last block, and no others") {
-    const Table h100 = planned_table(gpu_named("h100").value, Dtype::fp8);
-    for (int L : {1, 2, 3, 5}) {
-        CAPTURE(L);
-        Config c = MIDDLE;
-        c.L = L;
-        for (bool gated : {false, true}) {
-            c.gated = gated;
-            Count count(h100);
-            Model g(count.table);
-            REQUIRE(g.allocate(c, {Use::train, 2, 32}).ok());
-            count_step(g);
-            auto calls = [&](Operation o) { return count.of(o).calls; };
-            CHECK(calls(Operation::linear_forward_fp8) == 4 * std::max(0, L - 2));
-            CHECK(calls(Operation::linear_backward_fp8) == 4 * std::max(0, L - 2));
-            CHECK(calls(Operation::linear_forward) + calls(Operation::linear_gelu_forward) == 4 * std::min(2, L) + 1);
-        }
-    }
-}
 
 TEST_CASE("fp8 model: losses and gradients near the reference's, the same bits again and with recomputation") {
     NEED_FP8();

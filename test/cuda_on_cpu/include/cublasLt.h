@@ -5,7 +5,7 @@
 // the algorithm was not made for), and throws emu::Error where the library would go wrong without a word: dead
 // descriptors, vectors that were never set, outputs that overlap inputs. The heuristic offers several algorithms, each
 // with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
-// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. fp8's factors are exact; so are their products, in float.
+// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float.
 #pragma once
 #include "layers/fp8.cuh"
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
