@@ -50,21 +50,15 @@ template <class F> HOST_DEVICE inline F fp8_from_float(float x) {
     }
     return {uint8_t((code > F::MOST ? F::MOST : code) | sign)};
 }
-template <> HOST_DEVICE inline e4m3 from_float<e4m3>(float x) {
+// PTX's names of the conversions; the code is the pair's low byte.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-    return {uint8_t(pair)};
+#define FP8_FROM_FLOAT(F)                                                                                      \
+    uint16_t pair;                                                                                             \
+    asm("cvt.rn.satfinite." #F "x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));                         \
+    return F{uint8_t(pair)}
 #else
-    return fp8_from_float<e4m3>(x);
+#define FP8_FROM_FLOAT(F) return fp8_from_float<F>(x)
 #endif
-}
-template <> HOST_DEVICE inline e5m2 from_float<e5m2>(float x) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
-    uint16_t pair;
-    asm("cvt.rn.satfinite.e5m2x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(0.0f), "f"(x));
-    return {uint8_t(pair)};
-#else
-    return fp8_from_float<e5m2>(x);
-#endif
-}
+template <> HOST_DEVICE inline e4m3 from_float<e4m3>(float x) { FP8_FROM_FLOAT(e4m3); }
+template <> HOST_DEVICE inline e5m2 from_float<e5m2>(float x) { FP8_FROM_FLOAT(e5m2); }
+#undef FP8_FROM_FLOAT

@@ -26,7 +26,7 @@ namespace {
 
 constexpr int CAST_THREADS = 256, CAST_TILE = 64;
 
-// Of absolute values, as bits of bf16: infinity is above all numbers, and NaN above infinity.
+// The block's largest of absolute values, as bits of bf16: infinity is above all numbers, NaN above infinity.
 __device__ inline uint32_t block_largest(uint32_t x) {
     return block_reduce(x, 0u, [](uint32_t most) {
 #pragma unroll

@@ -51,4 +51,4 @@ struct Operands {
 // fp8: in bf16.
 typedef std::function<void(const Operands&)> Steps;
 void multiply(Form f, const Operands& x, const Steps& steps);
-void multiply(const Form& f, const Operands& x);    // of bf16 or fp32, without an epilogue
+void multiply(const Form& f, const Operands& x);    // bf16 or fp32, without an epilogue
