@@ -91,7 +91,7 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
                                h.qkv_width());
     } else {
         attention_input(l);
-        op.linear_forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
+        products(l).forward(t.qkv, t.ln1, p.qkvw, p.qkvb, nullptr, N, C, h.qkv_width());
     }
     if (!turns_in_attention(l, cache)) turn(l, cache);
     attend(l, cache);
@@ -172,7 +172,7 @@ void Model::dense_forward(int l) {
     const Activations& t = a[size_t(l)];
     const int C = c.C, F = c.ffn_width(l), N = B * S;
     if (fused_gelu(l)) return op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
-    op.linear_forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l));
+    products(l).forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l));
     op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     if (!p.shared_gatew) return;
     op.linear_forward(t.shared_gate, t.ln2, p.shared_gatew, nullptr, nullptr, N, C, 1);
@@ -182,14 +182,14 @@ void Model::dense_forward(int l) {
 Model::Branch Model::attention_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {t.atty, c.attention_width(), p.projw, p.projb, nullptr, t.out1, t.post_mean1, t.post_rstd1, p.post1w,
+    return {l, t.atty, c.attention_width(), p.projw, p.projb, nullptr, t.out1, t.post_mean1, t.post_rstd1, p.post1w,
             p.post1b, dropout(Dropped::attention, l)};
 }
 Model::Branch Model::ffn_end(int l) const {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    return {p.shared_gatew ? t.shared_act : t.fcg, c.ffn_width(l), p.fc2w, p.fc2b, c.routed(l) ? &t : nullptr, t.out2,
-            t.post_mean2, t.post_rstd2, p.post2w, p.post2b, dropout(Dropped::ffn, l)};
+    return {l, p.shared_gatew ? t.shared_act : t.fcg, c.ffn_width(l), p.fc2w, p.fc2b, c.routed(l) ? &t : nullptr,
+            t.out2, t.post_mean2, t.post_rstd2, p.post2w, p.post2b, dropout(Dropped::ffn, l)};
 }
 // out = x + branch_scale * drop(norm(in w^T + b + experts)); with sum_norm norm(x + drop(in w^T + b + experts))
 void Model::add_branch(Activation* out, const Activation* x, const Branch& end) {
@@ -200,7 +200,7 @@ void Model::add_branch(Activation* out, const Activation* x, const Branch& end) 
         if (!in_product) op.add_scaled(to, x, to, c.branch_scale, int64_t(N) * C, end.dropout);
     };
     const Activation* before = in_product ? x : nullptr;
-    if (end.width) op.linear_forward(product, end.in, end.w, end.b, before, N, end.width, C);
+    if (end.width) products(end.layer).forward(product, end.in, end.w, end.b, before, N, end.width, C);
     if (const Activations* t = end.experts)
         op.experts_combine(product, end.width ? product : before, t->expert_out, t->factors, t->routes, c.router_of(),
                            N, C);
@@ -330,10 +330,10 @@ void Model::dense_backward(int l, Activation* to, const Activation* dy) {
         return op.linear_backward(to, shards.into(d.fcw), nullptr, dwide, t.ln2, p.fcw, N, C, F);
     }
     const Input* activated = p.shared_gatew ? t.shared_act : t.fcg;
-    op.linear_backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C);
+    products(l).backward(dactivated, shards.into(d.fc2w), d.fc2b, dy, activated, p.fc2w, N, F, C);
     if (p.shared_gatew) op.row_gate_backward(dactivated, dshared_gate, dactivated, t.fcg, t.shared_gate, N, F);
     op.activation_backward(dwide, dactivated, t.fch, c.activation, c.gated, N, F);
-    op.linear_backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
+    products(l).backward(to, shards.into(d.fcw), d.fcb, dwide, t.ln2, p.fcw, N, C, c.up_width(l));
     if (!p.shared_gatew) return;
     op.linear_backward(dgathered, shards.into(d.shared_gatew), nullptr, dshared_gate, t.ln2, p.shared_gatew, N, C, 1);
     op.add_scaled(to, to, dgathered, 1, int64_t(N) * C, {});
@@ -347,7 +347,7 @@ void Model::attention_backward(int l) {
     const Heads h = heads(l);
     const int C = c.C, N = B * S;
     const Activation* dy = product_gradient(attention_end(l), d.post1w, d.post1b);
-    op.linear_backward(dt, shards.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C);
+    products(l).backward(dt, shards.into(d.projw), d.projb, dy, t.atty, p.projw, N, h.width(), C);
     Activation* dgates = op.at(dwide, round_up(int64_t(N) * h.qkv_width(), 64));
     if (c.recurrent(l))
         op.linear_attention_backward(dwide, dgates, dt, t.atty, t.turned, t.decay_gates, t.lse, B, S, h);
@@ -356,7 +356,7 @@ void Model::attention_backward(int l) {
     if (const Turn turn = c.turn(l); turn.dims || p.qw)
         op.rope_backward(dwide, d.qw, d.kw, p.qw ? t.qkv : nullptr, p.qw, p.kw, angles[c.table_of(l)], t.qk_rstd, B, S,
                          h, turn);
-    op.linear_backward(dt, shards.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
+    products(l).backward(dt, shards.into(d.qkvw), d.qkvb, dwide, t.ln1, p.qkvw, N, C, h.qkv_width());
     if (!p.decayw) return;
     op.linear_backward(dbranch, shards.into(d.decayw), d.decayb, dgates, t.ln1, p.decayw, N, C, h.gates());
     op.add_scaled(dt, dt, dbranch, 1, int64_t(N) * C, {});

@@ -249,6 +249,7 @@ struct Model {
     void run(Cache& cache, bool as_before);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.
     struct Branch {
+        int layer;
         const Input* in;
         int width;
         const Parameter *w, *b;
@@ -272,8 +273,19 @@ struct Model {
     bool turns_in_attention(int l, const Cache* cache) const;
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
+    // Block l's products are fp8's, where the table has them. Not the first and the last block's: their errors cost the
+    // most, and neither do the embedding and the head, next to them, round so.
+    bool narrow(int l) const { return op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
+    struct Products {
+        decltype(Table::linear_forward) forward;
+        decltype(Table::linear_backward) backward;
+    };
+    Products products(int l) const {
+        return narrow(l) ? Products{op.linear_forward_fp8, op.linear_backward_fp8}
+                         : Products{op.linear_forward, op.linear_backward};
+    }
     bool fused_gelu(int l) const {
-        return op.linear_gelu_forward && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
+        return op.linear_gelu_forward && !narrow(l) && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
     }
     void dense_forward(int l);
     void dense_backward(int l, Activation* to, const Activation* dy);

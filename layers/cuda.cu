@@ -150,8 +150,9 @@ int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-void* cuda_scratch(int64_t bytes) {
+void* cuda_scratch(int64_t bytes, int64_t kept) {
     if (bytes > b.scratch_bytes) {
+        CHECK(!kept, "%lld bytes of scratch to be kept would be lost", (long long)kept);
         CHECK(!b.recording, "%lld bytes of scratch are asked for in a recording, %lld are there", (long long)bytes,
               (long long)b.scratch_bytes);
         if (b.graphs) b.outgrown.push_back(b.scratch);
@@ -161,7 +162,8 @@ void* cuda_scratch(int64_t bytes) {
         b.scratch_bytes = bytes;
     }
     if (EMULATED)    // NaN instead of what was left; only the beginning of a large workspace
-        CUDA_CHECK(cudaMemsetAsync(b.scratch, 0xff, size_t(std::min<int64_t>(bytes, 1 << 20)), b.stream));
+        CUDA_CHECK(cudaMemsetAsync(static_cast<char*>(b.scratch) + kept, 0xff,
+                                   size_t(std::min<int64_t>(bytes - kept, 1 << 20)), b.stream));
     return b.scratch;
 }
 void cuda_scratch_release() {
@@ -258,8 +260,8 @@ template <class T> int64_t scratch_bytes(const CallSizes& call) {
 }
 
 template <class T> Ops<T> make_table(Dtype dtype) {
-    static const char* const NAMES[] = {"fp32", "tf32", "bf16"};
-    static std::string names[3];
+    static const char* const NAMES[] = {"fp32", "tf32", "bf16", "fp8"};
+    static std::string names[4];
     std::string& name = names[int(dtype)];
     name = b.device.name + " " + NAMES[int(dtype)];
     Ops<T> o = {};
@@ -279,12 +281,12 @@ template <class T> Ops<T> make_table(Dtype dtype) {
 }    // namespace
 
 template <> const Ops<float>& cuda_ops<float>(Dtype dtype) {
-    CHECK(b.open && dtype != Dtype::bf16, "cuda_open comes first");
+    CHECK(b.open && (dtype == Dtype::fp32 || dtype == Dtype::tf32), "cuda_open comes first");
     static const Ops<float> full = make_table<float>(Dtype::fp32), fast = make_table<float>(Dtype::tf32);
     return dtype == Dtype::tf32 ? fast : full;
 }
 template <> const Ops<bf16>& cuda_ops<bf16>(Dtype dtype) {
-    CHECK(b.open && dtype == Dtype::bf16, "cuda_open comes first");
-    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16);
-    return half;
+    CHECK(b.open && (dtype == Dtype::bf16 || dtype == Dtype::fp8), "cuda_open comes first");
+    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16), narrow = make_table<bf16>(Dtype::fp8);
+    return dtype == Dtype::fp8 ? narrow : half;
 }

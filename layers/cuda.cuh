@@ -29,8 +29,9 @@ int cuda_capability();         // the chosen device's: 80, 89, 90, 100
 bool attention_has_sm90();     // attention/sm90.cu was built, and this device runs it
 Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
-// never shrinks. 256-byte aligned; its content does not survive the operation.
-void* cuda_scratch(int64_t bytes);
+// never shrinks. 256-byte aligned; its content does not survive the operation. An operation of several parts, of which
+// each asks again, keeps the first `kept` bytes; its first request is for all.
+void* cuda_scratch(int64_t bytes, int64_t kept = 0);
 
 // ---- the table's parts ----------------------------------------------------------------------------------------------
 

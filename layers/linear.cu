@@ -14,7 +14,6 @@
 // two need not. A plain product's only other way is own_products.h, for where cuBLASLt has no algorithm that runs.
 #include <algorithm>
 #include <cinttypes>
-#include <compare>
 #include <functional>
 #include <map>
 #include <string>
@@ -26,6 +25,7 @@
 #include "cuda.h"
 #include "linear_kernels.cuh"
 #include "own_products.h"
+#include "products.cuh"
 
 namespace {
 // ---- products: what cuBLASLt is asked for ---------------------------------------------------------------------------
@@ -42,41 +42,6 @@ namespace {
 
 constexpr int CANDIDATES = 8, RUNS_PER_TURN = 2;
 
-// D = op(A) op(B) (+ C), through an epilogue; all matrices dense. C and D, bias, sums and aux are of one type.
-struct Form {
-    cudaDataType_t in, out;
-    cublasComputeType_t compute;
-    cublasOperation_t ta, tb;
-    int m, n, k;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    bool add = false;
-    int alignment = 16;    // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
-    auto operator<=>(const Form&) const = default;
-
-    bool plain() const { return epilogue == CUBLASLT_EPILOGUE_DEFAULT; }
-    const char* other_way() const { return plain() ? "own" : "-"; }    // than cuBLASLt, as in `chosen`
-    bool has_bias() const { return epilogue & CUBLASLT_EPILOGUE_BIAS; }
-    bool has_aux() const { return epilogue & 128; }
-    int sums() const {    // how many sums the epilogue computes
-        return epilogue == CUBLASLT_EPILOGUE_BGRADB ? n : epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m : 0;
-    }
-    int64_t out_size() const { return out == CUDA_R_32F ? 4 : 2; }
-    std::string text() const {
-        char s[160];
-        snprintf(s, sizeof s, "%s to %s%s %s%s %d x %d x %d epilogue %d%s align %d", in == CUDA_R_32F ? "fp32" : "bf16",
-                 out == CUDA_R_32F ? "fp32" : "bf16", compute == CUBLAS_COMPUTE_32F ? "" : " by tf32", ta ? "T" : "N",
-                 tb ? "T" : "N", m, n, k, int(epilogue), add ? " add" : "", alignment);
-        return s;
-    }
-};
-
-struct Operands {
-    const void *a, *b, *c;    // c: null, d or what d shares no element with
-    void* d;
-    const void *bias = nullptr, *aux = nullptr;    // GELU_AUX_BIAS writes aux
-    float* sums = nullptr;                         // += the epilogue's sums
-};
-
 struct Plan {
     bool usable = false;    // false: done in steps, or by own kernels
     cublasLtMatmulDesc_t operation{};
@@ -84,7 +49,6 @@ struct Plan {
     cublasLtMatmulAlgo_t algorithm{};
     size_t workspace = 0;
 };
-typedef std::function<void(const Operands&)> Steps;
 
 std::map<Form, Plan> plans;
 // By Form::text: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices writes it out, cuda_choose
@@ -99,6 +63,11 @@ cublasLtHandle_t handle() {
 
 template <class X> void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAttributes_t what, X value) {
     CUBLAS_CHECK(cublaslt.MatmulDescSetAttribute(operation, what, &value, sizeof value));
+}
+
+void set_scales(const Plan& p, const float* a, const float* b) {
+    set(p.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a);
+    set(p.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b);
 }
 
 Plan describe(const Form& f) {
@@ -119,8 +88,9 @@ Plan describe(const Form& f) {
         set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aligned);
         set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, int64_t(f.m));
     }
+    if (f.fp8()) set_scales(p, static_cast<float*>(aligned), static_cast<float*>(aligned));
     p.a = f.ta == CUBLAS_OP_T ? layout(f.in, f.k, f.m) : layout(f.in, f.m, f.k);
-    p.b = f.tb == CUBLAS_OP_T ? layout(f.in, f.n, f.k) : layout(f.in, f.k, f.n);
+    p.b = f.tb == CUBLAS_OP_T ? layout(f.b_in(), f.n, f.k) : layout(f.b_in(), f.k, f.n);
     p.d = layout(f.out, f.m, f.n);
     return p;
 }
@@ -132,7 +102,9 @@ void forget(Plan& p) {
 
 cublasStatus_t run(const Form& f, const Plan& p, const Operands& x) {
     const int64_t sums_bytes = round_up(f.sums() * f.out_size(), 256);
-    char* scratch = static_cast<char*>(cuda_scratch(sums_bytes + WORKSPACE));    // whatever the algorithm needs
+    // whatever the algorithm needs
+    char* scratch = static_cast<char*>(cuda_scratch(x.kept + sums_bytes + WORKSPACE, x.kept)) + x.kept;
+    if (f.fp8()) set_scales(p, x.a_scale, x.b_scale);
     if (f.has_bias()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, x.bias);
     if (f.sums()) set(p.operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, static_cast<void*>(scratch));
     if (f.has_aux()) set(p.operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, x.aux);
@@ -252,7 +224,13 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
 }
 
 // Such a product is made once in a process, so this is said once.
-void tell_own(const std::string& form, const char* why) {
+void tell_other_way(const Form& f, const char* why) {
+    const std::string form = f.text();
+    if (f.fp8()) {
+        fprintf(stderr, "flatgpt: in fp8 the product %s: cuBLASLt %zu has no algorithm that runs (%s). It is computed "
+                "in bf16.\n", form.c_str(), cublaslt.GetVersion(), why);
+        return;
+    }
     fprintf(stderr, "flatgpt: the product %s: cuBLASLt %zu has no algorithm that runs (%s). Kernels of flatgpt's own "
             "compute it: right, but slower. Another version of cuBLASLt may have one.\n", form.c_str(),
             cublaslt.GetVersion(), why);
@@ -268,13 +246,14 @@ Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
     std::string& choice = chosen[text];
     cublasStatus_t said = CUBLAS_STATUS_SUCCESS;
     choose(f, plan, x, steps, std::string(choice), &said);
-    if (!plan.usable && f.plain()) tell_own(text, said ? cublaslt.GetStatusString(said) : "so the checkpoint says");
+    if (!plan.usable && (f.plain() || f.fp8()))
+        tell_other_way(f, said ? cublaslt.GetStatusString(said) : "so the checkpoint says");
     choice = plan.usable ? hex(plan.algorithm) : f.other_way();
     return plan;
 }
+}   // namespace
 
-// steps(operands) does the same in several calls, where cuBLASLt has no such epilogue or a slow one.
-template <class F> void multiply(Form f, const Operands& x, F steps) {
+void multiply(Form f, const Operands& x, const Steps& steps) {
     uintptr_t all = 16;
     for (const void* p : {x.a, x.b, x.c, static_cast<const void*>(x.d), x.bias, x.aux}) all |= uintptr_t(p);
     f.alignment = int(all & -all);
@@ -284,6 +263,7 @@ template <class F> void multiply(Form f, const Operands& x, F steps) {
     else steps(x);
 }
 
+namespace {
 // linear's factors have changed places for cuBLASLt: here they change back.
 void by_own_kernels(const Form& f, const Operands& x) {
     const size_t bytes = size_t(f.m * f.out_size() * f.n);
@@ -296,10 +276,12 @@ void by_own_kernels(const Form& f, const Operands& x) {
     };
     f.in == CUDA_R_32F ? product(float()) : product(bf16());
 }
+}   // namespace
 void multiply(const Form& f, const Operands& x) {
     multiply(f, x, [&f](const Operands& to) { by_own_kernels(f, to); });
 }
 
+namespace {
 // Choices hold for one version of the library on one kind of device, which this names.
 std::string header() {
     char s[80];

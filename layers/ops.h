@@ -284,7 +284,8 @@ struct Table : Ops<Activation, Parameter> {
     bool on_host() const { return upload == copy; }
 };
 
-enum class Dtype { fp32, tf32, bf16 };    // tf32: a GPU's fp32 products with 10-bit mantissas
+// tf32: a GPU's fp32 products with 10-bit mantissas. fp8: bf16, and linear_forward_fp8 and linear_backward_fp8 exist.
+enum class Dtype { fp32, tf32, bf16, fp8 };
 
 const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters and what is made for products (I); gradients are rounded to bf16

@@ -54,6 +54,20 @@ inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_di
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
+// linear_*_fp8: the largest number that each block found in a factor, the factors' scales, and their casts: x and w; or
+// dy, its transpose, and w^T, in whose place x^T comes later.
+struct Fp8Scratch {
+    static constexpr int PARTS = 512;    // blocks that look for the largest number: four for each multiprocessor
+    static constexpr int64_t CASTS = 3 * PARTS * 4 + 256;
+    static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's demand
+    int64_t second, third, kept;    // where the casts begin, the first at CASTS; kept: before the workspace
+    Fp8Scratch(int64_t first_bytes, int64_t second_bytes, int64_t third_bytes)
+        : second(CASTS + round_up(first_bytes, 256)), third(second + round_up(second_bytes, 256)),
+          kept(third + round_up(third_bytes, 256)) {}
+    static Fp8Scratch forward(int64_t N, int64_t C, int64_t OC) { return {N * C, OC * C, 0}; }
+    static Fp8Scratch backward(int64_t N, int64_t C, int64_t OC) { return {N * OC, N * OC, std::max(N, OC) * C}; }
+    int64_t bytes() const { return kept + WORKSPACE; }
+};
 
 constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
 
@@ -149,6 +163,14 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::norm_ffn_forward:
         case Operation::linear_gelu_forward: return WORKSPACE;
         case Operation::linear_backward: return linear_scratch(c.rows, c.bias ? c.out : 0, 4);
+        case Operation::linear_forward_fp8:
+            if (!Fp8Scratch::takes(c.rows, c.in, c.out)) return WORKSPACE;
+            return Fp8Scratch::forward(c.rows, c.in, c.out).bytes();
+        case Operation::linear_backward_fp8: {
+            const int64_t sums = linear_scratch(c.rows, c.bias ? c.out : 0, 4);    // these come last
+            const bool takes = Fp8Scratch::takes(c.rows, c.in, c.out);
+            return takes ? std::max(sums, Fp8Scratch::backward(c.rows, c.in, c.out).bytes()) : sums;
+        }
         case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float
             return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:

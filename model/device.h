@@ -25,6 +25,9 @@ struct Device {
 // such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 const char* dtype_name(Dtype dtype);     // as --dtype has it
+Dtype gpu_dtype(const std::string& name);    // auto: bf16
+// exit `code`: a GPU of this capability (89: sm_89) multiplies no such type
+Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code);
 double measure_peak(const Device& d);    // FLOP/s of a large product, now; 0 on the CPU
 
 // The algorithms that a GPU's library was found fastest with: a resumed run must use the same. "" on the CPU.

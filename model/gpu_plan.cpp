@@ -90,6 +90,7 @@ template <class T> Table table_of(const std::string& name) {
     table.entry = [](auto...) { CHECK(false, "%s: %s computes nothing", #entry, planned.text); };
 #include "layers/operations.inc"
 #undef OPERATION
+    if (sizeof(T) == 4) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
     return table;
 }
 }    // namespace
@@ -97,7 +98,10 @@ template <class T> Table table_of(const std::string& name) {
 Table planned_table(const Gpu& gpu, Dtype dtype) {
     planned = gpu;
     const std::string name = std::string(gpu.text) + " " + dtype_name(dtype);
-    return dtype == Dtype::bf16 ? table_of<bf16>(name) : table_of<float>(name);
+    if (dtype == Dtype::fp32 || dtype == Dtype::tf32) return table_of<float>(name);
+    Table table = table_of<bf16>(name);
+    if (dtype != Dtype::fp8) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
+    return table;
 }
 
 Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int local_rank) {
@@ -110,7 +114,8 @@ Result<Device> plan_device(const DeviceOptions& o, const std::string& gpu, int l
     const Gpu found = TRY(gpu_named(name));
     Device d;
     d.gpu = d.planned = true;
-    d.dtype = o.dtype == "fp32" ? Dtype::fp32 : o.dtype == "tf32" ? Dtype::tf32 : Dtype::bf16;
+    d.dtype = gpu_dtype(o.dtype);
+    TRY(check_dtype(d.dtype, found.text, found.capability, Exit::usage));
     d.model = std::make_unique<Model>(planned_table(found, d.dtype));
     const std::string backend = d.model->op.name;
     d.text = backend + ", by its data sheet";

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "layers/cpu.h"
+#include "model/gpu_plan.h"
 #include "tools/bench.h"
 
 #include "ops/ops.h"
@@ -317,4 +318,23 @@ TEST_CASE("experts: scratch is counted for any number of rows that one may get")
     };
     check(cpu_ops<float>());
     check(cpu_ops<bf16>());
+}
+
+TEST_CASE("count: with fp8 all products between the first and the last block are fp8's, and no others") {
+    for (Dtype dtype : {Dtype::fp8, Dtype::bf16})
+        for (int L : {1, 2, 3, 5})
+            for (bool gated : {false, true}) {
+                CAPTURE(L); CAPTURE(gated);
+                Config c = {.V = 101, .T = 48, .L = L, .NH = 2, .C = 64};
+                c.gated = gated;
+                Count count(planned_table(gpu_named("h100").value, dtype));
+                Model g(count.table);
+                REQUIRE(g.allocate(c, {Use::train, 2, 32}).ok());
+                count_step(g);
+                const int narrow = dtype == Dtype::fp8 ? std::max(0, L - 2) : 0;
+                CHECK(count.of(Operation::linear_forward_fp8).calls == 4 * narrow);
+                CHECK(count.of(Operation::linear_backward_fp8).calls == 4 * narrow);
+                CHECK(count.of(Operation::linear_forward).calls + count.of(Operation::linear_gelu_forward).calls ==
+                      4 * (L - narrow) + 1);
+            }
 }

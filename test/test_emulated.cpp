@@ -29,17 +29,22 @@ std::vector<std::string> small(const Toy& toy, const std::string& out, std::vect
 TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eval and sample read it") {
     NEED_EMULATED();
     Toy toy;
-    for (const char* dtype : {"bf16", "fp32"}) {
+    const std::vector<std::string> newer = {"EMU_CC=90"};    // fp8 needs sm_89
+    for (const char* dtype : {"bf16", "fp32", "fp8"}) {
         const std::string whole = std::string("whole_") + dtype, parts = std::string("parts_") + dtype;
-        ProcessResult r = run_emulated(small(toy, whole, {"--dtype", dtype, "--steps", "8", "--save-every", "4"}));
+        auto train = [&](const std::string& out, const std::vector<std::string>& more = {}) {
+            auto args = small(toy, out, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--layers", "3"});
+            args.insert(args.end(), more.begin(), more.end());
+            return run_emulated(args, newer);
+        };
+        ProcessResult r = train(whole);
         INFO(r.err);
         REQUIRE(r.exit_code == 0);
-        r = run_emulated(small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4"}));
+        r = train(parts);
         REQUIRE(r.exit_code == 0);
         fs::remove_all(toy.newest(parts));
         CHECK(contains(toy.newest(parts), "step_00000004"));
-        r = run_emulated(
-            small(toy, parts, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--resume", "auto"}));
+        r = train(parts, {"--resume", "auto"});
         INFO(r.err);
         REQUIRE(r.exit_code == 0);
         CHECK(toy.metrics(whole) == toy.metrics(parts));
@@ -47,12 +52,13 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
             CHECK(same_file(toy.newest(whole) + file, toy.newest(parts) + file));
         CHECK(number(toy.metrics(whole), "\"step\":8,\"loss\":") < number(toy.metrics(whole), "\"step\":1,\"loss\":"));
     }
-    for (const char* run : {"/whole_bf16", "/whole_fp32"})    // both over the peak of bf16
+    CHECK(toy.metrics("whole_fp8") != toy.metrics("whole_bf16"));
+    for (const char* run : {"/whole_bf16", "/whole_fp32", "/whole_fp8"})    // all over the peak of bf16
         CHECK(contains(read_file(toy.dir + run + "/metrics.jsonl"), "\"mfu\":"));
 
     // A checkpoint by the clock waits for the step that is on its way, and changes nothing.
     const ProcessResult clock = run_emulated(small(toy, "clock", {"--dtype", "fp32", "--steps", "8", "--save-minutes",
-                                                                  "1e-9", "--keep", "0"}));
+                                                                  "1e-9", "--keep", "0", "--layers", "3"}), newer);
     INFO(clock.err);
     REQUIRE(clock.exit_code == 0);
     CHECK(checkpoint_list(toy.dir + "/clock").size() >= 4);
@@ -118,6 +124,37 @@ TEST_CASE("cuda command line: --dry-run tells the memory within 2 %") {
             const double held = number(run.err, "emulated GPU: at most ");
             CHECK(told == doctest::Approx(held).epsilon(0.02));
         }
+}
+
+TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes that it takes") {
+    NEED_EMULATED();
+    Toy toy;
+    const std::vector<std::string> old = {"EMU_CC=86"}, newer = {"EMU_CC=89"};
+    auto refused = [&](int code, const char* why, const std::vector<std::string>& more,
+                       const std::vector<std::string>& environment, const std::vector<std::string>& flags = {}) {
+        auto args = small(toy, "a", {"--dtype", "fp8", "--layers", "3", "--steps", "1"});
+        for (size_t i = 0; i + 1 < more.size(); i += 2) Toy::set(args, more[i], more[i + 1]);
+        args.insert(args.end(), flags.begin(), flags.end());
+        const ProcessResult r = run_emulated(args, environment);
+        INFO(r.err);
+        CHECK(r.exit_code == code);
+        CHECK(contains(r.err, why));
+    };
+    refused(5, "needed is 8.9", {}, old);
+    refused(2, "is a GPU's", {"--device", "cpu"}, newer);
+    refused(2, "at least 3 blocks", {"--layers", "2"}, newer);
+    refused(2, "multiples of 16", {"--seq-len", "28"}, newer);
+    refused(2, "multiples of 16", {"--channels", "40"}, newer);
+    refused(2, "needed is 8.9", {"--gpu", "a100-80"}, newer, {"--dry-run"});
+    refused(0, "", {"--gpu", "h100"}, old, {"--dry-run"});
+    refused(0, "", {}, newer);
+    ProcessResult r = run_emulated({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512",
+                                    "--device", "cuda"}, newer);    // as it was trained, but with bf16's products
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    r = run_emulated({"sample", toy.dir + "/a", "--dtype", "fp8", "--device", "cuda"}, newer);
+    CHECK(r.exit_code == 2);
+    CHECK(contains(r.err, "for training"));
 }
 
 TEST_CASE("cuda command line: no GPU") {

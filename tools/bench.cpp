@@ -108,7 +108,9 @@ Status run(const BenchOptions& o) {
     TRY(bench_operations(bench, c, B, S));
     const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
-        bench.device = TRY(open_device(o.device, train));
+        DeviceOptions device = o.device;
+        if (!train && device.dtype == "fp8") device.dtype = "bf16";    // fp8 is training's
+        bench.device = TRY(open_device(device, train));
         return {};
     };
     if (bench.wanted(training(B, S))) {

@@ -65,14 +65,15 @@ void advise_memory(const Trainer& t, int64_t total) {
 // ---- ranks ----------------------------------------------------------------------------------------------------------
 
 // GPUs: eight of a machine by NVLink, of whose 450 GB/s (H100) NCCL moves 370, and a 400 Gb/s adapter each; 45 % of the
-// peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it); AdamW at 2.7 of
-// an H100's 3.35 TB/s; of a planned GPU's data sheet the same shares. CPUs: a process of each
-// machine, 10 Gb/s Ethernet, 60 % of products at their peak (README).
+// peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it; fp8, which nobody
+// has measured here, counts as bf16); AdamW at 2.7 of an H100's 3.35 TB/s; of a planned GPU's data sheet the same
+// shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README).
 Cluster cluster(const Trainer& t) {
     const TrainOptions& o = t.o;
     Cluster k;
     if (t.device.gpu) {
-        const double part = t.device.dtype == Dtype::bf16 ? 1 : t.device.dtype == Dtype::tf32 ? 0.5 : 1.0 / 15;
+        const Dtype d = t.device.dtype;
+        const double part = d == Dtype::bf16 || d == Dtype::fp8 ? 1 : d == Dtype::tf32 ? 0.5 : 1.0 / 15;
         k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
         if (t.device.link > 0) k.inside = 370.0 / 450 * t.device.link, k.outside = std::min(k.outside, k.inside);
         k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);

@@ -126,6 +126,18 @@ Status Trainer::agreed(const Status& mine) {
     return all;
 }
 
+// A run that asked for fp8 and would have none of it is a mistake.
+static Status check_fp8(const Device& device, const Config& c, int B, int S) {
+    if (device.dtype != Dtype::fp8) return {};
+    if (c.L < 3)
+        return fail(Exit::usage, "--dtype fp8: the model has %d blocks; it takes at least 3 blocks, as the first and "
+                    "the last one stay in bf16", c.L);
+    if (c.C % 16 || int64_t(B) * S % 16)
+        return fail(Exit::usage, "--dtype fp8: %d channels, %lld positions in a batch; expected are multiples of 16, "
+                    "as all other products stay in bf16", c.C, (long long)(int64_t(B) * S));
+    return {};
+}
+
 Status Trainer::set_up() {
     TRY(agreed(o.dry_run || !o.out.empty()
                    ? Status{}
@@ -146,6 +158,7 @@ Status Trainer::set_up() {
     device.model->shards.comm = ranks.comm.get();
     TRY(agreed(choose_batch()));
     settle_batch();
+    TRY(check_fp8(device, config, plan.B, o.seq_len));
     TRY(agreed(open_data()));
     TRY(agreed(plan_steps()));
     if (!o.data.empty()) warn_of_repetition();

@@ -189,3 +189,58 @@ TEST_CASE("cuda choice: own kernels give the same bits twice, and in a recording
     CHECK(y.bits() == bits);
     op.release_graph(graph);
 }
+
+TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once") {
+    if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
+    const Told told;
+    const Ops<bf16> op = with_fp8(cuda_ops<bf16>(Dtype::fp8));
+    for (const bool none : {false, true}) {    // the heuristic has none, or none runs
+        cuda_choose("");
+        (none ? emu::lt_knows_none : emu::lt_runs_none) = [](const LtProduct& p) { return p.a.fp8(); };
+        const std::string text = said([&] {
+            for (int twice = 0; twice < 2; twice++) {
+                for (const Residual r : {Residual::none, Residual::apart, Residual::in_y})
+                    EXPECT(check_linear_forward(op, 32, 48, 64, true, r, Dtype::bf16));
+                for (const bool add : {false, true})
+                    EXPECT(check_linear_backward(op, 32, 48, 64, true, true, Dtype::bf16, add));
+            }
+        });
+        CHECK(count(text, "flatgpt: in fp8 the product fp8") == 5);    // y with and without residual, dx, dw twice
+        CHECK(count(text, "computed in bf16") == 5);
+        CHECK(count(cuda_choices(), "=-;") == 5);
+        const std::string choices = cuda_choices();
+        emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr;
+        cuda_choose(choices);    // a resumed run goes on so
+        CHECK(count(said([&] { EXPECT(check_linear_forward(op, 32, 48, 64, true, Residual::none, Dtype::bf16)); }),
+                    "so the checkpoint says") == 1);
+    }
+    // dx alone is bf16's: it leaves dw's factors in the scratch as they are.
+    cuda_choose("");
+    emu::lt_knows_none = [](const LtProduct& p) { return p.b.type == CUDA_R_8F_E5M2 && p.d.type == CUDA_R_16BF; };
+    CHECK(count(said([&] { EXPECT(check_linear_backward(op, 80, 48, 64, true, true, Dtype::fp8, false)); }),
+                "computed in bf16") == 1);
+}
+
+TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
+    if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
+    const float scale = 1;
+    auto status = [&](auto change) {
+        LtProduct p = {{CUBLAS_COMPUTE_32F, CUBLAS_OP_T, CUBLAS_OP_N}, {CUDA_R_8F_E4M3, 64, 32, 64},
+                       {CUDA_R_8F_E5M2, 64, 48, 64}, {CUDA_R_16BF, 32, 48, 32}, {CUDA_R_16BF, 32, 48, 32}};
+        p.op.a_scale = p.op.b_scale = &scale;
+        change(p);
+        return p.status();
+    };
+    auto set_k = [](LtProduct& p, int64_t k) { p.a.rows = p.a.ld = p.b.rows = p.b.ld = k; };
+    CHECK(status([](LtProduct&) {}) == CUBLAS_STATUS_SUCCESS);
+    CHECK(status([](LtProduct& p) { p.c.type = p.d.type = CUDA_R_32F; }) == CUBLAS_STATUS_SUCCESS);
+    const auto no = CUBLAS_STATUS_NOT_SUPPORTED;
+    CHECK(status([](LtProduct& p) { p.op.ta = CUBLAS_OP_N, p.a = {CUDA_R_8F_E4M3, 32, 64, 32}; }) == no);
+    CHECK(status([](LtProduct& p) { p.op.tb = CUBLAS_OP_T, p.b = {CUDA_R_8F_E5M2, 48, 64, 48}; }) == no);
+    CHECK(status([&](LtProduct& p) { set_k(p, 72); }) == no);
+    CHECK(status([](LtProduct& p) { p.b.columns = p.c.columns = p.d.columns = 40; }) == no);
+    CHECK(status([](LtProduct& p) { p.a.type = CUDA_R_8F_E5M2; }) == no);
+    CHECK(status([](LtProduct& p) { p.b.type = CUDA_R_16BF; }) == no);
+    CHECK(status([](LtProduct& p) { p.op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }) == no);
+    CHECK_THROWS_AS(status([](LtProduct& p) { p.op.b_scale = nullptr; }), emu::Error);
+}

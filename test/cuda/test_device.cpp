@@ -3,7 +3,7 @@
 
 #include "cuda_test.h"
 
-void* cuda_scratch(int64_t bytes);    // cuda.cuh
+void* cuda_scratch(int64_t bytes, int64_t kept = 0);    // cuda.cuh
 
 namespace {
 const Ops<float>& table() { return cuda_ops<float>(Dtype::fp32); }

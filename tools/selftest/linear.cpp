@@ -4,7 +4,8 @@
 
 namespace {
 Check named(const char* op, Dtype dtype, int N, int C, int OC, const std::string& more = "") {
-    return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, (dtype == Dtype::tf32 ? " tf32" : "") + more);
+    const char* type = dtype == Dtype::tf32 ? " tf32" : dtype == Dtype::fp8 ? " fp8" : "";
+    return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, type + more);
 }
 }   // namespace
 
@@ -26,7 +27,7 @@ Check check_linear_forward(const Ops<T, P>& op, int N, int C, int OC, bool bias,
     Array<T>& y = residual == Residual::in_y ? dr : apart;
     op.linear_forward(y, dx, dw, bias ? static_cast<P*>(db) : nullptr,
                       residual != Residual::none ? static_cast<T*>(dr) : nullptr, N, C, OC);
-    check.expect("y", y, expected, product_limit<T, T>(dtype, C));
+    check.expect("y", y, expected, product_limit<T, T>(dtype, C) + fp8_limit(dtype, 3));
     return check;
 }
 
@@ -47,8 +48,8 @@ Check check_linear_backward(const Ops<T, P>& op, int N, int C, int OC, bool with
     reference_ops().linear_backward(dx.data(), {dw.data(), add}, db.data(), dy.data(), x.data(), w.data(), N, C, OC);
     op.linear_backward(with_dx ? static_cast<T*>(dx_out) : nullptr, {dw_out, add},
                        bias ? static_cast<Grad<P>*>(db_out) : nullptr, dy_in, x_in, w_in, N, C, OC);
-    if (with_dx) check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC));
-    check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N));
+    if (with_dx) check.expect("dx", dx_out, dx, product_limit<T, T>(dtype, OC) + fp8_limit(dtype, 2));
+    check.expect("dw", dw_out, dw, product_limit<Grad<P>, T>(dtype, N) + fp8_limit(dtype, 2));
     if (bias) check.expect("db", db_out, db, product_limit<Grad<P>, T>(dtype, N));
     return check;
 }
@@ -118,7 +119,8 @@ FOR_EACH_TABLE(check_linear_backward, int, int, int, bool, bool, Dtype, bool)
 FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype, bool)
 FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool, bool)
 
-static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype dtype) {
+static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& table, Dtype dtype) {
+    const Ops<T, P> op = dtype == Dtype::fp8 ? with_fp8(table) : table;
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
         test.row("linear_forward", [&] { return check_linear_forward(op, N, in, out, bias, residual, dtype); });
     };

@@ -5,9 +5,9 @@
 // the algorithm was not made for), and throws emu::Error where the library would go wrong without a word: dead
 // descriptors, vectors that were never set, outputs that overlap inputs. The heuristic offers several algorithms, each
 // with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
-// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores.
+// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float.
 #pragma once
-#include "base/element.h"
+#include "layers/fp8.cuh"
 #include "test/cuda_on_cpu/cuda_on_cpu.h"
 
 #include <algorithm>
@@ -21,12 +21,13 @@ enum cublasStatus_t {
 };
 enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14 };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28, CUDA_R_8F_E5M2 = 29 };
 
 enum cublasLtMatmulDescAttributes_t {
     CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
     CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12
+    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
+    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
 };
 enum cublasLtEpilogue_t {
     CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
@@ -61,8 +62,14 @@ struct LtOperation {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     void *bias = nullptr, *aux = nullptr;
     int64_t aux_ld = 0;
+    const float *a_scale = nullptr, *b_scale = nullptr;
 };
-struct LtLayout { cudaDataType_t type; int64_t rows, columns, ld; };
+struct LtLayout {
+    cudaDataType_t type;
+    int64_t rows, columns, ld;
+    bool fp8() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
+    size_t size() const { return type == CUDA_R_32F ? 4 : fp8() ? 1 : 2; }
+};
 struct LtPreference {
     uint64_t workspace = 0;
     uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK, alignment[4] = {256, 256, 256, 256};
@@ -106,6 +113,25 @@ struct LtProduct {
         return op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n() : op.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m() : 0;
     }
 
+    // The library's section on fp8: one factor at least E4M3, both with k running fastest, all sizes multiples of 16,
+    // D in bf16 or fp32; a bias is bf16 then. Its BGRAD and DGELU are for other types.
+    cublasStatus_t fp8_status() const {
+        cudaDeviceProp device;
+        if (cudaGetDeviceProperties(&device, 0) != cudaSuccess || 10 * device.major + device.minor < 89)
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (!a.fp8() || !b.fp8() || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) || d.fp8() ||
+            c.type != d.type)
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (op.ta != CUBLAS_OP_T || op.tb != CUBLAS_OP_N || op.compute != CUBLAS_COMPUTE_32F)
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (m() % 16 || n() % 16 || k() % 16 || a.ld % 16 || b.ld % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
+            (op.epilogue != CUBLASLT_EPILOGUE_BIAS || d.type != CUDA_R_16BF))
+            return CUBLAS_STATUS_NOT_SUPPORTED;
+        if (!op.a_scale || !op.b_scale) throw Error("cublasLt: an fp8 factor whose scale was never set");
+        if (has_bias() && !op.bias) throw Error("cublasLt: the epilogue's bias pointer was never set");
+        return CUBLAS_STATUS_SUCCESS;
+    }
     cublasStatus_t status() const {
         for (const LtLayout* l : {&a, &b, &c, &d})
             if (l->rows < 1 || l->columns < 1 || l->ld < l->rows) return CUBLAS_STATUS_INVALID_VALUE;
@@ -113,6 +139,8 @@ struct LtProduct {
         if ((at ? a.columns : a.rows) != m() || (bt ? b.rows : b.columns) != n() ||
             (bt ? b.columns : b.rows) != k() || c.rows != m() || c.columns != n())
             return CUBLAS_STATUS_INVALID_VALUE;
+        if (a.fp8() || b.fp8()) return fp8_status();
+        if (op.a_scale || op.b_scale) throw Error("cublasLt: a scale of a factor that is not fp8");
         const bool half = a.type == CUDA_R_16BF;
         if (b.type != a.type || c.type != d.type || (!half && d.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
         if (half && op.compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
@@ -136,7 +164,7 @@ struct LtAlgorithm {
     }
     bool fits(const LtProduct& p) const {    // leading dimensions
         for (const LtLayout* l : {&p.a, &p.b, &p.c, &p.d})
-            if (size_t(l->ld) * (l->type == CUDA_R_32F ? 4 : 2) % alignment) return false;
+            if (size_t(l->ld) * l->size() % alignment) return false;
         return true;
     }
 };
@@ -154,6 +182,8 @@ inline cublasLtMatmulAlgo_t lt_opaque(const LtAlgorithm& x) {
 
 inline float lt_number(const void* p, cudaDataType_t type, int64_t i) {
     if (type == CUDA_R_32F) return static_cast<const float*>(p)[i];
+    if (type == CUDA_R_8F_E4M3) return to_float(static_cast<const e4m3*>(p)[i]);
+    if (type == CUDA_R_8F_E5M2) return to_float(static_cast<const e5m2*>(p)[i]);
     return to_float(static_cast<const bf16*>(p)[i]);
 }
 inline void lt_store(void* p, cudaDataType_t type, int64_t i, float x) {
@@ -215,7 +245,7 @@ inline void lt_multiply(float* sum, const float* a, const float* b, int64_t m, i
 }
 
 inline size_t lt_bytes(const LtLayout& l) {
-    return size_t((l.columns - 1) * l.ld + l.rows) * (l.type == CUDA_R_32F ? 4 : 2);
+    return size_t((l.columns - 1) * l.ld + l.rows) * l.size();
 }
 inline bool lt_overlap(const void* p, size_t p_bytes, const void* q, size_t q_bytes) {
     return p_bytes && q_bytes && uintptr_t(p) < uintptr_t(q) + q_bytes && uintptr_t(q) < uintptr_t(p) + p_bytes;
@@ -241,6 +271,7 @@ struct LtCall {
             {a, lt_bytes(p.a), false}, {b, lt_bytes(p.b), false}, {d, lt_bytes(p.d), true},
             {c, c == d ? 0 : lt_bytes(p.c), false}, {workspace, algorithm.workspace(p), true},
             {p.op.aux, p.has_aux() ? lt_bytes(aux) : 0, p.has_bias()},
+            {p.op.a_scale, p.op.a_scale ? 4u : 0u, false}, {p.op.b_scale, p.op.b_scale ? 4u : 0u, false},
             {p.op.bias, p.has_bias() || p.sums() ? lt_bytes(vector) : 0, p.sums() > 0}};
         for (const auto& one : all) {
             if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand is not the device's memory");
@@ -282,10 +313,11 @@ struct LtCall {
         constexpr float A = 0.7978845608f, CUBIC = 0.044715f;    // sqrt(2/pi)
         const LtOperation& op = p.op;
         std::vector<float> rows(size_t(p.m()));
+        const float scale = op.a_scale ? *op.a_scale * *op.b_scale * alpha : alpha;
         for (int64_t j = 0; j < p.n(); j++)
             for (int64_t i = 0; i < p.m(); i++) {
                 const int64_t at = j * p.d.ld + i;
-                float x = alpha * sum[size_t(j * p.m() + i)];
+                float x = scale * sum[size_t(j * p.m() + i)];
                 if (beta != 0) x += beta * lt_number(c, p.c.type, j * p.c.ld + i);
                 if (p.has_bias()) x += lt_number(op.bias, p.d.type, i);
                 if (op.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) {
@@ -338,6 +370,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return emu::lt_set(op.bias, from, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER: return emu::lt_set(op.aux, from, bytes);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu::lt_set(op.aux_ld, from, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu::lt_set(op.a_scale, from, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu::lt_set(op.b_scale, from, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
