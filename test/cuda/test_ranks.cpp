@@ -37,7 +37,7 @@ struct Recorded {
     Journal journal;
     cudaStream_t work = nullptr;
     size_t last_batch = 0, backward = 0, update = 0;    // where the step's last batch, its backward, the update begin
-    std::vector<size_t> collectives;                    // of the last batch's backward
+    std::vector<size_t> collectives;                    // in the last batch's backward
     bool works(size_t i) const { return journal[i].stream == work && journal[i].what == "kernel"; }
 };
 
@@ -111,7 +111,7 @@ void check_order(const Recorded& r, int L, int zero) {
     while (first < r.journal.size() && !r.works(first)) first++;
     REQUIRE(first < r.journal.size());
     CHECK(slow[first].begin >= slow[r.collectives[n - 1]].end);
-    // However slow the wire is, backward ends when it would without one; three buckets at a time are all that zero 2 has.
+    // However slow the wire is, backward ends when it would without one. Zero 2 has only three buckets at a time.
     if (zero < 2) CHECK(work_ends(slow, r.backward, r.update) == work_ends(none, r.backward, r.update));
 }
 }    // namespace
@@ -162,7 +162,7 @@ TEST_CASE("rank: a collective fails" * doctest::skip()) {
         ranks.comm->all_reduce(x, 1000, Element::f32, Element::f32);
         ranks.comm->join(ranks.comm->mark());
         if (i == 1 && number("TEST_WAY") == 1) op.wait(op.mark());
-        if (i == 1 && number("TEST_WAY") == 2 && ranks.rank() == 1) sleep(30);    // its host is busy, its device goes on
+        if (i == 1 && number("TEST_WAY") == 2 && ranks.rank() == 1) sleep(30);    // its device goes on
         op.download(host.data(), x, 4000);
     }
     FAIL("the sum that fails has come");
