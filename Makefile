@@ -230,7 +230,7 @@ dist:
 	git archive --prefix=flatgpt-$(COMMIT)/ --add-file=$(BUILD)/dist/VERSION -o '$(DIST)/flatgpt-$(COMMIT).tar.gz' HEAD
 clean:
 	$(if $(CLEAN_FIRST),@:,rm -rf build flatgpt)
-.PHONY: test test-long ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall dist clean \
-        flatgpt
+.PHONY: test test-long ladders sass gpu-time bench demo chat mutants asan asan-cuda tsan fuzz deps install uninstall \
+        dist clean flatgpt
 
 -include $(shell [ -d $(BUILD) ] && find $(BUILD) -name '*.d')

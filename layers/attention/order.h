@@ -7,7 +7,7 @@
 #include "base/common.h"
 
 struct RowOrder {
-    int heads, tiles, together;    // of all sequences; tiles of rows of each; together <= heads
+    int heads, tiles, together;    // all sequences' heads; each one's tiles of rows; together <= heads
     HOST_DEVICE int all() const { return heads * tiles; }
     struct Rows { int head, tile; };
     HOST_DEVICE Rows operator[](int i) const {

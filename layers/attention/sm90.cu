@@ -3,9 +3,9 @@
 //
 // A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
 // diagonal, without spans), then to the left. Then it takes other rows (order.h): there are as many blocks as
-// multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer:
-// one thread copies q, then k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each;
-// scores, probabilities and output stay in their registers. For tile i:
+// multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the
+// producer: one thread copies q, and k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows
+// each; scores, probabilities and output stay in their registers. For tile i:
 //
 //     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
