@@ -83,9 +83,10 @@ def shortest_round(loop):
 
 
 def attention_forward(kernels):
-    """(the largest difference from what FA3 published, {HS: a function of a shape that gives seconds})"""
+    """(the largest difference of the model from what FA3 published, the least share of that which ours should reach,
+    {HS: a function of a shape that gives seconds})"""
     print(f"FlashAttention-3 forward by this model / as published, causal, TFLOP/s, T {LENGTHS}")
-    worst, ours = 0, {}
+    worst, least, ours = 0, math.inf, {}
     for HS, published in FA3.items():
         now = [tflops(*s, forward_seconds(*s, *FA3_TILE[HS])) for s in shapes(HS)]
         worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
@@ -101,8 +102,8 @@ def attention_forward(kernels):
         print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of the "
               f"exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
         ours[HS] = lambda *s, work=work, overlap=overlap, fixed=fixed: forward_seconds(*s, 128, 128, work, overlap, fixed)
-        beside(HS, ours[HS], FA3[HS], 1)
-    return worst, ours
+        least = min(least, beside(HS, ours[HS], FA3[HS], 1))
+    return worst, least, ours
 
 
 def chosen(kernels, name):
@@ -114,9 +115,13 @@ def shapes(HS):
 
 
 def beside(HS, seconds, published, work):
+    """The least share of what FA3 published."""
+    shares = []
     for s, known in zip(shapes(HS), published):
         now = work * tflops(*s, seconds(*s))
+        shares.append(now / known)
         print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: {now / known:.2f}")
+    return min(shares)
 
 
 # Backward: a block has 128 keys in two warpgroups of 64. A step of M queries takes, for each of them,
@@ -226,7 +231,7 @@ def main():
     sass.find_tools()
     kernels = [k for k in sass.read(a.objects, "sm_90a") if not a.names or any(n in str(k) for n in a.names)]
     print(f"One H100 SXM5: {SMS} SMs at {CLOCK / 1e9} GHz, 989 TFLOP/s of bf16 products, 3.35 TB/s\n")
-    worst, forward = attention_forward(kernels)
+    worst, least, forward = attention_forward(kernels)
     worst_back, backward = attention_backward(kernels)
     gpt2 = 32, 12, 1024, 64
     if 64 in forward and 64 in backward:
@@ -235,10 +240,11 @@ def main():
     others(kernels, a.names)
     if a.measured:
         measured(a.measured, forward, backward)
-    off = max(worst, worst_back) > 0.10
-    print(f"\nWhat FA3 published is met within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % (backward); "
-          f"{'more than the 10 % allowed' if off else '10 % are allowed'}")
-    return off
+    wrong = [max(worst, worst_back) > 0.10, least < 0.9]
+    print(f"\nThe model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % (backward); "
+          f"10 % are allowed.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.\n\n"
+          f"{wrong.count(False)} passed, {wrong.count(True)} failed, 0 skipped")
+    return any(wrong)
 
 
 if __name__ == "__main__":
