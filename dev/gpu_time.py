@@ -99,9 +99,9 @@ def attention_forward(kernels):
         overlap = inside / max(1, k.count("MUFU.EX2", way))
         persistent = any(len(outer) > len(loop) and loop[0] in outer for outer in k.loops())
         fixed = FIXED + (0 if persistent else NOT_PERSISTENT)
-        print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of the "
-              f"exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
-        ours[HS] = lambda *s, work=work, overlap=overlap, fixed=fixed: forward_seconds(*s, 128, 128, work, overlap, fixed)
+        print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of "
+              f"the exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
+        ours[HS] = lambda *s, found=(work, overlap, fixed): forward_seconds(*s, 128, 128, *found)
         least = min(least, beside(HS, ours[HS], FA3[HS], 1))
     return worst, least, ours
 
@@ -120,7 +120,8 @@ def beside(HS, seconds, published, work):
     for s, known in zip(shapes(HS), published):
         now = work * tflops(*s, seconds(*s))
         shares.append(now / known)
-        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: {now / known:.2f}")
+        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: "
+              f"{shares[-1]:.2f}")
     return min(shares)
 
 
@@ -169,8 +170,8 @@ def measured(path, forward, backward):
         row = re.match(r"(attention_(?:forward|backward)) +([\d.]+) +([\d.]+) ", line)
         ours = (forward if row and row[1] == "attention_forward" else backward).get(sizes.get("HS"))
         if row and ours:
-            expected = 1e6 * ours(sizes["B"], sizes["NH"], sizes["S"], sizes["HS"])
-            print(f"{row[1]}: {expected:.0f} us expected, {row[3]} us measured (median): {expected / float(row[3]):.2f}")
+            expected, median = 1e6 * ours(*(sizes[name] for name in ("B", "NH", "S", "HS"))), float(row[3])
+            print(f"{row[1]}: {expected:.0f} us expected, {median} us measured (median): {expected / median:.2f}")
 
 
 # ---- other kernels ---------------------------------------------------------------------------------------------------
@@ -209,10 +210,11 @@ def memory_bound(k):
 
 
 def others(kernels, names):
-    print("\nKernels on sm_90a whose main loop moves 16 bytes a thread: the share of DRAM's rate that they can reach, and "
-          "what bounds them")
+    print("\nKernels on sm_90a whose main loop moves 16 bytes a thread: the share of DRAM's rate that they can reach, "
+          "and what bounds them")
     for k in kernels:
-        if k.arch != "sm_90a" or re.match("attention/(sm|plain|bias)", k.file) or not k.count(r"LDG\S*\.128") or k.count("HMMA|HGMMA"):
+        products = k.count("HMMA|HGMMA") or re.match("attention/(sm|plain|bias)", k.file)
+        if k.arch != "sm_90a" or products or not k.count(r"LDG\S*\.128"):
             continue
         found = memory_bound(k)
         if found and (names or found[1] != "DRAM"):

@@ -93,7 +93,8 @@ class Kernel:
         """Loops that hold no other loop."""
         inner = []
         for loop in self.loops():
-            if not any(loop[0].address <= other[0].address and other[-1].address <= loop[-1].address for other in inner):
+            within = range(loop[0].address, loop[-1].address)
+            if not any(other[0].address in within for other in inner):
                 inner.append(loop)
         return inner
 
@@ -314,8 +315,9 @@ RULES = [
     ("no local memory", "", "", no_local_memory),
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
-    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward (prepare|finish)|cached \w+<(bf16, bf16|float, float), \d, \d+, "
-                          r"(8|4))|adamw (adamw|squares)_kernel|experts tensor_kernel", "", wide),
+    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward (prepare|finish))|adamw (adamw|squares)_kernel|"
+                          r"attention/cached \w+<(bf16, bf16|float, float), \d, \d+, (8|4)|experts tensor_kernel", "",
+     wide),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
     ("probabilities overlap dy v^T", r"attention/sm90_backward backward_kernel<\d+, false>", "sm_90a",
      probabilities_overlap),
@@ -347,7 +349,7 @@ def check(kernels, say=True):
 # ---- what is asked for -----------------------------------------------------------------------------------------------
 
 def remarks(objects):
-    """Remarks of ptxas that products by warpgroup wait for each other (C75xx). The build keeps them beside an object."""
+    """ptxas's remarks that products by warpgroup wait for each other (C75xx). The build keeps them beside an object."""
     logs = [o + ".log" for o in objects if os.path.exists(o + ".log")]
     return [f"{log}: {line.strip()}" for log in logs for line in open(log) if re.search(r"\bC75\d\d\b", line)]
 
@@ -380,7 +382,7 @@ def show(kernels):
 
 
 def mutants(nvcc):
-    """Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for sm_90a ;; the rule that must fail."""
+    """Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for sm_90a ;; the rule to fail."""
     tree, passed, failed = f"{BUILD}/mutants", 0, 0
     for row in open(MUTANTS):
         file, change, source, rule = row.rstrip("\n").split(" ;; ")
