@@ -34,7 +34,7 @@ void Model::batch(const int* from_tok, const int* from_target, int batch_B, int 
 void Model::forward(bool drops) {
     CHECK(next_B > 0, "no batch was handed over");
     B = next_B, S = next_S, next_B = 0, now = next;
-    dropping = drops;
+    training = drops;
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
     ends.assign(size_t(B), S);
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
@@ -45,7 +45,7 @@ void Model::forward(bool drops) {
 
 Dropout Model::dropout(Dropped where, int l) const {
     const float rate = where == Dropped::probabilities ? plan.attention_dropout : plan.dropout;
-    if (!dropping || rate == 0) return {};
+    if (!training || rate == 0) return {};
     constexpr uint64_t STREAM = 0x64726F70, PLACES = 1 << 12;    // no other stream of the seed; more than a step has
     const Philox4 seed = philox(step_seed, STREAM, uint64_t(step_number) * PLACES + uint64_t(3 * l + int(where)));
     const int64_t first = where == Dropped::probabilities ? first_sequence : first_sequence * S * c.C;

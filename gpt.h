@@ -221,7 +221,7 @@ struct Model {
     uint64_t step_seed = 0;        // dropout's: the run's seed, the step's number
     int64_t step_number = 0;
     int64_t sequences = 0, first_sequence = 0;    // forward passes with dropout since begin_step; the batch's first one
-    bool dropping = false;                        // the forward pass that ran last had dropout
+    bool training = false;                        // the forward pass that ran last was a training step's
     int64_t result_bytes() const {
         return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count;
     }
@@ -274,8 +274,9 @@ struct Model {
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
     // Block l's products are fp8's, where the table has them. Not the first and the last block's: their errors cost the
-    // most, and neither do the embedding and the head, next to them, round so.
-    bool narrow(int l) const { return op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
+    // most, and neither do the embedding and the head, next to them, round so. Nor where nothing is trained: a position
+    // would depend on the batch that it is computed in.
+    bool narrow(int l) const { return training && op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
     struct Products {
         decltype(Table::linear_forward) forward;
         decltype(Table::linear_backward) backward;

@@ -246,7 +246,7 @@ template <class F> void NcclComm::hand_over(const char* what, F collective) {
     ncclResult_t r;
     {
         const std::lock_guard lock(asking);
-        r = collective(comm.load());
+        r = aborted ? ncclSystemError : collective(comm.load());
     }
     r = settle(r);
     if (r) failed(what, r);

@@ -29,7 +29,8 @@ IN_FLIGHT = 600e-9 * CLOCK * DRAM       # bytes under way that keep DRAM busy, a
 # A row of tiles (BM queries, WG = BM / 64 warpgroups) takes FIXED clocks, and for each tile of BN keys and warpgroup
 #     PRODUCTS x 4 64 BN HS / TENSOR   +   SOFTMAX x max(exponentials 64 BN / MUFU, instructions of the softmax)
 # PRODUCTS > 1: the clock falls under load, as for plain products (769 to 798 of 989 TFLOP/s were measured on an H200).
-# SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first.
+# SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first. The constants are
+# FA3's: that ours behaves like it, where instructions, tiles and overlap are alike, is assumed.
 
 PRODUCTS, SOFTMAX, FIXED = 1.10, 0.87, 5030
 # Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s (Shah et al. 2024,
@@ -62,26 +63,6 @@ def tflops(B, NH, S, HS, seconds):
     return 2 * B * NH * S * S * HS / seconds / 1e12
 
 
-def shortest_round(loop):
-    """The instructions of the loop's shortest way round: a tile that needs no mask."""
-    index = {i.address: n for n, i in enumerate(loop)}
-    best = {0: (0, None)}
-    for n, i in enumerate(loop):    # a branch forwards skips; no other loop within is followed
-        if n not in best:
-            continue
-        target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
-        to = index.get(int(target[1], 16)) if target else None
-        ways = [to] if target and i.predicate == "" else [to, n + 1]
-        for way in ways:
-            if way is not None and way > n and (way not in best or best[n][0] + 1 < best[way][0]):
-                best[way] = (best[n][0] + 1, n)
-    way, at = [], len(loop) - 1
-    while at is not None:
-        way.append(loop[at])
-        at = best[at][1]
-    return way[::-1]
-
-
 def attention_forward(kernels):
     """(the largest difference of the model from what FA3 published, the least share of that which ours should reach,
     {HS: a function of a shape that gives seconds})"""
@@ -93,9 +74,9 @@ def attention_forward(kernels):
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90 forward_kernel"):
         HS, loop = sass.size_of(k), k.loop_with("HGMMA", "MUFU.EX2")
-        way = shortest_round(loop)
+        way = sass.main_loop(k)
         work = sum(1 for i in way if not i.op.startswith("HGMMA"))
-        inside = max((k.count("MUFU.EX2", part) for part in sass.between_waits(k, way)), default=0)
+        inside = k.count("MUFU.EX2", sass.behind_first_wait(way))
         overlap = inside / max(1, k.count("MUFU.EX2", way))
         persistent = any(len(outer) > len(loop) and loop[0] in outer for outer in k.loops())
         fixed = FIXED + (0 if persistent else NOT_PERSISTENT)
@@ -186,7 +167,7 @@ def width(i):
 
 def main_loop(k):
     """The inner loop that moves most bytes, on its shortest way round; the whole kernel if none moves 16 at once."""
-    ways = [shortest_round(loop) for loop in k.inner_loops()]
+    ways = [sass.shortest_round(loop) for loop in k.inner_loops()]
     ways = [way for way in ways if k.count(r"LDG\S*\.128", way)] or [k.code]
     return max(ways, key=lambda way: sum(width(i) for i in way if re.match("LDG|STG", i.op)))
 
@@ -237,14 +218,14 @@ def main():
     worst_back, backward = attention_backward(kernels)
     gpt2 = 32, 12, 1024, 64
     if 64 in forward and 64 in backward:
-        print(f"\nflatgpt bench --batch 32 (B 32 NH 12 T 1024 HS 64, causal): forward {1e6 * forward[64](*gpt2):.0f} us, "
-              f"backward {1e6 * backward[64](*gpt2):.0f} us expected")
+        print(f"\nflatgpt bench --batch 32 (B 32 NH 12 T 1024 HS 64, causal): forward {1e6 * forward[64](*gpt2):.0f} "
+              f"us, backward {1e6 * backward[64](*gpt2):.0f} us expected")
     others(kernels, a.names)
     if a.measured:
         measured(a.measured, forward, backward)
-    wrong = [max(worst, worst_back) > 0.10, least < 0.9]
-    print(f"\nThe model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % (backward); "
-          f"10 % are allowed.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.\n\n"
+    wrong = [max(worst, worst_back) > 0.10] + ([] if a.names else [not 0.9 <= least < math.inf])
+    print(f"\nThe model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % "
+          f"(backward); 10 % are allowed.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.\n\n"
           f"{wrong.count(False)} passed, {wrong.count(True)} failed, 0 skipped")
     return any(wrong)
 

@@ -24,7 +24,6 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = os.path.join(ROOT, "dev", "sass.txt")
-MUTANTS = os.path.join(ROOT, "dev", "sass_mutants.txt")
 BUILD = os.path.join(ROOT, "build", "sass")
 # Warps that an SM holds, for each architecture; all have 65536 registers, given to warps 256 at a time.
 WARPS = {"sm_80": 64, "sm_89": 48, "sm_90a": 64, "sm_100": 64}
@@ -39,18 +38,18 @@ def skip(why):
 
 def find_tools():
     """nvcc. Puts cuobjdump and nvdisasm on the PATH: the toolkit's, or those from PyPI, which are fetched once."""
-    nvcc = os.environ.get("NVCC", shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc")    # make sets it
-    if not os.path.exists(nvcc):
+    nvcc = shutil.which(os.environ.get("NVCC", "nvcc")) or shutil.which("nvcc", path="/usr/local/cuda/bin")
+    if not nvcc or os.environ.get("NVCC") == "":    # make NVCC= is a build without
         skip("no nvcc here, so there is nothing to read")
     for attempt in range(2):
         places = [os.path.dirname(os.path.realpath(nvcc)), *glob.glob(f"{BUILD}/tools/nvidia/*/bin")]
-        os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), *places])
+        os.environ["PATH"] = os.pathsep.join([*places, os.environ.get("PATH", "")])
         if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
             return nvcc
         if attempt == 0:
             subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--retries", "0", "--timeout", "10",
-                            "--disable-pip-version-check", "--target", f"{BUILD}/tools", "nvidia-cuda-cuobjdump",
-                            "nvidia-cuda-nvdisasm"], check=False)
+                            "--disable-pip-version-check", "--target", f"{BUILD}/tools", *(f"nvidia-cuda-{tool}>=13"
+                            for tool in ("cuobjdump", "nvdisasm"))], check=False)
     skip("cuobjdump and nvdisasm are missing, and pip could not fetch nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; "
          "they are part of the CUDA toolkit")
 
@@ -227,10 +226,36 @@ def no_local_memory(k):
             return f"{n} accesses to local memory in the loop at {loop[0].address:#x}"
 
 
-def between_waits(k, loop):
-    """The loop's code between its waits for wgmma: parts in turn, from the first wait to the last."""
+def shortest_round(loop):
+    """The instructions of the loop's shortest way round: a tile that needs no mask."""
+    index = {i.address: n for n, i in enumerate(loop)}
+    best = {0: (0, None)}
+    for n, i in enumerate(loop):    # a branch forwards skips; no other loop within is followed
+        if n not in best:
+            continue
+        target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
+        to = index.get(int(target[1], 16)) if target else None
+        ways = [to] if target and i.predicate == "" else [to, n + 1]
+        for way in ways:
+            if way is not None and way > n and (way not in best or best[n][0] + 1 < best[way][0]):
+                best[way] = (best[n][0] + 1, n)
+    way, at = [], len(loop) - 1
+    while at is not None:
+        way.append(loop[at])
+        at = best[at][1]
+    return way[::-1]
+
+
+def main_loop(k):
+    """A tile that needs no mask, in attention's loop over tiles."""
+    loop = k.loop_with("HGMMA", "MUFU.EX2") or k.loop_with("HMMA", "MUFU.EX2")
+    return shortest_round(loop) if loop else []
+
+
+def behind_first_wait(loop):
+    """The loop's code between its first wait for wgmma and the next: what runs while a product does."""
     waits = [n for n, i in enumerate(loop) if i.op.startswith("WARPGROUP.DEPBAR")]
-    return [loop[a:b] for a, b in zip(waits, waits[1:])]
+    return loop[waits[0]:waits[1]] if len(waits) > 1 else []
 
 
 def size_of(k):
@@ -239,24 +264,22 @@ def size_of(k):
 
 def softmax_overlaps(k):
     """While O += P v runs, a thread computes 64 exponentials and two for its rows' old maxima."""
-    parts = between_waits(k, k.loop_with("HGMMA", "MUFU.EX2"))
-    n = max((k.count("MUFU.EX2", p) for p in parts), default=0)
+    n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
     if n < 60:
-        return f"{n} exponentials between two waits of the main loop, expected at least 60"
+        return f"{n} exponentials between the first two waits of the main loop, expected at least 60"
 
 
 def probabilities_overlap(k):
     """All exponentials of a query tile (half of its columns a thread) come before dy v^T is waited for."""
-    loop = k.loop_with("HGMMA", "MUFU.EX2")
-    parts, wanted = between_waits(k, loop), {64: 64, 128: 32}[size_of(k)]
-    n = max((k.count("MUFU.EX2", p) for p in parts), default=0)
+    wanted = {64: 64, 128: 32}[size_of(k)]
+    n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
     if n < wanted:
-        return f"{n} exponentials between two waits of the main loop, expected {wanted}"
+        return f"{n} exponentials between the first two waits of the main loop, expected {wanted}"
 
 
 def products_in_loop(expected):
     def check(k):
-        loop, size = k.loop_with("HGMMA", "MUFU.EX2"), size_of(k)
+        loop, size = main_loop(k), size_of(k)
         n, waits = k.count("HGMMA", loop), k.count("WARPGROUP.DEPBAR", loop)
         if (n, waits) != expected(size):
             return f"{n} HGMMA and {waits} waits in the main loop, expected %d and %d" % expected(size)
@@ -276,7 +299,8 @@ def backward_products(HS):
 
 def no_moves_to_uniform(k):
     """The warpgroup's index is uniform for the compiler, so descriptors are computed in uniform registers."""
-    loop = k.loop_with("HGMMA", "MUFU.EX2")
+    if not (loop := main_loop(k)):
+        return "no loop over tiles"
     if n := k.count("R2UR", loop):
         return f"{n} R2UR in the main loop: descriptors come from a thread's registers"
 
@@ -303,7 +327,8 @@ def wide(k):
 def barriers(most):
     """Barriers of the block in one round of the main loop."""
     def check(k):
-        loop = k.loop_with("HGMMA", "MUFU.EX2") or k.loop_with("HMMA", "MUFU.EX2")
+        if not (loop := main_loop(k)):
+            return "no loop over tiles"
         if (n := k.count("BAR", loop)) > most:
             return f"{n} barriers in the main loop, {most} expected"
     return check
@@ -333,11 +358,14 @@ RULES = [
 def check(kernels, say=True):
     """(passed, names of the rules that failed)"""
     passed, failed = 0, []
+    archs = {k.arch for k in kernels}
     for name, pattern, arch, rule in RULES:
-        for k in kernels:
-            if not re.match(pattern, f"{k.file} {k.name}") or not k.arch.startswith(arch):
-                continue
-            wrong = rule(k) if k.code else None
+        matching = [k for k in kernels if re.match(pattern, f"{k.file} {k.name}") and k.arch.startswith(arch)]
+        if say and not matching and (not arch or arch in archs):
+            print(f"FAILED {name}: no kernel is called {pattern}")
+            failed.append(name)
+        for k in matching:
+            wrong = rule(k)
             passed += not wrong
             if wrong:
                 failed.append(name)
@@ -350,8 +378,10 @@ def check(kernels, say=True):
 
 def remarks(objects):
     """ptxas's remarks that products by warpgroup wait for each other (C75xx). The build keeps them beside an object."""
-    logs = [o + ".log" for o in objects if os.path.exists(o + ".log")]
-    return [f"{log}: {line.strip()}" for log in logs for line in open(log) if re.search(r"\bC75\d\d\b", line)]
+    logs = [o + ".log" for o in objects]
+    return [f"{log} is missing: make clean" for log in logs if not os.path.exists(log)] + [
+        f"{log}: {line.strip()}" for log in logs if os.path.exists(log) for line in open(log)
+        if re.search(r"\bC75\d\d\b", line)]
 
 
 def compare(rows, version):
@@ -381,35 +411,6 @@ def show(kernels):
                   " ".join(f"{n} {op}" for op, n in ops.most_common(14)))
 
 
-def mutants(nvcc):
-    """Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for sm_90a ;; the rule to fail."""
-    tree, passed, failed = f"{BUILD}/mutants", 0, 0
-    for row in open(MUTANTS):
-        file, change, source, rule = row.rstrip("\n").split(" ;; ")
-        shutil.rmtree(tree, ignore_errors=True)
-        for room in ("layers", "base"):
-            shutil.copytree(os.path.join(ROOT, room), os.path.join(tree, room))
-        before = open(os.path.join(tree, file)).read()
-        subprocess.run(["sed", "-i", change, os.path.join(tree, file)], check=True)
-        cubin = os.path.join(tree, source.removesuffix(".cu") + ".cubin")
-        with open(cubin + ".log", "w") as log:
-            made = before != open(os.path.join(tree, file)).read() and subprocess.run(
-                [nvcc, "-std=c++20", "-O3", "-I.", "-gencode", "arch=compute_90a,code=sm_90a", "-cubin", "-x", "cu",
-                 source, "-o", cubin], cwd=tree, stdout=subprocess.DEVNULL, stderr=log).returncode == 0
-        failing = set()
-        if made:
-            kernels = read([cubin])
-            failing.update(check(kernels, say=False)[1])
-            failing.update(["ptxas's remarks"] if remarks([cubin]) else [])
-            known = read_table()[1]
-            failing.update("the table" for k in kernels if known[f"{k.file} {k.name}"].get(k.arch) != cell(k))
-        caught = rule in failing
-        print(f"{'caught  ' if caught else 'SURVIVED' if made else 'FAILED  '} {file}: {change}"
-              f"{'' if made else ': the line to break is gone, or nvcc refuses it: see ' + cubin + '.log'}")
-        passed, failed = passed + caught, failed + (not caught)
-    return passed, failed
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write dev/sass.txt anew")
@@ -418,14 +419,15 @@ def main():
     parser.add_argument("names", nargs="*", help="show only the kernels whose names contain one of these")
     a = parser.parse_args()
     nvcc = find_tools()
+    version = "nvcc " + re.search(r"V([\d.]+)", output(nvcc, "--version"))[1]
     if a.mutants:
-        passed, failed = mutants(nvcc)
-        print(f"\n{passed} passed, {failed} failed, 0 skipped")
+        import sass_mutants
+        passed, failed, skipped = sass_mutants.mutants(nvcc, version)
+        print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
         return failed > 0
     kernels = read(a.objects)
     if a.names:
         return show([k for k in kernels if any(n in str(k) for n in a.names)])
-    version = "nvcc " + re.search(r"V([\d.]+)", output(nvcc, "--version"))[1]
     rows = table_of(kernels)
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))

@@ -1,9 +1,9 @@
 // choice.h - which of several ways to do the same work is the fastest, by times that were measured.
 //
 // A GPU's clock rises for milliseconds after idleness, falls again when it gets hot or reaches its power limit, and
-// other work disturbs single measurements. So no time counts before WARM_MS of work; then all ways take turns, round by
-// round, and each one's least time counts. A round that was clearly faster than the one before shows that the clock
-// still rises: another follows.
+// other work disturbs single measurements. So a GPU that was idle gets WARM_MS of work whose times do not count; then
+// all ways take turns, round by round, and each one's least time counts. A round that was clearly faster than the one
+// before shows that the clock still rises: another follows.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -14,8 +14,9 @@ constexpr float WARM_MS = 20;
 constexpr int LEAST_ROUNDS = 3, MOST_ROUNDS = 8;
 
 // The least time of each way. time(way): milliseconds of one turn; infinite: it cannot run, and gets no other turn.
-// A clock that stands still (the emulator's, mostly) has all there is to know in one round.
-template <class Time> std::vector<float> least_times(int ways, Time time) {
+// warm_ms: of work before times count. A clock that stands still (the emulator's, mostly) has all there is to know in
+// one round.
+template <class Time> std::vector<float> least_times(int ways, Time time, float warm_ms = WARM_MS) {
     std::vector<float> least(size_t(ways), INFINITY);
     std::vector<char> fails(least.size());
     const auto round = [&] {
@@ -32,7 +33,7 @@ template <class Time> std::vector<float> least_times(int ways, Time time) {
         return sum;
     };
     float sum = 0;
-    for (float warm = 0; warm < WARM_MS; warm += sum)
+    for (float warm = 0; warm < warm_ms; warm += sum)
         if (sum = round(); !(sum > 0)) return least;
     std::fill(least.begin(), least.end(), INFINITY);
     for (int i = 0; i < MOST_ROUNDS; i++) {

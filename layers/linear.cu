@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "base/console.h"
 #include "choice.h"
 #include "cublaslt.h"
 #include "cuda.cuh"
@@ -54,6 +55,8 @@ std::map<Form, Plan> plans;
 // By Form::text: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices writes it out, cuda_choose
 // fills it.
 std::map<std::string, std::string> chosen;
+constexpr double STAYS_WARM = 0.1;    // seconds
+double last_choice = -STAYS_WARM;     // when it was
 
 cublasLtHandle_t handle() {
     static cublasLtHandle_t h = nullptr;
@@ -209,7 +212,9 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
     const int algorithms = int(found.size());
     const bool also_steps = !f.plain() && f.epilogue != CUBLASLT_EPILOGUE_BIAS;
     const Stopwatch stopwatch;
-    const int way = pick(least_times(algorithms + also_steps, [&](int i) {
+    // A prompt of a new length brings several forms at once: the first of them warms up for all.
+    const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
+    const auto times = least_times(algorithms + also_steps, [&](int i) {
         if (i == algorithms) return stopwatch.time([&] { return steps(x), true; });
         use(found[size_t(i)]);
         return stopwatch.time([&] {
@@ -217,7 +222,9 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
             if (status != CUBLAS_STATUS_SUCCESS) *said = status;
             return status == CUBLAS_STATUS_SUCCESS;
         });
-    }));
+    }, warm_ms);
+    last_choice = now_seconds();
+    const int way = pick(times);
     plan.usable = false;
     if (way >= 0 && way < algorithms) use(found[size_t(way)]);
     CUDA_CHECK(cudaFree(memory));
@@ -301,6 +308,7 @@ void cuda_choose(const std::string& choices) {
     for (auto& [form, plan] : plans) forget(plan);
     plans.clear();
     chosen.clear();
+    last_choice = -STAYS_WARM;
     const std::string ours = header() + ";";
     if (choices.compare(0, ours.size(), ours) != 0) return;
     for (size_t at = ours.size(), end; (end = choices.find(';', at)) != std::string::npos; at = end + 1)

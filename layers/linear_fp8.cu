@@ -1,8 +1,8 @@
 // linear_fp8.cu - linear_forward_fp8 and linear_backward_fp8: products whose factors are rounded to 8 bits, x and w to
 // E4M3, dy to E5M2, which has the range that gradients need (Micikevicius et al. 2022). Sums are float.
 //
-// A factor is multiplied by LARGEST / its largest number before it is rounded: nothing is cut off, and what is 2^15
-// (E4M3; E5M2: 2^30) times smaller than the largest still keeps all its bits. That number is this very tensor's, found
+// A factor is multiplied by LARGEST / its largest number before it is rounded: nothing is cut off, and what is 2^14
+// (E4M3; E5M2: 2^29) times smaller than the largest still keeps all its bits. That number is this very tensor's, found
 // on the device ("current scaling"): no history, so nothing that a checkpoint would have to keep. cuBLASLt multiplies
 // sums by the inverses.
 //

@@ -261,7 +261,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
                    const std::vector<int>& lengths, Pages::Sums sums) {
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
-    B = int(running.size()), S = more, ends = lengths, dropping = false;
+    B = int(running.size()), S = more, ends = lengths, training = false;
     ends.resize(size_t(B), S);
     const int N = B * S;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);

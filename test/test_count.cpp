@@ -27,7 +27,7 @@ void use(const Table& op, const Config& c, const Plan& plan) {
     g.begin_step();
     for (bool last : {false, true}) {
         g.batch(tok.data(), tok.data(), plan.B, plan.S);
-        g.forward();
+        g.forward(true);
         g.loss(true, 1 / float(2 * N));
         g.backward(last);
     }
@@ -336,5 +336,13 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 CHECK(count.of(Operation::linear_backward_fp8).calls == 4 * narrow);
                 CHECK(count.of(Operation::linear_forward).calls + count.of(Operation::linear_gelu_forward).calls ==
                       4 * (L - narrow) + 1);
+                // Validation and samples: bf16's.
+                const std::vector<int> tok(32);
+                g.batch(tok.data(), nullptr, 1, 32);
+                g.forward();
+                Cache cache;
+                REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+                for (int S : {16, 1}) g.extend(cache, tok.data(), S);
+                CHECK(count.of(Operation::linear_forward_fp8).calls == 4 * narrow);
             }
 }

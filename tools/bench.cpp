@@ -59,7 +59,7 @@ TrainingStep::TrainingStep(const Config& c, int B, int S) : B(B), S(S), tok(size
 void TrainingStep::run(Model& g) {
     g.begin_step();
     g.batch(tok.data(), target.data(), B, S);
-    g.forward();
+    g.forward(true);
     g.loss(true, 1.0f / float(B * S));
     g.backward();
     g.update({1e-4f, 0.9f, 0.95f, 1e-8f, 0.1f}, {}, 1);

@@ -32,7 +32,7 @@ Status add_cpu_rows(const Trainer& t, std::vector<MemoryRow>& rows) {
     g.init(1);
     const std::vector<int> zeros(256);
     g.batch(zeros.data(), zeros.data(), 1, 256);
-    g.forward();
+    g.forward(true);
     g.loss(true, 1.0f / 256);
     g.backward();
     toy.model.reset();

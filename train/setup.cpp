@@ -134,7 +134,8 @@ static Status check_fp8(const Device& device, const Config& c, int B, int S) {
                     "the last one stay in bf16", c.L);
     if (c.C % 16 || int64_t(B) * S % 16)
         return fail(Exit::usage, "--dtype fp8: %d channels, %lld positions in a batch; expected are multiples of 16, "
-                    "as all other products stay in bf16", c.C, (long long)(int64_t(B) * S));
+                    "as all other products stay in bf16: change --channels, --batch or --seq-len", c.C,
+                    (long long)(int64_t(B) * S));
     return {};
 }
 

@@ -2,7 +2,8 @@
 //
 // Heads go together as many as L2 holds keys and values of. Of these the last rows, which see most keys under a causal
 // mask, come first, head by head, then the rows before them. A block that is done takes the next: so all end at about
-// the same time. (Dealt out beforehand, to and fro or not, blocks would wait 3 to 22 % of the time for the last one.)
+// the same time. (Dealt out beforehand, to and fro, blocks would wait for the last one: 7 % of the time by a count of
+// tiles for 384 heads of 64, 1024 positions and 132 multiprocessors, 22 % for 32 heads of 128 and 8192.)
 #pragma once
 #include "base/common.h"
 

@@ -69,14 +69,15 @@ struct Place {
     }
 };
 
-// How many rows have been taken beyond each block's first: 0 between launches, because as many are asked for as there
-// are, the blocks' last vain questions included.
+// How many rows have been taken. Each block asks until there are no more, once in vain; the last question of all makes
+// it 0 again. A block that starts late, because another kernel has its multiprocessor, finds none left.
 __device__ unsigned taken;
+__device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
 template <int HS>
 __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
     unsigned step = 0;
-    for (int n = 0, i = int(blockIdx.x);; n++) {
+    for (int n = 0, i = take_rows(a);; n++) {
         auto take_q = [&] {    // the first round of each ring passes at once
             mbarrier_wait(&s.q_free, !(n % 2));
             s.rows = i;
@@ -96,7 +97,7 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
                 take_q();
                 mbarrier_arrive_expect(&s.q_full, s.q.bytes);
                 load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
-                i = int(gridDim.x + atomicInc(&taken, unsigned(a.order.all() - 1)));
+                i = take_rows(a);
             }
             mbarrier_wait(&s.v_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
