@@ -57,6 +57,12 @@ def find_tools():
 Instruction = collections.namedtuple("Instruction", "address predicate op operands")
 
 
+def branch(i):
+    """(the address that it may go to, whether it always does); (None, False): no branch."""
+    to = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op in ("BRA", "BRA.U") else None
+    return (int(to[1], 16), not i.predicate and i.operands == to[0]) if to else (None, False)
+
+
 class Kernel:
     def __init__(self, file, arch, name):
         self.file, self.arch, self.name = file, arch, name
@@ -80,9 +86,9 @@ class Kernel:
         for a barrier are left out."""
         found = []
         for end, i in enumerate(self.code):
-            target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
-            if target and int(target[1], 16) <= i.address:
-                begin = next(n for n, j in enumerate(self.code) if j.address >= int(target[1], 16))
+            target, _ = branch(i)
+            if target is not None and target <= i.address:
+                begin = next(n for n, j in enumerate(self.code) if j.address >= target)
                 # A wait's second attempt lies behind the kernel's end and jumps back.
                 if end - begin > 8 and not any(j.op == "EXIT" and not j.predicate for j in self.code[begin:end]):
                     found.append(self.code[begin:end + 1])
@@ -233,9 +239,8 @@ def shortest_round(loop):
     for n, i in enumerate(loop):    # a branch forwards skips; no other loop within is followed
         if n not in best:
             continue
-        target = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op == "BRA" else None
-        to = index.get(int(target[1], 16)) if target else None
-        ways = [to] if target and i.predicate == "" else [to, n + 1]
+        target, always = branch(i)
+        ways = [index.get(target)] + ([] if always else [n + 1])
         for way in ways:
             if way is not None and way > n and (way not in best or best[n][0] + 1 < best[way][0]):
                 best[way] = (best[n][0] + 1, n)
@@ -422,9 +427,7 @@ def main():
     version = "nvcc " + re.search(r"V([\d.]+)", output(nvcc, "--version"))[1]
     if a.mutants:
         import sass_mutants
-        passed, failed, skipped = sass_mutants.mutants(nvcc, version)
-        print(f"\n{passed} passed, {failed} failed, {skipped} skipped")
-        return failed > 0
+        return sass_mutants.run(nvcc, version)
     kernels = read(a.objects)
     if a.names:
         return show([k for k in kernels if any(n in str(k) for n in a.names)])
