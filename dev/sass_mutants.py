@@ -24,7 +24,8 @@ def failing(nvcc, version, tree, source):
 
 
 def run(nvcc, version):
-    """Whether one fails. Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for sm_90a ;; the rule to fail."""
+    """Whether a mutant is not caught. Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for
+    sm_90a ;; the rule that must fail."""
     counts, unbroken = collections.Counter(), {}
     for row in open(ROWS):
         file, change, source, rule = row.rstrip("\n").split(" ;; ")
