@@ -137,8 +137,8 @@ TEST_CASE("cuda choice: all products without cuBLASLt, of all types, sizes and a
         emu::lt_knows_none = [=](const LtProduct& p) { return any || p.op.epilogue == CUBLASLT_EPILOGUE_DEFAULT; };
         std::string text = said([&] {
             each_table(TablePart::products, [&](auto& op, const TestTable& t) {
-                for (const auto& [N, C, OC] : sizes)
-                    each_order([&] {
+                for (const auto& size : sizes)
+                    each_order([&, N = size.N, C = size.C, OC = size.OC] {
                         for (const Residual r : {Residual::none, Residual::apart, Residual::in_y})
                             for (const bool bias : {false, true})
                                 EXPECT(check_linear_forward(op, N, C, OC, bias, r, t.dtype));
