@@ -50,7 +50,7 @@ constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's: its two halve
 template <int HS> struct ForwardShared {
     Tile<BM, HS> q, y;
     Tile<BN, HS> k[STAGES], v[STAGES];
-    int rows;    // those that q is of, in order; beyond the last: there are no more
+    int rows;    // the number of q's rows in the order; all() or more: there are no more rows
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
 static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);

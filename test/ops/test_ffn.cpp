@@ -35,7 +35,7 @@ TEST_CASE("activation: gated, against the reference") {
             int k = 0;
             for (auto [N, F] : {Shape{1, 1}, {3, 2}, {2, 7}, {5, 8}, {7, 33}, {4, 96}, {1, 2048}, {3, 1025}, {2, 4104},
                                 {2, 8197}, {40, 264}})
-                each_act([&](Act act) {
+                each_act([&, N = N, F = F](Act act) {
                     if (act != Act::silu && k++ % 3) return;
                     EXPECT(check_activation_forward(op, act, true, N, F));
                     EXPECT(check_activation_backward(op, act, true, N, F));

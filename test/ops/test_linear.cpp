@@ -150,8 +150,9 @@ TEST_CASE("linear: the same bits each time and in any order") {
     each_table(TablePart::products, []<class T, class P>(const Ops<T, P>& op, const TestTable& t) {
         if (!t.same_bits) return;
         const Memory m(op);
-        for (auto [N, C, OC] : {Shape{3, 24, 104}, {700, 24, 104}, {3, 200, 300}, {3, 3072, 70}, {13, 65, 83},
-                                {64, 96, 288}, {33, 769, 50}, {2048, 16, 16}, {256, 384, 1152}, {512, 128, 65}}) {
+        for (const Shape shape : {Shape{3, 24, 104}, {700, 24, 104}, {3, 200, 300}, {3, 3072, 70}, {13, 65, 83},
+                                  {64, 96, 288}, {33, 769, 50}, {2048, 16, 16}, {256, 384, 1152}, {512, 128, 65}}) {
+            const int N = shape.N, C = shape.C, OC = shape.OC;
             if (EVERY > 1 && int64_t(N) * C * OC > 3000000) continue;
             CAPTURE(N); CAPTURE(C); CAPTURE(OC);
             const Numbers dw_start = random_normal(int64_t(OC) * C, 9), db_start = random_normal(std::max(OC, C), 9);

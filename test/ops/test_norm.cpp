@@ -70,7 +70,8 @@ TEST_CASE("norm: x plus a multiple of b") {
 TEST_CASE("norm: the same bits in any order") {
     struct Shape { int N, C; };
     each_table([]<class T, class P>(const Ops<T, P>& op) {
-        for (auto [N, C] : {Shape{37, 776}, {9, 101}, {2, 2400}, {77, 100}}) {
+        for (const Shape shape : {Shape{37, 776}, {9, 101}, {2, 2400}, {77, 100}}) {
+            const int N = shape.N, C = shape.C;
             const Memory m(op);
             const int64_t n = int64_t(N) * C;
             Array<T> x(m, random_normal(n, 1));
