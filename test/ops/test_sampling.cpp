@@ -29,8 +29,10 @@ TEST_CASE("sample: against the reference") {
         each_table([](auto& op) {
             int k = 0;
             for (const Draw& draw : DRAWS)
-                for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000})
-                    EXPECT(check_sample(op, 1 + k % 5, V, V + k % 4, draw, {}, k % 3 == 1, k++ % 2 == 0));
+                for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000}) {
+                    EXPECT(check_sample(op, 1 + k % 5, V, V + k % 4, draw, {}, k % 3 == 1, k % 2 == 0));
+                    k++;
+                }
         });
     });
 }
