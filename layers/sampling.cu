@@ -184,8 +184,8 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     if (last.id != none.id) list.length = n + (n < list.length && list.id[n] == last.id);
 }
 
-// Of all lists' tokens, in order of likelihood: cuts off those after the first at which the sum of value(n) is enough, n
-// the tokens of each list up to there. Gives that token's id; -1: no sum is enough, and nothing is cut off.
+// Of all lists' tokens, by likelihood: cuts off those after the first at which the sum of value(n) is enough, n the
+// tokens of each list up to there. Gives that token's id; -1: no sum is enough, and nothing is cut off.
 struct Around { double without, with; };    // sums up to a token
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Token, tried);
