@@ -354,10 +354,11 @@ const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, in
     const cuuint64_t head = cuuint64_t(HS) * sizeof(bf16), position = head * cuuint64_t(heads);
     const cuuint64_t size[4] = {cuuint64_t(HS), cuuint64_t(heads), cuuint64_t(S), cuuint64_t(B)};
     const cuuint64_t stride[3] = {head, position, position * cuuint64_t(S)};
-    const cuuint32_t box[4] = {64, 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {cuuint32_t(chunk_columns(HS)), 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const auto swizzle = box[0] == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
     CHECK(encode && encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(x), size, stride, box, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
           "no tensor map of (%d,%d,%d,%d)", B, S, heads, HS);
     return map;
 }

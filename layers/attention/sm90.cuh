@@ -20,8 +20,8 @@ struct Slot {
     __device__ explicit Slot(unsigned i) : slot(i % STAGES), parity(int(i / STAGES % 2)) {}
 };
 
-// How TMA sees heads of rows: (HS, heads, S, B), in boxes of 64 columns of one head in `rows` positions. A column or
-// position outside is zero. Encoded once for each set of arguments.
+// How TMA sees heads of rows: (HS, heads, S, B), in boxes of one chunk of a tile: columns of one head in `rows`
+// positions. A column or position outside is zero. Encoded once for each set of arguments.
 const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
 
 // The same in all of a warp, as the compiler then knows: what follows from it takes uniform registers, and so do the
@@ -50,7 +50,7 @@ template <int n> __device__ __forceinline__ void bend(float (&x)[n], const Score
 // Starts loading the rows of one head from `position` on.
 template <int ROWS, int HS>
 __device__ inline void load(Tile<ROWS, HS>& to, const CUtensorMap& map, int b, int position, int head, uint64_t* full) {
-    for (int c = 0; c < HS / 64; c++) tma_load(to.chunk[c], map, c * 64, head, position, b, full);
+    for (int c = 0; c < HS; c += to.WIDTH) tma_load(to.chunk[c / to.WIDTH], map, c, head, position, b, full);
 }
 
 // Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
