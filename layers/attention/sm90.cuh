@@ -73,10 +73,11 @@ __device__ inline void store_rows(bf16* to, int64_t stride, int rows, const floa
                     pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
     }
     __syncwarp();
-    constexpr int LANES = HS / 8;    // lanes that share a row
+    constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes that share a row; rows at once
+    if (lane >= LANES * AT_ONCE) return;
     const int column = lane % LANES * 8;
     to += lane / LANES * stride + column;
-    for (int row = lane / LANES; row < 16; row += 32 / LANES, to += 32 / LANES * stride)
+    for (int row = lane / LANES; row < 16; row += AT_ONCE, to += AT_ONCE * stride)
         if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
 }
 
