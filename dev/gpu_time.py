@@ -84,11 +84,7 @@ def attention_forward(kernels):
         print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of "
               f"the exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
         ours[HS] = lambda *s, found=(128, sass.forward_keys(HS), work, overlap, fixed): forward_seconds(*s, *found)
-        if HS in FA3:
-            least = min(least, beside(HS, ours[HS], FA3[HS], 1))
-        else:
-            print("    " + "   ".join(f"T {s[2]}: {tflops(*s, ours[HS](*s)):.0f}" for s in shapes(HS)) +
-                  " TFLOP/s expected")
+        least = min(least, beside(HS, ours[HS], FA3.get(HS), 1))
     return worst, least, ours
 
 
@@ -101,14 +97,15 @@ def shapes(HS):
 
 
 def beside(HS, seconds, published, work):
-    """The least share of what FA3 published."""
-    shares = []
-    for s, known in zip(shapes(HS), published):
+    """The least share of what FA3 published; nothing for this size: infinite."""
+    least = math.inf
+    for s, known in zip(shapes(HS), published or [None] * len(LENGTHS)):
         now = work * tflops(*s, seconds(*s))
-        shares.append(now / known)
-        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: "
-              f"{shares[-1]:.2f}")
-    return min(shares)
+        if known:
+            least = min(least, now / known)
+        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected" +
+              (f", FA3 published {known}: {now / known:.2f}" if known else ""))
+    return least
 
 
 # Backward: a block has 128 keys in two warpgroups of 64. A step of M queries takes, for each of them,
@@ -122,7 +119,8 @@ FA3_BACK_ROWS = {64: 128, 128: 80}
 
 
 def backward_seconds(B, NH, S, HS, M, causal):
-    step = 2 * (BACK_PRODUCTS * 10 * 64 * M * HS / TENSOR + BACK_EXP * 64 * M / MUFU)
+    products = 10 * HS + (64 if HS == 96 else 0)    # 96: columns of dq twice
+    step = 2 * (BACK_PRODUCTS * products * 64 * M / TENSOR + BACK_EXP * 64 * M / MUFU)
     rows = [BACK_FIXED + step * math.ceil((S - (key if causal else 0)) / M) for key in range(0, S, 128)]
     busy = [0.0] * SMS
     for row in sorted(rows, reverse=True):
@@ -140,10 +138,10 @@ def attention_backward(kernels):
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90_backward backward_kernel"):
         HS = sass.size_of(k)
-        M = {64: 128, 128: 64}[HS]
+        M = sass.backward_rows(HS)
         ours[HS] = lambda *s, M=M, causal=True: TURNS * backward_seconds(*s, M, causal)
         print(f"{k}, dq in turns:")
-        beside(HS, lambda *s, f=ours[HS]: f(*s, causal=False), FA3_BACK[HS], 5)
+        beside(HS, lambda *s, f=ours[HS]: f(*s, causal=False), FA3_BACK.get(HS), 5)
     return worst, ours
 
 

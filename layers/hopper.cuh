@@ -34,8 +34,7 @@ template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int
 
 // ROWS x COLUMNS in chunks of WIDTH columns. Within each 1024 bytes of a chunk of 64 the 16-byte pieces of row r are
 // permuted: piece i lies at i ^ r. Of 32: within each 512, at i ^ r / 2.
-template <int ROWS, int COLUMNS> struct alignas(1024) Tile {
-    static constexpr int WIDTH = chunk_columns(COLUMNS);
+template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alignas(1024) Tile {
     static_assert(ROWS % 8 == 0 && COLUMNS % WIDTH == 0);
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
     bf16 chunk[COLUMNS / WIDTH][ROWS][WIDTH];

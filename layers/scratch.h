@@ -73,16 +73,13 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 
 // attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
 // for query tiles, and whose turn it is to add to dq.
-enum class Pass { forward, backward };
 struct Sm90Scratch {
-    // Patterns, biases and dropout are sm80's: here they would cost the others registers. Between the passes goes lse,
-    // which is the same whichever kernels compute it.
-    static bool takes(Pass pass, Heads h) {
+    // Patterns, biases and dropout are sm80's: here they would cost the others registers.
+    static bool takes(Heads h) {
         const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
-        const bool here = pass == Pass::forward || h.HS == 64 || h.HS == 128;
-        return size && here && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
+        return size && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
     }
-    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
+    static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));
@@ -94,20 +91,19 @@ struct Sm90Scratch {
 };
 enum class AttentionKernels { plain, sm80, sm90 };
 inline bool attention_fits_sm80(Heads h) { return h.HS % 8 == 0 && h.HS <= 256; }
-// The newest kernels that take these heads in this pass, or those that FLATGPT_ATTENTION=sm90, sm80 or plain names, for
-// measurements and tests. sm90: the GPU has the sm_90 kernels.
-inline AttentionKernels attention_kernels(Pass pass, int type_bytes, Heads h, bool sm90) {
+// The newest kernels that take these heads, or those that FLATGPT_ATTENTION=sm90, sm80 or plain names, for measurements
+// and tests. sm90: the GPU has the sm_90 kernels.
+inline AttentionKernels attention_kernels(int type_bytes, Heads h, bool sm90) {
     typedef AttentionKernels K;
     if (type_bytes != 2) return K::plain;    // the others multiply bf16
-    const bool fits_80 = attention_fits_sm80(h), fits_90 = sm90 && Sm90Scratch::takes(pass, h);
+    const bool fits_80 = attention_fits_sm80(h), fits_90 = sm90 && Sm90Scratch::takes(h);
     const char* asked = getenv("FLATGPT_ATTENTION");
     if (!asked) return fits_90 ? K::sm90 : fits_80 ? K::sm80 : K::plain;
     const std::string name = asked;
     CHECK(name == "plain" || name == "sm80" || name == "sm90", "FLATGPT_ATTENTION=%s: expected plain, sm80 or sm90",
           asked);
     CHECK((name != "sm80" || fits_80) && (name != "sm90" || fits_90),
-          "FLATGPT_ATTENTION=%s: not for %s of these heads (of size %d) on this GPU", asked,
-          pass == Pass::forward ? "forward" : "backward", h.HS);
+          "FLATGPT_ATTENTION=%s: not for these heads (of size %d) on this GPU", asked, h.HS);
     return name == "sm90" ? K::sm90 : name == "sm80" ? K::sm80 : K::plain;
 }
 // attention_bias_backward: delta, and what each band of tiles sums up along its diagonals.
@@ -179,7 +175,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::linear_gelu_backward:    // dpre's sums are of its type, db's are float
             return std::max(linear_scratch(c.rows, c.in, type_bytes), linear_scratch(c.rows, c.out, 4));
         case Operation::attention_backward:
-            return attention_scratch(attention_kernels(Pass::backward, type_bytes, c.heads, sm90), c.B, c.S, c.heads);
+            return attention_scratch(attention_kernels(type_bytes, c.heads, sm90), c.B, c.S, c.heads);
         case Operation::attention_bias_backward: return BiasScratch(c.B, c.S, c.heads).bytes;
         case Operation::linear_attention_forward:
         case Operation::linear_attention_cached: return LinearAttentionScratch(c.B, c.S, c.heads).forward();

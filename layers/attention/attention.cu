@@ -14,13 +14,11 @@
 
 namespace {
 
-AttentionKernels kernels(Pass pass, Heads h) {
-    return attention_kernels(pass, sizeof(bf16), h, attention_has_sm90());
-}
+AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }
 
 template <class T> void forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     if constexpr (sizeof(T) == 2) {
-        const AttentionKernels k = kernels(Pass::forward, h);
+        const AttentionKernels k = kernels(h);
         if (k == AttentionKernels::sm90) return attention_forward_sm90(y, lse, qkv, B, S, h);
         if (k == AttentionKernels::sm80) return attention_forward_sm80(y, lse, qkv, B, S, h);
     }
@@ -30,7 +28,7 @@ template <class T> void forward(T* y, float* lse, const T* qkv, int B, int S, He
 template <class T>
 void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
     if constexpr (sizeof(T) == 2) {
-        const AttentionKernels k = kernels(Pass::backward, h);
+        const AttentionKernels k = kernels(h);
         if (k == AttentionKernels::sm90) return attention_backward_sm90(dqkv, dy, y, qkv, lse, B, S, h);
         if (k == AttentionKernels::sm80) return attention_backward_sm80(dqkv, dy, y, qkv, lse, B, S, h);
     }

@@ -4,7 +4,6 @@
 
 #include "cuda_test.h"
 #include "layers/attention/order.h"
-#include "layers/scratch.h"
 #include "tools/selftest/attention.h"
 
 bool attention_has_sm90();
@@ -53,8 +52,7 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
     return out;
 }
 
-// Both directions, or the forward alone where the backward does not take the size; each from the same inputs as the
-// reference; in turns: the same bits whatever the schedule.
+// Both directions, each from the same inputs as the reference; in turns: the same bits whatever the schedule.
 void check(const Case& c, bool in_turns = true) {
     CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
@@ -77,29 +75,26 @@ void check(const Case& c, bool in_turns = true) {
     TableSpans spans_(memory, spans);
     if (c.documents) h = spans_.in(h);
     REQUIRE(attention_has_sm90());
-    REQUIRE(Sm90Scratch::takes(Pass::forward, h));
-    const bool backward = Sm90Scratch::takes(Pass::backward, h);
     std::vector<unsigned char> y_bits, lse_bits, dqkv_bits;
     for (int again = 0; again < (cuda_emulated() ? 1 : 4); again++)
         each_order([&] {
             Array<bf16> got_y(memory, N * c.NH * c.HS), got_dqkv(memory, N * row);
             Array<float> got_lse(memory, N * c.NH);
             attention_forward_sm90(got_y, got_lse, qkv_, c.B, c.S, h);
-            if (backward) attention_backward_sm90(got_dqkv, dy_, y_, qkv_, lse_, c.B, c.S, h);
+            attention_backward_sm90(got_dqkv, dy_, y_, qkv_, lse_, c.B, c.S, h);
             CHECK(got_y.intact());
             CHECK(got_lse.intact());
             CHECK(got_dqkv.intact());
             CHECK(relative_error(got_y.read(), y) <= 5e-3);
             CHECK(largest_error(got_lse.read(), saved_lse) <= 1e-3);
-            if (y_bits.empty()) y_bits = got_y.bits(), lse_bits = got_lse.bits(), dqkv_bits = got_dqkv.bits();
-            CHECK(got_y.bits() == y_bits);
-            CHECK(got_lse.bits() == lse_bits);
-            if (!backward) return;
             const Numbers got = got_dqkv.read();
             for (int part = 0; part < 3; part++) {
                 CAPTURE(part);
                 CHECK(relative_error(part_of(got, c, part), part_of(dqkv, c, part)) <= 5e-3);
             }
+            if (y_bits.empty()) y_bits = got_y.bits(), lse_bits = got_lse.bits(), dqkv_bits = got_dqkv.bits();
+            CHECK(got_y.bits() == y_bits);
+            CHECK(got_lse.bits() == lse_bits);
             if (in_turns) CHECK(got_dqkv.bits() == dqkv_bits);
         });
 }
@@ -235,7 +230,8 @@ TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
     NEED_SM90();
     if (cuda_emulated()) SKIP("too large for the emulator");
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
-    for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300}}) {
+    for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300},
+                   Case{2, 1024, 8, 8, 32}, Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192}, Case{2, 1024, 8, 4, 256}}) {
         CAPTURE(c.S); CAPTURE(c.HS);
         const Heads h{c.NH, c.NKV, c.HS, c.window};
         const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
