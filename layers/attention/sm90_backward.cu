@@ -146,7 +146,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (lane == 0) mbarrier_arrive(&s.free[at.slot]);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    named_barrier(EPILOGUE + consumer, WARPGROUP);    // the warpgroup has read its rows of v: outputs reuse them
+    // v was last read before the last barrier DS: outputs reuse it.
     const int key = p.tile * BN<HS> + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
     bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;
