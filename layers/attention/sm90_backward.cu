@@ -1,5 +1,6 @@
 // sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 4, by columns of
-// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them.
+// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them. Head sizes up
+// to 128; sm90_backward_wide.cu has the others, sm90_backward.cuh what both share.
 //
 //     P = exp(scale q k^T - lse)   dS = P * (dy v^T - delta)   delta = rowsum(dy * y)
 //     dv = P^T dy                  dk = scale dS^T q           dq = scale dS k
