@@ -8,7 +8,9 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-const bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
+// Whether stacks are reused: another thread's traces there would look like a race to TSan. No constant: clang may set it
+// before TSAN.
+bool reuse() { return !TSAN; }
 
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -188,10 +190,10 @@ EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
 EMU_UNSEEN void Block::switch_to(Fiber& to) {
     Fiber* from = self;
     if (!to.started) {
-        begin(to, REUSE ? free_stacks.back() : to.id);
-        if (REUSE) free_stacks.pop_back();
+        begin(to, reuse() ? free_stacks.back() : to.id);
+        if (reuse()) free_stacks.pop_back();
     }
-    if (REUSE && from->exited) free_stacks.push_back(from->stack);
+    if (reuse() && from->exited) free_stacks.push_back(from->stack);
     self = &to, threadIdx = to.index;
     if (ASAN) {
         const bool home = &to == &host;
@@ -226,7 +228,7 @@ EMU_UNSEEN void Block::entry() {
         publish(&b.ends[b.runs % 2]);
         Fiber* done = self;
         done->exited = true;
-        if (next->started || !REUSE) b.switch_to(*next);
+        if (next->started || !reuse()) b.switch_to(*next);
         next->started = true, next->stack = done->stack;    // threads that wait for nobody all run on one stack
         self = next, threadIdx = next->index;
     }
