@@ -78,7 +78,7 @@ struct Sm90Scratch {
     static bool takes(Heads h) {
         return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
     }
-    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
+    static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));

@@ -345,19 +345,20 @@ static auto encoder() {
 }
 
 // A model asks for one or two maps per layer, the same ones at every step: they are kept.
-const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
+const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width) {
     static const auto encode = encoder();
-    static std::map<std::tuple<const bf16*, int, int, int, int, int>, CUtensorMap> known;
-    const auto [entry, is_new] = known.try_emplace({x, B, S, heads, HS, rows});
+    static std::map<std::tuple<const bf16*, int, int, int, int, int, int>, CUtensorMap> known;
+    const auto [entry, is_new] = known.try_emplace({x, B, S, heads, HS, rows, width});
     CUtensorMap& map = entry->second;
     if (!is_new) return map;
     const cuuint64_t head = cuuint64_t(HS) * sizeof(bf16), position = head * cuuint64_t(heads);
     const cuuint64_t size[4] = {cuuint64_t(HS), cuuint64_t(heads), cuuint64_t(S), cuuint64_t(B)};
     const cuuint64_t stride[3] = {head, position, position * cuuint64_t(S)};
-    const cuuint32_t box[4] = {64, 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {cuuint32_t(width), 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const auto swizzle = width == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
     CHECK(encode && encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(x), size, stride, box, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
           "no tensor map of (%d,%d,%d,%d)", B, S, heads, HS);
     return map;
 }
