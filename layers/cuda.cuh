@@ -54,6 +54,7 @@ struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
     cudaStream_t stream = nullptr;          // null: cuda_stream()
     const char* file = __builtin_FILE();    // where the launch is written, for messages
     int line = __builtin_LINE();
@@ -70,8 +71,11 @@ template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&
     if (c.shared > 48 * 1024)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
     if (!error) {
-        kernel<<<c.grid, c.block, c.shared, c.stream ? c.stream : cuda_stream()>>>(std::forward<A>(args)...);
-        error = cudaGetLastError();
+        cudaLaunchAttribute cooperative = {};
+        cooperative.id = cudaLaunchAttributeCooperative, cooperative.val.cooperative = 1;
+        const cudaStream_t stream = c.stream ? c.stream : cuda_stream();
+        const cudaLaunchConfig_t config = {c.grid, c.block, c.shared, stream, &cooperative, c.together};
+        error = cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...);
     }
     if (error) cuda_failed(c.file, c.line, "the launch of a kernel", error);
 }
@@ -90,8 +94,8 @@ template <class T> __device__ T& dynamic_shared() {
 constexpr bool EMULATED = true;    // checks run, times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, {c.file, c.line}}, c.stream ? c.stream : cuda_stream(),
-                std::forward<A>(args)...);
+    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, c.together, {c.file, c.line}},
+                c.stream ? c.stream : cuda_stream(), std::forward<A>(args)...);
 }
 
 #define SHARED(T, name)               \

@@ -56,6 +56,18 @@ __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// How the blocks of a cooperative grid meet. An arrival: *count goes up by 1, after `last` to 0 again. What the block's
+// threads have written before a barrier ahead of the arrival is seen by threads behind a barrier after the wait.
+__device__ inline void grid_arrive(unsigned* count, unsigned last) {
+    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
+}
+// Waits until *count is at least `arrivals`.
+__device__ inline void grid_wait(const unsigned* count, unsigned arrivals) {
+    unsigned now;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    while (now < arrivals);
+}
+
 // Two floats as bf16, the first in the low half.
 __device__ inline uint32_t pack_bf16(float low, float high) {
     uint32_t pair;

@@ -194,10 +194,8 @@ TEST_CASE("cuda command line: bench takes a step and a token apart") {
 
 TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
     NEED_EMULATED();
-    const char* path = getenv("FLATGPT_EMU");
-    const fs::path folder = fs::absolute(path ? path : "build/emu/flatgpt").parent_path();
     int found = 0;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(emulated_binary()).parent_path())) {
         const std::string name = entry.path().filename().string();
         if (name.rfind("ladder_", 0) != 0 || name.find('.') != std::string::npos) continue;
         ProcessOptions o;
@@ -207,7 +205,22 @@ TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
         CHECK(r.exit_code == 0);
         found++;
     }
-    CHECK(found >= 6);    // layernorm, attention forward and backward, lm_head, linear, rope
+    CHECK(found >= 7);    // layernorm, attention forward and backward, lm_head, linear, rope, token
+}
+
+TEST_CASE("cuda: a token by one kernel is right in any order of its blocks") {
+    const fs::path ladder = fs::path(emulated_binary()).parent_path() / "ladder_token";
+    if (!fs::exists(ladder)) SKIP("no build/emu/ladder_token: make test builds it");
+    for (const char* seed : {"0", "1", "2"}) {
+        ProcessOptions o;
+        o.timeout = 120;
+        o.environment = {"EMU_CC=90", std::string("EMU_SEED=") + seed};
+        ProcessResult r = run_process({ladder.string()}, o);
+        INFO(r.out << r.err);
+        CHECK(r.exit_code == 0);
+        CHECK(contains(r.out, "one kernel, loads across phases"));
+        CHECK(!contains(r.out, "WRONG"));
+    }
 }
 
 TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global batch; resumed, the same bits") {

@@ -131,6 +131,31 @@ template <bool barrier> __global__ void pass_on(int* out) {
         if (barrier) __syncthreads();
     }
 }
+__device__ void meet(unsigned* count, unsigned arrivals, unsigned last) {
+    __syncthreads();
+    if (threadIdx.x == 0) grid_arrive(count, last), grid_wait(count, arrivals);
+    __syncthreads();
+}
+// In each round a block's numbers become their sum with the next block's, after and before which all must meet.
+__global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool first, bool second) {
+    const unsigned n = gridDim.x, next = (blockIdx.x + 1) % n * 64 + 63 - threadIdx.x;
+    const unsigned last = n * unsigned(rounds * (first + second) + 2) - 1;
+    unsigned arrivals = 0;
+    int* const mine = &out[blockIdx.x * 64 + threadIdx.x];
+    *mine = 1;
+    meet(count, arrivals += n, last);
+    for (int i = 0; i < rounds; i++) {
+        const int sum = *mine + out[next];
+        if (first) meet(count, arrivals += n, last);
+        *mine = sum;
+        if (second) meet(count, arrivals += n, last);
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) grid_arrive(count, last);
+}
+__global__ void one_stays_away(unsigned* count) {
+    if (blockIdx.x != 2) meet(count, 4, 4);
+}
 __global__ void race_in_a_block(int* out) {
     SHARED(int[64], s);
     s[threadIdx.x] = 1;
@@ -232,6 +257,41 @@ TEST_CASE("emulator: blocks on several OS threads") {
     CHECK(out.read()[0] == 20000);
     const std::vector<int> got = all.read();
     for (int i = 0; i < all.n; i++) REQUIRE(got[size_t(i)] == i / 120 * 1000 + i % 120);
+}
+
+TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are said to wait for ever") {
+    const int blocks = 4, rounds = 5;
+    Buffer<unsigned> count(1);
+    Buffer<int> out(blocks * 64);
+    cudaMemset(count, 0, 4);
+    const auto sums = [&](Launch l, bool first, bool second) {
+        l.together = true;
+        run(sum_of_neighbours, l, out.p, count.p, rounds, first, second);
+        return out.read() == std::vector<int>(size_t(out.n), 1 << rounds);
+    };
+    CHECK(seeds_that_show([&] { return sums({blocks, 64}, true, true); }) == 0);
+    cudaMemset(count, 0, 4);
+    expect_part(message([&] { run(sum_of_neighbours, {blocks, 64}, out.p, count.p, rounds, true, true); }),
+                "1 threads wait in grid_wait at ");
+    for (uint64_t seed = 0; seed < 4; seed++) {
+        emu::schedule(seed);
+        cudaMemset(count, 0, 4);
+        const std::string s = message([&] {
+            run(one_stays_away, {.grid = blocks, .block = 64, .together = true}, count.p);
+        });
+        expect_part(s, "deadlock in block (");
+        expect_part(s, "63 threads wait in __syncthreads at ");
+        expect_part(s, "1 threads wait in grid_wait at ");
+        expect_part(s, "[launched at");
+    }
+    emu::schedule(0);
+    cudaMemset(count, 0, 4);
+    CHECK(sums({blocks, 64}, true, true));
+    expect_part(message([&] { sums({1000, 64}, true, true); }), "a cooperative grid of 1000 blocks: 128 fit");
+    expect_part(message([&] { sums({5, 64, 150 << 10}, true, true); }), "a cooperative grid of 5 blocks: 4 fit");
+    if (TSAN) return;    // it would rightly complain
+    for (bool first : {true, false})
+        CHECK(seeds_that_show([&] { return emu::config.seed == 0 || sums({blocks, 64}, first, !first); }) >= 8);
 }
 
 // ---- memory ---------------------------------------------------------------------------------------------------------

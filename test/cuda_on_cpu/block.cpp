@@ -38,20 +38,31 @@ Block::~Block() {
         if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
 }
 
-void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
-    block = this, kernel = body, kernel_arg = arg, error = nullptr;
-    blockIdx = index, blockDim = dim;
+void Block::run(uint3 at, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
+    start(at, dim, dynamic, body, arg, false);
+    resume();
+}
+void Block::start(uint3 at, dim3 dim, size_t dynamic, void (*body)(void*), void* arg, bool in_company) {
+    kernel = body, kernel_arg = arg, error = nullptr;
+    index = at, company = in_company;
     runs++;
     publish(&begins);
     host_stack = nullptr;    // the last run may have been another thread's
     prepare_shared(dynamic);
     prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
     units.reset(), at_end.clear();
-    switch_to(*pick());    // comes back once every fiber has exited, or one has failed
+}
+bool Block::resume() {
+    block = this, self = &host;
+    blockIdx = index, blockDim = fibers_dim;
+    Fiber* first = pick();
+    const bool moves = first != &host;
+    if (moves) switch_to(*first);    // comes back once every fiber has exited, one has failed, or company is let in
     if (error) abandon_fibers();
-    else finish();
+    else if (over()) finish();
     block = nullptr, self = nullptr;
     if (error) std::rethrow_exception(error);
+    return moves;
 }
 
 void Block::fail(const char* what, Location at, const std::string& why) {
@@ -167,7 +178,6 @@ void Block::prepare_fibers(int n, dim3 dim) {
         AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
     }
     host.started = true;
-    self = &host;
 }
 
 // Others have been left amid a meeting: all that they did lies behind the host now.
@@ -345,9 +355,11 @@ Fiber* Block::pick() {
     const bool seeded = config.seed != 0;
     while (ready_ranks == 0 || (seeded && (!engine.empty() || !pollers.empty()) && rng.below(4) == 0)) {
         const bool moved = advance();
+        if (!moved && ready_ranks == 0 && company) return &host;
         if (!moved && ready_ranks == 0) deadlock();
         if (!moved) break;
     }
+    if (company && seeded && self != &host && rng.below(64) == 0) return &host;
     const unsigned draw = seeded || fair ? static_cast<unsigned>(rng() >> 32) : 0;
     if (seeded && draw >> 24 == 0) shuffle_ranks();
     const int w = warp_at[bit(ready_ranks, fair ? draw : 0)], lane = bit(ready[w], draw >> 8);
@@ -404,7 +416,7 @@ void Block::deadlock() {
         });
         same == places.end() ? places.push_back({&f, 1}) : void(same->threads++);
     }
-    std::string s = "deadlock in block " + text(blockIdx) + ":";
+    std::string s = "deadlock in block " + text(index) + ":";
     for (const Place& p : places)
         s += " " + std::to_string(p.threads) + " threads wait in " + p.first->waits_for + " at " + p.first->at.text() +
              " (the first is " + text(p.first->index) + ");";

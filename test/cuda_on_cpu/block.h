@@ -79,6 +79,12 @@ class Block {
     ~Block();
     Block(const Block&) = delete;
     void run(uint3 index, dim3 dim, size_t dynamic_bytes, void (*body)(void*), void* arg);
+    // The same in parts, for the blocks of a cooperative grid, which wait for each other: resume() comes back when no
+    // thread can go on, when all have exited, or as the seed has it. False: none could.
+    void start(uint3 index, dim3 dim, size_t dynamic_bytes, void (*body)(void*), void* arg, bool in_company);
+    bool resume();
+    bool over() const { return alive == 0; }
+    [[noreturn]] void deadlock();
     bool failed() const { return error != nullptr; }    // and is not fit for another run
 
     // ---- called by the running fiber
@@ -123,7 +129,6 @@ class Block {
     Fiber* pick();
     bool advance();
     void shuffle_ranks();
-    [[noreturn]] void deadlock();
 
     size_t shared_bytes = 0, shared_used = 0, static_end = 0;
     struct Array { const void* key; size_t at, bytes; };
@@ -137,6 +142,8 @@ class Block {
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all
     int threads = 0, alive = 0;
+    uint3 index{};               // blockIdx
+    bool company = false;        // blocks run beside this one: what no thread of it can end, they may
     unsigned runs = 0;
     std::vector<Fiber*> pollers;
     std::vector<std::function<void()>> engine;

@@ -2,10 +2,10 @@
 //
 // The emulator compiles CUDA kernel sources as plain C++ and runs them on the CPU. Every thread of a block is a fiber
 // (block.h); a block runs on one OS thread and its fibers switch only where CUDA threads meet: barriers, collectives of
-// a warp, waits. So a kernel runs deterministically, in an order that a seed chooses: 0 is thread order; any other
-// shuffles blocks and fibers and delays what streams hold (runtime.h), which shows missing barriers and waits. Shared
-// and device memory starts out as NaN. AddressSanitizer checks bounds and that the host leaves device memory alone,
-// UBSan alignment, ThreadSanitizer races between fibers.
+// a warp, waits. The blocks of a cooperative grid take turns on one OS thread. So a kernel runs deterministically, in an
+// order that a seed chooses: 0 is thread order; any other shuffles blocks and fibers and delays what streams hold
+// (runtime.h), which shows missing barriers and waits. Shared and device memory starts out as NaN. AddressSanitizer
+// checks bounds and that the host leaves device memory alone, UBSan alignment, ThreadSanitizer races between fibers.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,6 +1,7 @@
 // launch.cpp - runs the blocks of a grid, one after the other or on several OS threads.
 #include "launch.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -64,6 +65,35 @@ struct Team {
             if (*used) observe(&(*used)->ends[0]), observe(&(*used)->ends[1]), give_block(std::move(*used));
         at_launch_end.clear();
     }
+
+    // A cooperative grid: all blocks live at once, on this OS thread. In turns each goes on until its threads wait for
+    // other blocks, or as the seed has it. If none can, the first in line says where its threads wait.
+    void work_together() {
+        Hidden hidden;
+        Rng draws{config.seed};
+        gridDim = g.blocks;
+        std::vector<std::unique_ptr<Block>> all;
+        try {
+            for (const uint3& at : blocks) {
+                all.push_back(take_block());
+                all.back()->rng.state = draws();
+                all.back()->start(at, g.threads, g.shared, body, arg, true);
+            }
+            for (bool moved = true; moved;) {
+                moved = false;
+                for (size_t i = all.size(); config.seed && i > 1; i--) std::swap(all[i - 1], all[draws.below(i)]);
+                for (auto& b : all)
+                    if (!b->over()) moved |= b->resume();
+            }
+            for (auto& b : all)
+                if (!b->over()) b->deadlock();
+            for (auto& f : at_launch_end) f();
+            for (auto& b : all) observe(&b->ends[0]), observe(&b->ends[1]), give_block(std::move(b));
+        } catch (...) {    // blocks that were left amid a run are not used again
+            error = std::current_exception();
+        }
+        at_launch_end.clear();
+    }
 };
 
 std::vector<uint3> order_of_blocks(const Grid& g) {
@@ -78,6 +108,11 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
 }
 }   // namespace
 
+int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is the system's
+    const size_t warps = (threads + 31) / 32;
+    return warps ? int(std::min(64 / warps, (config.shared_limit + 1024) / (shared + 1024))) : 0;
+}
+
 void check_launch(const Grid& g) {
     const auto refuse = [&](const std::string& why) { throw Error("the launch at " + g.at.text() + ": " + why); };
     const size_t threads = size_t{g.threads.x} * g.threads.y * g.threads.z;
@@ -87,6 +122,10 @@ void check_launch(const Grid& g) {
     if (g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
         refuse("a grid of " + std::to_string(g.blocks.x) + " x " + std::to_string(g.blocks.y) + " x " +
                std::to_string(g.blocks.z) + " blocks: y and z go to 65535");
+    const size_t blocks = size_t{g.blocks.x} * g.blocks.y * g.blocks.z;
+    const int fit = blocks_that_fit(threads, g.shared) * config.multiprocessors;
+    if (g.together && blocks > size_t(fit))
+        refuse("a cooperative grid of " + std::to_string(blocks) + " blocks: " + std::to_string(fit) + " fit");
     if (g.shared > config.shared_limit)
         refuse(std::to_string(g.shared) + " bytes of shared memory: sm_" + std::to_string(config.capability) + " has " +
                std::to_string(config.shared_limit));
@@ -101,7 +140,9 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg) {
     launched++;
     Team team{g, order_of_blocks(g), body, arg, {}, {}};
     const auto never = Team::Clock::time_point::max();
-    if (config.seed || g.in_order || config.os_threads < 2) {
+    if (g.together) {
+        team.work_together();
+    } else if (config.seed || g.in_order || config.os_threads < 2) {
         team.work(never);
     } else {    // others are called when it turns out to be worth it
         team.work(Team::Clock::now() + std::chrono::microseconds(300));

@@ -16,10 +16,13 @@ struct Grid {
     dim3 blocks, threads;
     size_t shared = 0;        // bytes of dynamic shared memory
     bool in_order = false;    // blocks run by index, whatever the seed
+    bool together = false;    // all blocks run at once: a cooperative launch
     Location at;              // where the launch is written
 };
 void run_grid(const Grid& g, void (*body)(void*), void* arg);
 void check_launch(const Grid& g);
+// How many such blocks fit on a multiprocessor, if what they hold in static arrays does not count.
+int blocks_that_fit(size_t threads, size_t shared);
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
 // somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.

@@ -66,6 +66,21 @@ inline void named_barrier_arrive(int id, int threads, EMU_AT) {
     emu::block->sync(id, threads, 0, "bar.arrive", at, true);
 }
 
+inline void grid_arrive(unsigned* count, unsigned last) {
+    emu::Hidden hidden;
+    emu::publish(count);
+    atomicInc(count, last);
+}
+inline void grid_wait(const unsigned* count, unsigned arrivals, EMU_AT) {
+    emu::Hidden hidden;
+    struct Wait { const unsigned *count, arrivals; } w{count, arrivals};
+    emu::block->wait_until("grid_wait", at, [](void* p) {
+        const auto& w = *static_cast<Wait*>(p);
+        return *w.count >= w.arrivals;
+    }, &w);
+    emu::observe(const_cast<unsigned*>(count));
+}
+
 inline uint32_t pack_bf16(float low, float high) {
     return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
