@@ -267,11 +267,16 @@ def size_of(k):
     return int(re.search(r"<(\d+)", k.name)[1])
 
 
+def forward_keys(HS):
+    """Keys of a tile."""
+    return 128 if HS <= 128 else 112 if HS <= 192 else 80
+
+
 def softmax_overlaps(k):
-    """While O += P v runs, a thread computes 64 exponentials and two for its rows' old maxima."""
-    n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
-    if n < 60:
-        return f"{n} exponentials between the first two waits of the main loop, expected at least 60"
+    """While O += P v runs, a thread computes an exponential for every two keys, and two for its rows' old maxima."""
+    n, wanted = k.count("MUFU.EX2", behind_first_wait(main_loop(k))), forward_keys(size_of(k)) // 2 - 4
+    if n < wanted:
+        return f"{n} exponentials between the first two waits of the main loop, expected at least {wanted}"
 
 
 def backward_rows(HS):
@@ -297,8 +302,8 @@ def products_in_loop(expected):
 
 
 def forward_products(HS):
-    """q k^T by 16 channels and P v by 16 of 128 keys; a wait for each."""
-    return HS // 16 + 128 // 16, 2
+    """q k^T by 16 channels and P v by 16 of a tile's keys; a wait for each."""
+    return HS // 16 + forward_keys(HS) // 16, 2
 
 
 def backward_products(HS):

@@ -21,13 +21,15 @@ enum Along { ALONG_K = 0, ALONG_MN = 1 };
 // A tile lies in chunks of 64 columns, or of 32 where 64 do not divide it: rows of 128 or of 64 bytes.
 constexpr int chunk_columns(int columns) { return columns % 64 ? 32 : 64; }
 
-// The descriptor of an operand that starts at p, in rows of WIDTH values, swizzled by as many bytes as they have.
-// chunks: bytes from a row's part in one chunk to that in the next (PTX: leading dimension; read only ALONG_MN). Eight
-// rows follow the last eight at once (PTX: stride).
-template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int chunks) {
+// The descriptor of an operand in rows of WIDTH values, swizzled by as many bytes as they have. chunks: bytes from a
+// row's part in one chunk to that in the next (PTX: leading dimension; read only ALONG_MN). Eight rows follow the last
+// eight at once (PTX: stride).
+// from: bytes after p where the operand begins. Added to the descriptor's low word (no shared address reaches its other
+// field), so that descriptors which differ in it alone take an addition each.
+template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int from, int chunks) {
     constexpr uint64_t row = WIDTH * sizeof(bf16), swizzle = row == 128 ? 1 : 2;
-    const uint64_t start = (shared_address(p) & 0x3ffff) >> 4;
-    return start | uint64_t(chunks >> 4) << 16 | (8 * row >> 4) << 32 | swizzle << 62;
+    const uint32_t low = (shared_address(p) & 0x3ffff) >> 4 | uint32_t(chunks >> 4) << 16;
+    return (low + uint32_t(from >> 4)) | (8 * row >> 4) << 32 | swizzle << 62;
 }
 
 // ROWS x COLUMNS in chunks of WIDTH columns. Within each 1024 bytes of a chunk of 64 the 16-byte pieces of row r are
@@ -39,11 +41,15 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alig
 
     // 16 columns from `column` on as k, of the rows from `row` (a multiple of 8) on: ALONG_K.
     __device__ uint64_t columns_as_k(int row, int column) const {
-        return wgmma_operand<WIDTH>(&chunk[column / WIDTH][row][column % WIDTH], 16);
+        return wgmma_operand<WIDTH>(&chunk[0][row], from(0, column), 16);
     }
     // 16 rows from `row` (a multiple of 8) on as k, of the columns from `column` (a multiple of WIDTH) on: ALONG_MN.
     __device__ uint64_t rows_as_k(int row, int column) const {
-        return wgmma_operand<WIDTH>(&chunk[column / WIDTH][row][0], int(sizeof(chunk[0])));
+        return wgmma_operand<WIDTH>(this, from(row, column), int(sizeof(chunk[0])));
+    }
+    // Bytes from the beginning of `row` and `column`, but for the swizzle.
+    __device__ static int from(int row, int column) {
+        return ((column / WIDTH * ROWS + row) * WIDTH + column % WIDTH) * int(sizeof(bf16));
     }
     // The 16 bytes of `row` from `column` (a multiple of 8) on.
     __device__ bf16* piece(int row, int column) {

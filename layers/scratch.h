@@ -85,7 +85,8 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 struct Sm90Scratch {
     // Patterns, biases and dropout are sm80's: here they would cost the others registers.
     static bool takes(Heads h) {
-        return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
+        const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
+        return size && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
     }
     static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
