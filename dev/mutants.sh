@@ -43,7 +43,7 @@ passes_best() {    # of the layers' tests, those of the best instruction set
 binary_of() {    # file
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
-        *.cu | *.cuh | layers/scratch.h) echo build/emu/test_cuda ;;    # scratch.h: sizes for the CUDA kernels
+        *.cu | *.cuh | layers/scratch.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;    # scratch.h: kernels' sizes
         *) echo build/test_all ;;
     esac
 }

@@ -36,20 +36,31 @@ Block::~Block() {
         if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
 }
 
-void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
-    block = this, kernel = body, kernel_arg = arg, error = nullptr;
-    blockIdx = index, blockDim = dim;
+void Block::run(uint3 own_index, const Grid& g, void (*body)(void*), void* arg, bool runs_ahead) {
+    kernel = body, kernel_arg = arg, error = nullptr;
+    index = own_index, must_wait = g.overlaps, ahead = runs_ahead;
     runs++;
     publish(&begins);
     host_stack = nullptr;    // the last run may have been another thread's
-    prepare_shared(dynamic);
-    prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
+    prepare_shared(g.shared);
+    prepare_fibers(static_cast<int>(g.threads.x * g.threads.y * g.threads.z), g.threads);
     units.reset(), at_end.clear();
-    switch_to(*pick());    // comes back once every fiber has exited, or one has failed
+    go_on();
+}
+void Block::go_on() {
+    block = this, self = &host, blockIdx = index, blockDim = fibers_dim;
+    switch_to(*pick());    // comes back once every fiber has exited or waits for the grid in front, or one has failed
     if (error) abandon_fibers();
-    else finish();
+    else if (!alive) finish();
     block = nullptr, self = nullptr;
     if (error) std::rethrow_exception(error);
+}
+void Block::resume() {
+    publish(&begins);
+    ahead = false;
+    for (int w = 0; w < 32; w++)
+        if (held[w]) wake(w, std::exchange(held[w], 0));
+    go_on();
 }
 
 void Block::fail(const char* what, Location at, const std::string& why) {
@@ -142,14 +153,14 @@ void Block::prepare_fibers(int n, dim3 dim) {
     }
     for (int i = 0; i < n; i++) {
         Fiber& f = fibers[static_cast<size_t>(i)];
-        f.started = f.exited = false;
+        f.started = f.exited = f.waited = false;
         if (!f.copies.empty()) f.copies.clear();
         if (!f.copy_groups.empty()) f.copy_groups.clear();
         if (TSAN && !f.tsan) f.tsan = __tsan_create_fiber(0);
     }
     for (Barrier& b : barriers) b = {};
     threads = alive = n, pollers.clear(), engine.clear();
-    for (int w = 0; w < 32; w++) ready[w] = 0, rank[w] = warp_at[w] = w;
+    for (int w = 0; w < 32; w++) ready[w] = held[w] = 0, rank[w] = warp_at[w] = w;
     ready_ranks = 0, fair = false;
     for (size_t w = 0; w < warps.size(); w++) {
         const int lanes = std::min(32, n - static_cast<int>(w) * 32);
@@ -234,6 +245,9 @@ EMU_UNSEEN void Block::entry() {
 
 // The running fiber has returned from the kernel: those who wait for it wait no more.
 Fiber* Block::leave() {
+    if (must_wait && !self->waited)
+        throw Error("thread " + text(threadIdx) + " of block " + text(blockIdx) +
+                    " has ended without wait_for_previous(): its kernel overlaps the one before it");
     Warp& w = warp();
     w.alive &= ~(1u << self->lane());
     alive--;
@@ -262,6 +276,15 @@ void Block::wait_until(const char* what, Location at, bool (*is_ready)(void*), v
     self->ready = is_ready, self->ready_arg = arg;
     pollers.push_back(self);
     wait(what, at);
+}
+void Block::wait_for_grid(Location at) {
+    Hidden hidden;
+    self->waited = true;
+    if (ahead) {
+        held[self->warp()] |= 1u << self->lane();
+        wait("wait_for_previous", at);
+    }
+    observe(&begins);
 }
 void Block::wake(int w, unsigned lanes) {
     ready[w] |= lanes;
@@ -343,6 +366,7 @@ Fiber* Block::pick() {
     const bool seeded = config.seed != 0;
     while (ready_ranks == 0 || (seeded && (!engine.empty() || !pollers.empty()) && rng.below(4) == 0)) {
         const bool moved = advance();
+        if (!moved && ready_ranks == 0 && ahead) return &host;
         if (!moved && ready_ranks == 0) deadlock();
         if (!moved) break;
     }

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "context.h"
-#include "emulator.h"
-#include "types.h"
+#include "launch.h"
 
 inline constinit thread_local uint3 threadIdx{}, blockIdx{};
 inline constinit thread_local dim3 blockDim{}, gridDim{};
@@ -26,7 +25,7 @@ struct Fiber {
     Context context{};
     uint3 index{};    // threadIdx
     int id = 0, stack = -1;
-    bool started = false, exited = false;
+    bool started = false, exited = false, waited = false;    // waited: for the grid in front
     const char* waits_for = nullptr;    // last
     Location at;
     bool (*ready)(void*) = nullptr;     // for a polling wait
@@ -78,7 +77,9 @@ class Block {
     Block();
     ~Block();
     Block(const Block&) = delete;
-    void run(uint3 index, dim3 dim, size_t dynamic_bytes, void (*body)(void*), void* arg);
+    // ahead: only until all threads wait for the grid in front, which has not run. resume() is the rest.
+    void run(uint3 index, const Grid& g, void (*body)(void*), void* arg, bool ahead = false);
+    void resume();
     bool failed() const { return error != nullptr; }    // and is not fit for another run
 
     // ---- called by the running fiber
@@ -88,6 +89,7 @@ class Block {
     // A barrier. Returns the sum of the votes. want: how many threads take part, 0 for all that have not exited.
     int sync(int id, int want, int vote, const char* what, Location at, bool arrive_only = false);
     void wait_until(const char* what, Location at, bool (*ready)(void*), void* arg);
+    void wait_for_grid(Location at);
     void yield();
     void later(std::function<void()> op) { engine.push_back(std::move(op)); }    // an asynchronous unit's work
     [[noreturn]] void fail(const char* what, Location at, const std::string& why);
@@ -105,6 +107,7 @@ class Block {
     char begins, ends[2];
 
   private:
+    void go_on();
     void allow(size_t at, size_t bytes);
     void prepare_shared(size_t bytes);
     void finish();
@@ -136,6 +139,9 @@ class Block {
     unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all
+    bool must_wait = false, ahead = false;    // for the grid in front; which has not run
+    unsigned held[32] = {};                   // for each warp, the lanes that wait for it
+    uint3 index{};
     int threads = 0, alive = 0;
     unsigned runs = 0;
     std::vector<Fiber*> pollers;

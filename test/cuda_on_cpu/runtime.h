@@ -55,6 +55,10 @@ cudaError_t cudaDeviceSynchronize();
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int value) {
     return value >= 0 && size_t(value) <= emu::config.shared_limit ? cudaSuccess : cudaErrorInvalidValue;
 }
+struct cudaFuncAttributes { int numRegs, ptxVersion; };
+template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
+    return *of = {255, emu::config.capability}, cudaSuccess;
+}
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
