@@ -148,6 +148,17 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
+// Compiled as all kernels are: PTX of an older version has no waits in it, on whatever GPU.
+static __global__ void any_kernel() {}
+bool cuda_overlaps() {
+    static const bool does = [] {
+        cudaFuncAttributes compiled;
+        CUDA_CHECK(cudaFuncGetAttributes(&compiled, any_kernel));
+        return compiled.ptxVersion >= 90;
+    }();
+    return does;
+}
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes, int64_t kept) {

@@ -156,6 +156,14 @@ __global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool fi
 __global__ void one_stays_away(unsigned* count) {
     if (blockIdx.x != 2) meet(count, 4, 4);
 }
+// Adds 1 to what the kernel in front has written.
+enum class Waits { first, late, never };
+template <Waits waits> __global__ void add_after(int* out, const int* in) {
+    if (waits == Waits::first) wait_for_previous();
+    const int x = in[threadIdx.x];
+    if (waits == Waits::late) wait_for_previous();
+    out[blockIdx.x * 64 + threadIdx.x] = x + 1;
+}
 __global__ void race_in_a_block(int* out) {
     SHARED(int[64], s);
     s[threadIdx.x] = 1;
@@ -337,6 +345,27 @@ TEST_CASE("emulator: who reads what another stream writes must wait for it") {
     };
     CHECK(seeds_that_show([&] { return right(true); }) == 0);
     CHECK(seeds_that_show([&] { return right(false); }) >= 3);
+}
+
+TEST_CASE("emulator: a kernel that begins before the one in front has ended must wait for it") {
+    if (!cuda_overlaps()) SKIP("before sm_90 no launches overlap: EMU_CC=90");
+    Buffer<int> a(64), b(5 * 64);
+    auto right = [&](auto kernel, bool overlaps) {
+        cudaMemsetAsync(a, 0, 64 * 4, stream());
+        launch(set_all, {1, 64}, a.p, 7);
+        launch(kernel, {.grid = 5, .block = 64, .overlaps = overlaps}, b.p, a.p);
+        return b.read() == std::vector<int>(5 * 64, 8);
+    };
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::first>, true); }) == 0);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, true); }) >= 5);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, false); }) == 0);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::never>, false); }) == 0);
+    each_order([&] {
+        const std::string s = message([&] { right(add_after<Waits::never>, true); });
+        expect_part(s, "has ended without wait_for_previous()");
+        expect_part(s, "[launched at");
+    });
+    CHECK(right(add_after<Waits::first>, true));
 }
 
 TEST_CASE("emulator: the host must wait before it reads or reuses pinned memory, not other memory") {
