@@ -158,6 +158,20 @@ struct Routes {
 };
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
 struct Logits { float scale = 1, cap = 0; };
+// How a token is drawn: of infer/sampler.h's Sampling, which says what each field is, what a device can do by itself.
+struct Draw {
+    static constexpr int MOST = 1 << 20;    // tokens to choose from
+    double temperature = 1;
+    int top_k = 0;
+    double top_p = 1, min_p = 0, repetition = 1, presence = 0, frequency = 0;
+    uint64_t seed = 1;
+    bool penalises() const { return repetition != 1 || presence != 0 || frequency != 0; }
+};
+// Which text's next token: its random number is philox(seed, sequence, place), its row of counts is `text`.
+struct DrawAt {
+    uint64_t sequence, place;
+    int64_t text;
+};
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
 // A step whose loss or norm is above these is not applied. Gradients with a norm above clip (0: never) are scaled down.

@@ -78,6 +78,17 @@ struct Fp8Scratch {
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
+// sample, for each part of the vocabulary in some rows: scores and sums of weights of its tokens; its largest score,
+// what weights are relative to, their sum; ids; the likeliest token, how many are in its list.
+struct SampleScratch {
+    static constexpr int PART = 1024, ROWS = 4;    // tokens of a part; rows at a time
+    int parts;
+    int64_t lists, tokens, bytes;    // parts of all rows, and their tokens
+    SampleScratch(int N, int V)
+        : parts(int(ceil_div(V, PART))), lists(int64_t(std::min(N, ROWS)) * parts), tokens(lists * PART),
+          bytes(tokens * (2 * 8 + 4) + lists * (3 * 8 + 2 * 4)) {}
+};
+
 constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double each
 
 // attention_backward. plain: delta. sm80: lse and delta, for whole tiles of queries. sm90: dq in float, lse and delta
@@ -193,6 +204,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::rope_attention_cached:
             if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
+        case Operation::sample: return SampleScratch(c.rows, c.in).bytes;
         case Operation::sum_of_squares: return SQUARES_PARTS * 8;
         default: return 0;
     }
