@@ -24,11 +24,16 @@ template <class F> double meaning(int code) {
 }
 // The nearest code of all that are numbers; of two the even one.
 template <class F> int nearest(double x) {
+    static const std::vector<double> all = [] {
+        std::vector<double> numbers;
+        for (int code = 0; code < 128; code++) numbers.push_back(meaning<F>(code));
+        return numbers;
+    }();
     if (std::isnan(x)) return 127;
     int best = 0;
     for (int code = 0; code < 128; code++) {
-        const double at = meaning<F>(code), size = std::min(std::fabs(x), std::is_same_v<F, e5m2> ? 57344.0 : 448.0);
-        const double d = std::fabs(at - size), old = std::fabs(meaning<F>(best) - size);
+        const double at = all[size_t(code)], size = std::min(std::fabs(x), std::is_same_v<F, e5m2> ? 57344.0 : 448.0);
+        const double d = std::fabs(at - size), old = std::fabs(all[size_t(best)] - size);
         if (std::isfinite(at) && (d < old || (d == old && code % 2 == 0))) best = code;
     }
     return best + (std::signbit(x) ? 128 : 0);
