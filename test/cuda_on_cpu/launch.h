@@ -4,6 +4,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "emulator.h"
 #include "types.h"
@@ -20,6 +21,18 @@ struct Grid {
 };
 void run_grid(const Grid& g, void (*body)(void*), void* arg);
 void check_launch(const Grid& g);
+// What is launched: a kernel by its address, or a product of the library (null) by m, n and k. EMU_LAUNCHES=FILE has
+// each kernel's block sizes and bytes of dynamic shared memory at the end of the process; dev/launches.cpp has them by
+// operation. False: it is only noted, and not run (EMU_RUN=0).
+struct Launched {
+    const void* kernel;
+    dim3 blocks;
+    unsigned threads;
+    size_t shared;
+};
+inline std::vector<Launched>* launched_now = nullptr;    // where the launches go, as long as somebody wants them
+bool note_launch(const Launched& l);
+uintptr_t address_in_file(const void* kernel);    // as nm shows it
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
 // somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.
@@ -29,6 +42,9 @@ void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = tru
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
     check_launch(g);
+    if (!note_launch({reinterpret_cast<const void*>(kernel), g.blocks, g.threads.x * g.threads.y * g.threads.z,
+                      g.shared}))
+        return;
     std::tuple<std::decay_t<P>...> params(std::forward<A>(args)...);
     auto body = [kernel, params] { std::apply(kernel, params); };
     enqueue(stream, [g, body]() mutable {
