@@ -110,6 +110,8 @@ $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/dev/%: $(BUILD)/dev/%.cpp.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/emu/launches: $(BUILD)/emu/dev/launches.cpp.o $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
@@ -173,15 +175,20 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 
 RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks
 TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
-EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
-test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(patsubst dev/%.cpp,$(BUILD)/dev/%,$(wildcard dev/*.cpp))
+DEV := $(filter-out dev/launches.cpp,$(wildcard dev/*.cpp))
+EMULATED := $(BUILD)/emu/flatgpt $(BUILD)/emu/launches $(LADDERS:%=$(BUILD)/emu/%)
+test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(DEV:%.cpp=$(BUILD)/%)
 	dev/test.sh $(TESTS) -- $(ARGS)
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
+# The emulator knows what is launched: with what blocks by the tests, for bench's operations by dev/launches.cpp.
 sass gpu-time: KERNEL_OBJ = $(filter $(BUILD)/layers/%,$(KERNELS:%=$(BUILD)/%.o))
+sass: $(if $(NVCC),$(BUILD)/emu/test_cuda)
+gpu-time: $(if $(NVCC),$(BUILD)/emu/launches)
 sass gpu-time: $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
-	@NVCC='$(NVCC)' dev/$(if $(filter sass,$@),sass,gpu_time).py $(ARGS) --objects $(if $(NVCC),$(KERNEL_OBJ))
+	@NVCC='$(NVCC)' dev/$(if $(filter sass,$@),sass,gpu_time).py $(ARGS) --emulated $(BUILD)/emu \
+	    --objects $(if $(NVCC),$(KERNEL_OBJ))
 bench: flatgpt
 	./flatgpt bench $(ARGS)
 demo: flatgpt

@@ -30,6 +30,18 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun);     
 void check_launch(const Grid& g);
 // How many such blocks fit on a multiprocessor, if what they hold in static arrays does not count.
 int blocks_that_fit(size_t threads, size_t shared);
+// What is launched: a kernel by its address, or a product of the library (null) by m, n and k. EMU_LAUNCHES=FILE has
+// each kernel's block sizes and bytes of dynamic shared memory at the end of the process; dev/launches.cpp has them by
+// operation. False: it is only noted, and not run (EMU_RUN=0).
+struct Launched {
+    const void* kernel;
+    dim3 blocks;
+    unsigned threads;
+    size_t shared;
+};
+inline std::vector<Launched>* launched_now = nullptr;    // where the launches go, as long as somebody wants them
+bool note_launch(const Launched& l);
+uintptr_t address_in_file(const void* kernel);    // as nm shows it
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
 // somebody waits for it, or, if not at_once, the next that is enqueued. Work may read and write the device's memory.
@@ -40,6 +52,9 @@ void enqueue(cudaStream_t stream, std::function<void()> work, bool at_once = tru
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
     check_launch(g);
+    if (!note_launch({reinterpret_cast<const void*>(kernel), g.blocks, g.threads.x * g.threads.y * g.threads.z,
+                      g.shared}))
+        return;
     std::tuple<std::decay_t<P>...> params(std::forward<A>(args)...);
     auto body = [kernel, params] { std::apply(kernel, params); };
     struct Call { decltype(body) f; Begun begun; };

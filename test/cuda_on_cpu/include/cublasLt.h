@@ -335,6 +335,6 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op
         if (uintptr_t(q) % x.alignment) return CUBLAS_STATUS_NOT_SUPPORTED;
     const float scale = *static_cast<const float*>(alpha), share = *static_cast<const float*>(beta);
     const LtCall call = {p, x, a, b, c, d, workspace, scale, share};
-    enqueue(stream, call);
+    if (note_launch({nullptr, {unsigned(p.m()), unsigned(p.n()), unsigned(p.k())}, 0, 0})) enqueue(stream, call);
     return CUBLAS_STATUS_SUCCESS;
 }
