@@ -56,9 +56,9 @@ struct Launch {
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
     bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
-    // Its blocks may begin when all of the kernel in front of it in the stream have called let_next_start or ended. All
-    // threads of both kernels call wait_for_previous first (ptx.cuh); before it they read only what the kernel in front
-    // does not write. CUDA calls this programmatic dependent launch. Generation's chain of small kernels uses it.
+    // Its blocks may begin when all those of the kernel in front have called let_next_start or ended. All its threads
+    // call wait_for_previous; before it they read nothing that the kernel in front writes. CUDA's name: programmatic
+    // dependent launch. For generation: between its kernels no weight changes, nor within a training step's forward.
     bool overlaps = false;
     cudaStream_t stream = nullptr;          // null: cuda_stream()
     const char* file = __builtin_FILE();    // where the launch is written, for messages
