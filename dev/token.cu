@@ -376,7 +376,7 @@ void climb(const Ops<bf16>& op, const Shape& s, const Shape& checked) {
     Caches caches(Memory(op), s);
     Token<bf16> token(op, s, w[0], caches);
     token.set(5, s.pos);
-    auto rung = [&](const char* name, Step step) {
+    auto rung = [&](const char* name, TokenStep step) {
         ladder.rung(name, check_token(op, checked, step), [&](int) { step(op, token); });
     };
     rung("the operations in turn", in_turn<bf16>);

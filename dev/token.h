@@ -158,10 +158,10 @@ void chain(const Ops<bf16>& op, Token<bf16>& t) {
 
 // ---- the check ------------------------------------------------------------------------------------------------------
 
-typedef void (*Step)(const Ops<bf16>&, Token<bf16>&);
+typedef void (*TokenStep)(const Ops<bf16>&, Token<bf16>&);
 
 // Two tokens, the second of which sees the first's key and value, each twice: the same bits.
-Check check_token(const Ops<bf16>& op, const Shape& s, Step step) {
+Check check_token(const Ops<bf16>& op, const Shape& s, TokenStep step) {
     Check check(s.name, {{"C", s.C}, {"NH", s.NH}, {"NKV", s.NKV}, {"HS", s.HS}, {"F", s.F}, {"pos", s.pos}});
     const Numbers w = random_weights(s);
     Array<bf16> device_w(Memory(op), w);
@@ -172,7 +172,7 @@ Check check_token(const Ops<bf16>& op, const Shape& s, Step step) {
         expected.set(3 + 5 * i, s.pos + i), got.set(3 + 5 * i, s.pos + i);
         in_turn(reference_ops(), expected);
         step(op, got);
-        check.expect(i ? "the second token's logits" : "logits", got.logits, expected.logits.read(), 2e-2);
+        check.expect(i ? "the second token's logits" : "logits", got.logits, expected.logits.read(), 1e-2);
         const auto bits = got.logits.bits();
         step(op, got);
         if (got.logits.bits() != bits || !got.intact()) check.note("the same bits, within bounds", INFINITY);
