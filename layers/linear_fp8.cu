@@ -45,13 +45,12 @@ template <class F> struct Cast {
 __device__ inline uint32_t magnitude(bf16 x) { return x.bits & 0x7fff; }
 __device__ inline uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 // The largest of absolute values, as bits of bf16: infinity is above all numbers, NaN above infinity. All threads call.
-template <int LANES> __device__ inline uint32_t lanes_largest(uint32_t most) {
-#pragma unroll
-    for (int bit = LANES / 2; bit; bit >>= 1) most = larger(most, __shfl_xor_sync(0xffffffff, most, bit));
-    return most;
-}
 __device__ inline uint32_t block_largest(uint32_t x) {
-    return block_reduce(x, 0u, [](uint32_t most) { return lanes_largest<32>(most); });
+    return block_reduce(x, 0u, [](uint32_t most) {
+#pragma unroll
+        for (int bit = 16; bit; bit >>= 1) most = larger(most, __shfl_xor_sync(0xffffffff, most, bit));
+        return most;
+    });
 }
 
 struct Scale { float factor, inverse; };
@@ -122,6 +121,20 @@ __device__ inline void set_square(float* scales, int row, int column, int k, flo
     for (int i = blocks; column == blocks - 1 && i < padded; i++) at[i] = 0;
 }
 
+// Each of 16 neighbouring lanes has a number of each of 8 rows. Lane i gets row i % 8's largest. All threads call.
+__device__ inline uint32_t rows_largest(uint32_t (&most)[8]) {
+#pragma unroll
+    for (int half = 4; half; half /= 2) {    // who keeps which half of the rows
+        const bool upper = threadIdx.x & half;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const uint32_t kept = upper ? most[i + half] : most[i], given = upper ? most[i] : most[i + half];
+            most[i] = larger(kept, __shfl_xor_sync(0xffffffff, given, half));
+        }
+    }
+    return larger(most[0], __shfl_xor_sync(0xffffffff, most[0], 8));
+}
+
 // The scales of a tile's columns, 8 of 8 rows in each thread: factors for the block, inverses for its product.
 __device__ inline void column_scales(float (&factors)[BLOCK], float* inverses, const Vec<bf16, 8> (&v)[8],
                                      int columns_left) {
@@ -162,34 +175,35 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> turned, const 
     const int rows = threadIdx.x / GROUPS, columns = threadIdx.x % GROUPS;
     const bool inside = r0 + rows * 8 < R && c0 + columns * 8 < C;
     Vec<bf16, 8> v[8];
-    uint32_t most = 0;
+    uint32_t most[8] = {};    // of the thread's rows
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 8; i++)
         v[i] = inside ? load<8>(x + int64_t(r0 + rows * 8 + i) * C + c0 + columns * 8) : Vec<bf16, 8>{};
 #pragma unroll
-        for (int j = 0; j < 8; j++) most = larger(most, magnitude(v[i].v[j]));
-    }
-    Scale scale = {};
+    for (int i = 0; i < 8; i++)
+#pragma unroll
+        for (int j = 0; j < 8; j++) most[i] = larger(most[i], magnitude(v[i].v[j]));
+    Scale scale = {};    // the tile's, or row columns % 8's
     if (SQUARE) {
-        scale = scale_for<e4m3>(block_largest(most));
+#pragma unroll
+        for (int i = 1; i < 8; i++) most[0] = larger(most[0], most[i]);
+        scale = scale_for<e4m3>(block_largest(most[0]));
         if (threadIdx.x == 0 && straight.to) set_square(straight.scale, blockIdx.x, blockIdx.y, C, scale.inverse);
         if (threadIdx.x == 0 && turned.to) set_square(turned.scale, blockIdx.y, blockIdx.x, R, scale.inverse);
     }
     if (straight.to) {
+        const int r = r0 + rows * 8;
+        if (!SQUARE) {
+            scale = scale_for<e4m3>(rows_largest(most));
+            if (columns < 8 && r < R) straight.scale[int64_t(blockIdx.y) * R + r + columns] = scale.inverse;
+        }
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            const int r = r0 + rows * 8 + i;
-            if (!SQUARE) {
-                most = 0;
+            const float factor = SQUARE ? scale.factor : __shfl_sync(0xffffffff, scale.factor, i, 8);
+            Group out;
 #pragma unroll
-                for (int j = 0; j < 8; j++) most = larger(most, magnitude(v[i].v[j]));
-                scale = scale_for<e4m3>(lanes_largest<GROUPS>(most));
-                if (columns == 0 && inside) straight.scale[int64_t(blockIdx.y) * R + r] = scale.inverse;
-            }
-            Vec<e4m3, 8> out;
-#pragma unroll
-            for (int j = 0; j < 8; j++) out.set(j, v[i][j] * scale.factor);
-            if (inside) store<8>(straight.to + int64_t(r) * C + c0 + columns * 8, out);
+            for (int j = 0; j < 8; j++) out.set(j, v[i][j] * factor);
+            if (inside) store<8>(straight.to + int64_t(r + i) * C + c0 + columns * 8, out);
         }
     }
     if (!turned.to) return;
@@ -197,7 +211,7 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> turned, const 
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float factor = SQUARE ? scale.factor : factors[columns * 8 + j];
-        Vec<e4m3, 8> out;
+        Group out;
 #pragma unroll
         for (int i = 0; i < 8; i++) out.set(i, v[i][j] * factor);
         tile[columns * 8 + j][rows ^ columns] = out;
