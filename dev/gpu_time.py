@@ -40,6 +40,7 @@ COPY = 0.90                 # of DRAM's rate, what a copy reaches (measured on a
 LATENCY = 600e-9            # seconds from a load to its data
 CUBLAS = 0.78               # of the peak: 769 to 798 of 989 TFLOP/s were measured on an H200, 8192^3 of random numbers
 TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
+WORKSPACE = 32 << 20        # bytes that linear.cu gives to a product
 LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
@@ -47,7 +48,8 @@ BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 # are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
 SHARE = -1
 PRODUCTS = [
-    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/(sm80|plain)_backward (query|dq)_kernel", 3 / 4),
+    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/sm90_backward backward_kernel", 5 / 4),
+    (r"attention/(sm80|plain)_backward (query|dq)_kernel", 3 / 4),
     (r"attention/(sm80|plain)_backward (key|dkv)_kernel", 1), (r"attention/bias (mma|plain)_kernel", 256),
     (r"experts (tensor|plain)_kernel", SHARE), (r"attention/linear walk_kernel", 1)]
 
@@ -79,41 +81,41 @@ def moved(way, ops="LDG|STG"):
     return 32 * sum(width(i) for i in way if re.match(ops, i.op))
 
 
-def widest_way(k):
-    """The way through a kernel, round no loop, on which most is moved 16 bytes at once, in the fewest instructions."""
-    index, best = {i.address: n for n, i in enumerate(k.code)}, {0: (0, 0, None)}
-    ends = []
-    for n, i in enumerate(k.code):
+def way_with(pattern, code):
+    """The way through code, round no loop within, that has most of these instructions, in the fewest of all."""
+    index, best, ends = {i.address: n for n, i in enumerate(code)}, {0: (0, 0, None)}, []
+    for n, i in enumerate(code):
         if n not in best:
             continue
-        wide, length, _ = best[n]
-        here = (wide + bool(re.match(r"(LDG|STG)\S*\.128", i.op)), length - 1, n)
+        here = (best[n][0] + bool(re.match(pattern, i.op)), best[n][1] - 1, n)
         target, always = branch(i)
-        if i.op in ("EXIT", "RET") and not i.predicate:
+        if n + 1 == len(code) or (i.op in ("EXIT", "RET") and not i.predicate):
             ends.append(here)
             continue
         for way in [index.get(target)] + ([] if always else [n + 1]):
             if way is not None and way > n and here[:2] > best.get(way, (-1,))[:2]:
                 best[way] = here
-    wide, length, at = max(ends, default=(0, 0, None))
-    way = []
+    way, at = [], max(ends)[2]
     while at is not None:
-        way.append(k.code[at])
+        way.append(code[at])
         at = best[at][2]
-    return way[::-1] if wide else k.code
+    return way[::-1]
+
+
+WIDE = r"(LDG|STG)\S*\.128"
 
 
 def memory_loop(k):
     """The inner loop that moves most bytes, on its shortest way round; a way through the kernel if none moves 16 at
     once."""
     ways = [shortest_round(loop) for loop in k.inner_loops()]
-    return max([way for way in ways if k.count(r"LDG\S*\.128", way)] or [widest_way(k)], key=moved)
+    return max([way for way in ways if k.count(WIDE, way)] or [way_with(WIDE, k.code)], key=moved)
 
 
 def product_loop(k):
-    """The inner loop with most products, likewise."""
+    """(the instruction of its products, the smallest loop that has it)"""
     op = next((op for op in ("HGMMA", "HMMA", "FFMA") if k.count(op)), None)
-    return op, max(map(shortest_round, k.inner_loops() or [k.code]), key=lambda way: k.count(op, way)) if op else None
+    return op, way_with(op, k.loop_with(op) or k.code) if op else None
 
 
 def clocks_of(k, way, gpu):
@@ -155,10 +157,12 @@ def product_units(k, gpu, launch, flops):
 
 
 def library_units(gpu, m, n, k):
+    """Where tiles are few, blocks may share k; then their sums are written and read, in fp32."""
     tiles = min(math.ceil(m / a) * math.ceil(n / b) for a, b in (TILE, TILE[::-1]))
-    waves = tiles / gpu.sms
-    part = min(1, m * n / (tiles * TILE[0] * TILE[1])) * waves / math.ceil(waves)    # of the tiles' work that is wanted
-    return {"tensor": 2 * m * n * k / (CUBLAS * gpu.peak * part)}
+    tile = 2 * TILE[0] * TILE[1] * k / (CUBLAS * gpu.peak / gpu.sms)
+    return {"tensor": min(math.ceil(tiles * parts / gpu.sms) * tile / parts +
+                          (parts > 1) * 8 * parts * m * n / (COPY * gpu.dram)
+                          for parts in range(1, max(1, WORKSPACE // (4 * m * n)) + 1))}
 
 
 # ---- an operation ----------------------------------------------------------------------------------------------------
@@ -193,6 +197,7 @@ def phases_of(row, gpu, kernels, models):
         elif part:
             part = 1 / len(own) if part == SHARE else part
             units = attention_units(row, k, models) or product_units(k, gpu, l, part * flops)
+            units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
         else:
             units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
         phases.append(Phase("cuBLASLt" if "product" in l else f"{k.file} {k.name}" if k else "?", units))
