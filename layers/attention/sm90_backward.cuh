@@ -201,6 +201,29 @@ __device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const
     fence_async();
 }
 
+// Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
+// through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
+template <int ROWS, int HS>
+__device__ inline void store_rows(bf16* to, int64_t stride, int rows, const float (&d)[HS / 2], const float (&scale)[2],
+                                  Tile<ROWS, HS>& tile, int first) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();    // the tile may hold rows that are still being written
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        const float* x = d + 8 * k;
+        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8),
+                    pack_bf16(x[0] * scale[0], x[1] * scale[0]), pack_bf16(x[2] * scale[1], x[3] * scale[1]),
+                    pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
+    }
+    __syncwarp();
+    constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes that share a row; rows at once
+    if (lane >= LANES * AT_ONCE) return;
+    const int column = lane % LANES * 8;
+    to += lane / LANES * stride + column;
+    for (int row = lane / LANES; row < 16; row += AT_ONCE, to += AT_ONCE * stride)
+        if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
+}
+
 // ---- after: dq to its place -----------------------------------------------------------------------------------------
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;

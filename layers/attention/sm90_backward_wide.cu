@@ -1,5 +1,5 @@
-// sm90_backward_wide.cu - attention backward for head sizes 192 and 256, for sm_90 alone. What it computes, and in which
-// kernels, is at the top of sm90_backward.cu.
+// sm90_backward_wide.cu - attention backward for head sizes 192 and 256, for sm_90 alone. What it computes, and in
+// which kernels, is at the top of sm90_backward.cu.
 //
 // dk and dv of 128 keys do not fit the consumers' registers. So a block has 64 keys, and the consumers share them: each
 // holds half of the columns of dk and dv, and computes S^T and dP^T of half of a tile's 64 queries. P^T and dS^T
@@ -15,8 +15,9 @@
 //
 // There is room for one q and dy with HS = 256: the products that read them come first, so that the next are under way
 // while dq is computed and handed over.
-// Bound by shared memory, as far as counting tells: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350 cycles of 128
-// bytes; 192 KB for S and dP (each consumer reads all of k and v), 128 for dq's way out. Tensor cores need 2,560 cycles.
+// Bound by shared memory, as far as counting tells: with HS = 256 a tile of 64 x 64 moves 544 KB, in 4,350 cycles of
+// 128 bytes; 192 KB for S and dP (each consumer reads all of k and v), 128 for dq's way out. Tensor cores need 2,560
+// cycles.
 #include "sm90_backward.cuh"
 
 namespace {

@@ -231,7 +231,8 @@ TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
     if (cuda_emulated()) SKIP("too large for the emulator");
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
     for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300},
-                   Case{2, 1024, 8, 8, 32}, Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192}, Case{2, 1024, 8, 4, 256}}) {
+                   Case{2, 1024, 8, 8, 32}, Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192},
+                   Case{2, 1024, 8, 4, 256}}) {
         CAPTURE(c.S); CAPTURE(c.HS);
         const Heads h{c.NH, c.NKV, c.HS, c.window};
         const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;
