@@ -35,11 +35,6 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cu
     return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-struct cudaFuncAttributes { int numRegs; };
-template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
-    return *of = {255}, cudaSuccess;
-}
-
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0, cudaDriverEntryPointSymbolNotFound = 1 };
 constexpr unsigned long long cudaEnableDefault = 0;
 inline cudaError_t cudaGetDriverEntryPointByVersion(const char* symbol, void** function, unsigned, unsigned long long,
