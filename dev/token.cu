@@ -143,10 +143,11 @@ template <bool ACROSS> struct Stream {
     }
 };
 
-// All blocks meet: what each has written is seen by all.
+// All blocks meet: what each has written is seen by all. Whoever meets no more arrives once again: then *count is 0 for
+// the next launch.
 struct Meeting {
     unsigned *count, arrivals, last;
-    __device__ void arrive() {    // for the last time: the next launch finds 0
+    __device__ void arrive() {
         __syncthreads();
         if (threadIdx.x == 0) grid_arrive(count, last);
     }
@@ -351,6 +352,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
     Call c = {s, t.w, {}, {t.w.nw, t.w.nb, s.norm(), s.C}, TurnCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.turn()),
               s.act(), LOG2E * s.heads().score_scale(), t.tok, t.pos, t.x, t.x2, t.qkv, t.h, t.logits, t.partial,
               reinterpret_cast<unsigned*>(static_cast<int*>(t.count))};
+    CHECK(s.HS <= MOST_HS && (s.NH == s.NKV || s.NH == 4 * s.NKV), "heads that the kernel does not take");
     std::copy(t.cache.begin(), t.cache.end(), c.cache);
     const int widest = std::max({s.C, s.F, s.NH * s.HS});
     const size_t shared = sizeof(Rings) + size_t(s.C + widest) * sizeof(bf16);

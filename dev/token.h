@@ -36,6 +36,7 @@ template <class T> struct Weights {
     template <class Take> Weights(const Shape& s, Take take) {
         const bool biases = !s.llama;
         const int64_t C = s.C, A = s.NH * s.HS;
+        CHECK(s.L <= MOST_LAYERS, "%d layers", s.L);
         wte = take(true, s.Vp * C, 1), wpe = take(biases, s.positions() * C, 1);
         nw = take(true, C, 0), nb = take(biases, C, 1);
         for (int l = 0; l < s.L; l++)
