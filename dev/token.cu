@@ -305,7 +305,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) token_kernel(const __grid_const
         Rings& rings = dynamic_shared<Rings>();
         // The residual stream before the phase, and what its product multiplies.
         bf16 *const x = reinterpret_cast<bf16*>(&rings + 1), *const in = x + c.s.C;
-        if (threadIdx.x < WARPS * AHEAD) mbarrier_init(&rings.full[0][threadIdx.x], 1);
+        if (const unsigned t = threadIdx.x; t < WARPS * AHEAD) mbarrier_init(&rings.full[t / AHEAD][t % AHEAD], 1);
         mbarrier_init_fence();
         __syncthreads();
         Stream<ACROSS> weights(c, rings);
