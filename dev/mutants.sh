@@ -44,7 +44,7 @@ binary_of() {    # file
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
         dev/*.cu) echo build/test_all ;;    # runs ladders
-        *.cu | *.cuh | layers/scratch.h) echo build/emu/test_cuda ;;    # scratch.h: sizes for the CUDA kernels
+        *.cu | *.cuh | layers/scratch.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;    # scratch.h: kernels' sizes
         *) echo build/test_all ;;
     esac
 }

@@ -156,6 +156,14 @@ __global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool fi
 __global__ void one_stays_away(unsigned* count) {
     if (blockIdx.x != 2) meet(count, 4, 4);
 }
+// Adds 1 to what the kernel in front has written.
+enum class Waits { first, late, never };
+template <Waits waits> __global__ void add_after(int* out, const int* in) {
+    if (waits == Waits::first) wait_for_previous();
+    const int x = in[threadIdx.x];
+    if (waits == Waits::late) wait_for_previous();
+    out[blockIdx.x * 64 + threadIdx.x] = x + 1;
+}
 __global__ void race_in_a_block(int* out) {
     SHARED(int[64], s);
     s[threadIdx.x] = 1;
@@ -339,6 +347,27 @@ TEST_CASE("emulator: who reads what another stream writes must wait for it") {
     CHECK(seeds_that_show([&] { return right(false); }) >= 3);
 }
 
+TEST_CASE("emulator: a kernel that begins before the one in front has ended must wait for it") {
+    if (!cuda_overlaps()) SKIP("before sm_90 no launches overlap: EMU_CC=90");
+    Buffer<int> a(64), b(5 * 64);
+    auto right = [&](auto kernel, bool overlaps) {
+        cudaMemsetAsync(a, 0, 64 * 4, stream());
+        launch(set_all, {1, 64}, a.p, 7);
+        launch(kernel, {.grid = 5, .block = 64, .overlaps = overlaps}, b.p, a.p);
+        return b.read() == std::vector<int>(5 * 64, 8);
+    };
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::first>, true); }) == 0);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, true); }) >= 5);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, false); }) == 0);
+    CHECK(seeds_that_show([&] { return right(add_after<Waits::never>, false); }) == 0);
+    each_order([&] {
+        const std::string s = message([&] { right(add_after<Waits::never>, true); });
+        expect_part(s, "has ended without wait_for_previous()");
+        expect_part(s, "[launched at");
+    });
+    CHECK(right(add_after<Waits::first>, true));
+}
+
 TEST_CASE("emulator: the host must wait before it reads or reuses pinned memory, not other memory") {
     Pinned from(1), to(1);
     Buffer<int> a(1);
@@ -470,4 +499,29 @@ TEST_CASE("emulator: what the sanitizers must report" * doctest::skip(!ASAN && !
         expect_part(output("behind shared memory"), "write_behind");
         expect_part(output("the host in device memory"), "use-after-poison");
     }
+}
+
+namespace {
+__global__ void write_one(int* p) { p[threadIdx.x] = 1; }
+}   // namespace
+TEST_CASE("emulator: launches are noted, with or without being run") {
+    emu::schedule(0);
+    Buffer<int> b(32);
+    for (bool runs : {true, false}) {
+        CAPTURE(runs);
+        cudaMemset(b, 0, 32 * sizeof(int));
+        std::vector<emu::Launched> all;
+        emu::launched_now = &all, emu::config.runs = runs;
+        run(write_one, {dim3(1, 1, 1), dim3(16, 2)}, b.p);
+        cudaMemset(b, 0xff, runs ? 0 : 32 * sizeof(int));
+        emu::launched_now = nullptr, emu::config.runs = true;
+        REQUIRE(all.size() == 1);
+        CHECK((all[0].kernel == reinterpret_cast<const void*>(&write_one) && all[0].threads == 32));
+        std::vector<int> expected(32, 0);
+        if (runs) std::fill_n(expected.begin(), 16, 1);
+        CHECK(b.read() == expected);
+    }
+    int status;
+    const std::string text = run_again("EMU_RUN=0 EMU_LAUNCHES=/dev/stdout", "-tc='norm: against*'", &status);
+    CHECK_MESSAGE(text.find(" 128 0 ") != std::string::npos, text);    // norm.cu's blocks
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -15,16 +16,16 @@ namespace emu {
 namespace {
 // Blocks are kept: their stacks and shared memory serve many launches.
 std::mutex mutex;
-std::vector<std::unique_ptr<Block>> idle;
+std::vector<std::shared_ptr<Block>> idle;
 
-std::unique_ptr<Block> take_block() {
+std::shared_ptr<Block> take_block() {
     std::lock_guard lock(mutex);
-    if (idle.empty()) return std::make_unique<Block>();
+    if (idle.empty()) return std::make_shared<Block>();
     auto b = std::move(idle.back());
     idle.pop_back();
     return b;
 }
-void give_block(std::unique_ptr<Block> b) {
+void give_block(std::shared_ptr<Block> b) {
     if (b->failed()) return;
     std::lock_guard lock(mutex);
     idle.push_back(std::move(b));
@@ -36,6 +37,7 @@ struct Team {
     std::vector<uint3> blocks;
     void (*body)(void*);
     void* arg;
+    Begun& begun;    // the first blocks
     std::atomic<size_t> next{0};
     std::exception_ptr error;
 
@@ -43,7 +45,7 @@ struct Team {
         Hidden hidden;
         Rng draws{config.seed};
         gridDim = g.blocks;
-        std::unique_ptr<Block> b, other;
+        std::shared_ptr<Block> b, other;
         try {
             b = take_block();
             if (TSAN) other = take_block();
@@ -52,7 +54,11 @@ struct Team {
                 // neighbours run on different ones.
                 if (TSAN) std::swap(b, other);
                 b->rng.state = draws();
-                b->run(blocks[i], g.threads, g.shared, body, arg);
+                if (i < begun.size()) {
+                    begun[i]->previous_ended();
+                    begun[i]->resume();
+                    give_block(std::move(begun[i]));
+                } else b->run(blocks[i], g, body, arg);
                 if (until != Clock::time_point::max() && Clock::now() > until) break;
             }
             for (auto& f : at_launch_end) f();
@@ -72,12 +78,12 @@ struct Team {
         Hidden hidden;
         Rng draws{config.seed};
         gridDim = g.blocks;
-        std::vector<std::unique_ptr<Block>> all;
+        std::vector<std::shared_ptr<Block>> all;
         try {
             for (const uint3& at : blocks) {
                 all.push_back(take_block());
                 all.back()->rng.state = draws();
-                all.back()->start(at, g.threads, g.shared, body, arg, true);
+                all.back()->start(at, g, body, arg, Run::together);
             }
             for (bool moved = true; moved;) {
                 moved = false;
@@ -133,12 +139,58 @@ void check_launch(const Grid& g) {
         refuse(std::string("an earlier call failed and nobody took its error: ") + cudaGetErrorString(e));
 }
 
-static std::atomic<int64_t> launched = 0;
-int64_t launches() { return launched; }
+extern "C" const char __executable_start;    // the linker's
+uintptr_t address_in_file(const void* kernel) { return uintptr_t(kernel) - uintptr_t(&__executable_start); }
 
-void run_grid(const Grid& g, void (*body)(void*), void* arg) {
-    launched++;
-    Team team{g, order_of_blocks(g), body, arg, {}, {}};
+namespace {
+struct Noted {    // each kernel's, with how often
+    std::map<std::tuple<const void*, unsigned, size_t>, int64_t> all;
+    const char* const path = getenv("EMU_LAUNCHES");
+    ~Noted() {
+        FILE* f = path ? fopen(path, "w") : nullptr;
+        if (!f) return;
+        for (auto& [l, times] : all)
+            fprintf(f, "%zx %u %zu %lld\n", address_in_file(std::get<0>(l)), std::get<1>(l), std::get<2>(l),
+                    (long long)times);
+        fclose(f);
+    }
+} noted;
+}   // namespace
+
+bool note_launch(const Launched& l) {
+    std::lock_guard lock(mutex);
+    if (noted.path && l.kernel) noted.all[{l.kernel, l.threads, l.shared}]++;
+    if (launched_now) launched_now->push_back(l);
+    return config.runs;
+}
+
+static std::atomic<int64_t> launched[2];
+int64_t launches(bool overlapping) { return launched[1] + (overlapping ? 0 : int64_t(launched[0])); }
+
+[[noreturn]] static void fail_at_launch(const Grid& g, const Error& e) {
+    throw Error(std::string(e.what()) + " [launched at " + g.at.text() + "]");
+}
+
+void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
+    begun.clear();
+    const std::vector<uint3> blocks = order_of_blocks(g);
+    Rng draws{config.seed};
+    gridDim = g.blocks;
+    try {
+        for (size_t i = 0, n = std::min<size_t>(blocks.size(), 1 + config.seed % 4); i < n; i++) {
+            begun.push_back(take_block());
+            begun[i]->rng.state = draws();
+            begun[i]->start(blocks[i], g, body, arg, Run::ahead);
+            begun[i]->resume();
+        }
+    } catch (const Error& e) {
+        fail_at_launch(g, e);
+    }
+}
+
+void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
+    launched[g.overlaps]++;
+    Team team{g, order_of_blocks(g), body, arg, begun, {}, {}};
     const auto never = Team::Clock::time_point::max();
     if (g.together) {
         team.work_together();
@@ -152,11 +204,12 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg) {
         team.work(never);
         for (auto& t : others) t.join();
     }
+    begun.clear();
     if (!team.error) return;
     try {
         std::rethrow_exception(team.error);
     } catch (const Error& e) {
-        throw Error(std::string(e.what()) + " [launched at " + g.at.text() + "]");
+        fail_at_launch(g, e);
     }
 }
 

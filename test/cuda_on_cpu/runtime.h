@@ -59,6 +59,10 @@ template <class... P>
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(P...), int threads, size_t shared) {
     return *blocks = emu::blocks_that_fit(size_t(threads), shared), cudaSuccess;
 }
+struct cudaFuncAttributes { int numRegs, ptxVersion; };
+template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
+    return *of = {255, emu::config.capability}, cudaSuccess;
+}
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
