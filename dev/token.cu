@@ -39,7 +39,7 @@ struct Call {
     NormOf<bf16> norm;    // the last one
     TurnCall turn;
     Act act;
-    float scale;    // of scores, in units of log 2
+    float scale;    // makes products scores, in units of log 2
     const int *tok, *pos;
     bf16 *x, *x2, *qkv, *h, *logits;
     float* partial;    // (NH,splits,HS+2): a weighted sum of values, its maximum and sum

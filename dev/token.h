@@ -8,7 +8,7 @@
 
 namespace {
 constexpr int MOST_LAYERS = 16;
-constexpr int LEAST_KEYS = 64;    // of a split of the one kernel's attention
+constexpr int LEAST_KEYS = 64;    // the one kernel splits no fewer
 
 // ---- the model ------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ template <class T> struct Token {
     Array<int> tok, pos;
     Array<float> turns, mean, rstd;
     Array<T> x, x2, normed, qkv, turned, atty, pre, h, logits;
-    Array<float> partial;    // of the one kernel: the splits' sums
+    Array<float> partial;    // the one kernel's: its splits' sums
     Array<int> count;        // and its blocks' arrivals
 
     Token(const Ops<T>& op, const Shape& s, const T* weights, Caches& caches)
