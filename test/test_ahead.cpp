@@ -78,12 +78,12 @@ TEST_CASE("ahead: contexts that fill up") {
     Generation what = asked(c, 3, 60);
     what.sampling.penalties.repetition = 1.2;
     expect_same_texts(watched(), c, what);    // fed again
-    CHECK(steps > 50);
+    CHECK(steps > 30);
     c.T = 256, c.position = Position::rope, c.rope_dims = 8;
     for (int sinks : {0, 4}) {
         what.cache = {"auto", 80, sinks}, what.tokens = 150;
         expect_same_texts(watched(), c, what);    // rolls
-        CHECK(steps > 150);
+        CHECK(steps > 140);
     }
 }
 
