@@ -100,7 +100,6 @@ $(BUILD)/test_all: $(OBJ) $(CUDA_OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-$(BUILD)/emu/flatgpt: | $(BUILD)/emu/launches
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)
