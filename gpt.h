@@ -144,11 +144,13 @@ struct Model {
     // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
     Status cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind = {});
     // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
-    // padding; none: all S.     tok (B,S), host
+    // padding; none: all S.     tok (B,S), host; null: those that `sample` has drawn for the same sequences
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                 const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length);
     // After forward or extend, once: of these rows of (B,S), which rise; none: each sequence's last position.
     void logits(float* out, const std::vector<int>& rows = {});    // (rows,V), host
+    // After one more token of each: the next, of `choices` tokens, to cache.tok (B). As Ops::sample, on the device.
+    void sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices);
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const {
@@ -247,6 +249,7 @@ struct Model {
     void copy_states(Cache& cache);
     void upload_table(Cache& cache);
     void run(Cache& cache, bool as_before);
+    void head_product(const Input* x, int rows);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.
     struct Branch {
         int layer;

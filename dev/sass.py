@@ -86,7 +86,7 @@ STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
     (r"attention/plain\S* ", 200, "streams of keys, and dropout's function"),
     (r"attention/cached \w+<bf16, fp8, 1, 32", 16, "heads wider than 128"),
-    (r"attention/sm90_backward \w+<64, true>", 40, "caps and slopes: eight registers a tile"),
+    (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
     (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register"),
 ]
 # Others keep it out of their inner loops: an address or two that are needed again at the end.
@@ -118,16 +118,26 @@ def size_of(k):
     return int(re.search(r"<(\d+)", k.name)[1])
 
 
+def forward_keys(HS):
+    """Keys of a tile."""
+    return 128 if HS <= 128 else 112 if HS <= 192 else 80
+
+
 def softmax_overlaps(k):
-    """While O += P v runs, a thread computes 64 exponentials and two for its rows' old maxima."""
-    n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
-    if n < 60:
-        return f"{n} exponentials between the first two waits of the main loop, expected at least 60"
+    """While O += P v runs, a thread computes an exponential for every two keys, and two for its rows' old maxima."""
+    n, wanted = k.count("MUFU.EX2", behind_first_wait(main_loop(k))), forward_keys(size_of(k)) // 2 - 4
+    if n < wanted:
+        return f"{n} exponentials between the first two waits of the main loop, expected at least {wanted}"
+
+
+def backward_rows(HS):
+    """Queries of a tile."""
+    return 128 if HS <= 64 else 64
 
 
 def probabilities_overlap(k):
-    """All exponentials of a query tile (half of its columns a thread) come before dy v^T is waited for."""
-    wanted = {64: 64, 128: 32}[size_of(k)]
+    """All exponentials that a thread computes of a query tile come before dy v^T is waited for."""
+    wanted = backward_rows(size_of(k)) // 2 if size_of(k) <= 128 else 16
     n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
     if n < wanted:
         return f"{n} exponentials between the first two waits of the main loop, expected {wanted}"
@@ -143,14 +153,14 @@ def products_in_loop(expected):
 
 
 def forward_products(HS):
-    """q k^T by 16 channels and P v by 16 of 128 keys; a wait for each."""
-    return HS // 16 + 128 // 16, 2
+    """q k^T by 16 channels and P v by 16 of a tile's keys; a wait for each."""
+    return HS // 16 + forward_keys(HS) // 16, 2
 
 
 def backward_products(HS):
-    """q k^T and dy v^T by 16 channels, P^T dy and dS^T q by 16 of M queries, dS k by 16 of 128 keys; four waits."""
-    M = {64: 128, 128: 64}[HS]
-    return 2 * HS // 16 + 2 * M // 16 + 128 // 16, 4
+    """q k^T and dy v^T by 16 channels, P^T dy and dS^T q by 16 of M queries, dS k by 16 of 128 keys or of 64."""
+    M, keys, waits = backward_rows(HS), *((128, 4) if HS <= 128 else (64, 5))
+    return 2 * HS // 16 + 2 * M // 16 + keys // 16, waits
 
 
 def no_moves_to_uniform(k):
@@ -165,6 +175,7 @@ def no_moves_to_uniform(k):
 FENCES = [
     (r"attention/cached decode_kernel", 2),             # the last block of a head sees what the others wrote
     (r"attention/sm90_backward backward_kernel", 4),    # dS and dq for the async proxy; dq's turn passes on (2)
+    (r"attention/sm90_backward_wide backward_kernel", 5),    # P, too
 ]
 
 
@@ -196,17 +207,19 @@ RULES = [
     ("no local memory", "", "", no_local_memory),
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
-    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward (prepare|finish))|adamw (adamw|squares)_kernel|"
+    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|adamw (adamw|squares)_kernel|"
                           r"attention/cached \w+<(bf16, bf16|float, float), \d, \d+, (8|4)|experts tensor_kernel", "",
      wide),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
-    ("probabilities overlap dy v^T", r"attention/sm90_backward backward_kernel<\d+, false>", "sm_90a",
+    ("probabilities overlap dy v^T", r"attention/sm90_backward\w* backward_kernel<\d+, false>", "sm_90a",
      probabilities_overlap),
     ("products of a tile", r"attention/sm90 forward_kernel", "sm_90a", products_in_loop(forward_products)),
-    ("products of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", products_in_loop(backward_products)),
+    ("products of a tile", r"attention/sm90_backward\w* backward_kernel", "sm_90a",
+     products_in_loop(backward_products)),
     ("descriptors are uniform", WGMMA, "sm_90a", no_moves_to_uniform),
     ("barriers of a tile", r"attention/sm90 forward_kernel", "sm_90a", barriers(2)),
     ("barriers of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", barriers(3)),
+    ("barriers of a tile", r"attention/sm90_backward_wide backward_kernel", "sm_90a", barriers(4)),
     ("barriers of a tile", MMA, "", barriers(2)),
 ]
 

@@ -144,7 +144,7 @@ def short(name):
         if c == "(" and depth == 0 and not name.startswith("(anonymous namespace)", at):
             end = at
             break
-    name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", name[:end])
+    name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::|\bsm90::", "", name[:end])
     return re.sub(r"^(void|int|float) ", "", name)
 
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <utility>
 
 #include "base/console.h"
 #include "base/file.h"
@@ -237,6 +238,15 @@ Ids Chat::go_on(const Ids& seen, const Sampler& sampler, int place, int left) {
     return draft;
 }
 
+// The next token, which the device draws; the step after it has begun, if the answer may have one. left: as above
+Sampler::Choice Chat::hear(Ahead& ahead, const Ids& seen, int left) {
+    for (; ahead.in_flight() < std::min(2, left); computed++) ahead.step();
+    const Sampler::Choice choice = {*ahead.next()};
+    ids = seen, spare = ahead.in_flight() > 0;
+    if (spare) ids.push_back(choice.id);    // it is fed
+    return choice;
+}
+
 // Gives out a token's text. True: the answer ends there.
 Result<bool> Chat::speak(int id) {
     const bool end = std::find(options.ends.begin(), options.ends.end(), id) != options.ends.end();
@@ -254,10 +264,15 @@ Result<int> Chat::generate(std::vector<int> seen) {
     sampling.seed = uint64_t(options.seed + answers);
     Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices, options.ends));
     sampler.see(seen);
+    std::optional<Ahead> ahead;    // draws all tokens but the first
+    if (!options.speculation.any() && Ahead::can(g, sampler)) TRY(ahead.emplace(g, cache).open(sampler, choices));
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
-        const Ids draft = n > 0 ? go_on(seen, sampler, n, limit - n) : Ids();
-        const Checked next = check_draft(sampler, logits.data(), g.c.V, n, draft);
+        const bool drawn = ahead && n > 0;
+        if (drawn && n == 1) ahead->begin({{0, seen.back(), n, &sampler, false}});
+        const Ids draft = n > 0 && !drawn ? go_on(seen, sampler, n, limit - n) : Ids();
+        const Checked next = drawn ? Checked{{hear(*ahead, seen, limit - n)}, 0}
+                                   : check_draft(sampler, logits.data(), g.c.V, n, draft);
         accepted += int64_t(next.accepted);
         size_t keep = seen.size();
         for (size_t k = 0; k < next.chosen.size() && !ended; k++) {
@@ -271,7 +286,7 @@ Result<int> Chat::generate(std::vector<int> seen) {
             ended |= last && sampler.done();
         }
         ended |= next.chosen.back().id < 0;
-        ids.resize(std::min(ids.size(), keep));
+        if (!drawn) ids.resize(std::min(ids.size(), keep));
         if (!draft.empty()) cache.table.rewind(0, int(ids.size()));
         if (!ended && n == most) say(formatted("the context of %d tokens is full: the answer ends here",
                                                options.context));
@@ -297,6 +312,10 @@ Status Chat::respond(const std::string& user) {
     const int64_t fed = computed - before;
     const Result<int> generated = read ? generate(prompt.value) : Result<int>(0);
     const double seconds = now_seconds() - middle;
+    if (std::exchange(spare, false) && !states) {    // a state cannot go back
+        ids.pop_back();
+        cache.table.rewind(0, int(ids.size()));
+    }
     if (!generated.ok()) return forget(generated.status);
     const int n = generated.value;
     if (n == 0) {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "ahead.h"
 #include "generate.h"
 #include "messages.h"
 #include "model_files.h"
@@ -62,6 +63,7 @@ class Chat {
     bool prefill(const std::vector<int>& prompt);    // into the cache; false: interrupted
     Result<int> generate(std::vector<int> seen);     // the answer; how many tokens
     Ids go_on(const Ids& seen, const Sampler& sampler, int place, int left);
+    Sampler::Choice hear(Ahead& ahead, const Ids& seen, int left);
     Result<bool> speak(int id);
     void say(const std::string& text) const { if (options.note) options.note(text); }
     bool interrupted() const { return options.interrupted && options.interrupted(); }
@@ -73,6 +75,7 @@ class Chat {
     Cache cache;
     bool states = false;    // layers without softmax: sequence 1 is a copy, at the last prompt's end
     std::vector<int> ids;        // the tokens at the cache's positions
+    bool spare = false;          // the last of them is an answer's last token, fed before that was known
     std::vector<ChatMessage> messages;
     size_t first = 0;            // the messages before it found no room in the context
     StreamedText streamed;

@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "ahead.h"
 #include "base/console.h"
 
 // ---- sequences ------------------------------------------------------------------------------------------------------
@@ -61,6 +62,7 @@ struct Sequence {
     TextOut out = {};
     bool done = false;
     int place = 0;     // tokens generated
+    bool counted = false;    // Ahead::Text's
     size_t row = 0;    // its next token's logits; those after each drafted token follow
     Ids draft = {};    // what the model was run over after the last token
     Checked next = {};    // by these logits
@@ -87,6 +89,9 @@ class Generator {
     void draft(const std::vector<Sequence*>& on);
     void choose(Sequence& s) const;
     Status choose_all(size_t from);
+    int64_t steps_ahead() const;
+    Status go_ahead(int64_t steps);
+    Status end_done();
     bool take(Sequence& s, int id);
     Status report(Sequence& s);
     void note(const std::string& text) const { if (what.note) what.note(text); }
@@ -99,6 +104,7 @@ class Generator {
     Slots slots;
     const size_t V;
     std::optional<DraftModel> draft_model;
+    std::optional<Ahead> ahead;    // none: the host chooses all tokens
     Sampler sampler;
     std::vector<bool> busy;            // slots of those that run
     std::vector<Sequence> running;
@@ -149,7 +155,9 @@ Status Generator::open_cache(size_t longest) {
         draft_model.emplace(*other);
         TRY(draft_model->open(count, int(std::min<int64_t>(other->c.T, length))));
     }
-    return {};
+    if (what.speculation.any() || what.logprobs || !Ahead::can(g, sampler)) return {};
+    ahead.emplace(g, slots.cache);
+    return ahead->open(sampler, choices);
 }
 
 // ---- who joins ------------------------------------------------------------------------------------------------------
@@ -283,6 +291,7 @@ void Generator::draft(const std::vector<Sequence*>& on) {
 
 void Generator::choose(Sequence& s) const {
     const float* rows = &logits[s.row * V];
+    s.counted = false;
     s.next = check_draft(s.sampler, rows, int(V), s.place, s.draft);
     for (size_t k = 0; k < s.next.chosen.size() && what.logprobs; k++)
         if (const int id = s.next.chosen[k].id; id >= 0)
@@ -300,7 +309,7 @@ bool Generator::take(Sequence& s, int id) {
     return true;
 }
 
-// The next tokens of running[from] and of all after it. Who ends leaves its slot; what that holds others may share.
+// The next tokens of running[from] and of all after it.
 Status Generator::choose_all(size_t from) {
 #pragma omp parallel for schedule(dynamic) if (running.size() > from + 1)
     for (size_t i = from; i < running.size(); i++) choose(running[i]);
@@ -313,6 +322,13 @@ Status Generator::choose_all(size_t from) {
             if (!take(s, s.next.chosen[k].id)) return fail(Exit::io, "the output was closed");
         s.done |= s.sampler.done();
         if (s.sampler.broken() && !s.text.stopped && !std::exchange(said_broken, true)) note(NO_TOKEN);
+    }
+    return end_done();
+}
+
+// Who is done leaves its slot; what that holds others may share.
+Status Generator::end_done() {
+    for (Sequence& s : running) {
         if (!s.done) continue;
         busy[size_t(s.slot)] = false;
         if (!slots.shares()) slots.empty(s.slot);
@@ -320,6 +336,44 @@ Status Generator::choose_all(size_t from) {
     }
     std::erase_if(running, [](const Sequence& s) { return s.done; });
     return {};
+}
+
+// ---- steps whose tokens the device draws ----------------------------------------------------------------------------
+
+// How many steps nobody needs the host for: up to the first last token, or full context. 0: the host chooses.
+int64_t Generator::steps_ahead() const {
+    int64_t steps = ahead ? what.tokens : 0;
+    const bool heeds_room = !slots.cache.kind.rolls || (!said && !slots.cache.kind.exact);
+    for (const Sequence& s : running) {
+        steps = std::min<int64_t>(steps, what.tokens - s.place);
+        if (heeds_room) steps = std::min<int64_t>(steps, slots.cache.positions - slots.length(s.slot));
+    }
+    return steps;
+}
+
+// At most so many steps of all that run, and fewer where one ends: the step that has begun by then is the last one. The
+// slot of who ended holds a position too many, until another takes it: others share prompts only.
+Status Generator::go_ahead(int64_t steps) {
+    std::vector<Ahead::Text> texts;
+    for (Sequence& s : running) {
+        texts.push_back({s.slot, s.tokens.back(), s.place, &s.sampler, s.counted});
+        s.counted = true;
+    }
+    ahead->begin(texts);
+    int64_t begun = 0;
+    for (int64_t heard = 0; heard < begun || heard == 0;) {
+        const bool goes_on = std::none_of(running.begin(), running.end(), [](auto& s) { return s.done; });
+        for (; goes_on && begun < std::min(heard + 2, steps); begun++) ahead->step();
+        const int* ids = ahead->next();
+        heard++;
+        for (size_t i = 0; i < running.size(); i++) {
+            Sequence& s = running[i];
+            if (s.done) continue;
+            s.sampler.take({ids[i]});
+            if (!take(s, ids[i])) return fail(Exit::io, "the output was closed");
+        }
+    }
+    return end_done();
 }
 
 Status Generator::report(Sequence& s) {
@@ -343,6 +397,10 @@ Result<Generated> Generator::run() {
     for (;;) {
         for (size_t before = running.size(); join(); before = running.size()) TRY(choose_all(before));
         if (running.empty()) return std::move(out);
+        if (const int64_t steps = steps_ahead(); steps > 0) {
+            TRY(go_ahead(steps));
+            continue;
+        }
         go_on();
         TRY(choose_all(0));
     }

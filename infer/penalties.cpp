@@ -121,3 +121,14 @@ std::vector<Candidate> History::changes(const float* logits) const {
         changed.push_back({x, id});
     }
 }
+
+std::vector<int> History::counts() const {
+    std::vector<int> all(size_t(V), 0);
+    for (const Seen& s : seen) all[size_t(s.id)] = 2 * s.generated + 1;
+    return all;
+}
+std::vector<double> History::bias() const {
+    std::vector<double> all(biases.empty() ? 0 : size_t(V), 0);
+    for (auto [id, bias] : biases) all[size_t(id)] = bias;
+    return all;
+}

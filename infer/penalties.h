@@ -34,6 +34,9 @@ class History {
     // The tokens whose logits change, in order of ids, with their new ones: bias, repetition, presence and frequency,
     // DRY. NaN counts as -inf.
     std::vector<Candidate> changes(const float* logits) const;
+    // For a device (operation `sample`): what the tokens change, and the biases; (V), empty: none.
+    std::vector<int> counts() const;
+    std::vector<double> bias() const;
 
   private:
     struct Seen { int id, all, generated; };    // how often

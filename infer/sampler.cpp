@@ -175,6 +175,14 @@ Sampler::Choice Sampler::choose(const float* logits, uint64_t place) const {
     return {drawn.id, std::log2(everything / drawn.score)};
 }
 
+std::optional<Draw> Sampler::on_device() const {
+    const Penalties& p = s.penalties;
+    const Draw draw = {s.temperature, s.top_k, s.top_p, s.min_p, p.repetition, p.presence, p.frequency, s.seed};
+    const bool more = s.grammar || p.dry > 0 || (p.last > 0 && draw.penalises()) || s.mirostat > 0 || s.typical_p < 1 ||
+                      s.top_n_sigma > 0;
+    return more || V > Draw::MOST ? std::nullopt : std::optional(draw);
+}
+
 std::vector<TokenLogprob> logprobs(const float* logits, int V, int id, int n) {
     const std::vector<Candidate> best = likeliest(std::max(1, std::min(n, V)), logits, V, {}, nullptr);
     double sum = 0;

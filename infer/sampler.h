@@ -5,10 +5,12 @@
 // sees what the ones before it leave; but top-n-sigma's deviation is that of all tokens, the grammar's or not.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "grammar.h"
+#include "layers/ops.h"
 #include "penalties.h"
 
 struct Sampling {
@@ -49,6 +51,11 @@ class Sampler {
     void take(const Choice& choice);    // what was chosen, or another token: the next one follows it
     bool broken() const { return s.grammar && matcher.broken(); }    // no token was allowed: NO_TOKEN
     bool done() const { return s.grammar && matcher.done(); }    // nothing may follow
+
+    // The same choices by operation `sample`; none: they need the host.
+    std::optional<Draw> on_device() const;
+    uint64_t number() const { return sequence; }
+    const History& said() const { return history; }
 
   private:
     std::vector<Candidate> candidates(const float* logits, int most) const;

@@ -158,6 +158,20 @@ struct Routes {
 };
 // The head's logits are cap * tanh(scale x / cap) of its product x; cap 0: scale x.
 struct Logits { float scale = 1, cap = 0; };
+// How a token is drawn: of infer/sampler.h's Sampling, which says what each field is, what a device can do by itself.
+struct Draw {
+    static constexpr int MOST = 1 << 20;    // tokens to choose from
+    double temperature = 1;
+    int top_k = 0;
+    double top_p = 1, min_p = 0, repetition = 1, presence = 0, frequency = 0;
+    uint64_t seed = 1;
+    bool penalises() const { return repetition != 1 || presence != 0 || frequency != 0; }
+};
+// Which text's next token: its random number is philox(seed, sequence, place), its row of counts is `text`.
+struct DrawAt {
+    uint64_t sequence, place;
+    int64_t text;
+};
 
 struct AdamW { float lr, beta1, beta2, eps, weight_decay; };
 // A step whose loss or norm is above these is not applied. Gradients with a norm above clip (0: never) are scaled down.
@@ -284,8 +298,10 @@ struct Table : Ops<Activation, Parameter> {
     bool on_host() const { return upload == copy; }
 };
 
-// tf32: a GPU's fp32 products with 10-bit mantissas. fp8: bf16, and linear_forward_fp8 and linear_backward_fp8 exist.
-enum class Dtype { fp32, tf32, bf16, fp8 };
+// tf32: a GPU's fp32 products with 10-bit mantissas. fp8, fp8_block: bf16, and linear_forward_fp8 and
+// linear_backward_fp8 exist, with a scale for each tensor, or for blocks of it.
+enum class Dtype { fp32, tf32, bf16, fp8, fp8_block };
+inline bool is_fp8(Dtype d) { return d == Dtype::fp8 || d == Dtype::fp8_block; }
 
 const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters and what is made for products (I); gradients are rounded to bf16

@@ -308,7 +308,8 @@ Ops<double> make_table() {
     op.release = op.release_host = release;
     op.mark = mark, op.wait = wait;
     op.logits_bytes = 1 << 20, op.scratch_bytes = scratch_bytes, op.free_bytes = free_bytes;
-    // Optional operations stay null: what the model composes is what defines them.
+    // Optional operations stay null, but for the one that nothing composes: what the model composes defines them.
+    op.sample = sample;
 #define required(name) op.name = name;
 #define optional(name)
 #define OPERATION(name, need, arguments, ...) need(name)

@@ -278,13 +278,14 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         for (int n = i * S, k = 0; k < S; n++, k++) {
             host[size_t(n)] = k < length ? s.length() + k : -1;
             host[size_t(N + n)] = cache.kind.rolls ? n : k < length ? s.pos + k : -1;
-            host[size_t(2 * N + n)] = from_tok[n];
+            if (from_tok) host[size_t(2 * N + n)] = from_tok[n];
         }
         cache.table.grow(b, length, copies);
     }
     copy_pages(cache, copies);
     copy_states(cache);
-    op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
+    CHECK(from_tok || as_before, "B=%d S=%d: tokens of other sequences", B, S);
+    op.upload(cache.ints, host.data(), int64_t(sizeof(int)) * (from_tok ? 3 : 2) * N);
     cache.slot = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
     if (rebuild || cache.table.changed) upload_table(cache);
     for (int table : {0, 1})
@@ -334,6 +335,17 @@ void Model::run(Cache& cache, bool as_before) {
 
 // ---- logits ---------------------------------------------------------------------------------------------------------
 
+void Model::head_product(const Input* x, int rows) {
+    op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp());
+}
+void Model::sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices) {
+    CHECK(S == 1, "S=%d", S);
+    for (int n = 0; n < B; n += head_rows) {
+        const int rows = std::min(head_rows, B - n);
+        head_product(op.at(lnf, int64_t(n) * c.C), rows);
+        op.sample(cache.tok + n, said, head, bias, at + n, draw, c.logits_of(), rows, choices, c.Vp());
+    }
+}
 void Model::logits(float* out, const std::vector<int>& asked) {
     const int C = c.C, V = c.V, Vp = c.Vp();
     std::vector<int> which = asked;
@@ -347,7 +359,7 @@ void Model::logits(float* out, const std::vector<int>& asked) {
             for (int i = 0; i < rows; i++)
                 op.copy(op.at(x, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
         }
-        op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, C, Vp);
+        head_product(x, rows);
         const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
         if (!floats) {
             host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));

@@ -209,7 +209,7 @@ cudaError_t cudaMemsetAsync(void* p, int value, size_t n, cudaStream_t s) {
     enqueue(s, [=] {
         must_be_on_device("cudaMemset", p, n);
         std::memset(p, value, n);
-    });
+    }, true, "memset");
     return cudaSuccess;
 }
 cudaError_t cudaMemset(void* p, int value, size_t n) {

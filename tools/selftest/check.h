@@ -19,9 +19,11 @@ template <class X> X as(double x) { return from_float<X>(float(x)); }
 template <> inline double as<double>(double x) { return x; }
 template <> inline int as<int>(double x) { return int(x); }
 template <> inline uint8_t as<uint8_t>(double x) { return uint8_t(x); }
+template <> inline uint64_t as<uint64_t>(double x) { return uint64_t(x); }
 template <class X> double number(X x) { return double(to_float(x)); }
 template <> inline double number<double>(double x) { return x; }
 template <> inline double number<int>(int x) { return x; }
+template <> inline double number<uint64_t>(uint64_t x) { return double(x); }
 // The numbers as a table of type X sees them: the reference must see the same.
 template <class X> Numbers rounded(Numbers v) {
     for (double& x : v) x = number(as<X>(x));

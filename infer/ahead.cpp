@@ -1,0 +1,63 @@
+// ahead.cpp - see ahead.h.
+#include "ahead.h"
+
+#include <cstring>
+
+bool Ahead::can(const Model& g, const Sampler& sampler) {
+    const char* asked = getenv("FLATGPT_SAMPLER");
+    return g.op.sample && sampler.on_device() && !(asked && !strcmp(asked, "host"));
+}
+
+Status Ahead::open(const Sampler& sampler, int choices) {
+    draw = *sampler.on_device(), V = choices;
+    const int64_t slots = cache.table.sequences();
+    const std::vector<double> bias = sampler.said().bias();
+    const int64_t places = int64_t(sizeof(DrawAt)) * slots, biases = int64_t(sizeof(double) * bias.size());
+    device.bytes = places + biases + (draw.penalises() ? int64_t(sizeof(int)) * slots * V : 0);
+    device.p = static_cast<char*>(g.op.allocate(device.bytes));
+    ids = static_cast<int*>(g.op.allocate_host(int64_t(sizeof(int)) * 2 * slots));
+    if (!device.p || !ids)
+        return fail(Exit::device, "out of memory: the token counts of %lld texts need %.1f MiB; fewer need less",
+                    (long long)slots, double(device.bytes) / (1 << 20));
+    device.at = reinterpret_cast<DrawAt*>(device.p);
+    if (!bias.empty()) device.bias = reinterpret_cast<double*>(device.p + places);
+    if (device.bias) g.op.upload(device.bias, bias.data(), biases);
+    if (draw.penalises()) device.counts = reinterpret_cast<int*>(device.p + places + biases);
+    return {};
+}
+Ahead::~Ahead() {
+    g.op.wait(g.op.mark());
+    if (ids) g.op.release_host(ids, int64_t(sizeof(int)) * 2 * cache.table.sequences());
+    if (device.p) g.op.release(device.p, device.bytes);
+}
+
+void Ahead::begin(const std::vector<Text>& texts) {
+    CHECK(begun == heard, "%lld steps in flight", (long long)(begun - heard));
+    which.clear(), fed.clear(), at.clear();
+    for (const Text& t : texts) {
+        which.push_back(t.slot), fed.push_back(t.last);
+        at.push_back({t.sampler->number(), uint64_t(t.place), t.slot});
+        if (device.counts && !t.counted)
+            g.op.upload(device.counts + int64_t(t.slot) * V, t.sampler->said().counts().data(),
+                        int64_t(sizeof(int)) * V);
+    }
+}
+
+void Ahead::step() {
+    CHECK(begun - heard < 2, "%lld steps in flight", (long long)(begun - heard));
+    const int64_t n = int64_t(which.size()), half = begun++ % 2;
+    g.extend(cache, fed.empty() ? nullptr : fed.data(), 1, which, {}, Pages::Sums::steps);
+    fed.clear();    // from here on what was drawn is fed
+    g.op.upload(device.at, at.data(), int64_t(sizeof(DrawAt)) * n);
+    g.sample(cache, device.counts, device.bias, device.at, draw, V);
+    g.op.download_later(ids + half * cache.table.sequences(), cache.tok, int64_t(sizeof(int)) * n);
+    marks[half] = g.op.mark();
+    for (DrawAt& a : at) a.place++;
+}
+
+const int* Ahead::next() {
+    CHECK(begun > heard, "no step in flight");
+    const int64_t half = heard++ % 2;
+    g.op.wait(marks[half]);
+    return ids + half * cache.table.sequences();
+}

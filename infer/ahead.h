@@ -1,0 +1,45 @@
+// ahead.h - generation whose tokens the device draws: a step begins before the host knows the token that it is fed.
+//
+// The host hears of a token while the next step runs. Where that token ends a text, the step was one too many: nobody
+// reads its token, and the caller gives its position up.
+#pragma once
+#include "gpt.h"
+#include "sampler.h"
+
+class Ahead {
+  public:
+    // Whether the table draws tokens, and can as this sampler would. FLATGPT_SAMPLER=host: never, for measurements.
+    static bool can(const Model& g, const Sampler& sampler);
+    Ahead(Model& g, Cache& cache) : g(g), cache(cache) {}
+    Ahead(const Ahead&) = delete;
+    ~Ahead();
+    Status open(const Sampler& sampler, int V);    // V: tokens to choose from. exit 5: no memory
+
+    struct Text {
+        int slot, last;    // its sequence in the cache; the token that it is fed first
+        int place;         // of the token that is drawn first
+        const Sampler* sampler;
+        bool counted;      // the device knows all its tokens: it has drawn them, but for those of an earlier begin
+    };
+    void begin(const std::vector<Text>& texts);    // these from now on; nothing is in flight
+    void step();                // hands a step of all texts to the device; at most 2 are in flight
+    const int* next();          // waits for the earliest step in flight: the texts' tokens
+    int in_flight() const { return int(begun - heard); }
+
+  private:
+    Model& g;
+    Cache& cache;
+    Draw draw;
+    int V = 0;
+    struct Memory {    // the device's, in one piece
+        char* p = nullptr;
+        int64_t bytes = 0;
+        DrawAt* at = nullptr;
+        double* bias = nullptr;    // null: none
+        int* counts = nullptr;     // (slots,V); null where nothing is penalised
+    } device;
+    int* ids = nullptr;    // (2,slots), pinned
+    std::vector<int> which, fed;
+    std::vector<DrawAt> at;
+    int64_t marks[2] = {}, begun = 0, heard = 0;
+};

@@ -1,0 +1,308 @@
+// sampling.cu - the next token of a few texts, drawn on the device: the id is all that leaves it.
+//
+// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to four rows at a time:
+//   parts   a block takes 1024 tokens of a row: their scores, the likeliest one, and running sums of their weights
+//           exp((score - the part's largest) / temperature). Where likelihood orders the tokens (top-k, top-p), it
+//           sorts them first (Batcher 1968); else their order is that of ids.
+//   choose  a block takes a row, a thread each part. The likeliest token; or the first at which the sum over all parts
+//           exceeds the random number: by ids that is a part, then a token in it. By likelihood, the parts' lists are
+//           searched together: of a token, each says how many of its own come before, and what those weigh; between
+//           a token that is too early and one that is too late lies the next to be tried. Top-k and top-p are cut
+//           so, too.
+// min-p without an order needs the largest score of all before it can sum: then the parts are summed once more.
+//
+// Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each; 152k tokens are 149
+// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB. A search halves what is left in each of its rounds,
+// which read a few numbers from L2 one after the other: some ten of them for each cut.
+//
+// All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
+#include "cuda.cuh"
+#include "draw.h"
+
+namespace {
+constexpr int PART = SampleScratch::PART, THREADS = 256, EACH = PART / THREADS;
+
+enum class Way { likeliest, ids, likelihood };    // no draw; the order of a draw
+
+struct Token {
+    double score;
+    int id;
+};
+__device__ inline bool before(const Token& a, const Token& b) {
+    return a.score > b.score || (a.score == b.score && a.id < b.id);
+}
+__device__ inline Token block_first(Token own) {
+    return block_reduce(own, Token{-INFINITY, INT32_MAX}, [](Token a) {
+#pragma unroll
+        for (int bit = 16; bit; bit >>= 1) {
+            const Token b = {__shfl_xor_sync(0xffffffff, a.score, bit), __shfl_xor_sync(0xffffffff, a.id, bit)};
+            if (before(b, a)) a = b;
+        }
+        return a;
+    });
+}
+// The sum over the block's threads up to this one, and over all.
+template <class X> struct Sums { X to_here, all; };
+template <class X> __device__ inline Sums<X> block_sums(X x) {
+    SHARED(X[32], of_warp);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+        const X left = __shfl_up_sync(0xffffffff, x, by);
+        if (lane >= by) x += left;
+    }
+    if (lane == 31) of_warp[warp] = x;
+    __syncthreads();
+    X earlier = 0, all = 0;
+    for (int w = 0; w < warps; w++) {
+        if (w == warp) earlier = all;
+        all += of_warp[w];
+    }
+    __syncthreads();    // the next sums must not overwrite these
+    return {earlier + x, all};
+}
+
+// What the kernels hand on (SampleScratch). A part's list: its tokens in their order, and the weights up to each. By
+// ids, a token without weight has -inf instead: nothing reaches it.
+struct Lists {
+    double *score, *sum, *top, *base, *all;    // base: what weights are relative to; all: their sum
+    int *id, *first, *length;                  // first: the likeliest token
+    Lists(void* scratch, const SampleScratch& s) {
+        score = static_cast<double*>(scratch), sum = score + s.tokens;
+        top = sum + s.tokens, base = top + s.lists, all = base + s.lists;
+        id = reinterpret_cast<int*>(all + s.lists), first = id + s.tokens, length = first + s.lists;
+    }
+};
+
+// ---- parts ----------------------------------------------------------------------------------------------------------
+
+// The first n of the block's tokens, n a power of two, likeliest first.
+__device__ inline void sort(Token* tokens, int n) {
+    for (int size = 2; size <= n; size *= 2)
+        for (int by = size / 2; by > 0; by /= 2) {
+            for (int i = threadIdx.x; i < n / 2; i += THREADS) {
+                const int a = 2 * i - (i & (by - 1)), b = a + by;
+                const Token left = tokens[a], right = tokens[b];
+                if (before(right, left) == ((a & size) == 0)) tokens[a] = right, tokens[b] = left;
+            }
+            __syncthreads();
+        }
+}
+
+// again: only tokens of at least min_p times the largest weight of all count, and weights are relative to that.
+template <class T, Way way>
+__global__ void __launch_bounds__(THREADS)
+parts_kernel(Lists to, const T* logits, const int* said, const double* bias, const DrawAt* at, Draw d, Logits z, int V,
+             int Vp, bool again) {
+    SHARED(Token[PART], tokens);
+    const int n = blockIdx.y, from = blockIdx.x * PART, mine = threadIdx.x * EACH;
+    const int64_t list = int64_t(n) * gridDim.x + blockIdx.x;
+    const T* row = logits + int64_t(n) * Vp;
+    if (said) said += at[n].text * V;
+    Token own[EACH], top = {-INFINITY, INT32_MAX};
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int v = from + mine + i;
+        own[i] = {-INFINITY, v};
+        if (v >= V) continue;
+        own[i].score = score_of(logit_of(to_float(row[v]), z), bias ? bias[v] : 0, said ? said[v] : 0, d);
+        if (before(own[i], top)) top = own[i];
+    }
+    top = block_first(top);
+    double base = top.score, least = 0;
+    if (again) {
+        Token best = {-INFINITY, INT32_MAX};
+        for (int part = threadIdx.x; part < int(gridDim.x); part += THREADS)
+            best.score = fmax(best.score, to.top[int64_t(n) * gridDim.x + part]);
+        base = block_first(best).score, least = d.min_p;
+    } else if (threadIdx.x == 0) to.top[list] = top.score, to.first[list] = top.id;
+    if (way == Way::likeliest) return;
+
+    if (way == Way::likelihood) {
+        int size = EACH;
+        while (size < PART && size < V - from) size *= 2;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) tokens[mine + i] = own[i];
+        __syncthreads();
+        sort(tokens, size);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) own[i] = tokens[mine + i];
+    }
+    double weight[EACH], sum = 0;
+    int length = 0;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        weight[i] = weight_of(own[i].score, base, d);
+        if (weight[i] < least) weight[i] = 0;
+        sum += weight[i], length += weight[i] > 0;
+    }
+    const Sums<double> sums = block_sums(sum);
+    double upto = sums.to_here - sum;
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const int64_t place = list * PART + mine + i;
+        upto += weight[i];
+        to.sum[place] = way == Way::likelihood || weight[i] > 0 ? upto : -INFINITY;
+        if (way == Way::likelihood) to.score[place] = own[i].score, to.id[place] = own[i].id;
+    }
+    length = block_sums(length).all;
+    if (threadIdx.x == 0) to.base[list] = base, to.all[list] = sums.all, to.length[list] = length;
+}
+
+// ---- choose ---------------------------------------------------------------------------------------------------------
+
+// This thread's list, of which the first `length` tokens are left.
+struct List {
+    const double *score, *sum;
+    const int* id;
+    int length;
+    double factor;    // of its weights
+    __device__ Token operator[](int i) const { return {score[i], id[i]}; }
+    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // of the first n
+};
+
+// How many of the list's tokens from..to-1 and those before them come before this one.
+__device__ inline int count_before(const List& list, int from, int to, const Token& token) {
+    while (from < to) {
+        const int middle = (from + to) / 2;
+        if (before(list[middle], token)) from = middle + 1;
+        else to = middle;
+    }
+    return from;
+}
+// Cuts off what is not among the k likeliest because k lists begin with a likelier token: usually nearly all.
+__device__ inline void cut_by_firsts(List& list, int k) {
+    SHARED(Token[1024], firsts);
+    const int lists = blockDim.x;
+    const Token none = {-INFINITY, INT32_MAX}, own = list.length > 0 ? list[0] : none;
+    firsts[threadIdx.x] = own;
+    __syncthreads();
+    int rank = 0;
+    for (int i = 0; i < lists; i++) rank += before(firsts[i], own);
+    const Token last = block_first(rank == k - 1 ? own : none);
+    const int n = count_before(list, 0, list.length, last);
+    if (last.id != none.id) list.length = n + (n < list.length && list.id[n] == last.id);
+}
+
+// Of all lists' tokens, in order of likelihood: cuts off those after the first at which the sum of value(n), n the first
+// tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is cut off.
+struct Around { double without, with; };    // sums up to a token
+template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
+    SHARED(Token, tried);
+    int early = 0, late = list.length;    // of the list: tokens that are too early; that are not too late
+    for (;;) {
+        const Sums<int> open = block_sums(late - early);
+        if (open.all == 0) return -1;
+        const int before_here = open.to_here - (late - early), pick = open.all / 2 - before_here;
+        if (pick >= 0 && pick < late - early) tried = list[early + pick];
+        __syncthreads();
+        const Token token = tried;
+        const int n = count_before(list, early, late, token), own = n < late && list.id[n] == token.id;
+        const Around sum = block_reduce(Around{value(n), value(n + own)}, Around{0, 0}, [](Around x) {
+            return Around{warp_sum(x.without), warp_sum(x.with)};
+        });
+        if (enough(sum.without)) late = n;
+        else if (!enough(sum.with)) early = n + own;
+        else return list.length = n + own, token.id;
+    }
+}
+
+__device__ int draw_by_likelihood(List& list, double top, const Draw& d, const DrawAt& at) {
+    auto weight = [&](int n) { return list.weight(n); };
+    auto all = [&] { return block_sum(list.weight(list.length)); };
+    if (d.top_k > 0) cut_by_firsts(list, d.top_k);
+    if (d.top_k > 0) cut(list, [](int n) { return double(n); }, [&](double n) { return n >= d.top_k; });
+    if (d.top_p < 1) {
+        const double part = d.top_p * all();
+        cut(list, weight, [&](double sum) { return sum >= part; });
+    }
+    if (d.min_p > 0) {
+        int n = 0;
+        for (int end = list.length; n < end;) {
+            const int middle = (n + end) / 2;
+            if (weight_of(list.score[middle], top, d) < d.min_p) end = middle;
+            else n = middle + 1;
+        }
+        list.length = n;
+    }
+    const double part = drawn_part(all(), d, at);
+    return cut(list, weight, [&](double sum) { return sum > part; });
+}
+
+// -1: rounding leaves no token
+__device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, double factor, const Draw& d,
+                           const DrawAt& at) {
+    SHARED(int, part);
+    SHARED(double, rest);
+    const int t = threadIdx.x;
+    const double own = t < parts ? factor * from.all[first_list + t] : 0;
+    const Sums<double> sums = block_sums(own);
+    const double drawn = drawn_part(sums.all, d, at);
+    const int found = int(block_first({0, own > 0 && sums.to_here > drawn ? t : INT32_MAX}).id);
+    if (found == INT32_MAX) return -1;
+    if (t == found) part = t, rest = (drawn - (sums.to_here - own)) / factor;
+    __syncthreads();
+    const double* sum = from.sum + (first_list + part) * PART;
+    int id = INT32_MAX;
+    for (int i = PART - 1 - t; i >= 0; i -= blockDim.x)
+        if (sum[i] > rest) id = i;
+    id = block_first({0, id}).id;
+    return id == INT32_MAX ? -1 : part * PART + id;
+}
+
+// A thread for each part.
+template <Way way>
+__global__ void __launch_bounds__(1024, 1)
+choose_kernel(int* ids, int* said, const Lists from, const DrawAt* at, Draw d, int V, int parts) {
+    const int n = blockIdx.x, t = threadIdx.x;
+    const int64_t first_list = int64_t(n) * parts, own = first_list + (t < parts ? t : 0);
+    const Token top = block_first(t < parts ? Token{from.top[own], from.first[own]} : Token{-INFINITY, INT32_MAX});
+    int id = -1;
+    if (way != Way::likeliest && fabs(top.score) < INFINITY) {
+        const double factor = t < parts ? weight_of(from.base[own], top.score, d) : 0;
+        if (way == Way::likelihood) {
+            List list = {from.score + own * PART, from.sum + own * PART, from.id + own * PART,
+                         t < parts ? from.length[own] : 0, factor};
+            id = draw_by_likelihood(list, top.score, d, at[n]);
+        } else id = draw_by_ids(from, first_list, parts, factor, d, at[n]);
+    }
+    if (t != 0) return;
+    if (id < 0) id = top.id;
+    ids[n] = id;
+    if (said) {
+        int& count = said[at[n].text * V + id];
+        count = said_again(count);
+    }
+}
+
+template <class T, Way way>
+void run(int* ids, int* said, const T* logits, const double* bias, const DrawAt* at, Draw d, Logits z, int N, int V,
+         int Vp) {
+    for (int n = 0; n < N; n += SampleScratch::ROWS) {
+        const int rows = N - n < SampleScratch::ROWS ? N - n : SampleScratch::ROWS;
+        const SampleScratch s(rows, V);
+        const Lists lists(cuda_scratch(s.bytes), s);
+        const Launch grid = {dim3(unsigned(s.parts), unsigned(rows)), dim3(THREADS)};
+        for (bool again : {false, true})
+            if (!again || (way == Way::ids && d.min_p > 0))
+                launch(parts_kernel<T, way>, grid, lists, logits + int64_t(n) * Vp, said, bias, at + n, d, z, V, Vp,
+                       again);
+        const Launch threads = {dim3(unsigned(rows)), dim3(unsigned(round_up(s.parts, 32)))};
+        launch(choose_kernel<way>, threads, ids + n, said, lists, at + n, d, V, s.parts);
+    }
+}
+template <class T>
+void sample(int* ids, int* said, const T* logits, const double* bias, const DrawAt* at, Draw d, Logits z, int N, int V,
+            int Vp) {
+    CHECK(V <= Draw::MOST, "%d tokens", V);
+    if (d.top_k >= V) d.top_k = 0;
+    auto with = [&](auto way) { run<T, way>(ids, said, logits, bias, at, d, z, N, V, Vp); };
+    if (d.temperature == 0) with(std::integral_constant<Way, Way::likeliest>());
+    else if (d.top_k > 0 || d.top_p < 1) with(std::integral_constant<Way, Way::likelihood>());
+    else with(std::integral_constant<Way, Way::ids>());
+}
+
+const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
+    o.sample = sample<T>;
+});
+}   // namespace

@@ -1,0 +1,99 @@
+#include "ops.h"
+
+#include "tools/selftest/sampling.h"
+
+namespace {
+const Draw DRAWS[] = {{.temperature = 0},
+                      {},
+                      {.temperature = 0.7},
+                      {.top_k = 1},
+                      {.temperature = 6, .top_k = 2},    // no more than there are parts
+                      {.temperature = 6, .top_k = 3},
+                      {.temperature = 0.8, .top_k = 7},
+                      {.top_k = 50},
+                      {.top_k = 1030},
+                      {.top_p = 0.01},
+                      {.temperature = 3, .top_p = 0.9},
+                      {.temperature = 1.5, .min_p = 0.02},
+                      {.repetition = 1.3},
+                      {.temperature = 0, .repetition = 1.3, .presence = 0.4},
+                      {.frequency = 0.3, .seed = uint64_t(1) << 40},
+                      {.temperature = 5, .top_k = 200, .top_p = 0.95, .min_p = 0.01},
+                      {.temperature = 2, .top_k = 30, .top_p = 0.8, .min_p = 0.1, .repetition = 1.1, .presence = 0.2,
+                       .frequency = 0.1}};
+}   // namespace
+
+// One part of the vocabulary and several, whole and not; more rows than run at a time.
+TEST_CASE("sample: against the reference") {
+    each_order([] {
+        each_table([](auto& op) {
+            int k = 0;
+            for (const Draw& draw : DRAWS)
+                for (int V : {1, 2, 5, 33, 257, 1024, 1025, 3000}) {
+                    EXPECT(check_sample(op, 1 + k % 5, V, V + k % 4, draw, {}, k % 3 == 1, k % 2 == 0));
+                    k++;
+                }
+        });
+    });
+}
+
+TEST_CASE("sample: scaled and capped logits") {
+    each_table([](auto& op) {
+        for (Logits z : {Logits{0.3f, 0}, Logits{1, 2}, Logits{1.7f, 5}})
+            for (const Draw& draw : {Draw{.temperature = 0}, Draw{}, Draw{.top_k = 9}})
+                EXPECT(check_sample(op, 3, 300, 304, draw, z));
+    });
+}
+
+TEST_CASE("sample: the vocabulary of Qwen") {
+    each_table([](auto& op) {
+        for (const Draw& draw : {Draw{}, Draw{.temperature = 0.8, .top_k = 50}, Draw{.temperature = 2, .top_p = 0.95}})
+            EXPECT(check_sample(op, 2, 151936, 151936, draw, {}, false, true));
+    });
+}
+
+TEST_CASE("sample: the same ids twice, in any order, and alone") {
+    const int N = 9, V = 2500, Vp = 2504;
+    each_table([&]<class T, class P>(const Ops<T, P>& op) {
+        if (!op.sample) return;
+        const Memory m(op);
+        const Numbers logits = random_normal(N * Vp, 1, 2);
+        Array<T> x(m, logits);
+        Numbers at;
+        for (int n = 0; n < N; n++) at.insert(at.end(), {double(n), 5, 0});
+        Array<uint64_t> places(m, at);
+        auto* each = reinterpret_cast<const DrawAt*>(static_cast<uint64_t*>(places));
+        for (Draw draw : {Draw{.temperature = 3}, Draw{.temperature = 3, .top_p = 0.9}}) {
+            Array<int> ids(m, N);
+            expect_same_bits([&] {
+                op.sample(ids, nullptr, x, nullptr, each, draw, {}, N, V, Vp);
+                return bits_of(ids);
+            });
+            for (int n = 0; n < N; n += 4) {
+                Array<int> one(m, 1);
+                op.sample(one, nullptr, static_cast<T*>(x) + n * Vp, nullptr, each + n, draw, {}, 1, V, Vp);
+                CHECK(one.read()[0] == ids.read()[size_t(n)]);
+            }
+        }
+    });
+}
+
+TEST_CASE("sample: rows without a finite logit, and with one that is infinite") {
+    each_table([]<class T, class P>(const Ops<T, P>& op) {
+        if (!op.sample) return;
+        const Memory m(op);
+        Array<uint64_t> places(m, Numbers{0, 1, 0});
+        auto* at = reinterpret_cast<const DrawAt*>(static_cast<uint64_t*>(places));
+        const int V = 1500;
+        Numbers none(V, -INFINITY), spoiled(V, double(NAN)), endless = random_normal(V, 1);
+        endless[1300] = endless[1400] = INFINITY;
+        for (const Draw& draw : {Draw{.temperature = 0}, Draw{}, Draw{.min_p = 0.1}, Draw{.top_k = 3},
+                                 Draw{.top_p = 0.5}})
+            for (auto& [logits, id] : {std::pair{none, 0}, {spoiled, 0}, {endless, 1300}}) {
+                Array<T> x(m, logits);
+                Array<int> ids(m, 1);
+                op.sample(ids, nullptr, x, nullptr, at, draw, {}, 1, V, V);
+                CHECK(ids.read()[0] == id);
+            }
+    });
+}

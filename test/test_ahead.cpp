@@ -1,0 +1,162 @@
+// test_ahead.cpp - tokens drawn by the table's own `sample`, here the reference's: texts are as the host's Sampler
+// chooses them, and a step begins before the host knows its token.
+#include "ahead_checks.h"
+
+#include "heard.h"
+
+namespace {
+// Steps that were begun and not heard of, and steps in all.
+int in_flight, most_in_flight, steps;
+Ops<double> watched() {
+    Ops<double> op = reference_ops();
+    op.sample = [](int* ids, int* said, const double* logits, const double* bias, const DrawAt* at, Draw draw, Logits z,
+                   int N, int V, int Vp) {
+        reference_ops().sample(ids, said, logits, bias, at, draw, z, N, V, Vp);
+        most_in_flight = std::max(most_in_flight, ++in_flight), steps++;
+    };
+    op.wait = [](int64_t) { in_flight--; };
+    in_flight = most_in_flight = steps = 0;
+    return op;
+}
+Config toy(int V, int T) { return {V, T, 1, 2, 16, 32, 1e-5f}; }
+Generation asked(const Config& c, int prompts, int tokens) {
+    Generation what;
+    for (int i = 0; i < prompts; i++) what.prompts.push_back(toy_tokens(3 + 2 * i, std::min(c.V, 94), uint64_t(i)));
+    what.tokens = tokens, what.batch = 3;
+    what.sampling = {.temperature = 1.5, .top_k = 0};
+    return what;
+}
+}   // namespace
+
+TEST_CASE("ahead: the reference draws what the sampler draws") {
+    for (int V : {1, 2, 9, 100, 1030})
+        for (bool ties : {false, true}) expect_draws_of_sampler(reference_ops(), V < 1000 ? 160 : 16, V, ties);
+}
+
+TEST_CASE("ahead: settings that need the host") {
+    auto device = [](Sampling s) { return bool(Sampler::open(s, {}, 10).value.on_device()); };
+    CHECK(device({}));
+    CHECK(device({.penalties = {.last = 5}}));    // nobody counts
+    CHECK(!device({.penalties = {.presence = 1, .last = 5}}));
+    CHECK(!device({.penalties = {.dry = 1}}));
+    CHECK(!device({.typical_p = 0.9}));
+    CHECK(!device({.top_n_sigma = 1}));
+    CHECK(!device({.mirostat = 3}));
+    CHECK(!Sampler::open({}, {}, Draw::MOST + 1).value.on_device());
+}
+
+TEST_CASE("ahead: texts are the host's, with every setting") {
+    const Config c = toy(94, 32);
+    for (const Sampling& s : device_samplings()) {
+        Generation what = asked(c, 3, 20);
+        what.num = 2, what.sampling = s;
+        expect_same_texts(watched(), c, what);
+        CHECK(steps > 0);
+        CHECK(most_in_flight == 2);
+    }
+}
+
+TEST_CASE("ahead: ends, stop strings and single tokens, in batches of any size") {
+    const Config c = toy(260, 48);    // more tokens than the tokenizer
+    Generation what = asked(c, 5, 30);
+    what.sampling.penalties.bias = {"256=4"};
+    for (int batch : {1, 2, 5})
+        for (int tokens : {1, 2, 30}) {
+            what.batch = batch, what.tokens = tokens;
+            what.stop = {};
+            expect_same_texts(watched(), c, what);
+            what.stop = {"a", "e", "7", "#!"};
+            expect_same_texts(watched(), c, what);
+        }
+    what.end_of_text = false;
+    expect_same_texts(watched(), c, what);
+    CHECK(steps > 0);
+}
+
+TEST_CASE("ahead: contexts that fill up") {
+    Config c = toy(94, 16);
+    Generation what = asked(c, 3, 60);
+    what.sampling.penalties.repetition = 1.2;
+    expect_same_texts(watched(), c, what);    // fed again
+    CHECK(steps > 50);
+    c.T = 256, c.position = Position::rope, c.rope_dims = 8;
+    for (int sinks : {0, 4}) {
+        what.cache = {"auto", 80, sinks}, what.tokens = 150;
+        expect_same_texts(watched(), c, what);    // rolls
+        CHECK(steps > 150);
+    }
+}
+
+TEST_CASE("ahead: every kind of model") {
+    for (const auto& [name, c] : kind_configs({.V = 94, .T = 24, .L = 2, .NH = 2, .C = 16, .F = 24, .NKV = 2})) {
+        CAPTURE(std::string(name));
+        Generation what = asked(c, 3, 12);
+        what.batch = 2, what.stop = {"a", "%", "Z"};
+        expect_same_texts(watched(), c, what);
+        CHECK(steps > 0);
+    }
+}
+
+TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
+    const Config c = toy(94, 32);
+    Generation what = asked(c, 2, 10);
+    what.logprobs = 2;
+    expect_same_texts(watched(), c, what);
+    CHECK(steps == 0);
+    what.logprobs = 0, what.speculation.lookup = 3;
+    expect_same_texts(watched(), c, what);
+    CHECK(steps == 0);
+}
+
+TEST_CASE("ahead: a reader that has gone stops everything") {
+    const Config c = toy(94, 32);
+    Generation what = asked(c, 2, 20);
+    Model g(watched());
+    toy_model(g, c, {Use::infer, 2, c.T});
+    int calls = 0;
+    what.text = [&](int, std::string_view) { return ++calls < 7; };
+    const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
+    CHECK(generate(g, tokenizer, what).status.code == Exit::io);
+    CHECK(calls == 7);
+}
+
+TEST_CASE("ahead: conversations are the host's, and so is what is kept of them") {
+    Ops<double> none = reference_ops();
+    none.sample = nullptr;
+    for (Linear linear : {Linear::none, Linear::elu}) {
+        Config c = {.V = CHAT_TOKENS, .T = 160, .L = 1, .NH = 2, .C = 16, .F = 24, .NKV = 2, .HS = 8,
+                    .position = Position::rope, .rope_dims = 8};
+        c.linear = linear;
+        Model device(watched()), host(none);
+        for (Model* g : {&device, &host}) toy_model(*g, c, {Use::infer, 1, 8});
+        for (int k = 0; k < 4; k++) {
+            CAPTURE(k);
+            ChatOptions o = Heard::plain();
+            o.sampling = {.temperature = k ? 0.9 : 0, .top_k = 30};
+            o.tokens = 20;
+            if (k == 1) o.sampling.penalties.repetition = 1.3;
+            if (k == 2) o.ends = {0, 10, 20, 30, 40}, o.tokens = 0;
+            if (k == 3) o.stop = {"a", "b", "e", "T"};
+            Heard ahead(device, o), plain(host, o);
+            for (const char* line : {"hello", "and what else?", "/params seed 9", "interrupted", "so", "closed",
+                                     "once more", "/reset", "hello"}) {
+                CAPTURE(std::string(line));
+                ahead.notes.clear(), plain.notes.clear();
+                for (Heard* h : {&ahead, &plain}) {
+                    h->patience = std::string(line) == "interrupted" ? 5 : -1;
+                    int left = 3;
+                    if (std::string(line) == "closed")
+                        h->chat.options.text = [=](std::string_view) mutable { return --left > 0; };
+                    (void)h->chat.line(line);
+                    h->chat.options.text = [=](std::string_view t) { return h->text += t, true; };
+                }
+                CHECK(ahead.text == plain.text);
+                CHECK(ahead.notes == plain.notes);
+                CHECK(ahead.chat.history() == plain.chat.history());
+                if (linear == Linear::none) CHECK(ahead.chat.held() == plain.chat.held());
+            }
+        }
+        CHECK(steps > 100);
+    }
+    CHECK(most_in_flight == 2);
+}
