@@ -500,28 +500,3 @@ TEST_CASE("emulator: what the sanitizers must report" * doctest::skip(!ASAN && !
         expect_part(output("the host in device memory"), "use-after-poison");
     }
 }
-
-namespace {
-__global__ void write_one(int* p) { p[threadIdx.x] = 1; }
-}   // namespace
-TEST_CASE("emulator: launches are noted, with or without being run") {
-    emu::schedule(0);
-    Buffer<int> b(32);
-    for (bool runs : {true, false}) {
-        CAPTURE(runs);
-        cudaMemset(b, 0, 32 * sizeof(int));
-        std::vector<emu::Launched> all;
-        emu::launched_now = &all, emu::config.runs = runs;
-        run(write_one, {dim3(1, 1, 1), dim3(16, 2)}, b.p);
-        cudaMemset(b, 0xff, runs ? 0 : 32 * sizeof(int));
-        emu::launched_now = nullptr, emu::config.runs = true;
-        REQUIRE(all.size() == 1);
-        CHECK((all[0].kernel == reinterpret_cast<const void*>(&write_one) && all[0].threads == 32));
-        std::vector<int> expected(32, 0);
-        if (runs) std::fill_n(expected.begin(), 16, 1);
-        CHECK(b.read() == expected);
-    }
-    int status;
-    const std::string text = run_again("EMU_RUN=0 EMU_LAUNCHES=/dev/stdout", "-tc='norm: against*'", &status);
-    CHECK_MESSAGE(text.find(" 128 0 ") != std::string::npos, text);    // norm.cu's blocks
-}
