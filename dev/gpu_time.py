@@ -49,7 +49,7 @@ BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 # are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
 SHARE = -1
 PRODUCTS = [
-    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/sm90_backward backward_kernel", 5 / 4),
+    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/sm90_backward\w* backward_kernel", 5 / 4),
     (r"attention/(sm80|plain)_backward (query|dq)_kernel", 3 / 4),
     (r"attention/(sm80|plain)_backward (key|dkv)_kernel", 1), (r"attention/bias (mma|plain)_kernel", 256),
     (r"experts (tensor|plain)_kernel", SHARE), (r"attention/linear walk_kernel", 1)]
@@ -173,7 +173,7 @@ Phase = collections.namedtuple("Phase", "kernel units")
 
 def attention_units(row, k, models):
     """By gpu_attention.py, which knows causal masks: with another one, by its pairs."""
-    direction = re.match(r"attention/sm90(?:_backward)? (forward|backward)_kernel", f"{k.file} {k.name}")
+    direction = re.match(r"attention/sm90\w* (forward|backward)_kernel", f"{k.file} {k.name}")
     model = models[direction[1]].get(row["HS"]) if direction else None
     if not model:
         return None
