@@ -88,7 +88,8 @@ OPS_TEST := $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp test/cpu_tables.cpp) $(OPS_TEST)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
-ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp launches.cpp choice.cpp ranks.cpp)    # no GPU can run these
+# No GPU can run these.
+ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launches.cpp choice.cpp ranks.cpp)
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@

@@ -39,7 +39,7 @@ struct Call {
     NormOf<bf16> norm;    // the last one
     TurnCall turn;
     Act act;
-    float scale;    // of scores, in units of log 2
+    float scale;    // makes products scores, in units of log 2
     const int *tok, *pos;
     bf16 *x, *x2, *qkv, *h, *logits;
     float* partial;    // (NH,splits,HS+2): a weighted sum of values, its maximum and sum
@@ -143,10 +143,11 @@ template <bool ACROSS> struct Stream {
     }
 };
 
-// All blocks meet: what each has written is seen by all.
+// All blocks meet: what each has written is seen by all. Whoever meets no more arrives once again: then *count is 0 for
+// the next launch.
 struct Meeting {
     unsigned *count, arrivals, last;
-    __device__ void arrive() {    // for the last time: the next launch finds 0
+    __device__ void arrive() {
         __syncthreads();
         if (threadIdx.x == 0) grid_arrive(count, last);
     }
@@ -304,7 +305,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1) token_kernel(const __grid_const
         Rings& rings = dynamic_shared<Rings>();
         // The residual stream before the phase, and what its product multiplies.
         bf16 *const x = reinterpret_cast<bf16*>(&rings + 1), *const in = x + c.s.C;
-        if (threadIdx.x < WARPS * AHEAD) mbarrier_init(&rings.full[0][threadIdx.x], 1);
+        if (const unsigned t = threadIdx.x; t < WARPS * AHEAD) mbarrier_init(&rings.full[t / AHEAD][t % AHEAD], 1);
         mbarrier_init_fence();
         __syncthreads();
         Stream<ACROSS> weights(c, rings);
@@ -351,6 +352,7 @@ template <bool ACROSS> void one_kernel(const Ops<bf16>&, Token<bf16>& t) {
     Call c = {s, t.w, {}, {t.w.nw, t.w.nb, s.norm(), s.C}, TurnCall::of<8>(t.turns, t.pos, 1, 1, s.heads(), s.turn()),
               s.act(), LOG2E * s.heads().score_scale(), t.tok, t.pos, t.x, t.x2, t.qkv, t.h, t.logits, t.partial,
               reinterpret_cast<unsigned*>(static_cast<int*>(t.count))};
+    CHECK(s.HS <= MOST_HS && (s.NH == s.NKV || s.NH == 4 * s.NKV), "heads that the kernel does not take");
     std::copy(t.cache.begin(), t.cache.end(), c.cache);
     const int widest = std::max({s.C, s.F, s.NH * s.HS});
     const size_t shared = sizeof(Rings) + size_t(s.C + widest) * sizeof(bf16);

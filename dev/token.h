@@ -8,7 +8,7 @@
 
 namespace {
 constexpr int MOST_LAYERS = 16;
-constexpr int LEAST_KEYS = 64;    // of a split of the one kernel's attention
+constexpr int LEAST_KEYS = 64;    // the one kernel splits no fewer
 
 // ---- the model ------------------------------------------------------------------------------------------------------
 
@@ -36,6 +36,7 @@ template <class T> struct Weights {
     template <class Take> Weights(const Shape& s, Take take) {
         const bool biases = !s.llama;
         const int64_t C = s.C, A = s.NH * s.HS;
+        CHECK(s.L <= MOST_LAYERS, "%d layers", s.L);
         wte = take(true, s.Vp * C, 1), wpe = take(biases, s.positions() * C, 1);
         nw = take(true, C, 0), nb = take(biases, C, 1);
         for (int l = 0; l < s.L; l++)
@@ -86,7 +87,7 @@ template <class T> struct Token {
     Array<int> tok, pos;
     Array<float> turns, mean, rstd;
     Array<T> x, x2, normed, qkv, turned, atty, pre, h, logits;
-    Array<float> partial;    // of the one kernel: the splits' sums
+    Array<float> partial;    // the one kernel's: its splits' sums
     Array<int> count;        // and its blocks' arrivals
 
     Token(const Ops<T>& op, const Shape& s, const T* weights, Caches& caches)

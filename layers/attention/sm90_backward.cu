@@ -1,5 +1,6 @@
 // sm90_backward.cu - attention backward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 4, by columns of
-// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them.
+// the score matrix: a block has 128 keys of one key/value head, and goes over the queries that see them. Head sizes up
+// to 128; sm90_backward_wide.cu has the others, sm90_backward.cuh what both share.
 //
 //     P = exp(scale q k^T - lse)   dS = P * (dy v^T - delta)   delta = rowsum(dy * y)
 //     dv = P^T dy                  dk = scale dS^T q           dq = scale dS k
@@ -146,7 +147,7 @@ __device__ __forceinline__ void consume(BackwardShared<HS>& s, const Backward& a
         if (lane == 0) mbarrier_arrive(&s.free[at.slot]);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    named_barrier(EPILOGUE + consumer, WARPGROUP);    // the warpgroup has read its rows of v: outputs reuse them
+    // v was last read before the last barrier DS: outputs reuse it.
     const int key = p.tile * BN<HS> + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;
     bf16* to = a.dqkv + (int64_t(p.b) * a.S + key) * stride + head;

@@ -112,9 +112,9 @@ struct Place {
     __device__ int head(int g) const { return kv_head * group + g; }
 };
 
-// Named barriers. P, DS: the consumers have written P, dS. DQ_FULL, DQ_FREE + c: between consumer c and the warp that
-// adds. EPILOGUE + c: the loop of consumer c is over.
-enum { DS = 1, P_FULL, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS, EPILOGUE = DQ_FREE + CONSUMERS };
+// Named barriers. DS, P_FULL: both consumers have written dS, P. DQ_FULL, DQ_FREE + c: between consumer c and the warp
+// that adds.
+enum { DS = 1, P_FULL, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS };
 constexpr int WITH_ADDER = WARPGROUP + 32;
 
 // One warp adds what the consumers hand over to the sums in global memory. One of its threads copies; the others come

@@ -149,7 +149,7 @@ __device__ __forceinline__ void consume(WideShared<HS>& s, const Backward& a, co
         named_barrier_arrive(DQ_FULL + consumer, WITH_ADDER);
         if (++t == p.first + p.tiles) t = p.first;    // the next head of the group
     }
-    named_barrier(EPILOGUE, CONSUMERS * WARPGROUP);    // both have read v: outputs reuse it
+    // v was last read before the last barrier DS: outputs reuse it.
     auto& rows = reinterpret_cast<Tile<ROWS, COLUMNS>*>(&s.v)[consumer];
     const int key = p.tile * ROWS + first;
     const int64_t stride = int64_t(a.h.NH + 2 * a.h.NKV) * HS, head = int64_t(a.h.NH + p.kv_head) * HS;

@@ -2,69 +2,11 @@
 #include <cmath>
 #include <cstring>
 
-#include "layers/ptx.cuh"
-#include "cuda_test.h"
+#include "emulator_test.h"
 
 namespace {
-cudaStream_t stream() { return cuda_stream(); }
-template <class K, class... A> void run(K kernel, Launch l, A... args) {
-    launch(kernel, l, args...);
-    cudaStreamSynchronize(stream());
-}
-// What f() throws.
-template <class F> std::string message(F f) {
-    try {
-        f();
-    } catch (const emu::Error& e) {
-        return e.what();
-    }
-    return "no error";
-}
-void expect_part(const std::string& text, const char* part) {
-    CHECK_MESSAGE(text.find(part) != std::string::npos, "'" << std::string(part) << "' is not in: " << text);
-}
-// Device memory for the time of a test.
-template <class X> struct Buffer {
-    X* p = nullptr;
-    int n;
-    explicit Buffer(int n) : n(n) { REQUIRE(cudaMalloc(&p, size_t(n) * sizeof(X)) == cudaSuccess); }
-    ~Buffer() { cudaFree(p); }
-    Buffer(const Buffer&) = delete;
-    operator X*() { return p; }
-    std::vector<X> read() {
-        std::vector<X> host(static_cast<size_t>(n));
-        cudaDeviceSynchronize();
-        cudaMemcpy(host.data(), p, host.size() * sizeof(X), cudaMemcpyDeviceToHost);
-        return host;
-    }
-};
-struct Pinned {
-    int* p = nullptr;
-    explicit Pinned(int n) { cudaMallocHost(&p, size_t(n) * sizeof(int)); }
-    ~Pinned() { cudaFreeHost(p); }
-};
-struct SecondStream {
-    cudaStream_t s;
-    cudaEvent_t done;
-    SecondStream() { cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), cudaEventCreate(&done); }
-    ~SecondStream() { cudaEventDestroy(done), cudaStreamDestroy(s); }
-};
-// How many of 16 seeds make f() give false; seed 0 must not.
-template <class F> int seeds_that_show(F f) {
-    int shown = 0;
-    for (uint64_t seed = 0; seed <= 16; seed++) {
-        emu::schedule(seed);
-        const bool right = f();
-        if (seed == 0) CHECK(right);
-        shown += !right;
-    }
-    emu::schedule(0);
-    return shown;
-}
-
 // ---- kernels --------------------------------------------------------------------------------------------------------
 
-__global__ void set_all(int* out, int x) { out[threadIdx.x] = x; }
 __global__ void add(int* out, int x) { out[threadIdx.x] += x; }
 __global__ void divergent_barrier() {
     if (threadIdx.x < 32) __syncthreads();
@@ -130,39 +72,6 @@ template <bool barrier> __global__ void pass_on(int* out) {
         out[threadIdx.x] = s[threadIdx.x < 32 ? threadIdx.x : threadIdx.x - 32] == i;
         if (barrier) __syncthreads();
     }
-}
-__device__ void meet(unsigned* count, unsigned arrivals, unsigned last) {
-    __syncthreads();
-    if (threadIdx.x == 0) grid_arrive(count, last), grid_wait(count, arrivals);
-    __syncthreads();
-}
-// In each round a block's numbers become their sum with the next block's, after and before which all must meet.
-__global__ void sum_of_neighbours(int* out, unsigned* count, int rounds, bool first, bool second) {
-    const unsigned n = gridDim.x, next = (blockIdx.x + 1) % n * 64 + 63 - threadIdx.x;
-    const unsigned last = n * unsigned(rounds * (first + second) + 2) - 1;
-    unsigned arrivals = 0;
-    int* const mine = &out[blockIdx.x * 64 + threadIdx.x];
-    *mine = 1;
-    meet(count, arrivals += n, last);
-    for (int i = 0; i < rounds; i++) {
-        const int sum = *mine + out[next];
-        if (first) meet(count, arrivals += n, last);
-        *mine = sum;
-        if (second) meet(count, arrivals += n, last);
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) grid_arrive(count, last);
-}
-__global__ void one_stays_away(unsigned* count) {
-    if (blockIdx.x != 2) meet(count, 4, 4);
-}
-// Adds 1 to what the kernel in front has written.
-enum class Waits { first, late, never };
-template <Waits waits> __global__ void add_after(int* out, const int* in) {
-    if (waits == Waits::first) wait_for_previous();
-    const int x = in[threadIdx.x];
-    if (waits == Waits::late) wait_for_previous();
-    out[blockIdx.x * 64 + threadIdx.x] = x + 1;
 }
 __global__ void race_in_a_block(int* out) {
     SHARED(int[64], s);
@@ -267,41 +176,6 @@ TEST_CASE("emulator: blocks on several OS threads") {
     for (int i = 0; i < all.n; i++) REQUIRE(got[size_t(i)] == i / 120 * 1000 + i % 120);
 }
 
-TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are said to wait for ever") {
-    const int blocks = 4, rounds = 5;
-    Buffer<unsigned> count(1);
-    Buffer<int> out(blocks * 64);
-    cudaMemset(count, 0, 4);
-    const auto sums = [&](Launch l, bool first, bool second) {
-        l.together = true;
-        run(sum_of_neighbours, l, out.p, count.p, rounds, first, second);
-        return out.read() == std::vector<int>(size_t(out.n), 1 << rounds);
-    };
-    CHECK(seeds_that_show([&] { return sums({blocks, 64}, true, true); }) == 0);
-    cudaMemset(count, 0, 4);
-    expect_part(message([&] { run(sum_of_neighbours, {blocks, 64}, out.p, count.p, rounds, true, true); }),
-                "1 threads wait in grid_wait at ");
-    for (uint64_t seed = 0; seed < 4; seed++) {
-        emu::schedule(seed);
-        cudaMemset(count, 0, 4);
-        const std::string s = message([&] {
-            run(one_stays_away, {.grid = blocks, .block = 64, .together = true}, count.p);
-        });
-        expect_part(s, "deadlock in block (");
-        expect_part(s, "63 threads wait in __syncthreads at ");
-        expect_part(s, "1 threads wait in grid_wait at ");
-        expect_part(s, "[launched at");
-    }
-    emu::schedule(0);
-    cudaMemset(count, 0, 4);
-    CHECK(sums({blocks, 64}, true, true));
-    expect_part(message([&] { sums({1000, 64}, true, true); }), "a cooperative grid of 1000 blocks: 128 fit");
-    expect_part(message([&] { sums({5, 64, 150 << 10}, true, true); }), "a cooperative grid of 5 blocks: 4 fit");
-    if (TSAN) return;    // it would rightly complain
-    for (bool first : {true, false})
-        CHECK(seeds_that_show([&] { return emu::config.seed == 0 || sums({blocks, 64}, first, !first); }) >= 8);
-}
-
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 TEST_CASE("emulator: memory is limited, counted and held to its bounds") {
@@ -345,27 +219,6 @@ TEST_CASE("emulator: who reads what another stream writes must wait for it") {
     };
     CHECK(seeds_that_show([&] { return right(true); }) == 0);
     CHECK(seeds_that_show([&] { return right(false); }) >= 3);
-}
-
-TEST_CASE("emulator: a kernel that begins before the one in front has ended must wait for it") {
-    if (!cuda_overlaps()) SKIP("before sm_90 no launches overlap: EMU_CC=90");
-    Buffer<int> a(64), b(5 * 64);
-    auto right = [&](auto kernel, bool overlaps) {
-        cudaMemsetAsync(a, 0, 64 * 4, stream());
-        launch(set_all, {1, 64}, a.p, 7);
-        launch(kernel, {.grid = 5, .block = 64, .overlaps = overlaps}, b.p, a.p);
-        return b.read() == std::vector<int>(5 * 64, 8);
-    };
-    CHECK(seeds_that_show([&] { return right(add_after<Waits::first>, true); }) == 0);
-    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, true); }) >= 5);
-    CHECK(seeds_that_show([&] { return right(add_after<Waits::late>, false); }) == 0);
-    CHECK(seeds_that_show([&] { return right(add_after<Waits::never>, false); }) == 0);
-    each_order([&] {
-        const std::string s = message([&] { right(add_after<Waits::never>, true); });
-        expect_part(s, "has ended without wait_for_previous()");
-        expect_part(s, "[launched at");
-    });
-    CHECK(right(add_after<Waits::first>, true));
 }
 
 TEST_CASE("emulator: the host must wait before it reads or reuses pinned memory, not other memory") {

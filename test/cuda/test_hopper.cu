@@ -15,15 +15,15 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
 
 // ---- TMA ------------------------------------------------------------------------------------------------------------
 
-template <int ROWS, int COLUMNS> struct TmaShared {
-    Tile<ROWS, COLUMNS> x;
+template <int ROWS, int COLUMNS, int WIDTH> struct TmaShared {
+    Tile<ROWS, COLUMNS, WIDTH> x;
     uint64_t full;
 };
 // out (ROWS,COLUMNS) = the rows of one head from `position` on.
-template <int ROWS, int COLUMNS>
+template <int ROWS, int COLUMNS, int WIDTH>
 __global__ void tma_kernel(bf16* out, const __grid_constant__ CUtensorMap map, int b, int position, int head) {
     if constexpr (SM90A) {
-        auto& s = dynamic_shared<TmaShared<ROWS, COLUMNS>>();
+        auto& s = dynamic_shared<TmaShared<ROWS, COLUMNS, WIDTH>>();
         if (threadIdx.x == 0) {
             mbarrier_init(&s.full, 1);
             mbarrier_init_fence();
@@ -36,14 +36,14 @@ __global__ void tma_kernel(bf16* out, const __grid_constant__ CUtensorMap map, i
             store(out + i, load<8>(s.x.piece(i / COLUMNS, i % COLUMNS)));
     }
 }
-template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
+template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> void check_tma(int b, int position, int head) {
     const int B = 2, S = 150, heads = 3;
     const Numbers x = whole_numbers(int64_t(B) * S * heads * COLUMNS, 1);
     Array<bf16> x_(memory(), x);
     each_order([&] {
         Array<bf16> out(memory(), ROWS * COLUMNS);
-        launch(tma_kernel<ROWS, COLUMNS>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS>)}, static_cast<bf16*>(out),
-               tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
+        launch(tma_kernel<ROWS, COLUMNS, WIDTH>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS, WIDTH>)},
+               static_cast<bf16*>(out), tensor_map(x_, B, S, heads, COLUMNS, ROWS, WIDTH), b, position, head);
         Numbers expected;
         for (int r = position; r < position + ROWS; r++)
             for (int c = 0; c < COLUMNS; c++)
@@ -238,6 +238,7 @@ TEST_CASE("hopper: tensor maps, swizzled tiles") {
     check_tma<112, 192>(1, 100, 2);
     check_tma<64, 32>(0, 100, 2);     // chunks of 32 columns
     check_tma<128, 96>(1, 40, 1);
+    check_tma<64, 192, 32>(1, 40, 1);
 }
 
 TEST_CASE("hopper: products of every kind of operand") {
@@ -252,17 +253,20 @@ TEST_CASE("hopper: products of every kind of operand") {
     check_product<ALONG_K, ALONG_MN, 128, REGISTERS>();
     check_product<ALONG_K, ALONG_K, 64, STORED>();
     // The other numbers of columns; chunks of 32 columns along k, and along the result's columns.
+    check_product<ALONG_K, ALONG_K, 32, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 80, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 96, SHARED_MEMORY, 96>();
     check_product<ALONG_K, ALONG_K, 112, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_K, 128, SHARED_MEMORY, 32>();
     check_product<ALONG_MN, ALONG_MN, 32, SHARED_MEMORY>();
     check_product<ALONG_MN, ALONG_MN, 96, SHARED_MEMORY>();
+    check_product<ALONG_MN, ALONG_MN, 128, SHARED_MEMORY>();
     check_product<ALONG_K, ALONG_MN, 32, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 96, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 192, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 256, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 96, STORED, 96>();
+    check_product<ALONG_K, ALONG_MN, 128, STORED>();
 }
 
 TEST_CASE("hopper: bulk copies, turns, rings") {

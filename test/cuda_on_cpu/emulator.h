@@ -2,8 +2,8 @@
 //
 // The emulator compiles CUDA kernel sources as plain C++ and runs them on the CPU. Every thread of a block is a fiber
 // (block.h); a block runs on one OS thread and its fibers switch only where CUDA threads meet: barriers, collectives of
-// a warp, waits. The blocks of a cooperative grid take turns on one OS thread. So a kernel runs deterministically, in an
-// order that a seed chooses: 0 is thread order; any other shuffles blocks and fibers, delays what streams hold
+// a warp, waits. The blocks of a cooperative grid take turns on one OS thread. So a kernel runs deterministically, in
+// an order that a seed chooses: 0 is thread order; any other shuffles blocks and fibers, delays what streams hold
 // (runtime.h) and begins kernels that overlap before the one in front has run, which shows missing barriers and waits.
 // Shared and device memory starts out as NaN. AddressSanitizer checks bounds and that the host leaves device memory
 // alone, UBSan alignment, ThreadSanitizer races between fibers.
