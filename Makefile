@@ -89,7 +89,7 @@ TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp 
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
 # No GPU can run these.
-ON_EMULATOR := $(addprefix test/cuda/,test_emulator.cpp test_emulated_grids.cpp test_choice.cpp test_ranks.cpp)
+ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launches.cpp choice.cpp ranks.cpp)
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
@@ -101,7 +101,6 @@ $(BUILD)/test_all: $(OBJ) $(CUDA_OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-$(BUILD)/emu/flatgpt: | $(BUILD)/emu/launches
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 $(BUILD)/emu/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(EMU_OBJ)

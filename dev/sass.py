@@ -301,6 +301,8 @@ def main():
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
         write_table(rows, version, archs)
+    if idle := sorted({f"{k.file} {k.name}" for k in kernels if not k.launches}):
+        print(f"{len(idle)} of {len(rows)} kernels are launched by none of these tests: ?x in dev/sass.txt")
     passed, wrong = check(kernels)
     same, changed, skipped = compare(rows, version)
     serial = remarks(a.objects)
