@@ -17,7 +17,7 @@ class Ahead {
 
     struct Text {
         int slot, last;    // its sequence in the cache; the token that it is fed first
-        int place;         // of the token that is drawn first
+        int place;         // where the token that is drawn first goes
         const Sampler* sampler;
         bool counted;      // the device knows all its tokens: it has drawn them, but for those of an earlier begin
     };

@@ -156,9 +156,9 @@ struct List {
     const double *score, *sum;
     const int* id;
     int length;
-    double factor;    // of its weights
+    double factor;    // for its weights
     __device__ Token operator[](int i) const { return {score[i], id[i]}; }
-    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // of the first n
+    __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // those of the first n
 };
 
 // How many of the list's tokens from..to-1 and those before them come before this one.
@@ -184,12 +184,12 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     if (last.id != none.id) list.length = n + (n < list.length && list.id[n] == last.id);
 }
 
-// Of all lists' tokens, in order of likelihood: cuts off those after the first at which the sum of value(n), n the first
-// tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is cut off.
+// Goes through all lists' tokens in order of likelihood, and cuts off those after the first at which the sum of value(n),
+// n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is cut off.
 struct Around { double without, with; };    // sums up to a token
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Token, tried);
-    int early = 0, late = list.length;    // of the list: tokens that are too early; that are not too late
+    int early = 0, late = list.length;    // how many of the list are too early; are not too late
     for (;;) {
         const Sums<int> open = block_sums(late - early);
         if (open.all == 0) return -1;

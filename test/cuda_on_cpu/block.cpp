@@ -8,8 +8,8 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-// Whether stacks are reused: another thread's traces there would look like a race to TSan. No constant: clang may set it
-// before TSAN.
+// Whether stacks are reused: another thread's traces there would look like a race to TSan. A constant might be set
+// before TSAN is.
 bool reuse() { return !TSAN; }
 
 void* map(size_t bytes) {
