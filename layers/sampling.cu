@@ -185,7 +185,8 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 }
 
 // Goes through all lists' tokens in order of likelihood, and cuts off those after the first at which the sum of
-// value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, nothing is cut off.
+// value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
+// cut off.
 struct Around { double without, with; };    // sums up to a token
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Token, tried);
