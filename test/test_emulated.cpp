@@ -220,7 +220,7 @@ TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
 TEST_CASE("cuda: a token by one kernel is right in any order of its blocks") {
     const fs::path ladder = fs::path(emulated_binary()).parent_path() / "ladder_token";
     if (!fs::exists(ladder)) SKIP("no build/emu/ladder_token: make test builds it");
-    for (const char* seed : {"0", "1", "2"}) {
+    for (const char* seed : {"0", "1"}) {
         ProcessOptions o;
         o.timeout = 120;
         o.environment = {"EMU_CC=90", std::string("EMU_SEED=") + seed};

@@ -1,4 +1,4 @@
-// How the emulator runs grids: cooperative ones, those that overlap, those that are only noted. Not for a GPU.
+// How the emulator runs grids: cooperative ones, and those that overlap. Not for a GPU.
 #include "emulator_test.h"
 
 namespace {
@@ -35,7 +35,6 @@ template <Waits waits> __global__ void add_after(int* out, const int* in) {
     if (waits == Waits::late) wait_for_previous();
     out[blockIdx.x * 64 + threadIdx.x] = x + 1;
 }
-__global__ void write_one(int* p) { p[threadIdx.x] = 1; }
 }   // namespace
 
 TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are said to wait for ever") {
@@ -92,26 +91,4 @@ TEST_CASE("emulator: a kernel that begins before the one in front has ended must
         expect_part(s, "[launched at");
     });
     CHECK(right(add_after<Waits::first>, true));
-}
-
-TEST_CASE("emulator: launches are noted, with or without being run") {
-    emu::schedule(0);
-    Buffer<int> b(32);
-    for (bool runs : {true, false}) {
-        CAPTURE(runs);
-        cudaMemset(b, 0, 32 * sizeof(int));
-        std::vector<emu::Launched> all;
-        emu::launched_now = &all, emu::config.runs = runs;
-        run(write_one, {dim3(1, 1, 1), dim3(16, 2)}, b.p);
-        cudaMemset(b, 0xff, runs ? 0 : 32 * sizeof(int));
-        emu::launched_now = nullptr, emu::config.runs = true;
-        REQUIRE(all.size() == 1);
-        CHECK((all[0].kernel == reinterpret_cast<const void*>(&write_one) && all[0].threads == 32));
-        std::vector<int> expected(32, 0);
-        if (runs) std::fill_n(expected.begin(), 16, 1);
-        CHECK(b.read() == expected);
-    }
-    int status;
-    const std::string text = run_again("EMU_RUN=0 EMU_LAUNCHES=/dev/stdout", "-tc='norm: against*'", &status);
-    CHECK_MESSAGE(text.find(" 128 0 ") != std::string::npos, text);    // norm.cu's blocks
 }
