@@ -175,7 +175,7 @@ __global__ void block_cast_kernel(Cast<e4m3> straight, Cast<e4m3> turned, const 
     const int rows = threadIdx.x / GROUPS, columns = threadIdx.x % GROUPS;
     const bool inside = r0 + rows * 8 < R && c0 + columns * 8 < C;
     Vec<bf16, 8> v[8];
-    uint32_t most[8] = {};    // of the thread's rows
+    uint32_t most[8] = {};    // each of the thread's rows has one
 #pragma unroll
     for (int i = 0; i < 8; i++)
         v[i] = inside ? load<8>(x + int64_t(r0 + rows * 8 + i) * C + c0 + columns * 8) : Vec<bf16, 8>{};

@@ -15,7 +15,7 @@ struct Form {
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     bool add = false;
     bool b_e5m2 = false;    // B is E5M2, A E4M3
-    enum class Scales { tensor, square, rows } scales = {};    // fp8's: square: A's 128x128, B's 1x128; rows: both 1x128
+    enum class Scales { tensor, square, rows } scales = {};    // square: A has 128x128, B 1x128; rows: both 1x128
     int alignment = 16;     // every pointer's, in bytes; vector loads and TMA want 16, nothing wants more
     auto operator<=>(const Form&) const = default;
 

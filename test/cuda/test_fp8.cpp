@@ -257,7 +257,7 @@ TEST_CASE("fp8: with scales of blocks an infinity or a NaN reaches what its bloc
     NEED_SM90();
     const int N = 144, C = 160, OC = 272;
     const Numbers x = halves(N * C, 1, 1), w = halves(OC * C, 2, 1), b = halves(OC, 3, 1), dy = halves(N * OC, 4, 1);
-    // Of a matrix, NaN are the numbers of these rows that are in these columns.
+    // In a matrix, NaN are the numbers of these rows that are in these columns.
     auto spoilt = [](const Numbers& v, int columns, auto rows_of, auto columns_of) {
         expect_nan(v, [&](int64_t i) { return rows_of(int(i / columns)) && columns_of(int(i % columns)); });
     };

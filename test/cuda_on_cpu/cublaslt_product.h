@@ -110,7 +110,7 @@ struct LtProduct {
         return op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n() : op.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m() : 0;
     }
 
-    // Of a factor of so many rows, along m or n: where the scale of a row's block lies, and their size with padding.
+    // A factor has so many rows, along m or n: where the scale of a row's block lies, and their size with padding.
     int64_t blocks() const { return (k() + 127) / 128; }
     int64_t scale_at(cublasLtMatmulMatrixScale_t mode, int64_t rows, int64_t row, int64_t block) const {
         if (mode == CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F) return 0;
