@@ -10,7 +10,8 @@ the data sheet's. Then:
 - a product of cuBLASLt reaches CUBLAS of the peak in full waves of tiles: an assumption, whose source is below;
 - a launch adds LAUNCH seconds, an assumption.
 Code behind branches that the shortest way leaves out is not counted, such as masks and dropout's random numbers: there
-an expectation is too low. Last, the operations of a training step by what they take above bench's floor: the first line is where to begin.
+an expectation is too low. Last, the operations of a training step and of a token, by what they take above bench's
+floor, with what half of their bound would save: the first line is where to begin.
 NAME: only the rows whose names contain one.
 """
 import argparse
