@@ -10,7 +10,8 @@ the data sheet's. Then:
 - a product of cuBLASLt reaches CUBLAS of the peak in full waves of tiles: an assumption, whose source is below;
 - a launch adds LAUNCH seconds, an assumption.
 Code behind branches that the shortest way leaves out is not counted, such as masks and dropout's random numbers: there
-an expectation is too low. Last, the operations of a training step by what they take above bench's floor: the first line is where to begin.
+an expectation is too low. Last, the operations of a training step and of a token, by what they take above bench's
+floor, with what half of their bound would save: the first line is where to begin.
 NAME: only the rows whose names contain one.
 """
 import argparse
@@ -59,6 +60,9 @@ class Gpu:
     def __init__(self, row):
         self.name, self.sms, self.peak, self.dram = (row[key] for key in ("gpu", "multiprocessors", "peak",
                                                                           "bandwidth"))
+        if row["capability"] not in CHIPS:
+            sys.exit(f"{self.name}: make compiles no code for it, its driver does; there are the capabilities "
+                     f"{', '.join(map(str, CHIPS))}")
         self.chip = CHIPS[row["capability"]]
         self.tensor = self.chip.tensor / (2 if "GeForce" in self.name else 1)
         self.clock = self.peak / self.sms / self.tensor
@@ -171,14 +175,15 @@ def library_units(gpu, m, n, k):
 Phase = collections.namedtuple("Phase", "kernel units")
 
 
-def attention_units(row, k, models):
-    """By gpu_attention.py, which knows causal masks: with another one, by its pairs."""
+def attention_units(row, k, gpu, models):
+    """By gpu_attention.py, which knows causal masks and an H100: with another one, by its pairs, or its clocks."""
     direction = re.match(r"attention/sm90\w* (forward|backward)_kernel", f"{k.file} {k.name}")
     model = models[direction[1]].get(row["HS"]) if direction else None
     if not model:
         return None
     causal = (2 if direction[1] == "forward" else 4) * row["B"] * row["NH"] * row["HS"] * row["S"] * (row["S"] + 1)
-    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * row["products"] / causal}
+    slower = gpu_attention.SMS * gpu_attention.CLOCK / (gpu.sms * gpu.clock)
+    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * row["products"] / causal * slower}
 
 
 def phases_of(row, gpu, kernels, models):
@@ -197,7 +202,7 @@ def phases_of(row, gpu, kernels, models):
             units = library_units(gpu, *l["product"]) | {"DRAM": row["bytes"] / library / (COPY * gpu.dram)}
         elif part:
             part = 1 / len(own) if part == SHARE else part
-            units = attention_units(row, k, models) or product_units(k, gpu, l, part * flops)
+            units = attention_units(row, k, gpu, models) or product_units(k, gpu, l, part * flops)
             units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
         else:
             units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
