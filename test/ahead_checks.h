@@ -72,8 +72,8 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
     }
 }
 
-// Texts by both tables are the same. The second one has no `sample`: the host chooses.
-inline void expect_same_texts(const Table& op, const Config& c, Generation what) {
+// Texts by both tables are the same, of so many tokens. The second one has no `sample`: the host chooses.
+inline int64_t expect_same_texts(const Table& op, const Config& c, Generation what) {
     Table host = op;
     host.sample = nullptr;
     const Tokenizer tokenizer = Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"});
@@ -96,4 +96,5 @@ inline void expect_same_texts(const Table& op, const Config& c, Generation what)
     CHECK(texts[0].texts == texts[1].texts);
     CHECK(texts[0].tokens == texts[1].tokens);
     CHECK(notes[0] == notes[1]);
+    return texts[0].tokens;
 }
