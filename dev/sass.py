@@ -201,6 +201,20 @@ def barriers(most):
     return check
 
 
+def overlaps(op, least):
+    """It waits once for the kernel in front. Only then it lets the next one start, and writes; before, it fetches."""
+    def check(k):
+        waits, starts = ([n for n, i in enumerate(k.code) if i.op.startswith(op)] for op in ("ACQBULK", "PREEXIT"))
+        if len(waits) != 1 or len(starts) != 1 or starts < waits:
+            return f"{len(waits)} ACQBULK and {len(starts)} PREEXIT, expected one, and one behind it"
+        before = k.code[:waits[0]]
+        if n := k.count("STG|RED|ATOM", before):
+            return f"{n} writes before the wait for the kernel in front"
+        if (n := k.count(op, before)) < least:
+            return f"{n} {op} before the wait for the kernel in front, expected {least}"
+    return check
+
+
 WGMMA, MMA = r"attention/sm90\S* (forward|backward)_kernel", r"attention/sm80 forward_kernel<\d+, false, false, false>"
 # Name; kernels, by file and name; architectures; the check.
 RULES = [
@@ -210,6 +224,9 @@ RULES = [
     ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|adamw (adamw|squares)_kernel|"
                           r"attention/cached \w+<(bf16, bf16|float, float), \d, \d+, (8|4)|experts tensor_kernel", "",
      wide),
+    ("overlaps the kernel in front", r"(linear gemv|normed normed)_kernel", "sm_90a", overlaps("LDG", 4)),
+    ("overlaps the kernel in front", r"attention/cached decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
+    ("overlaps the kernel in front", r"norm norm_forward", "sm_90a", overlaps("LDG", 0)),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
     ("probabilities overlap dy v^T", r"attention/sm90_backward\w* backward_kernel<\d+, false>", "sm_90a",
      probabilities_overlap),

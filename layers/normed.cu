@@ -2,10 +2,9 @@
 // that.
 //
 // One sequence's step is a chain of small kernels, each of which waits for the one before: its length counts, not the
-// work. A block's first loads of w are under way before the kernel in front, which makes x, has ended
-// (Launch::overlaps), and while it norms all rows of x itself, into shared memory, to the same bits as norm_forward.
-// Then it takes every gridDim.x-th group of rows of w (linear_kernels.cuh). Gated: a warp has the gate's row of an
-// output and the other one.
+// work. A block's first loads of w are under way before the kernel in front ends, which makes x (Launch::overlaps), and
+// while it norms all rows of x itself, into shared memory; the same bits as norm_forward's. Then it takes every
+// gridDim.x-th group of rows of w (linear_kernels.cuh). Gated: a warp has the gate's row of an output and the other.
 //
 // Bound by reading w once, O C elements or twice that. x and the norm's weights come from L2 once for each
 // multiprocessor; norming them costs about ten operations an element and block, so a multiprocessor has few blocks.

@@ -7,6 +7,7 @@
 #ifndef __CUDACC__
 #include <ptx_on_cpu.h>
 #else
+#include <nv/target>
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -55,13 +56,12 @@ __device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.globa
 // For kernels that overlap (Launch). Waits until the kernel in front in the stream has ended and all that it wrote is
 // seen; at once where nothing overlaps. A kernel that lets the next one start only behind its own wait gives it this:
 // when a kernel begins, all those before the one in front have ended.
-#if __CUDA_ARCH__ >= 900
-__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-__device__ inline void let_next_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-#else
-__device__ inline void wait_for_previous() {}
-__device__ inline void let_next_start() {}
-#endif
+__device__ inline void wait_for_previous() {
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
+}
+__device__ inline void let_next_start() {
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.launch_dependents;" ::: "memory");))
+}
 
 // Barrier `id` (1 to 15) among `threads` threads of the block.
 __device__ inline void named_barrier(int id, int threads) {

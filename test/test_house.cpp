@@ -14,7 +14,7 @@ namespace {
 typedef std::map<std::string, std::string> House;    // path from the top level -> text
 typedef std::vector<std::string> Breaches;           // "file:line: what is wrong"
 
-constexpr int TOP_ENTRIES = 20, FILE_LINES = 450, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 29;
+constexpr int TOP_ENTRIES = 20, FILE_LINES = 450, FUNCTION_LINES = 70, COLUMNS = 120, CONDITIONALS = 28;
 
 // Who may include whom: a room, and what it includes besides itself: other rooms, or single files of them. Commands are
 // the files at the top that hold no declarations; nobody may include them, as no row names them.

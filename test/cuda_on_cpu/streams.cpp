@@ -16,7 +16,7 @@ namespace emu {
 struct Work {
     std::function<void()> run;
     const char* what = "";
-    std::function<void()> begin;    // null: no kernel that overlaps the one in front
+    std::function<void()> begin;    // null but for a kernel that overlaps the one in front
 };
 }
 struct CUgraph_st { std::vector<emu::Work> work; };
