@@ -108,6 +108,13 @@ TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
     what.logprobs = 0, what.speculation.lookup = 3;
     expect_same_texts(watched(), c, what);
     CHECK(steps == 0);
+    what.speculation.lookup = 0;
+    setenv("FLATGPT_SAMPLER", "host", 1);
+    expect_same_texts(watched(), c, what);
+    unsetenv("FLATGPT_SAMPLER");
+    CHECK(steps == 0);
+    expect_same_texts(watched(), c, what);
+    CHECK(steps > 0);
 }
 
 TEST_CASE("ahead: a reader that has gone stops everything") {
