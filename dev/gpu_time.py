@@ -1,233 +1,321 @@
 #!/usr/bin/env python3
-"""What the kernels should take on an H100, from their instructions.   make gpu-time [ARGS=NAME...]
+"""What every operation of `flatgpt bench` should take on a GPU, and what bounds it.   make gpu-time [ARGS=...]
 
-No GPU is needed, and none has confirmed it: these are expectations, to be held beside the day's measurements.
-Attention on sm_90: a model of three constants, fitted to what FlashAttention-3 published for causal masks, and shown
-beside it. Other kernels: what bounds their main loop if DRAM does not. NAME: only kernels whose names contain it.
+No GPU is needed, and none has confirmed it: these are expectations, to be held beside the day's measurements
+(--measured). FLOPs, bytes and launches are those of dev/launches.cpp: bench's own counts, at bench's sizes. Rates are
+the data sheet's. Then:
+- an operation of ours takes as long as its busiest unit: DRAM, or one of a multiprocessor's, by the instructions of
+  the kernel's main loop as nvcc has compiled it;
+- attention on sm_90 takes what gpu_attention.py says;
+- a product of cuBLASLt reaches CUBLAS of the peak in full waves of tiles: an assumption, whose source is below;
+- a launch adds LAUNCH seconds, an assumption.
+Code behind branches that the shortest way leaves out is not counted, such as masks and dropout's random numbers: there
+an expectation is too low. Last, the operations of a training step and of a token, by what they take above bench's
+floor, with what half of their bound would save: the first line is where to begin.
+NAME: only the rows whose names contain one.
 """
 import argparse
-import heapq
+import collections
+import json
 import math
 import os
 import re
 import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-import sass    # noqa: E402
+import gpu_attention    # noqa: E402
+import sass_read        # noqa: E402
+from sass_read import Launch, branch, shortest_round    # noqa: E402
 
-# H100 SXM5 (NVIDIA H100 whitepaper, table 3; CUDA programming guide, arithmetic throughput), per SM and clock.
-SMS, CLOCK = 132, 1.83e9
-TENSOR = 4096               # FLOPs of dense bf16: 989 TFLOP/s
-MUFU = 16                   # exponentials, reciprocals
-ISSUE = 4                   # instructions of a warp
-SHARED = 128                # bytes of shared memory
-DRAM = 3.35e12 / SMS / CLOCK            # bytes
+# By compute capability: the architecture whose code runs there; a multiprocessor's FLOPs of dense bf16 a clock (data
+# sheets; GeForce has half); what mma.sync reaches of these (on sm_90 about two thirds, the rest is wgmma's; on sm_100 a
+# guess); fp32 lanes (CUDA C++ Programming Guide, throughput of arithmetic instructions, as all of UNITS).
+Chip = collections.namedtuple("Chip", "arch tensor mma lanes")
+CHIPS = {80: Chip("sm_80", 2048, 1, 64), 86: Chip("sm_80", 1024, 1, 128), 89: Chip("sm_89", 1024, 1, 128),
+         90: Chip("sm_90a", 4096, 0.65, 128), 100: Chip("sm_100", 8192, 0.5, 128)}
+# Instructions of a warp that a multiprocessor takes a clock, by kind.
+UNITS = [("MUFU", 16 / 32, r"MUFU"), ("shuffle", 32 / 32, r"SHFL|REDUX"),
+         ("ALU", 64 / 32, r"LOP3|PLOP3|IADD3|VIADD|ISETP|FSETP|FSEL|SEL|FMNMX|IMNMX|VIMNMX|SHF|PRMT|LEA|POPC|"
+                          r"F2FP|F2F|I2F|F2I|FLO|IABS|FRND")]
+ISSUE, SHARED = 4, 128      # instructions of a warp, bytes of shared memory
 COPY = 0.90                 # of DRAM's rate, what a copy reaches (measured on an H200: 4.3 of 4.8 TB/s)
-IN_FLIGHT = 600e-9 * CLOCK * DRAM       # bytes under way that keep DRAM busy, at a latency of 600 ns
-
-# ---- attention on sm_90 ----------------------------------------------------------------------------------------------
-# A row of tiles (BM queries, WG = BM / 64 warpgroups) takes FIXED clocks, and for each tile of BN keys and warpgroup
-#     PRODUCTS x 4 64 BN HS / TENSOR   +   SOFTMAX x max(exponentials 64 BN / MUFU, instructions of the softmax)
-# PRODUCTS > 1: the clock falls under load, as for plain products (769 to 798 of 989 TFLOP/s were measured on an H200).
-# SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first. The constants are
-# FA3's: that ours behaves like it, where instructions, tiles and overlap are alike, is assumed.
-
-PRODUCTS, SOFTMAX, FIXED = 1.10, 0.87, 5030
-# Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s (Shah et al. 2024,
-# section 4.2).
-NO_OVERLAP = 661 / 582
-# A block that is not persistent also sets up its barriers, fetches tensor maps, and waits for its first tiles with
-# nothing else to do: an estimate.
-NOT_PERSISTENT = 1800
-# Shah et al. 2024, figure 5: H100 SXM5, fp16, causal, 16,384 positions in all, NH * HS = 2048; TFLOP/s, which a mask
-# halves. Tiles: hopper/tile_size.h of that code.
-LENGTHS = (1024, 2048, 4096, 8192, 16384)
-FA3 = {64: (265, 371, 420, 460, 473), 128: (423, 521, 579, 602, 616)}
-FA3_TILE = {64: (192, 128), 128: (128, 128)}
-
-
-def forward_seconds(B, NH, S, HS, BM, BN, softmax=0.0, overlap=1.0, fixed=FIXED):
-    """Causal attention forward. softmax: a warp's instructions for a tile; overlap: share of its exponentials that
-    come while products run."""
-    tile = PRODUCTS * 4 * 64 * BN * HS / TENSOR + SOFTMAX * max(64 * BN / MUFU, softmax)
-    tile *= 1 + (NO_OVERLAP - 1) * (1 - overlap)
-    rows = [fixed + BM // 64 * tile * math.ceil(min(S, end) / BN) for end in range(BM, S + BM, BM)]
-    busy = [0.0] * SMS
-    for row in sorted(rows, reverse=True):
-        for _ in range(B * NH):
-            heapq.heapreplace(busy, busy[0] + row)
-    return max(busy) / CLOCK
-
-
-def tflops(B, NH, S, HS, seconds):
-    return 2 * B * NH * S * S * HS / seconds / 1e12
-
-
-def attention_forward(kernels):
-    """(the largest difference of the model from what FA3 published, the least share of that which ours should reach,
-    {HS: a function of a shape that gives seconds})"""
-    print(f"FlashAttention-3 forward by this model / as published, causal, TFLOP/s, T {LENGTHS}")
-    worst, least, ours = 0, math.inf, {}
-    for HS, published in FA3.items():
-        now = [tflops(*s, forward_seconds(*s, *FA3_TILE[HS])) for s in shapes(HS)]
-        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
-        print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
-    for k in chosen(kernels, "attention/sm90 forward_kernel"):
-        HS, loop = sass.size_of(k), k.loop_with("HGMMA", "MUFU.EX2")
-        way = sass.main_loop(k)
-        work = sum(1 for i in way if not i.op.startswith("HGMMA"))
-        inside = k.count("MUFU.EX2", sass.behind_first_wait(way))
-        overlap = inside / max(1, k.count("MUFU.EX2", way))
-        persistent = any(len(outer) > len(loop) and loop[0] in outer for outer in k.loops())
-        fixed = FIXED + (0 if persistent else NOT_PERSISTENT)
-        print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of "
-              f"the exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
-        ours[HS] = lambda *s, found=(work, overlap, fixed): forward_seconds(*s, 128, 128, *found)
-        least = min(least, beside(HS, ours[HS], FA3[HS], 1))
-    return worst, least, ours
-
-
-def chosen(kernels, name):
-    return [k for k in kernels if k.arch == "sm_90a" and re.match(name + r"<\d+, false", f"{k.file} {k.name}")]
-
-
-def shapes(HS):
-    return [(16384 // T, 2048 // HS, T, HS) for T in LENGTHS]
-
-
-def beside(HS, seconds, published, work):
-    """The least share of what FA3 published."""
-    shares = []
-    for s, known in zip(shapes(HS), published):
-        now = work * tflops(*s, seconds(*s))
-        shares.append(now / known)
-        print(f"    B {s[0]:2} NH {s[1]} T {s[2]:5}: {now:4.0f} TFLOP/s expected, FA3 published {known}: "
-              f"{shares[-1]:.2f}")
-    return min(shares)
-
-
-# Backward: a block has 128 keys in two warpgroups of 64. A step of M queries takes, for each of them,
-#     BACK_PRODUCTS x 10 64 M HS / TENSOR   +   BACK_EXP x 64 M / MUFU
-# and a block BACK_FIXED more. Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's), tiles as in
-# hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull request 1893).
-
-BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.12, 16300, 575 / 474
-FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}
-FA3_BACK_ROWS = {64: 128, 128: 80}
-
-
-def backward_seconds(B, NH, S, HS, M, causal):
-    step = 2 * (BACK_PRODUCTS * 10 * 64 * M * HS / TENSOR + BACK_EXP * 64 * M / MUFU)
-    rows = [BACK_FIXED + step * math.ceil((S - (key if causal else 0)) / M) for key in range(0, S, 128)]
-    busy = [0.0] * SMS
-    for row in sorted(rows, reverse=True):
-        for _ in range(B * NH):
-            heapq.heapreplace(busy, busy[0] + row)
-    return max(busy) / CLOCK
-
-
-def attention_backward(kernels):
-    print(f"\nFlashAttention-3 backward by this model / as published, full mask, TFLOP/s, T {LENGTHS}")
-    worst, ours = 0, {}
-    for HS, published in FA3_BACK.items():
-        now = [5 * tflops(*s, backward_seconds(*s, FA3_BACK_ROWS[HS], False)) for s in shapes(HS)]
-        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
-        print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
-    for k in chosen(kernels, "attention/sm90_backward backward_kernel"):
-        HS = sass.size_of(k)
-        M = {64: 128, 128: 64}[HS]
-        ours[HS] = lambda *s, M=M, causal=True: TURNS * backward_seconds(*s, M, causal)
-        print(f"{k}, dq in turns:")
-        beside(HS, lambda *s, f=ours[HS]: f(*s, causal=False), FA3_BACK[HS], 5)
-    return worst, ours
-
-
-def measured(path, forward, backward):
-    """Expected beside measured, from what `flatgpt bench --device cuda` printed."""
-    sizes, lines = {}, open(path, errors="replace").read().splitlines()
-    for line in lines:
-        if re.match(r"B=\d+ S=\d+ ", line):
-            sizes = {name: int(n) for name, n in re.findall(r"(\w+)=(\d+)", line)}
-        row = re.match(r"(attention_(?:forward|backward)) +([\d.]+) +([\d.]+) ", line)
-        ours = (forward if row and row[1] == "attention_forward" else backward).get(sizes.get("HS"))
-        if row and ours:
-            expected, median = 1e6 * ours(*(sizes[name] for name in ("B", "NH", "S", "HS"))), float(row[3])
-            print(f"{row[1]}: {expected:.0f} us expected, {median} us measured (median): {expected / median:.2f}")
-
-
-# ---- other kernels ---------------------------------------------------------------------------------------------------
-
+LATENCY = 600e-9            # seconds from a load to its data
+CUBLAS = 0.78               # of the peak: 769 to 798 of 989 TFLOP/s were measured on an H200, 8192^3 of random numbers
+TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
+WORKSPACE = 32 << 20        # bytes that linear.cu gives to a product
+LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
 
+# Kernels that compute products: (FLOPs that they execute, as a part of what their operation counts). The scores again
+# are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
+SHARE = -1
+PRODUCTS = [
+    (r"attention/(sm\d+|plain) forward_kernel", 1), (r"attention/sm90_backward\w* backward_kernel", 5 / 4),
+    (r"attention/(sm80|plain)_backward (query|dq)_kernel", 3 / 4),
+    (r"attention/(sm80|plain)_backward (key|dkv)_kernel", 1), (r"attention/bias (mma|plain)_kernel", 256),
+    (r"experts (tensor|plain)_kernel", SHARE), (r"attention/linear walk_kernel", 1)]
+
+
+class Gpu:
+    def __init__(self, row):
+        self.name, self.sms, self.peak, self.dram = (row[key] for key in ("gpu", "multiprocessors", "peak",
+                                                                          "bandwidth"))
+        if row["capability"] not in CHIPS:
+            sys.exit(f"{self.name}: make compiles no code for it, its driver does; there are the capabilities "
+                     f"{', '.join(map(str, CHIPS))}")
+        self.chip = CHIPS[row["capability"]]
+        self.tensor = self.chip.tensor / (2 if "GeForce" in self.name else 1)
+        self.clock = self.peak / self.sms / self.tensor
+
+    def floor(self, row):
+        """bench's, with the peaks that it should measure."""
+        return max((row["products"] + row["arithmetic"]) / (CUBLAS * self.peak), row["bytes"] / (COPY * self.dram))
+
+    def clocks(self, clocks_of_an_sm):
+        return clocks_of_an_sm / self.sms / self.clock
+
+
+# ---- one launch: seconds of each unit --------------------------------------------------------------------------------
 
 def width(i):
     """Bytes that a thread moves."""
     return next((BYTES[part] for part in i.op.split(".") if part in BYTES), 4)
 
 
-def main_loop(k):
-    """The inner loop that moves most bytes, on its shortest way round; the whole kernel if none moves 16 at once."""
-    ways = [sass.shortest_round(loop) for loop in k.inner_loops()]
-    ways = [way for way in ways if k.count(r"LDG\S*\.128", way)] or [k.code]
-    return max(ways, key=lambda way: sum(width(i) for i in way if re.match("LDG|STG", i.op)))
+def moved(way, ops="LDG|STG"):
+    return 32 * sum(width(i) for i in way if re.match(ops, i.op))
 
 
-def memory_bound(k):
-    """(expected share of DRAM's rate, what bounds it, clocks of each unit for a warp's round)"""
-    way = main_loop(k)
-    moved = 32 * sum(width(i) for i in way if re.match("LDG|STG", i.op))
-    if not moved:
-        return None
-    loads = 32 * sum(width(i) for i in way if i.op.startswith("LDG"))
-    clocks = {
-        "DRAM": moved / (DRAM * COPY),
-        "issue": len(way) / ISSUE,
-        "MUFU": 32 * k.count("MUFU", way) / MUFU,
-        "shared memory": 32 * sum(width(i) for i in way if re.match("LDS|STS", i.op)) / SHARED,
-        "latency": (moved / (DRAM * COPY)) * IN_FLIGHT / max(1, k.warps() * (loads or moved)),
-    }
-    bound = max(clocks, key=clocks.get)
-    return COPY * clocks["DRAM"] / clocks[bound], bound, clocks
-
-
-def others(kernels, names):
-    print("\nKernels on sm_90a whose main loop moves 16 bytes a thread: the share of DRAM's rate that they can reach, "
-          "and what bounds them")
-    for k in kernels:
-        products = k.count("HMMA|HGMMA") or re.match("attention/(sm|plain|bias)", k.file)
-        if k.arch != "sm_90a" or products or not k.count(r"LDG\S*\.128"):
+def way_with(pattern, code):
+    """The way through code, round no loop within, that has most of these instructions, in the fewest of all."""
+    index, best, ends = {i.address: n for n, i in enumerate(code)}, {0: (0, 0, None)}, []
+    for n, i in enumerate(code):
+        if n not in best:
             continue
-        found = memory_bound(k)
-        if found and (names or found[1] != "DRAM"):
-            share, bound, clocks = found
-            print(f"  {100 * share:3.0f} %  {bound:13} {k}   clocks a round: " +
-                  " ".join(f"{unit} {c:.0f}" for unit, c in clocks.items() if c >= 0.5))
-    print("  All others: DRAM, 90 %." if not names else "")
+        here = (best[n][0] + bool(re.match(pattern, i.op)), best[n][1] - 1, n)
+        target, always = branch(i)
+        if n + 1 == len(code) or (i.op in ("EXIT", "RET") and not i.predicate):
+            ends.append(here)
+            continue
+        for way in [index.get(target)] + ([] if always else [n + 1]):
+            if way is not None and way > n and here[:2] > best.get(way, (-1,))[:2]:
+                best[way] = here
+    way, at = [], max(ends)[2]
+    while at is not None:
+        way.append(code[at])
+        at = best[at][2]
+    return way[::-1]
+
+
+WIDE = r"(LDG|STG)\S*\.128"
+
+
+def memory_loop(k):
+    """The inner loop that moves most bytes, on its shortest way round; a way through the kernel if none moves 16 at
+    once."""
+    ways = [shortest_round(loop) for loop in k.inner_loops()]
+    return max([way for way in ways if k.count(WIDE, way)] or [way_with(WIDE, k.code)], key=moved)
+
+
+def product_loop(k):
+    """(the instruction of its products, the smallest loop that has it)"""
+    op = next((op for op in ("HGMMA", "HMMA", "FFMA") if k.count(op)), None)
+    return op, way_with(op, k.loop_with(op) or k.code) if op else None
+
+
+def clocks_of(k, way, gpu):
+    """Clocks of a multiprocessor's units for a warp's round."""
+    units = {"issue": len(way) / ISSUE, "FMA": k.count("FFMA|FMUL|FADD", way) * 32 / gpu.chip.lanes,
+             "shared memory": moved(way, "LDS|STS") / SHARED}
+    return units | {name: k.count(pattern, way) / rate for name, rate, pattern in UNITS}
+
+
+def spread(gpu, launch):
+    """The part of the GPU's multiprocessors that have a block at all."""
+    return min(1, launch["blocks"] / gpu.sms)
+
+
+def memory_units(k, gpu, launch, bytes):
+    way = memory_loop(k)
+    if not moved(way):
+        return {}
+    rounds = bytes / moved(way)
+    resident = k.resident(Launch(launch["threads"], launch["shared"])) or 1
+    warps = launch["threads"] / 32 * min(resident, launch["blocks"] / gpu.sms)
+    in_flight = gpu.sms * warps * max(moved(way, "LDG"), moved(way) / 2)
+    units = {unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks_of(k, way, gpu).items()}
+    return units | {"DRAM": bytes / (COPY * gpu.dram), "latency": bytes / in_flight * LATENCY}
+
+
+def product_units(k, gpu, launch, flops):
+    op, way = product_loop(k)
+    if not way:
+        return {}
+    each = {"HMMA": 4096, "FFMA": 64}.get(op, 0)
+    if not each:    # an attention kernel that the model does not know: with caps, spans or dropout
+        return {"tensor": flops / gpu.peak / 0.5}
+    rounds = flops / (each * k.count(op, way))
+    clocks = clocks_of(k, way, gpu)
+    if op == "HMMA":
+        clocks["tensor"] = each * k.count(op, way) / (gpu.tensor * gpu.chip.mma)
+    return {unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks.items()}
+
+
+def library_units(gpu, m, n, k):
+    """Where tiles are few, blocks may share k; then their sums are written and read, in fp32."""
+    tiles = min(math.ceil(m / a) * math.ceil(n / b) for a, b in (TILE, TILE[::-1]))
+    tile = 2 * TILE[0] * TILE[1] * k / (CUBLAS * gpu.peak / gpu.sms)
+    return {"tensor": min(math.ceil(tiles * parts / gpu.sms) * tile / parts +
+                          (parts > 1) * 8 * parts * m * n / (COPY * gpu.dram)
+                          for parts in range(1, max(1, WORKSPACE // (4 * m * n)) + 1))}
+
+
+# ---- an operation ----------------------------------------------------------------------------------------------------
+
+Phase = collections.namedtuple("Phase", "kernel units")
+
+
+def attention_units(row, k, gpu, models):
+    """By gpu_attention.py, which knows causal masks and an H100: with another one, by its pairs, or its clocks."""
+    direction = re.match(r"attention/sm90\w* (forward|backward)_kernel", f"{k.file} {k.name}")
+    model = models[direction[1]].get(row["HS"]) if direction else None
+    if not model:
+        return None
+    causal = (2 if direction[1] == "forward" else 4) * row["B"] * row["NH"] * row["HS"] * row["S"] * (row["S"] + 1)
+    slower = gpu_attention.SMS * gpu_attention.CLOCK / (gpu.sms * gpu.clock)
+    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * row["products"] / causal * slower}
+
+
+def phases_of(row, gpu, kernels, models):
+    """What an operation's launches take, one after the other. Where no product does, the largest moves its bytes."""
+    launches, flops, own = row["launches"], row["products"] + row["arithmetic"], []
+    for l in launches:
+        k = kernels.get(l.get("kernel"))
+        name = f"{k.file} {k.name}" if k else ""
+        own.append((l, k, next((part for pattern, part in PRODUCTS if re.match(pattern, name)), 0)))
+    library = sum("product" in l for l in launches)
+    computes = library or any(part for _, _, part in own)
+    largest = max((l for l, k, _ in own if k), key=lambda l: l["blocks"] * l["threads"], default=None)
+    phases = []
+    for l, k, part in own:
+        if "product" in l:
+            units = library_units(gpu, *l["product"]) | {"DRAM": row["bytes"] / library / (COPY * gpu.dram)}
+        elif part:
+            part = 1 / len(own) if part == SHARE else part
+            units = attention_units(row, k, gpu, models) or product_units(k, gpu, l, part * flops)
+            units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
+        else:
+            units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
+        phases.append(Phase("cuBLASLt" if "product" in l else f"{k.file} {k.name}" if k else "?", units))
+    return phases or [Phase("a copy", {"DRAM": row["bytes"] / (COPY * gpu.dram)})]
+
+
+class Expected:
+    """seconds; what bounds the longest of the launches, and its kernel; what half of that bound would save."""
+
+    def __init__(self, row, gpu, kernels, models):
+        self.row, self.floor = row, gpu.floor(row)
+        self.phases = phases_of(row, gpu, kernels, models)
+        times = [max(p.units.values(), default=0) for p in self.phases]
+        launches = LAUNCH * len(times)
+        self.seconds = sum(times) + launches
+        self.kernel, units = self.phases[times.index(max(times))]
+        if launches > max(times):
+            self.bound, self.half = "launch", launches / 2
+        else:
+            self.bound = max(units, key=units.get)
+            self.half = max(times) - max([max(times) / 2] + [s for unit, s in units.items() if unit != self.bound])
+        self.dram = row["bytes"] / self.seconds / gpu.dram
+        self.products = (row["products"] + row["arithmetic"]) / self.seconds / gpu.peak
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+def read_bench(path):
+    """{row: microseconds}: the medians that `flatgpt bench` printed."""
+    rows = (re.match(r"(\S.{45}.*?) +[\d.]+ +([\d.]+) .* [\d.]+ +\d+ %$", line)    # a name has 46 columns or more
+            for line in open(path, errors="replace"))
+    return {row[1].strip(): float(row[2]) for row in rows if row}
+
+
+def print_bench(rows, measured):
+    print(f"{'':46} {'us':>9} {'floor us':>9} {'ratio':>6} {'DRAM':>5} {'peak':>5}  bound" +
+          ("             measured us, expected / measured" if measured else ""))
+    for e in rows:
+        shares = "".join(f" {100 * x:4.0f}%" if x > 0.005 else "      " for x in (e.dram, e.products))
+        line = (f"{e.row['name']:46} {1e6 * e.seconds:9.1f} {1e6 * e.floor:9.1f} {100 * e.floor / e.seconds:5.0f}%"
+                f"{shares}  {e.bound}")
+        if us := measured.get(e.row["name"]):
+            line = f"{line:<{46 + 61}} {us:10.1f} {1e6 * e.seconds / us:6.2f}"
+        print(f"{line}  {e.kernel}" if not measured else line)
+
+
+def print_step(what, rows, gpu):
+    """Operations of a step: those first that lose most. Returns the step's seconds."""
+    total = sum(e.row["times"] * e.seconds for e in rows)
+    floor = sum(e.row["times"] * e.floor for e in rows)
+    flops = sum(e.row["times"] * (e.row["products"] + e.row["arithmetic"]) for e in rows)
+    print(f"\n{what}: {1e3 * total:.2f} ms expected, {1e3 * floor:.2f} ms by the floors, "
+          f"{100 * flops / total / gpu.peak:.0f} % of the peak of products\n"
+          f"what half of the bound is worth, before it is written: 'half saves'; us of the whole step\n"
+          f"{'':36} {'times':>5} {'us':>9} {'above':>8} {'half saves':>10}  bound")
+    for e in sorted(rows, key=lambda e: -e.row["times"] * (e.seconds - e.floor)):
+        n = e.row["times"]
+        print(f"{e.row['name']:36} {n:5} {1e6 * n * e.seconds:9.0f} {1e6 * n * (e.seconds - e.floor):8.0f} "
+              f"{1e6 * n * e.half:10.0f}  {e.bound:15} {e.kernel}")
+    return total
+
+
+def operations(binary, arguments):
+    """What dev/launches.cpp says: the GPU, and {table: rows}."""
+    lines = [json.loads(line) for line in sass_read.output(binary, *arguments).splitlines()]
+    tables = collections.defaultdict(list)
+    for row in lines[1:]:
+        tables[row["table"]].append(row)
+    return Gpu(lines[0]), tables
+
+
+def kernels_by_address(binary, compiled):
+    """{address in the emulated binary: what nvcc has made of that kernel}"""
+    named = {k.name: k for k in compiled}
+    return {f"{address:x}": named[name] for address, names in sass_read.kernel_names(binary).items()
+            for name in names if name in named}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpu", default="h100", help="as flatgpt train --gpu has them")
+    parser.add_argument("--batch", default="32", help="bench's")
+    parser.add_argument("--seq-len", default="1024", help="bench's")
+    parser.add_argument("--model", default="gpt2", help="bench's")
     parser.add_argument("--measured", metavar="FILE", help="also put beside it what flatgpt bench printed on a GPU")
+    parser.add_argument("--emulated", default="build/emu", help="the folder with make's launches")
     parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
-    parser.add_argument("names", nargs="*", help="only kernels whose names contain one of these")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only rows whose names contain one of these")
     a = parser.parse_args()
-    sass.find_tools()
-    kernels = [k for k in sass.read(a.objects, "sm_90a") if not a.names or any(n in str(k) for n in a.names)]
-    print(f"One H100 SXM5: {SMS} SMs at {CLOCK / 1e9} GHz, 989 TFLOP/s of bf16 products, 3.35 TB/s\n")
-    worst, least, forward = attention_forward(kernels)
-    worst_back, backward = attention_backward(kernels)
-    gpt2 = 32, 12, 1024, 64
-    if 64 in forward and 64 in backward:
-        print(f"\nflatgpt bench --batch 32 (B 32 NH 12 T 1024 HS 64, causal): forward {1e6 * forward[64](*gpt2):.0f} "
-              f"us, backward {1e6 * backward[64](*gpt2):.0f} us expected")
-    others(kernels, a.names)
-    if a.measured:
-        measured(a.measured, forward, backward)
-    wrong = [max(worst, worst_back) > 0.10] + ([] if a.names else [not 0.9 <= least < math.inf])
-    print(f"\nThe model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % "
-          f"(backward); 10 % are allowed.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.\n\n"
-          f"{wrong.count(False)} passed, {wrong.count(True)} failed, 0 skipped")
-    return any(wrong)
+    sass_read.find_tools()
+    binary = os.path.join(a.emulated, "launches")
+    gpu, tables = operations(binary, ["--gpu", a.gpu, "--batch", a.batch, "--seq-len", a.seq_len, "--model", a.model])
+    compiled = sass_read.read(a.objects, gpu.chip.arch)
+    kernels, models, checks = kernels_by_address(binary, compiled), {"forward": {}, "backward": {}}, []
+    if gpu.chip.arch == "sm_90a":
+        checks, models = gpu_attention.check(compiled)
+    rows = {table: [Expected(row, gpu, kernels, models) for row in all] for table, all in tables.items()}
+    chosen = [e for e in rows["bench"] if not a.names or any(n in e.row["name"] for n in a.names)]
+    print(f"\nflatgpt bench --model {a.model} --batch {a.batch} --seq-len {a.seq_len} on one {gpu.name}, as expected: "
+          f"{gpu.sms} SMs at {gpu.clock / 1e9:.2f} GHz, {gpu.peak / 1e12:.0f} TFLOP/s of bf16 products, "
+          f"{gpu.dram / 1e12:.2f} TB/s")
+    print_bench(chosen, read_bench(a.measured) if a.measured else {})
+    if not a.names:
+        print_step(f"a training step, B={a.batch} T={a.seq_len}", rows["step"], gpu)
+        print_step("a generated token, 1 sequence", rows["token"], gpu)
+    for e in rows["bench"] + rows["step"] + rows["token"]:
+        checks.append(("?" not in [p.kernel for p in e.phases], f"{e.row['name']}: a kernel that no object has"))
+        checks.append((e.seconds >= 0.999 * e.floor, f"{e.row['name']}: expected below its floor"))
+    wrong = [why for right, why in checks if not right]
+    print("".join(f"FAILED {why}\n" for why in wrong) +
+          f"\n{len(checks) - len(wrong)} passed, {len(wrong)} failed, 0 skipped")
+    return len(wrong) > 0
 
 
 if __name__ == "__main__":

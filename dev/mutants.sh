@@ -32,7 +32,7 @@ compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again
-    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/test_cuda)
+    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/test_cuda emu/ladder_*)
 }
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 "${all_limit:-900}" "$2" -tc="$3" -aa=1 >build/log 2>&1)
@@ -43,7 +43,8 @@ passes_best() {    # of the layers' tests, those of the best instruction set
 binary_of() {    # file
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
-        *.cu | *.cuh | layers/scratch.h) echo build/emu/test_cuda ;;    # scratch.h: sizes for the CUDA kernels
+        dev/*.cu) echo build/test_all ;;    # runs ladders
+        *.cu | *.cuh | layers/scratch.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;    # scratch.h: kernels' sizes
         *) echo build/test_all ;;
     esac
 }
@@ -61,6 +62,7 @@ can_run() {    # file, flag: is it compiled, and can its tests run?
 goals_of() {    # binary, file
     [ "$1" != build/test_all ] || echo flatgpt
     [ "$2" != comm/mpi.cpp ] || echo build/test_ranks
+    [[ $2 != dev/*.cu ]] || echo "build/emu/ladder_$(basename "$2" .cu)"
     echo "$1"
 }
 
@@ -99,7 +101,8 @@ rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
-compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda || { tail $all/0/build/log; exit 1; }
+compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda build/emu/ladder_token ||
+    { tail $all/0/build/log; exit 1; }
 list=() clean_all= clean_cuda= skipped=0
 while IFS= read -r row; do
     [[ $row =~ $pattern ]] || continue

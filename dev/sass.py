@@ -14,156 +14,25 @@ nvdisasm are neither there nor to be had from PyPI, everything is skipped, and t
 """
 import argparse
 import collections
-import concurrent.futures
-import glob
 import os
 import re
-import shutil
-import subprocess
 import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from sass_read import ROOT, find_tools, launches_of_tests, output, read, shortest_round    # noqa: E402
+
 TABLE = os.path.join(ROOT, "dev", "sass.txt")
-BUILD = os.path.join(ROOT, "build", "sass")
-# Warps that an SM holds, for each architecture; all have 65536 registers, given to warps 256 at a time.
-WARPS = {"sm_80": 64, "sm_89": 48, "sm_90a": 64, "sm_100": 64}
-
-
-def skip(why):
-    print(f"kernels are not read: {why}\n\n0 passed, 0 failed, 1 skipped")
-    sys.exit(0)
-
-
-# ---- reading ---------------------------------------------------------------------------------------------------------
-
-def find_tools():
-    """nvcc. Puts cuobjdump and nvdisasm on the PATH: the toolkit's, or those from PyPI, which are fetched once."""
-    nvcc = shutil.which(os.environ.get("NVCC", "nvcc")) or shutil.which("nvcc", path="/usr/local/cuda/bin")
-    if not nvcc or os.environ.get("NVCC") == "":    # make NVCC= is a build without
-        skip("no nvcc here, so there is nothing to read")
-    for attempt in range(2):
-        places = [os.path.dirname(os.path.realpath(nvcc)), *glob.glob(f"{BUILD}/tools/nvidia/*/bin")]
-        os.environ["PATH"] = os.pathsep.join([*places, os.environ.get("PATH", "")])
-        if shutil.which("cuobjdump") and shutil.which("nvdisasm"):
-            return nvcc
-        if attempt == 0:
-            subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--retries", "0", "--timeout", "10",
-                            "--disable-pip-version-check", "--target", f"{BUILD}/tools", *(f"nvidia-cuda-{tool}>=13"
-                            for tool in ("cuobjdump", "nvdisasm"))], check=False)
-    skip("cuobjdump and nvdisasm are missing, and pip could not fetch nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm; "
-         "they are part of the CUDA toolkit")
-
-
-Instruction = collections.namedtuple("Instruction", "address predicate op operands")
-
-
-def branch(i):
-    """(the address that it may go to, whether it always does); (None, False): no branch."""
-    to = re.search(r"0x([0-9a-f]+)$", i.operands) if i.op in ("BRA", "BRA.U") else None
-    return (int(to[1], 16), not i.predicate and i.operands == to[0]) if to else (None, False)
-
-
-class Kernel:
-    def __init__(self, file, arch, name):
-        self.file, self.arch, self.name = file, arch, name
-        self.registers = self.stack = self.shared = 0
-        self.code = []
-
-    def __str__(self):
-        return f"{self.file} {self.name} {self.arch}"
-
-    def count(self, pattern, code=None):
-        """Instructions whose name begins so, such as LDG or HGMMA."""
-        return sum(1 for i in (self.code if code is None else code) if re.match(pattern, i.op))
-
-    def warps(self):
-        """How many warps of an SM its registers allow."""
-        each = -(-max(self.registers, 1) * 32 // 256) * 256
-        return min(WARPS.get(self.arch, 64), 65536 // each // 4 * 4)
-
-    def loops(self):
-        """Code between a branch backwards and its target: the innermost first. Loops of a few instructions that wait
-        for a barrier are left out."""
-        found = []
-        for end, i in enumerate(self.code):
-            target, _ = branch(i)
-            if target is not None and target <= i.address:
-                begin = next(n for n, j in enumerate(self.code) if j.address >= target)
-                # A wait's second attempt lies behind the kernel's end and jumps back.
-                if end - begin > 8 and not any(j.op == "EXIT" and not j.predicate for j in self.code[begin:end]):
-                    found.append(self.code[begin:end + 1])
-        return sorted(found, key=len)
-
-    def inner_loops(self):
-        """Loops that hold no other loop."""
-        inner = []
-        for loop in self.loops():
-            within = range(loop[0].address, loop[-1].address)
-            if not any(other[0].address in within for other in inner):
-                inner.append(loop)
-        return inner
-
-    def loop_with(self, *ops):
-        """The smallest loop that has all of these."""
-        return next((loop for loop in self.loops() if all(self.count(op, loop) for op in ops)), [])
-
-
-def short(name):
-    """A demangled name without namespaces, return type and arguments: forward_kernel<64, false>."""
-    depth, end = 0, len(name)
-    for at, c in enumerate(name):    # the arguments begin at the last ( outside <>
-        depth += (c == "<") - (c == ">")
-        if c == "(" and depth == 0 and not name.startswith("(anonymous namespace)", at):
-            end = at
-            break
-    name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", name[:end])
-    return re.sub(r"^(void|int|float) ", "", name)
-
-
-def output(*command):
-    return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE).stdout
-
-
-def read_object(o, arch):
-    """The kernels of an object or a cubin, whose path names their file in layers/."""
-    only = ["-arch", arch] if arch else []
-    file = re.sub(r"^.*?layers/|\.cu\.o$|\.cubin$", "", o)
-    usage, sass = (output("cuobjdump", *only, what, o) for what in ("-res-usage", "-sass"))
-    symbols = sorted(set(re.findall(r"^\s*Function (\S+):$", usage, re.M)))
-    names = dict(zip(symbols, map(short, output("c++filt", *symbols).splitlines())))
-    found, arch = {}, ""
-    for line in sass.splitlines():
-        if m := re.match(r"\s*code for (sm_\w+)", line):
-            arch = m[1]
-        elif m := re.match(r"\s*Function : (\S+)", line):
-            kernel = found[arch, m[1]] = Kernel(file, arch, names[m[1]])
-        elif m := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(?:@(!?U?P\w+)\s+)?([A-Z]\S*)\s*(.*?)\s*;", line):
-            kernel.code.append(Instruction(int(m[1], 16), m[2] or "", m[3], m[4]))
-    for line in usage.splitlines():    # of a cubin it names no architecture: then there is but one
-        if m := re.match(r"arch = (sm_\w+)", line):
-            arch = m[1]
-        elif m := re.match(r"\s*Function (\S+):$", line):
-            kernel = found[arch, m[1]]
-        elif m := re.match(r"\s*REG:(\d+) STACK:(\d+) SHARED:(\d+)", line):
-            kernel.registers, kernel.stack, kernel.shared = int(m[1]), int(m[2]), int(m[3])
-    return list(found.values())
-
-
-def read(objects, arch=None):
-    """All kernels of these objects or cubins, or those of one architecture."""
-    objects = sorted(objects, key=os.path.getsize, reverse=True)    # the longest first
-    with concurrent.futures.ProcessPoolExecutor() as pool:
-        kernels = [k for some in pool.map(read_object, objects, [arch] * len(objects)) for k in some]
-    return sorted(kernels, key=lambda k: (k.file, k.name, k.arch))
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 def cell(k):
     """What a kernel takes on one architecture, and how much of what it holds; zeros are left out."""
-    parts = [f"{k.registers}r", f"{k.warps()}w"]
-    for letter, n in (("m", k.shared), ("s", k.stack), ("l", k.count("LDL|STL")), ("b", k.count("BAR")),
-                      ("f", k.count("MEMBAR")), ("v", k.count(r"(LDG|STG)\S*\.128")), ("t", k.count("HGMMA|HMMA"))):
+    launch, warps = k.occupancy()
+    parts = [f"{k.registers}r", f"{launch.threads}x" if launch else "?x", f"{warps}w"]
+    for letter, n in (("m", k.shared), ("d", launch.shared if launch else 0), ("s", k.stack),
+                      ("l", k.count("LDL|STL")), ("b", k.count("BAR")), ("f", k.count("MEMBAR")),
+                      ("v", k.count(r"(LDG|STG)\S*\.128")), ("t", k.count("HGMMA|HMMA"))):
         if n:
             parts.append(f"{n}{letter}")
     return " ".join(parts)
@@ -180,7 +49,8 @@ def table_of(kernels):
 def write_table(rows, version, archs):
     with open(TABLE, "w") as f:
         f.write(f"""# {version}. What each kernel takes and holds, by architecture; written by `make sass ARGS=--write`.
-# r registers   w warps of an SM that they allow   m bytes of static shared memory   s bytes of stack
+# r registers   x threads of a block, d bytes of dynamic shared memory: in the tests, of several those that leave
+# fewest warps; ? no test launches it   w warps that an SM holds then   m bytes of static shared memory   s of stack
 # Instructions: l local memory   b barriers   f fences   v 16-byte accesses to global memory   t tensor core products
 # One column an architecture ({' | '.join(archs)}); = as the one before.
 """)
@@ -197,9 +67,9 @@ def read_table():
     """The version of the table, and its rows."""
     with open(TABLE) as f:
         lines = f.read().splitlines()
-    archs = re.search(r"\((.*)\)", lines[3])[1].split(" | ")
+    archs = re.search(r"\((.*)\)", lines[4])[1].split(" | ")
     rows = collections.defaultdict(dict)
-    for line in lines[4:]:
+    for line in lines[5:]:
         name, *columns = line.split(" | ")
         for i, arch in enumerate(archs):
             columns[i] = columns[i - 1] if columns[i] == "=" else columns[i]
@@ -216,7 +86,7 @@ STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
     (r"attention/plain\S* ", 200, "streams of keys, and dropout's function"),
     (r"attention/cached \w+<bf16, fp8, 1, 32", 16, "heads wider than 128"),
-    (r"attention/sm90_backward \w+<64, true>", 40, "caps and slopes: eight registers a tile"),
+    (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
     (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register"),
 ]
 # Others keep it out of their inner loops: an address or two that are needed again at the end.
@@ -230,25 +100,6 @@ def no_local_memory(k):
     for loop in k.inner_loops():
         if not listed and (n := k.count("LDL|STL", loop)):
             return f"{n} accesses to local memory in the loop at {loop[0].address:#x}"
-
-
-def shortest_round(loop):
-    """The instructions of the loop's shortest way round: a tile that needs no mask."""
-    index = {i.address: n for n, i in enumerate(loop)}
-    best = {0: (0, None)}
-    for n, i in enumerate(loop):    # a branch forwards skips; no other loop within is followed
-        if n not in best:
-            continue
-        target, always = branch(i)
-        ways = [index.get(target)] + ([] if always else [n + 1])
-        for way in ways:
-            if way is not None and way > n and (way not in best or best[n][0] + 1 < best[way][0]):
-                best[way] = (best[n][0] + 1, n)
-    way, at = [], len(loop) - 1
-    while at is not None:
-        way.append(loop[at])
-        at = best[at][1]
-    return way[::-1]
 
 
 def main_loop(k):
@@ -267,16 +118,26 @@ def size_of(k):
     return int(re.search(r"<(\d+)", k.name)[1])
 
 
+def forward_keys(HS):
+    """Keys of a tile."""
+    return 128 if HS <= 128 else 112 if HS <= 192 else 80
+
+
 def softmax_overlaps(k):
-    """While O += P v runs, a thread computes 64 exponentials and two for its rows' old maxima."""
-    n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
-    if n < 60:
-        return f"{n} exponentials between the first two waits of the main loop, expected at least 60"
+    """While O += P v runs, a thread computes an exponential for every two keys, and two for its rows' old maxima."""
+    n, wanted = k.count("MUFU.EX2", behind_first_wait(main_loop(k))), forward_keys(size_of(k)) // 2 - 4
+    if n < wanted:
+        return f"{n} exponentials between the first two waits of the main loop, expected at least {wanted}"
+
+
+def backward_rows(HS):
+    """Queries of a tile."""
+    return 128 if HS <= 64 else 64
 
 
 def probabilities_overlap(k):
-    """All exponentials of a query tile (half of its columns a thread) come before dy v^T is waited for."""
-    wanted = {64: 64, 128: 32}[size_of(k)]
+    """All exponentials that a thread computes of a query tile come before dy v^T is waited for."""
+    wanted = backward_rows(size_of(k)) // 2 if size_of(k) <= 128 else 16
     n = k.count("MUFU.EX2", behind_first_wait(main_loop(k)))
     if n < wanted:
         return f"{n} exponentials between the first two waits of the main loop, expected {wanted}"
@@ -292,14 +153,14 @@ def products_in_loop(expected):
 
 
 def forward_products(HS):
-    """q k^T by 16 channels and P v by 16 of 128 keys; a wait for each."""
-    return HS // 16 + 128 // 16, 2
+    """q k^T by 16 channels and P v by 16 of a tile's keys; a wait for each."""
+    return HS // 16 + forward_keys(HS) // 16, 2
 
 
 def backward_products(HS):
-    """q k^T and dy v^T by 16 channels, P^T dy and dS^T q by 16 of M queries, dS k by 16 of 128 keys; four waits."""
-    M = {64: 128, 128: 64}[HS]
-    return 2 * HS // 16 + 2 * M // 16 + 128 // 16, 4
+    """q k^T and dy v^T by 16 channels, P^T dy and dS^T q by 16 of M queries, dS k by 16 of 128 keys or of 64."""
+    M, keys, waits = backward_rows(HS), *((128, 4) if HS <= 128 else (64, 5))
+    return 2 * HS // 16 + 2 * M // 16 + keys // 16, waits
 
 
 def no_moves_to_uniform(k):
@@ -314,6 +175,7 @@ def no_moves_to_uniform(k):
 FENCES = [
     (r"attention/cached decode_kernel", 2),             # the last block of a head sees what the others wrote
     (r"attention/sm90_backward backward_kernel", 4),    # dS and dq for the async proxy; dq's turn passes on (2)
+    (r"attention/sm90_backward_wide backward_kernel", 5),    # P, too
 ]
 
 
@@ -339,23 +201,42 @@ def barriers(most):
     return check
 
 
+def overlaps(op, least):
+    """It waits once for the kernel in front. Only then it lets the next one start, and writes; before, it fetches."""
+    def check(k):
+        waits, starts = ([n for n, i in enumerate(k.code) if i.op.startswith(op)] for op in ("ACQBULK", "PREEXIT"))
+        if len(waits) != 1 or len(starts) != 1 or starts < waits:
+            return f"{len(waits)} ACQBULK and {len(starts)} PREEXIT, expected one, and one behind it"
+        before = k.code[:waits[0]]
+        if n := k.count("STG|RED|ATOM", before):
+            return f"{n} writes before the wait for the kernel in front"
+        if (n := k.count(op, before)) < least:
+            return f"{n} {op} before the wait for the kernel in front, expected {least}"
+    return check
+
+
 WGMMA, MMA = r"attention/sm90\S* (forward|backward)_kernel", r"attention/sm80 forward_kernel<\d+, false, false, false>"
 # Name; kernels, by file and name; architectures; the check.
 RULES = [
     ("no local memory", "", "", no_local_memory),
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
-    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward (prepare|finish))|adamw (adamw|squares)_kernel|"
+    ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|adamw (adamw|squares)_kernel|"
                           r"attention/cached \w+<(bf16, bf16|float, float), \d, \d+, (8|4)|experts tensor_kernel", "",
      wide),
+    ("overlaps the kernel in front", r"(linear gemv|normed normed)_kernel", "sm_90a", overlaps("LDG", 4)),
+    ("overlaps the kernel in front", r"attention/cached decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
+    ("overlaps the kernel in front", r"norm norm_forward", "sm_90a", overlaps("LDG", 0)),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
-    ("probabilities overlap dy v^T", r"attention/sm90_backward backward_kernel<\d+, false>", "sm_90a",
+    ("probabilities overlap dy v^T", r"attention/sm90_backward\w* backward_kernel<\d+, false>", "sm_90a",
      probabilities_overlap),
     ("products of a tile", r"attention/sm90 forward_kernel", "sm_90a", products_in_loop(forward_products)),
-    ("products of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", products_in_loop(backward_products)),
+    ("products of a tile", r"attention/sm90_backward\w* backward_kernel", "sm_90a",
+     products_in_loop(backward_products)),
     ("descriptors are uniform", WGMMA, "sm_90a", no_moves_to_uniform),
     ("barriers of a tile", r"attention/sm90 forward_kernel", "sm_90a", barriers(2)),
     ("barriers of a tile", r"attention/sm90_backward backward_kernel", "sm_90a", barriers(3)),
+    ("barriers of a tile", r"attention/sm90_backward_wide backward_kernel", "sm_90a", barriers(4)),
     ("barriers of a tile", MMA, "", barriers(2)),
 ]
 
@@ -421,20 +302,24 @@ def main():
     parser.add_argument("--write", action="store_true", help="write dev/sass.txt anew")
     parser.add_argument("--mutants", action="store_true", help="break each rule on purpose")
     parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
+    parser.add_argument("--emulated", default="build/emu", help="the folder with make's test_cuda")
     parser.add_argument("names", nargs="*", help="show only the kernels whose names contain one of these")
     a = parser.parse_args()
     nvcc = find_tools()
     version = "nvcc " + re.search(r"V([\d.]+)", output(nvcc, "--version"))[1]
+    launches = launches_of_tests(os.path.join(a.emulated, "test_cuda"))
     if a.mutants:
         import sass_mutants
-        return sass_mutants.run(nvcc, version)
-    kernels = read(a.objects)
+        return sass_mutants.run(nvcc, version, launches)
+    kernels = read(a.objects, None, launches)
     if a.names:
         return show([k for k in kernels if any(n in str(k) for n in a.names)])
     rows = table_of(kernels)
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
         write_table(rows, version, archs)
+    if idle := sorted({f"{k.file} {k.name}" for k in kernels if not k.launches}):
+        print(f"{len(idle)} of {len(rows)} kernels are launched by none of these tests: ?x in dev/sass.txt")
     passed, wrong = check(kernels)
     same, changed, skipped = compare(rows, version)
     serial = remarks(a.objects)

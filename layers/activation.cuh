@@ -3,8 +3,10 @@
 //     gelu_tanh   x sigmoid(2u), u = sqrt(2/pi) (x + 0.044715 x^3): the tanh form in other words
 //     gelu        x Phi(x), Phi(x) = erfc(-x / sqrt 2) / 2           silu   x sigmoid(x)
 //
-// A sigmoid takes two operations of the special function unit: exp2 and the reciprocal.
+// A sigmoid takes two operations of the special function unit: exp2 and the reciprocal. So does Phi, by normal.h:
+// CUDA's erfcf, exact to the last place of the smallest numbers, takes twice the instructions.
 #pragma once
+#include "normal.h"
 #include "ptx.cuh"
 
 namespace {
@@ -30,8 +32,9 @@ template <Act A> __device__ inline Activated activate(float x) {
         const Gate g = gelu_gate(x);
         return {x * g.s, g.s + x * g.slope * (GELU_K + 3 * GELU_K * GELU_CUBIC * (x * x))};
     } else if constexpr (A == Act::gelu) {
-        const float phi = 0.5f * erfcf(x * -0.7071067812f);
-        return {x * phi, phi + x * 0.3989422804f * exp2_approx(x * x * -0.7213475204f)};    // exp(-x^2/2) / sqrt(2 pi)
+        const float t = __fdividef(1, 1 + NORMAL_K * fabsf(x)), bell = exp2_approx(x * x * -0.7213475204f);
+        const float tail = normal_polynomial(t) * bell, phi = x < 0 ? tail : 1 - tail;
+        return {x * phi, phi + x * 0.3989422804f * bell};    // bell / sqrt(2 pi): the slope of Phi
     } else if constexpr (A == Act::silu) {
         const Gate g = sigmoid(x);
         return {x * g.s, g.s + x * g.slope};

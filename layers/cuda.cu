@@ -148,6 +148,17 @@ cudaStream_t cuda_stream() { return b.stream; }
 int cuda_multiprocessors() { return b.device.multiprocessors; }
 int cuda_capability() { return 10 * b.device.major + b.device.minor; }
 
+// Compiled as all kernels are: PTX of an older version has no waits in it, on whatever GPU.
+static __global__ void any_kernel() {}
+bool cuda_overlaps() {
+    static const bool does = [] {
+        cudaFuncAttributes compiled;
+        CUDA_CHECK(cudaFuncGetAttributes(&compiled, any_kernel));
+        return compiled.ptxVersion >= 90;
+    }();
+    return does;
+}
+
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
 void* cuda_scratch(int64_t bytes, int64_t kept) {
@@ -260,8 +271,8 @@ template <class T> int64_t scratch_bytes(const CallSizes& call) {
 }
 
 template <class T> Ops<T> make_table(Dtype dtype) {
-    static const char* const NAMES[] = {"fp32", "tf32", "bf16", "fp8"};
-    static std::string names[4];
+    static const char* const NAMES[] = {"fp32", "tf32", "bf16", "fp8", "fp8-block"};
+    static std::string names[5];
     std::string& name = names[int(dtype)];
     name = b.device.name + " " + NAMES[int(dtype)];
     Ops<T> o = {};
@@ -286,7 +297,8 @@ template <> const Ops<float>& cuda_ops<float>(Dtype dtype) {
     return dtype == Dtype::tf32 ? fast : full;
 }
 template <> const Ops<bf16>& cuda_ops<bf16>(Dtype dtype) {
-    CHECK(b.open && (dtype == Dtype::bf16 || dtype == Dtype::fp8), "cuda_open comes first");
-    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16), narrow = make_table<bf16>(Dtype::fp8);
-    return dtype == Dtype::fp8 ? narrow : half;
+    CHECK(b.open && (dtype == Dtype::bf16 || is_fp8(dtype)), "cuda_open comes first");
+    static const Ops<bf16> half = make_table<bf16>(Dtype::bf16), narrow = make_table<bf16>(Dtype::fp8),
+                           blocks = make_table<bf16>(Dtype::fp8_block);
+    return dtype == Dtype::fp8_block ? blocks : dtype == Dtype::fp8 ? narrow : half;
 }

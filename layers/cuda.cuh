@@ -26,6 +26,7 @@
 cudaStream_t cuda_stream();    // all operations go here, in order
 int cuda_multiprocessors();    // the chosen device's
 int cuda_capability();         // the chosen device's: 80, 89, 90, 100
+bool cuda_overlaps();          // Launch::overlaps has an effect: on sm_90 and newer, by kernels compiled for them
 bool attention_has_sm90();     // attention/sm90.cu was built, and this device runs it
 Status cublaslt_load();        // exit 5: there is none; see cublaslt.h
 // One scratch buffer for all operations, because they run one after the other. It grows to the largest request and
@@ -54,10 +55,18 @@ struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
+    // Its blocks may begin when all those of the kernel in front have called let_next_start or ended. All its threads
+    // call wait_for_previous; before it they read nothing that the kernel in front writes. CUDA's name: programmatic
+    // dependent launch. For generation: between its kernels no weight changes, nor within a training step's forward.
+    bool overlaps = false;
     cudaStream_t stream = nullptr;          // null: cuda_stream()
     const char* file = __builtin_FILE();    // where the launch is written, for messages
     int line = __builtin_LINE();
 };
+
+// Up to so many rows are generation's: its kernels take them. PENDING: where cuBLASLt begins to win is not measured
+constexpr int GEMV_ROWS = 4;
 
 template <class T> struct Same { typedef T type; };
 
@@ -70,8 +79,18 @@ template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&
     if (c.shared > 48 * 1024)
         error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
     if (!error) {
-        kernel<<<c.grid, c.block, c.shared, c.stream ? c.stream : cuda_stream()>>>(std::forward<A>(args)...);
-        error = cudaGetLastError();
+        const cudaStream_t stream = c.stream ? c.stream : cuda_stream();
+        cudaLaunchAttribute how = {};
+        if (c.together) {
+            how.id = cudaLaunchAttributeCooperative, how.val.cooperative = 1;
+        } else {
+            how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+            how.val.programmaticStreamSerializationAllowed = 1;
+        }
+        const bool plain = !c.together && !(c.overlaps && cuda_overlaps());
+        const cudaLaunchConfig_t config = {c.grid, c.block, c.shared, stream, &how, plain ? 0u : 1u};
+        (void)cudaLaunchKernelEx(&config, kernel, std::forward<A>(args)...);
+        error = cudaGetLastError();    // or that of an earlier call
     }
     if (error) cuda_failed(c.file, c.line, "the launch of a kernel", error);
 }
@@ -90,8 +109,9 @@ template <class T> __device__ T& dynamic_shared() {
 constexpr bool EMULATED = true;    // checks run, times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    emu::launch(kernel, {c.grid, c.block, c.shared, c.in_order, {c.file, c.line}}, c.stream ? c.stream : cuda_stream(),
-                std::forward<A>(args)...);
+    emu::launch(kernel,
+                {c.grid, c.block, c.shared, c.in_order, c.together, {c.file, c.line}, c.overlaps && cuda_overlaps()},
+                c.stream ? c.stream : cuda_stream(), std::forward<A>(args)...);
 }
 
 #define SHARED(T, name)               \

@@ -19,7 +19,7 @@ Status cuda_open(int index);
 const CudaDevice& cuda_device();    // the chosen one
 int64_t cuda_context_bytes();         // its memory in use when it was opened: by the driver and by other processes
 
-// T float: fp32 or tf32; T bf16: bf16 or fp8. After cuda_open.
+// T float: fp32 or tf32; T bf16: bf16, fp8 or fp8_block. After cuda_open.
 template <class T> const Ops<T>& cuda_ops(Dtype dtype);
 
 // linear.cu chooses the fastest of cuBLASLt's algorithms for each shape by trying them. Two choices may round

@@ -14,36 +14,46 @@
 
 // ---- tiles of bf16 as TMA lays them down and wgmma reads them -------------------------------------------------------
 
-// How an operand of a product lies in shared memory: 64 neighbouring values run along k, or along the result's rows or
+// How an operand of a product lies in shared memory: neighbouring values run along k, or along the result's rows or
 // columns (PTX: K-major, MN-major).
 enum Along { ALONG_K = 0, ALONG_MN = 1 };
 
-// The descriptor of an operand that starts at p, in rows of 128 bytes with 128-byte swizzle. groups: bytes from 8 such
-// rows to the next 8 (PTX: stride). chunks: bytes from 64 values of a row to its next 64 (PTX: leading dimension; read
-// only ALONG_MN).
-__device__ inline uint64_t wgmma_operand(const void* p, int chunks, int groups) {
-    const uint64_t start = (shared_address(p) & 0x3ffff) >> 4;
-    return start | uint64_t(chunks >> 4) << 16 | uint64_t(groups >> 4) << 32 | uint64_t(1) << 62;
+// A tile lies in chunks of 64 columns, or of 32 where 64 do not divide it: rows of 128 or of 64 bytes.
+constexpr int chunk_columns(int columns) { return columns % 64 ? 32 : 64; }
+
+// The descriptor of an operand in rows of WIDTH values, swizzled by as many bytes as they have. chunks: bytes from a
+// row's part in one chunk to that in the next (PTX: leading dimension; read only ALONG_MN). Eight rows follow the last
+// eight at once (PTX: stride).
+// from: bytes after p where the operand begins. Added to the descriptor's low word (no shared address reaches its other
+// field), so that descriptors which differ in it alone take an addition each.
+template <int WIDTH> __device__ inline uint64_t wgmma_operand(const void* p, int from, int chunks) {
+    constexpr uint64_t row = WIDTH * sizeof(bf16), swizzle = row == 128 ? 1 : 2;
+    const uint32_t low = (shared_address(p) & 0x3ffff) >> 4 | uint32_t(chunks >> 4) << 16;
+    return (low + uint32_t(from >> 4)) | (8 * row >> 4) << 32 | swizzle << 62;
 }
 
-// ROWS x COLUMNS in chunks of 64 columns. Within each 8 rows of a chunk the 16-byte pieces of row r are permuted: piece
-// i lies at i ^ r.
-template <int ROWS, int COLUMNS> struct alignas(1024) Tile {
-    static_assert(ROWS % 8 == 0 && COLUMNS % 64 == 0);
+// ROWS x COLUMNS in chunks of WIDTH columns. Within each 1024 bytes of a chunk of 64 the 16-byte pieces of row r are
+// permuted: piece i lies at i ^ r. Of 32: within each 512, at i ^ r / 2.
+template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alignas(1024) Tile {
+    static_assert(ROWS % 8 == 0 && COLUMNS % WIDTH == 0);
     static constexpr int bytes = ROWS * COLUMNS * int(sizeof(bf16));
-    bf16 chunk[COLUMNS / 64][ROWS][64];
+    bf16 chunk[COLUMNS / WIDTH][ROWS][WIDTH];
 
     // 16 columns from `column` on as k, of the rows from `row` (a multiple of 8) on: ALONG_K.
     __device__ uint64_t columns_as_k(int row, int column) const {
-        return wgmma_operand(&chunk[column / 64][row][column % 64], 16, 8 * 128);
+        return wgmma_operand<WIDTH>(&chunk[0][row], from(0, column), 16);
     }
-    // 16 rows from `row` (a multiple of 8) on as k, of the columns from `column` (a multiple of 64) on: ALONG_MN.
+    // 16 rows from `row` (a multiple of 8) on as k, of the columns from `column` (a multiple of WIDTH) on: ALONG_MN.
     __device__ uint64_t rows_as_k(int row, int column) const {
-        return wgmma_operand(&chunk[column / 64][row][0], ROWS * 128, 8 * 128);
+        return wgmma_operand<WIDTH>(this, from(row, column), int(sizeof(chunk[0])));
+    }
+    // Bytes from the beginning of `row` and `column`, but for the swizzle.
+    __device__ static int from(int row, int column) {
+        return ((column / WIDTH * ROWS + row) * WIDTH + column % WIDTH) * int(sizeof(bf16));
     }
     // The 16 bytes of `row` from `column` (a multiple of 8) on.
     __device__ bf16* piece(int row, int column) {
-        return &chunk[column / 64][row][(column % 64 / 8 ^ row % 8) * 8];
+        return &chunk[column / WIDTH][row][(column % WIDTH / 8 ^ row * WIDTH / 64 % (WIDTH / 8)) * 8];
     }
 };
 
@@ -178,41 +188,49 @@ template <int but, class... R> __device__ inline void wgmma_wait(R&... registers
 // d (64 x N, float) = a b, or d + a b, with a (64 x 16) and b (16 x N) bf16 and N twice the size of d.
 // Warp w has rows 16 w to 16 w + 15: d[4 j + e] is d[e] of mma_m16n8k16 for the columns from 8 j on. An a in registers
 // is that of mma_m16n8k16, too: elements of a d from 8 k on, in pairs, are the a of columns from 16 k on.
-#define R4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define R16(d, i) R4(d, i), R4(d, i + 4), R4(d, i + 8), R4(d, i + 12)
-#define D32                                                                                                        \
-    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29," \
-    "%30,%31"
-#define D64                                                                                                        \
-    D32 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"  \
-        "%58,%59,%60,%61,%62,%63"
-#define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 "
+#define WGMMA_D4(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define WGMMA_D8(d, i) WGMMA_D4(d, i), WGMMA_D4(d, i + 4)
+#define WGMMA_D16(d) WGMMA_D8(d, 0), WGMMA_D8(d, 8)
+#define WGMMA_D32(d) WGMMA_D16(d), WGMMA_D8(d, 16), WGMMA_D8(d, 24)
+#define WGMMA_D40(d) WGMMA_D32(d), WGMMA_D8(d, 32)
+#define WGMMA_D48(d) WGMMA_D40(d), WGMMA_D8(d, 40)
+#define WGMMA_D56(d) WGMMA_D48(d), WGMMA_D8(d, 48)
+#define WGMMA_D64(d) WGMMA_D56(d), WGMMA_D8(d, 56)
+#define WGMMA_D96(d) WGMMA_D64(d), WGMMA_D8(d, 64), WGMMA_D8(d, 72), WGMMA_D8(d, 80), WGMMA_D8(d, 88)
+#define WGMMA_D128(d) WGMMA_D96(d), WGMMA_D8(d, 96), WGMMA_D8(d, 104), WGMMA_D8(d, 112), WGMMA_D8(d, 120)
+#define WGMMA_N16 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define WGMMA_N32 WGMMA_N16 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define WGMMA_N40 WGMMA_N32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define WGMMA_N48 WGMMA_N40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define WGMMA_N56 WGMMA_N48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define WGMMA_N64 WGMMA_N56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define WGMMA_N80 WGMMA_N64 ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define WGMMA_N96 WGMMA_N80 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define WGMMA_N112 WGMMA_N96 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+#define WGMMA_N128 WGMMA_N112 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 
-template <Along A, Along B> __device__ inline void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-                 WGMMA(64) "{" D32 "}, %32, %33, add, 1, 1, %35, %36;\n}"
-                 : R16(d, 0), R16(d, 16) : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));
-}
-template <Along A, Along B> __device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-                 WGMMA(128) "{" D64 "}, %64, %65, add, 1, 1, %67, %68;\n}"
-                 : R16(d, 0), R16(d, 16), R16(d, 32), R16(d, 48)
-                 : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));
-}
-// d += a b, with a in registers.
-template <Along B> __device__ inline void wgmma(float (&d)[32], const uint32_t* a, uint64_t b) {
-    asm volatile(WGMMA(64) "{" D32 "}, {%32,%33,%34,%35}, %36, 1, 1, 1, %37;"
-                 : R16(d, 0), R16(d, 16) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));
-}
-template <Along B> __device__ inline void wgmma(float (&d)[64], const uint32_t* a, uint64_t b) {
-    asm volatile(WGMMA(128) "{" D64 "}, {%64,%65,%66,%67}, %68, 1, 1, 1, %69;"
-                 : R16(d, 0), R16(d, 16), R16(d, 32), R16(d, 48)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));
-}
-#undef R4
-#undef R16
-#undef D32
-#undef D64
+// d has D registers; the operands after it are numbered from x0 on.
+#define WGMMA(N, D, x0, x1, x2, x3, x4, x5)                                                                           \
+    template <Along A, Along B> __device__ inline void wgmma(float (&d)[D], uint64_t a, uint64_t b, bool add) {       \
+        asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #x2 ", 0;\n"                                            \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D "}, "                    \
+                     "%" #x0 ", %" #x1 ", add, 1, 1, %" #x3 ", %" #x4 ";\n}"                                          \
+                     : WGMMA_D##D(d) : "l"(a), "l"(b), "r"(int(add)), "n"(int(A)), "n"(int(B)));                      \
+    }                                                                                                                 \
+    /* d += a b, with a in registers. */                                                                              \
+    template <Along B> __device__ inline void wgmma(float (&d)[D], const uint32_t* a, uint64_t b) {                   \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" WGMMA_N##D "}, "                    \
+                     "{%" #x0 ",%" #x1 ",%" #x2 ",%" #x3 "}, %" #x4 ", 1, 1, 1, %" #x5 ";"                            \
+                     : WGMMA_D##D(d) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(B)));              \
+    }
+WGMMA(32, 16, 16, 17, 18, 19, 20, 21)
+WGMMA(64, 32, 32, 33, 34, 35, 36, 37)
+WGMMA(80, 40, 40, 41, 42, 43, 44, 45)
+WGMMA(96, 48, 48, 49, 50, 51, 52, 53)
+WGMMA(112, 56, 56, 57, 58, 59, 60, 61)
+WGMMA(128, 64, 64, 65, 66, 67, 68, 69)
+WGMMA(192, 96, 96, 97, 98, 99, 100, 101)
+WGMMA(256, 128, 128, 129, 130, 131, 132, 133)
 #undef WGMMA
 
 #endif

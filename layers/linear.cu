@@ -52,6 +52,8 @@ struct Plan {
 };
 
 std::map<Form, Plan> plans;
+// cuBLAS 12.9's; by value, as older headers lack them.
+constexpr auto VEC128 = cublasLtMatmulMatrixScale_t(4), BLK128x128 = cublasLtMatmulMatrixScale_t(5);
 // By Form::text: the algorithm in hex, "-" for steps, "own" for own kernels. cuda_choices writes it out, cuda_choose
 // fills it.
 std::map<std::string, std::string> chosen;
@@ -71,6 +73,15 @@ template <class X> void set(cublasLtMatmulDesc_t operation, cublasLtMatmulDescAt
 void set_scales(const Plan& p, const float* a, const float* b) {
     set(p.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, a);
     set(p.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, b);
+}
+
+// An older cuBLASLt knows no scales of blocks.
+cublasStatus_t set_scale_modes(const Form& f, const Plan& p) {
+    const auto a = f.scales == Form::Scales::square ? BLK128x128 : VEC128, b = VEC128;
+    if (!f.blocks()) return CUBLAS_STATUS_SUCCESS;
+    const auto status = cublaslt.MatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &a, sizeof a);
+    if (status) return status;
+    return cublaslt.MatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &b, sizeof b);
 }
 
 Plan describe(const Form& f) {
@@ -200,6 +211,7 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known, cublasStatus_t* said) {
     if (known == f.other_way()) return;
     if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
+    if ((*said = set_scale_modes(f, plan))) return;
     const std::vector<Candidate> found = candidates(f, plan, said);
     if (found.empty()) return;
     auto use = [&](const Candidate& c) {
@@ -258,12 +270,22 @@ Plan& make_plan(const Form& f, const Operands& x, const Steps& steps) {
     choice = plan.usable ? hex(plan.algorithm) : f.other_way();
     return plan;
 }
-}   // namespace
 
-void multiply(Form f, const Operands& x, const Steps& steps) {
+Form aligned(Form f, const Operands& x) {
     uintptr_t all = 16;
     for (const void* p : {x.a, x.b, x.c, static_cast<const void*>(x.d), x.bias, x.aux}) all |= uintptr_t(p);
     f.alignment = int(all & -all);
+    return f;
+}
+}   // namespace
+
+bool takes_steps(Form f, const Operands& x) {
+    const auto found = plans.find(aligned(f, x));
+    return found != plans.end() && !found->second.usable;
+}
+
+void multiply(Form f, const Operands& x, const Steps& steps) {
+    f = aligned(f, x);
     const auto found = plans.find(f);
     const Plan& plan = found != plans.end() ? found->second : make_plan(f, x, steps);
     if (plan.usable) CUBLAS_CHECK(run(f, plan, x));

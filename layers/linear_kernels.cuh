@@ -13,7 +13,9 @@ namespace {
 // long, `split` warps share them, so that a lane has about four 16-byte loads of w, all in flight. A weight costs N
 // multiply-adds and its conversion. Per clock, a multiprocessor of an H200 reads 10 bf16 weights and does 128
 // operations: with N = 8 these would be the bound.
-constexpr int GEMV_ROWS = 4, GEMV_WARPS = 4;    // PENDING: where cuBLASLt begins to win has not been measured
+//
+// The first loads of w are under way before the kernel in front has ended: that one makes x, so it does not write w.
+constexpr int GEMV_WARPS = 4;
 
 // A lane's part of the products of R rows of w and N of x: every stride-th vector, a power of two.
 template <class T, int W, int N, int R> struct GemvLane {
@@ -69,11 +71,12 @@ __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, co
     SHARED(float[GEMV_WARPS][R][N], sums);
     const int warp = threadIdx.x / 32, groups = GEMV_WARPS / split;
     const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + warp / split * R;
+    auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // past the last: that one again
     GemvLane<T, W, N, R> own(C, split);
-    while (own.from < C) {
-        own.fetch([&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; });    // past the last: that again
-        own.add(x);
-    }
+    own.fetch(row);
+    wait_for_previous();
+    let_next_start();
+    for (; own.from < C; own.fetch(row)) own.add(x);
     own.finish(sums[warp]);
     __syncthreads();
     const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
@@ -95,7 +98,8 @@ void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, i
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
     constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
     const int split = gemv_split<T>(C);
-    const Launch by = {unsigned(ceil_div(OC, GEMV_WARPS / split * R)), GEMV_WARPS * 32};
+    const Launch by = {.grid = unsigned(ceil_div(OC, GEMV_WARPS / split * R)), .block = GEMV_WARPS * 32,
+                       .overlaps = true};
     auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, split); };
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
 }

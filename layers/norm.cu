@@ -46,6 +46,8 @@ template <class T, int VECS, bool BLOCK, Kind K>
 __global__ void __launch_bounds__(BLOCK ? 1024 : 128)
 norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm, int N, int C,
                     float inv_C) {
+    wait_for_previous();
+    let_next_start();
     constexpr int W = VEC<T>;
     const int threads = BLOCK ? blockDim.x : 32, thread = threadIdx.x % threads;
     const int64_t n = BLOCK ? blockIdx.x : blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
@@ -99,6 +101,8 @@ template <class T> __device__ inline float bias_at(const T* b, int c) { return b
 template <class T>
 __global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm norm,
                                         int N, int C, float inv_C) {
+    wait_for_previous();
+    let_next_start();
     const int lane = threadIdx.x % 32;
     const int64_t n = blockIdx.x * int64_t(blockDim.x / 32) + threadIdx.x / 32;
     if (n >= N) return;
@@ -119,9 +123,11 @@ template <class T>
 void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const T* b, Norm given, int N, int C) {
     const float inv_C = 1 / float(C);
     const Norm norm = with_weights(given, w);
-    auto warps = [&](auto kernel) {
-        launch(kernel, {unsigned(ceil_div(N, 4)), 128}, y, mean, rstd, x, w, b, norm, N, C, inv_C);
+    auto run = [&](auto kernel, int blocks, int threads) {
+        const Launch by = {.grid = unsigned(blocks), .block = unsigned(threads), .overlaps = N <= GEMV_ROWS};
+        launch(kernel, by, y, mean, rstd, x, w, b, norm, N, C, inv_C);
     };
+    auto warps = [&](auto kernel) { run(kernel, int(ceil_div(N, 4)), 128); };
     const int64_t vectors = C / VEC<T>;
     if (!rows_align<T>(C) || vectors > 4 * 1024) return warps(norm_forward_any_kernel<T>);
     for_kind(kind_of(given, w, b), [&](auto K) {
@@ -133,8 +139,7 @@ void norm_forward(T* y, float* mean, float* rstd, const T* x, const T* w, const 
         case 5: case 6: return warps(norm_forward_kernel<T, 6, false, K>);
         case 7: case 8: return warps(norm_forward_kernel<T, 8, false, K>);
         }
-        const Launch rows = {unsigned(N), unsigned(norm_threads<T>(C))};
-        launch(norm_forward_kernel<T, 4, true, K>, rows, y, mean, rstd, x, w, b, norm, N, C, inv_C);
+        run(norm_forward_kernel<T, 4, true, K>, N, norm_threads<T>(C));
     });
 }
 

@@ -2,9 +2,9 @@
 // that.
 //
 // One sequence's step is a chain of small kernels, each of which waits for the one before: its length counts, not the
-// work. A block norms all rows of x itself, into shared memory, while its first loads of w are under way; the same bits
-// as norm_forward's. Then it takes every gridDim.x-th group of rows of w (linear_kernels.cuh). Gated: a warp has the
-// gate's row of an output and the other one.
+// work. A block's first loads of w are under way before the kernel in front ends, which makes x (Launch::overlaps), and
+// while it norms all rows of x itself, into shared memory; the same bits as norm_forward's. Then it takes every
+// gridDim.x-th group of rows of w (linear_kernels.cuh). Gated: a warp has the gate's row of an output and the other.
 //
 // Bound by reading w once, O C elements or twice that. x and the norm's weights come from L2 once for each
 // multiprocessor; norming them costs about ten operations an element and block, so a multiprocessor has few blocks.
@@ -38,6 +38,8 @@ normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Ac
     };
     GemvLane<T, W, N, R> own(C, split);
     own.fetch(row);
+    wait_for_previous();
+    let_next_start();
     norm_rows<GEMV_WARPS, T, W, N>(normed, x, norm, C);
     for (;;) {
         for (; own.from < C; own.fetch(row)) own.add(normed);
@@ -73,7 +75,8 @@ void normed(T* y, const T* x, const NormOf<T>& norm, const T* w, const T* b, Act
     const int split = gemv_split<T>(C);
     const int64_t most = int64_t(BLOCKS) * cuda_multiprocessors();
     const int64_t blocks = std::min(ceil_div(O, GEMV_WARPS / split * OUTPUTS), most);
-    const Launch by = {unsigned(blocks), GEMV_WARPS * 32, size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T)};
+    const Launch by = {.grid = unsigned(blocks), .block = GEMV_WARPS * 32,
+                       .shared = size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T), .overlaps = true};
     auto run = [&](auto kernel) { launch(kernel, by, y, x, norm, w, b, act, C, O, split); };
     rows_align<T>(C) ? run(normed_kernel<T, VEC<T>, N, F>) : run(normed_kernel<T, 1, N, F>);
 }

@@ -298,8 +298,10 @@ struct Table : Ops<Activation, Parameter> {
     bool on_host() const { return upload == copy; }
 };
 
-// tf32: a GPU's fp32 products with 10-bit mantissas. fp8: bf16, and linear_forward_fp8 and linear_backward_fp8 exist.
-enum class Dtype { fp32, tf32, bf16, fp8 };
+// tf32: a GPU's fp32 products with 10-bit mantissas. fp8, fp8_block: bf16, and linear_forward_fp8 and
+// linear_backward_fp8 exist, with a scale for each tensor, or for blocks of it.
+enum class Dtype { fp32, tf32, bf16, fp8, fp8_block };
+inline bool is_fp8(Dtype d) { return d == Dtype::fp8 || d == Dtype::fp8_block; }
 
 const Ops<double>& reference_ops();
 // Activations are float. P bf16: so are the parameters and what is made for products (I); gradients are rounded to bf16

@@ -1,11 +1,13 @@
-// The PTX instructions of sm_80 that CUDA C++ does not spell, as functions. Kernels hold no inline assembly of their
-// own; test/cuda_on_cpu/include/ptx_on_cpu.h has the same functions in plain C++.
+// The PTX instructions of sm_80 that CUDA C++ does not spell, as functions; and two of sm_90, which do nothing on older
+// GPUs. Kernels hold no inline assembly of their own; test/cuda_on_cpu/include/ptx_on_cpu.h has the same functions in
+// plain C++.
 #pragma once
 #include "cuda.cuh"
 
 #ifndef __CUDACC__
 #include <ptx_on_cpu.h>
 #else
+#include <nv/target>
 
 __device__ inline uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -48,12 +50,37 @@ template <int but> __device__ inline void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(but) : "memory");
 }
 
+// Asks for the 128 bytes around p to be brought to L2.
+__device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+
+// For kernels that overlap (Launch). Waits until the kernel in front in the stream has ended and all that it wrote is
+// seen; at once where nothing overlaps. A kernel that lets the next one start only behind its own wait gives it this:
+// when a kernel begins, all those before the one in front have ended.
+__device__ inline void wait_for_previous() {
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
+}
+__device__ inline void let_next_start() {
+    NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.launch_dependents;" ::: "memory");))
+}
+
 // Barrier `id` (1 to 15) among `threads` threads of the block.
 __device__ inline void named_barrier(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 __device__ inline void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+// How the blocks of a cooperative grid meet. An arrival: *count goes up by 1, after `last` to 0 again. What the block's
+// threads have written before a barrier ahead of the arrival is seen by threads behind a barrier after the wait.
+__device__ inline void grid_arrive(unsigned* count, unsigned last) {
+    asm volatile("red.release.gpu.global.inc.u32 [%0], %1;" ::"l"(count), "r"(last) : "memory");
+}
+// Waits until *count is at least `arrivals`.
+__device__ inline void grid_wait(const unsigned* count, unsigned arrivals) {
+    unsigned now;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+    while (now < arrivals);
 }
 
 // Two floats as bf16, the first in the low half.

@@ -54,18 +54,27 @@ inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_di
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
 }
-// linear_*_fp8: the largest number that each block found in a factor, the factors' scales, and their casts: x and w; or
-// dy, its transpose, and w^T, in whose place x^T comes later.
+// linear_*_fp8: the largest number that each block found in a tensor; then each factor's scales and its cast. Factors
+// are x and w; or dy, its transpose, and w^T, in whose place x^T comes later.
 struct Fp8Scratch {
     static constexpr int PARTS = 512;    // blocks that look for the largest number: four for each multiprocessor
-    static constexpr int64_t CASTS = 3 * PARTS * 4 + 256;
+    static constexpr int BLOCK = 128;    // neighbours along k that share a scale, where not the whole tensor does
     static bool takes(int64_t N, int64_t C, int64_t OC) { return (N | C | OC) % 16 == 0; }    // cuBLASLt's demand
-    int64_t second, third, kept;    // where the casts begin, the first at CASTS; kept: before the workspace
-    Fp8Scratch(int64_t first_bytes, int64_t second_bytes, int64_t third_bytes)
-        : second(CASTS + round_up(first_bytes, 256)), third(second + round_up(second_bytes, 256)),
-          kept(third + round_up(third_bytes, 256)) {}
-    static Fp8Scratch forward(int64_t N, int64_t C, int64_t OC) { return {N * C, OC * C, 0}; }
-    static Fp8Scratch backward(int64_t N, int64_t C, int64_t OC) { return {N * OC, N * OC, std::max(N, OC) * C}; }
+    struct Factor { int64_t rows, k; };    // k runs fastest
+    int64_t scales[3], casts[3];           // where they begin
+    int64_t kept = PARTS * 4;              // before the workspace
+    // Scales have room for 1x128's. 128x128's take no more: there are 16 rows or more, which makes up for the padding.
+    explicit Fp8Scratch(const Factor (&factors)[3]) {
+        for (int i = 0; i < 3; i++) {
+            scales[i] = kept;
+            casts[i] = scales[i] + round_up(4 * factors[i].rows * ceil_div(factors[i].k, BLOCK), 256);
+            kept = casts[i] + round_up(factors[i].rows * factors[i].k, 256);
+        }
+    }
+    static Fp8Scratch forward(int64_t N, int64_t C, int64_t OC) { return Fp8Scratch({{N, C}, {OC, C}, {0, 0}}); }
+    static Fp8Scratch backward(int64_t N, int64_t C, int64_t OC) {
+        return Fp8Scratch({{N, OC}, {OC, N}, {C, std::max(N, OC)}});
+    }
     int64_t bytes() const { return kept + WORKSPACE; }
 };
 
@@ -87,9 +96,10 @@ constexpr int SQUARES_PARTS = 1024;    // blocks of sum_of_squares, a double eac
 struct Sm90Scratch {
     // Patterns, biases and dropout are sm80's: here they would cost the others registers.
     static bool takes(Heads h) {
-        return (h.HS == 64 || h.HS == 128) && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
+        const bool size = h.HS <= 128 ? h.HS % 32 == 0 : h.HS == 192 || h.HS == 256;
+        return size && !h.stride && !h.globals && !h.reach && h.dropout.rate == 0;
     }
-    static constexpr int rows(int HS) { return HS == 64 ? 128 : 64; }    // in a query tile
+    static constexpr int rows(int HS) { return HS <= 64 ? 128 : 64; }    // in a query tile
     int64_t lse2, delta, turn, bytes;                                    // dq begins at 0
     Sm90Scratch(int B, int S, Heads h) {
         const int64_t tiles = B * int64_t(h.NH) * ceil_div(S, rows(h.HS));

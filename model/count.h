@@ -51,9 +51,11 @@ class Count : public Observer {
     int64_t held = 0;       // bytes of the device's memory that are allocated now
     std::function<void(const Work&)> each;    // sees every call
 
+  protected:
+    void call(const Work& work, const std::function<void()>& run) override;
+
   private:
     std::array<Sum, size_t(Operation::count)> sums = {};
-    void call(const Work& work, const std::function<void()>& run) override;
 };
 
 // A rank's connection to other ranks that do not exist: counts what the rank would send.

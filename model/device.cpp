@@ -40,14 +40,15 @@ std::vector<Flag> device_flags(DeviceOptions& o, const char* auto_dtype) {
              std::string("type of parameters and products. On a GPU also of activations (tf32: of products only); on a "
                          "CPU those that products read are bf16, too, the others stay fp32. fp8: for training on sm_89 "
                          "or newer; as bf16, but products of all blocks except the first and the last round their "
-                         "factors to 8 bits. auto: ") + auto_dtype,
-             0, 0, {"auto", "fp32", "tf32", "bf16", "fp8"}},
+                         "factors to 8 bits. fp8-block: on sm_90, with a scale for each block of a factor, not one "
+                         "for all of it. auto: ") + auto_dtype,
+             0, 0, {"auto", "fp32", "tf32", "bf16", "fp8", "fp8-block"}},
             {"--threads", &o.threads, "CPU threads; 0: the cores this process may use", 0, 4096}};
 }
 
 namespace {
 Result<Device> open_cpu(const DeviceOptions& o, bool train) {
-    if (o.dtype == "tf32" || o.dtype == "fp8")
+    if (o.dtype == "tf32" || is_fp8(gpu_dtype(o.dtype)))
         return fail(Exit::usage, "--dtype %s is a GPU's; a CPU has fp32 and bf16", o.dtype.c_str());
     if (o.dtype == "bf16" && !cpu_has_bf16())
         return fail(Exit::device,
@@ -67,7 +68,7 @@ Result<Device> open_cuda(const DeviceOptions& o, int index) {
     d.dtype = gpu_dtype(o.dtype);
     const CudaDevice& gpu = cuda_device();
     TRY(check_dtype(d.dtype, gpu.name, 10 * gpu.major + gpu.minor, Exit::device));
-    const bool half = d.dtype == Dtype::bf16 || d.dtype == Dtype::fp8;
+    const bool half = d.dtype == Dtype::bf16 || is_fp8(d.dtype);
     d.model = std::make_unique<Model>(half ? Table(cuda_ops<bf16>(d.dtype)) : Table(cuda_ops<float>(d.dtype)));
     d.text = d.model->op.name;
     d.peak = cuda_device().peak_bf16;
@@ -115,8 +116,9 @@ double product_speed(const Table& op) {
 
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     cpu_set_threads(o.threads);
-    if (!train && o.dtype == "fp8")
-        return fail(Exit::usage, "--dtype fp8 is for training; a model that was trained so is read with bf16");
+    if (!train && is_fp8(gpu_dtype(o.dtype)))
+        return fail(Exit::usage, "--dtype %s is for training; a model that was trained so is read with bf16",
+                    o.dtype.c_str());
     if (o.device == "cpu") return open_cpu(o, train);
     std::string why;
     const std::vector<CudaDevice> devices = cuda_devices(&why);
@@ -130,16 +132,19 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     return open_cuda(o, devices[at].index);
 }
 
-const char* dtype_name(Dtype dtype) {
-    return dtype == Dtype::fp8 ? "fp8" : dtype == Dtype::bf16 ? "bf16" : dtype == Dtype::tf32 ? "tf32" : "fp32";
-}
+static const char* const DTYPES[] = {"fp32", "tf32", "bf16", "fp8", "fp8-block"};    // in Dtype's order
+const char* dtype_name(Dtype dtype) { return DTYPES[int(dtype)]; }
 Dtype gpu_dtype(const std::string& name) {
-    return name == "fp32" ? Dtype::fp32 : name == "tf32" ? Dtype::tf32 : name == "fp8" ? Dtype::fp8 : Dtype::bf16;
+    for (Dtype d : {Dtype::fp32, Dtype::tf32, Dtype::fp8, Dtype::fp8_block})
+        if (name == dtype_name(d)) return d;
+    return Dtype::bf16;
 }
 Status check_dtype(Dtype dtype, const std::string& gpu, int capability, Exit code) {
-    if (dtype != Dtype::fp8 || capability >= 89) return {};
-    return fail(code, "--dtype fp8: %s has compute capability %d.%d, needed is 8.9 (Ada) or newer; bf16 works there",
-                gpu.c_str(), capability / 10, capability % 10);
+    const bool blocks = dtype == Dtype::fp8_block;
+    if (!is_fp8(dtype) || (blocks ? capability == 90 : capability >= 89)) return {};
+    return fail(code, "--dtype %s: %s has compute capability %d.%d, needed is %s; %s works there", dtype_name(dtype),
+                gpu.c_str(), capability / 10, capability % 10, blocks ? "9.0 (Hopper)" : "8.9 (Ada) or newer",
+                blocks && capability >= 89 ? "fp8" : "bf16");
 }
 double measure_peak(const Device& d) { return d.gpu ? product_speed(d.model->op) : 0; }
 std::string device_choices() { return cuda_device().multiprocessors ? cuda_choices() : ""; }

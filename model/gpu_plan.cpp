@@ -100,7 +100,7 @@ Table planned_table(const Gpu& gpu, Dtype dtype) {
     const std::string name = std::string(gpu.text) + " " + dtype_name(dtype);
     if (dtype == Dtype::fp32 || dtype == Dtype::tf32) return table_of<float>(name);
     Table table = table_of<bf16>(name);
-    if (dtype != Dtype::fp8) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
+    if (!is_fp8(dtype)) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
     return table;
 }
 

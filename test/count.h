@@ -92,6 +92,16 @@ void start_again() {
     _exit(1);
 }
 
+// FLATGPT_TEST_PART=K/N: only each N-th case, from the K-th on. False: it is no such part.
+bool take_part() {
+    const char* text = getenv("FLATGPT_TEST_PART");
+    unsigned k = 0, n = 1, i = 0;
+    if (text && (sscanf(text, "%u/%u", &k, &n) != 2 || n == 0)) return false;
+    for (const auto& c : doctest::detail::getRegisteredTests())
+        if (i++ % n != k % n) const_cast<bool&>(c.m_skip) = true;    // the set is not sorted by this
+    return true;
+}
+
 // The value of --first, which counts from 1.
 int first_of(int argc, char** argv) {
     int first = 1;
@@ -106,6 +116,10 @@ int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     Count::limit = test_limit();
     if (Count::limit == 0) {
         fprintf(stderr, "FLATGPT_TEST_LIMIT=%s: expected seconds above 0\n", getenv("FLATGPT_TEST_LIMIT"));
+        return 2;
+    }
+    if (!take_part()) {
+        fprintf(stderr, "FLATGPT_TEST_PART=%s: expected K/N, such as 0/2\n", getenv("FLATGPT_TEST_PART"));
         return 2;
     }
     doctest::Context context(argc, argv);

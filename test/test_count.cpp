@@ -321,7 +321,7 @@ TEST_CASE("experts: scratch is counted for any number of rows that one may get")
 }
 
 TEST_CASE("count: with fp8 all products between the first and the last block are fp8's, and no others") {
-    for (Dtype dtype : {Dtype::fp8, Dtype::bf16})
+    for (Dtype dtype : {Dtype::fp8, Dtype::fp8_block, Dtype::bf16})
         for (int L : {1, 2, 3, 5})
             for (bool gated : {false, true}) {
                 CAPTURE(L); CAPTURE(gated);
@@ -331,7 +331,7 @@ TEST_CASE("count: with fp8 all products between the first and the last block are
                 Model g(count.table);
                 REQUIRE(g.allocate(c, {Use::train, 2, 32}).ok());
                 count_step(g);
-                const int narrow = dtype == Dtype::fp8 ? std::max(0, L - 2) : 0;
+                const int narrow = is_fp8(dtype) ? std::max(0, L - 2) : 0;
                 CHECK(count.of(Operation::linear_forward_fp8).calls == 4 * narrow);
                 CHECK(count.of(Operation::linear_backward_fp8).calls == 4 * narrow);
                 CHECK(count.of(Operation::linear_forward).calls + count.of(Operation::linear_gelu_forward).calls ==

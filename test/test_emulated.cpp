@@ -30,7 +30,7 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
     NEED_EMULATED();
     Toy toy;
     const std::vector<std::string> newer = {"EMU_CC=90"};    // fp8 needs sm_89
-    for (const char* dtype : {"bf16", "fp32", "fp8"}) {
+    for (const char* dtype : {"bf16", "fp32", "fp8", "fp8-block"}) {
         const std::string whole = std::string("whole_") + dtype, parts = std::string("parts_") + dtype;
         auto train = [&](const std::string& out, const std::vector<std::string>& more = {}) {
             auto args = small(toy, out, {"--dtype", dtype, "--steps", "8", "--save-every", "4", "--layers", "3"});
@@ -52,8 +52,9 @@ TEST_CASE("cuda command line: a run resumed in the middle has the same bits; eva
             CHECK(same_file(toy.newest(whole) + file, toy.newest(parts) + file));
         CHECK(number(toy.metrics(whole), "\"step\":8,\"loss\":") < number(toy.metrics(whole), "\"step\":1,\"loss\":"));
     }
-    CHECK(toy.metrics("whole_fp8") != toy.metrics("whole_bf16"));
-    for (const char* run : {"/whole_bf16", "/whole_fp32", "/whole_fp8"})    // all over the peak of bf16
+    for (const char* other : {"whole_bf16", "whole_fp8-block"}) CHECK(toy.metrics("whole_fp8") != toy.metrics(other));
+    // All over the peak of bf16.
+    for (const char* run : {"/whole_bf16", "/whole_fp32", "/whole_fp8", "/whole_fp8-block"})
         CHECK(contains(read_file(toy.dir + run + "/metrics.jsonl"), "\"mfu\":"));
 
     // A checkpoint by the clock waits for the step that is on its way, and changes nothing.
@@ -147,14 +148,22 @@ TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes tha
     refused(2, "multiples of 16", {"--channels", "40"}, newer);
     refused(2, "needed is 8.9", {"--gpu", "a100-80"}, newer, {"--dry-run"});
     refused(0, "", {"--gpu", "h100"}, old, {"--dry-run"});
+    const std::vector<std::string> blocks = {"--dtype", "fp8-block"};
+    refused(5, "needed is 9.0 (Hopper); bf16 works", blocks, old);
+    refused(5, "needed is 9.0 (Hopper); fp8 works", blocks, newer);
+    refused(2, "needed is 9.0 (Hopper); fp8 works", {"--dtype", "fp8-block", "--gpu", "b200"}, old, {"--dry-run"});
+    refused(0, "", {"--dtype", "fp8-block", "--gpu", "h200"}, old, {"--dry-run"});
+    refused(2, "fp8-block: the model has 2 blocks", {"--dtype", "fp8-block", "--layers", "2"}, {"EMU_CC=90"});
     refused(0, "", {}, newer);
     ProcessResult r = run_emulated({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512",
                                     "--device", "cuda"}, newer);    // as it was trained, but with bf16's products
     INFO(r.err);
     CHECK(r.exit_code == 0);
-    r = run_emulated({"sample", toy.dir + "/a", "--dtype", "fp8", "--device", "cuda"}, newer);
-    CHECK(r.exit_code == 2);
-    CHECK(contains(r.err, "for training"));
+    for (const char* dtype : {"fp8", "fp8-block"}) {
+        r = run_emulated({"sample", toy.dir + "/a", "--dtype", dtype, "--device", "cuda"}, {"EMU_CC=90"});
+        CHECK(r.exit_code == 2);
+        CHECK(contains(r.err, "for training"));
+    }
 }
 
 TEST_CASE("cuda command line: no GPU") {
@@ -194,10 +203,8 @@ TEST_CASE("cuda command line: bench takes a step and a token apart") {
 
 TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
     NEED_EMULATED();
-    const char* path = getenv("FLATGPT_EMU");
-    const fs::path folder = fs::absolute(path ? path : "build/emu/flatgpt").parent_path();
     int found = 0;
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+    for (const fs::directory_entry& entry : fs::directory_iterator(fs::path(emulated_binary()).parent_path())) {
         const std::string name = entry.path().filename().string();
         if (name.rfind("ladder_", 0) != 0 || name.find('.') != std::string::npos) continue;
         ProcessOptions o;
@@ -207,7 +214,22 @@ TEST_CASE("cuda: every rung of the ladders in dev/ is right") {
         CHECK(r.exit_code == 0);
         found++;
     }
-    CHECK(found >= 6);    // layernorm, attention forward and backward, lm_head, linear, rope
+    CHECK(found >= 7);    // layernorm, attention forward and backward, lm_head, linear, rope, token
+}
+
+TEST_CASE("cuda: a token by one kernel is right in any order of its blocks") {
+    const fs::path ladder = fs::path(emulated_binary()).parent_path() / "ladder_token";
+    if (!fs::exists(ladder)) SKIP("no build/emu/ladder_token: make test builds it");
+    for (const char* seed : {"0", "1"}) {
+        ProcessOptions o;
+        o.timeout = 120;
+        o.environment = {"EMU_CC=90", std::string("EMU_SEED=") + seed};
+        ProcessResult r = run_process({ladder.string()}, o);
+        INFO(r.out << r.err);
+        CHECK(r.exit_code == 0);
+        CHECK(contains(r.out, "one kernel, loads across phases"));
+        CHECK(!contains(r.out, "WRONG"));
+    }
 }
 
 TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global batch; resumed, the same bits") {

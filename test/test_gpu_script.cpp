@@ -311,8 +311,8 @@ echo "1 passed, 0 failed, 0 skipped")");
           "sanitizer --error-exitcode 9 --tool memcheck build/test_cuda -tc=attention sm90*",
           "test_cuda -tc=linear*,cuda linear*", "test_cuda -tce=ptx*,", "make flatgpt", "flatgpt selftest",
           "flatgpt bench --device cuda --filter attention", "--steps 10 ATTENTION=sm80",
-          "flatgpt bench --device cuda --batch 32", "--steps 50 ATTENTION=sm80", "--dry-run", "--zero 2",
-          "make ladders", "--tool racecheck"}) {
+          "flatgpt bench --device cuda --batch 32", "make gpu-time ARGS=--measured ", "--steps 50 ATTENTION=sm80",
+          "--dry-run", "--zero 2", "make ladders", "--tool racecheck"}) {
         const size_t found = t.log().find(step, at);
         CHECK_MESSAGE(found != std::string::npos, step);
         if (found != std::string::npos) at = found;

@@ -5,6 +5,8 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
+#include <set>
+#include <sstream>
 #include <unistd.h>
 
 #include "gpt.h"
@@ -99,4 +101,23 @@ TEST_CASE("limit: a case that never ends fails by name, a product that is stuck 
     const ProcessResult wrong = run_process({self(), "-tc=hidden*"}, {.environment = {"FLATGPT_TEST_LIMIT=soon"}});
     CHECK(wrong.exit_code == 2);
     CHECK(wrong.err.find("FLATGPT_TEST_LIMIT=soon: expected seconds") != std::string::npos);
+}
+
+TEST_CASE("limit: FLATGPT_TEST_PART takes each case once, in one of its parts") {
+    auto cases = [](const std::string& part) {    // without a value the variable is unset
+        std::multiset<std::string> names;
+        std::istringstream list(run_process({self(), "-ltc"}, {.environment = {"FLATGPT_TEST_PART" + part}}).out);
+        for (std::string line; std::getline(list, line);)
+            if (line.compare(0, 3, "===") && line.compare(0, 9, "[doctest]")) names.insert(line);
+        return names;
+    };
+    const auto all = cases("");
+    auto parts = cases("=0/2");
+    CHECK(parts.size() > all.size() / 3);
+    CHECK(parts.size() < all.size());
+    parts.merge(cases("=3/2"));
+    CHECK(parts == all);
+    const ProcessResult wrong = run_process({self(), "-ltc"}, {.environment = {"FLATGPT_TEST_PART=half"}});
+    CHECK(wrong.exit_code == 2);
+    CHECK(wrong.err.find("FLATGPT_TEST_PART=half: expected K/N") != std::string::npos);
 }

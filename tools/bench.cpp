@@ -109,7 +109,7 @@ Status run(const BenchOptions& o) {
     const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
         DeviceOptions device = o.device;
-        if (!train && device.dtype == "fp8") device.dtype = "bf16";    // fp8 is training's
+        if (!train && is_fp8(gpu_dtype(device.dtype))) device.dtype = "bf16";    // fp8 is training's
         bench.device = TRY(open_device(device, train));
         return {};
     };

@@ -1,5 +1,6 @@
 // bench.h - what the files of `flatgpt bench` share: peaks, which are measured first, rows, and the profile.
 #pragma once
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Bench {
     bool wanted(const std::string& name);
     Status close() const;    // exit 2 if no row matched --filter; lists the rows
 
+    // Instead of timing an operation's row: its name, what a call does, and the call. dev/launches.cpp
+    std::function<void(const std::string& name, const Work& work, const std::function<void()>& call)> instead = {};
     std::vector<std::string> names = {};    // first words of all rows
     bool any = false;                       // a row matched --filter
 };

@@ -192,7 +192,8 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
 
 Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
-    if (bench.device.gpu) {    // the ceiling: a copy of 1 GiB (less where memory is short), read and written
+    // The ceiling: a copy of 1 GiB (less where memory is short), read and written.
+    if (bench.device.gpu && !bench.instead) {
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 30, rows.op.free_bytes() / 16);
         auto from = rows.arrays<float>(bytes / 4), to = rows.arrays<float>(bytes / 4);
         if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");

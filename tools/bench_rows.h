@@ -37,12 +37,13 @@ struct Rows {
         std::vector<float> host(CHUNK);
         for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
         for (X*& p : sets) {
-            if (!bench.device.gpu && p != sets[0]) {    // flushed instead
+            if ((!bench.device.gpu || bench.instead) && p != sets[0]) {    // flushed instead, or not timed
                 p = sets[0];
                 continue;
             }
             p = allocate<X>(op.bytes(p, n));
             if (!p) return {};
+            if (bench.instead) continue;
             std::vector<char> some(size_t(op.bytes(p, CHUNK)));
             from_floats(some.data(), op.element(p), host.data(), CHUNK);
             for (int64_t i = 0; i < n; i += CHUNK)
@@ -107,6 +108,7 @@ struct Rows {
             return true;
         });
         const Work w = std::apply([&](auto... a) { return (work.*counts)(a...); }, args(0));
+        if (bench.instead) return bench.instead(name, w, [&] { std::apply(from.*entry, args(0)); });
         const Peaks& peak = &from == &op ? bench.peak : cpu_peaks(from);    // it may multiply by other instructions
         bench.print(name, time([&](int i) { std::apply(from.*entry, args(i)); }), w, peak.floor(w));
     }

@@ -73,7 +73,7 @@ Cluster cluster(const Trainer& t) {
     Cluster k;
     if (t.device.gpu) {
         const Dtype d = t.device.dtype;
-        const double part = d == Dtype::bf16 || d == Dtype::fp8 ? 1 : d == Dtype::tf32 ? 0.5 : 1.0 / 15;
+        const double part = d == Dtype::bf16 || is_fp8(d) ? 1 : d == Dtype::tf32 ? 0.5 : 1.0 / 15;
         k.memory = t.device.bandwidth > 0 ? 2.7 / 3.35 * t.device.bandwidth : 2.7e12;
         if (t.device.link > 0) k.inside = 370.0 / 450 * t.device.link, k.outside = std::min(k.outside, k.inside);
         k.flops = 0.45 * part * (t.device.peak > 0 ? t.device.peak : 989e12);

@@ -128,13 +128,14 @@ Status Trainer::agreed(const Status& mine) {
 
 // A run that asked for fp8 and would have none of it is a mistake.
 static Status check_fp8(const Device& device, const Config& c, int B, int S) {
-    if (device.dtype != Dtype::fp8) return {};
+    if (!is_fp8(device.dtype)) return {};
+    const char* type = dtype_name(device.dtype);
     if (c.L < 3)
-        return fail(Exit::usage, "--dtype fp8: the model has %d blocks; it takes at least 3 blocks, as the first and "
-                    "the last one stay in bf16", c.L);
+        return fail(Exit::usage, "--dtype %s: the model has %d blocks; it takes at least 3 blocks, as the first and "
+                    "the last one stay in bf16", type, c.L);
     if (c.C % 16 || int64_t(B) * S % 16)
-        return fail(Exit::usage, "--dtype fp8: %d channels, %lld positions in a batch; expected are multiples of 16, "
-                    "as all other products stay in bf16: change --channels, --batch or --seq-len", c.C,
+        return fail(Exit::usage, "--dtype %s: %d channels, %lld positions in a batch; expected are multiples of 16, "
+                    "as all other products stay in bf16: change --channels, --batch or --seq-len", type, c.C,
                     (long long)(int64_t(B) * S));
     return {};
 }

@@ -19,6 +19,9 @@
 // Queries and the new key may be normed and turned in the same launch: each block turns its own, rounded as
 // rope_forward does, into shared memory. Splits do it again, while their first keys would only just be asked for.
 //
+// The first keys and values of each block are on their way to L2 before the kernel in front, which makes qkv, has ended
+// (Launch::overlaps): positions and the table of pages are the step's, and are there.
+//
 // More positions (a prompt, or the context after it slid) are appended by a kernel of their own (pages.cu) and then
 // attend as in training, over the cache (plain.cu); so is a new key of another type than the activations'.
 #include "attention.cuh"
@@ -50,6 +53,12 @@ template <class T, int E, int W> struct Piece {
             if (lane * E + i * W < HS) store(row + lane * E + i * W, x[i]);
     }
 };
+
+template <int E, int W, class T> __device__ inline void copy_row(T* to, const T* from, int lane, int HS) {
+    Piece<T, E, W> x;
+    x.from(from, lane, HS);
+    x.to(to, lane, HS);
+}
 
 // A softmax under way. top: the largest score so far, in units of log 2. sum and o (E elements of the weighted values)
 // are relative to it.
@@ -130,6 +139,19 @@ __device__ inline Range range(int first, int end, int round, int splits, int spl
     const int rounds = (end - first + round - 1) / round, each = (rounds + splits - 1) / splits;
     const int from = first + split * each * round;
     return {from, min(end, from + each * round), (rounds + each - 1) / each};
+}
+
+// Asks for a lane's part of a split's first keys and values.
+template <class X, int E, int U>
+__device__ inline void prefetch_first(const Pages& cache, const SeenKeys& seen, const Range& keys, int b, int kv,
+                                      int row, int rows, int lane, int HS) {
+    if (lane * E >= HS) return;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const int64_t place = cache.row(b, kv, seen.key(min(keys.from + row + u * rows, keys.to - 1)));
+        prefetch_l2(static_cast<const X*>(cache.k) + place * HS + lane * E);
+        prefetch_l2(static_cast<const X*>(cache.v) + place * HS + lane * E);
+    }
 }
 
 // G heads of a query at position p. SHAPED: with soft caps and slopes.
@@ -258,10 +280,13 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     const int split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
     const int kv = item / cuts % h.NKV, b = item / cuts / h.NKV;
     const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, p = pos[b];
-    if (p < 0) return;
-    const SeenKeys seen(h, p);
+    const SeenKeys seen(h, max(p, 0));
     const Range keys = range(0, seen.n, U * rows, splits, split);
-    if (split >= keys.count) return;
+    const bool works = p >= 0 && split < keys.count;
+    if (works) prefetch_first<X, E, U>(cache, seen, keys, b, kv, row, rows, lane, HS);
+    wait_for_previous();
+    let_next_start();
+    if (!works) return;
 
     const int heads = min(G, group - cut * G), head = kv * group + cut * G;
     const T* in = qkv + int64_t(b) * (h.NH + 2 * h.NKV) * HS;
@@ -299,12 +324,9 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
     }
     if constexpr (APPENDS)
         if (split == 0 && cut == 0 && row == 0) {
-            const int64_t place = cache.row(b, kv, p);
-            Piece<T, E, W> k, v;
-            k.from(new_k, lane, HS);
-            v.from(new_v, lane, HS);
-            k.to(all_k + place * HS, lane, HS);
-            v.to(all_v + place * HS, lane, HS);
+            const int64_t place = cache.row(b, kv, p) * HS;
+            copy_row<E, W>(all_k + place, new_k, lane, HS);
+            copy_row<E, W>(all_v + place, new_v, lane, HS);
         }
     add_up(s, lanes);
     if (keys.count > 1 &&
@@ -323,7 +345,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
 template <class T, class X, int G, int E, int W, bool SHAPED, class First>
 void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h, const First& turned) {
     State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
-    const Launch grid = {unsigned(x.items) * unsigned(x.splits), THREADS};
+    const Launch grid = {.grid = unsigned(x.items) * unsigned(x.splits), .block = THREADS, .overlaps = true};
     launch(decode_kernel<T, X, G, E, W, CachedPlan::unroll(E), SHAPED, First>, grid, y, qkv, cache, partial, pos,
            x.splits, x.lanes, h, Scores(h), turned);
 }

@@ -1,11 +1,11 @@
 // sm90.cu - attention forward by wgmma and TMA, for sm_90 alone. Dao et al. 2022, algorithm 1; overlapped as in Shah et
 // al. 2024.
 //
-// A block computes 128 query rows of one head from tiles of 128 keys: first the last tile that they see (the one on the
-// diagonal, without spans), then to the left. Then it takes other rows (order.h): there are as many blocks as
-// multiprocessors, and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the
-// producer: one thread copies q, and k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows
-// each; scores, probabilities and output stay in their registers. For tile i:
+// A block computes 128 query rows of one head from tiles of BN keys: first the last tile that they see (without spans,
+// on the diagonal), then to the left. Then it takes other rows (order.h): there are as many blocks as multiprocessors,
+// and the copies for the next rows begin while the last ones are finished. Warpgroup 0 is the producer: one thread
+// copies q, and k and v tiles into rings of two. Warpgroups 1 and 2 are consumers with 64 rows each; scores,
+// probabilities and output stay in their registers, and y leaves from there. For tile i:
 //
 //     producer   wait k_free -> k[i] comes, then k_full;   wait v_free -> v[i] comes, then v_full
 //     consumer   wait k_full, wait for TURN    S = q k[i]^T starts
@@ -19,10 +19,11 @@
 //     consumer 0   [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
 //     consumer 1        [S0] softmax 0  [S1 O0] softmax 1  [S2 O1] softmax 2  ...  [O]  y, lse  [S0] ...
 //
-// FLOPs: 4 HS for each pair of a query and a key in the 128 x 128 tiles that are visited; for causal rows of 1024, 0.89
-// of these pairs count. Per clock, an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally
-// long, at 128 the exponentials take half as long. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4
-// for lse.
+// FLOPs: 4 HS for each pair of a query and a key in the tiles that are visited; for causal rows of 1024 and tiles of
+// 128 x 128, 0.89 of these pairs count. (Three consumers, 192 x 128, fit for HS <= 64 with 160 registers each. By the
+// model of dev/gpu_time.py they take longer: 12 % for rows of 1024, where fewer pairs count, 1 % for 16384.) Per clock,
+// an SM does 16 exponentials and 4096 FLOPs of products: at HS = 64 both take equally long, at 128 exponentials take
+// half as long, at 32 twice. Bytes: qkv and y once (k, v of a head stay in L2 for its blocks), 4 for lse.
 #include "order.h"
 #include "sm90.cuh"
 
@@ -33,7 +34,9 @@
 namespace {
 using namespace sm90;
 
-constexpr int BM = 128, BN = 128;
+// A tile's queries and keys: of the latter as many as registers (S, P and O) and shared memory (q, k and v) hold.
+constexpr int BM = 64 * CONSUMERS;
+template <int HS> constexpr int BN = HS <= 128 ? 128 : HS <= 192 ? 112 : 80;
 constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
 static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
 
@@ -48,23 +51,25 @@ struct Forward {
 constexpr int64_t L2_BYTES = 16 << 20;    // a third of an H100's: its two halves may hold the same
 
 template <int HS> struct ForwardShared {
-    Tile<BM, HS> q, y;
-    Tile<BN, HS> k[STAGES], v[STAGES];
+    Tile<BM, HS> q;
+    Tile<BN<HS>, HS> k[STAGES], v[STAGES];
     int rows;    // the number of q's rows in the order; all() or more: there are no more rows
     uint64_t q_full, q_free, k_full[STAGES], k_free[STAGES], v_full[STAGES], v_free[STAGES];
 };
-static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES);
+static_assert(sizeof(ForwardShared<128>) <= SHARED_BYTES && sizeof(ForwardShared<192>) <= SHARED_BYTES &&
+              sizeof(ForwardShared<256>) <= SHARED_BYTES);
 
 // Named barriers. TURN + c: consumer c may start its products.
 enum { TURN = 1 };
 
-// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1.
-struct Place {
+// The order's i-th rows: from `row` on, over key tiles last, last - 1, ..., last - tiles + 1 of BN keys each.
+template <int BN> struct Place {
     int b, head, row, last, tiles;
     __device__ Place(const Forward& a, int i) {
         const auto [all_heads, tile] = a.order[i];
         head = all_heads % a.h.NH, b = all_heads / a.h.NH, row = tile * BM;
-        last = a.h.keys ? (keys_of(a.h, a.S, b, row + BM - 1).to - 1) / BN : tile;
+        // Without spans a row's keys end with itself, and the last row may lie beyond the sequence.
+        last = (min(keys_of(a.h, a.S, b, row + BM - 1).to, a.S) - 1) / BN;
         tiles = last + 1 - keys_of(a.h, a.S, b, row).from / BN;
     }
 };
@@ -75,7 +80,9 @@ __device__ unsigned taken;
 __device__ inline int take_rows(const Forward& a) { return int(atomicInc(&taken, a.order.all() + gridDim.x - 1)); }
 
 template <int HS>
-__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& qkv, const Forward& a) {
+__device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap& q, const CUtensorMap& kv,
+                                        const Forward& a) {
+    constexpr int BN = ::BN<HS>;
     unsigned step = 0;
     for (int n = 0, i = take_rows(a);; n++) {
         auto take_q = [&] {    // the first round of each ring passes at once
@@ -86,30 +93,33 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
             take_q();
             return mbarrier_arrive(&s.q_full);
         }
-        const Place p(a, i);
+        const Place<BN> p(a, i);
         const int k_head = a.h.NH + p.head / (a.h.NH / a.h.NKV), v_head = k_head + a.h.NKV;
+#pragma unroll 1    // unrolled, it spills
         for (int key = p.last * BN; key > (p.last - p.tiles) * BN; key -= BN, step++) {
             const Slot at(step);
             mbarrier_wait(&s.k_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.k_full[at.slot], s.k[0].bytes);
-            load(s.k[at.slot], qkv, p.b, key, k_head, &s.k_full[at.slot]);
+            load(s.k[at.slot], kv, p.b, key, k_head, &s.k_full[at.slot]);
             if (key == p.last * BN) {    // behind k, whose place is free before the last rows' q is
                 take_q();
                 mbarrier_arrive_expect(&s.q_full, s.q.bytes);
-                load(s.q, qkv, p.b, p.row, p.head, &s.q_full);
+                load(s.q, q, p.b, p.row, p.head, &s.q_full);
                 i = take_rows(a);
             }
             mbarrier_wait(&s.v_free[at.slot], !at.parity);
             mbarrier_arrive_expect(&s.v_full[at.slot], s.v[0].bytes);
-            load(s.v[at.slot], qkv, p.b, key, v_head, &s.v_full[at.slot]);
+            load(s.v[at.slot], kv, p.b, key, v_head, &s.v_full[at.slot]);
         }
     }
 }
 
 // Starts S = q k^T for the rows of q from `first` on.
-template <int HS>
+template <int HS, int BN>
 __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q, int first,
                                              const Tile<BN, HS>& k) {
+    // The descriptors of q are computed here; before the loop over tiles, there would be too many to keep.
+    if constexpr (HS > 128) asm volatile("" : "+r"(first));
     wgmma_fence(S);
 #pragma unroll
     for (int d = 0; d < HS; d += 16)
@@ -117,7 +127,7 @@ __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, 
     wgmma_commit();
 }
 // Starts O += P v.
-template <int HS>
+template <int HS, int BN>
 __device__ __forceinline__ void start_output(float (&O)[HS / 2], uint32_t (&P)[BN / 4], const Tile<BN, HS>& v) {
     wgmma_fence(O, P);
 #pragma unroll
@@ -138,27 +148,27 @@ __device__ __forceinline__ float quad_sum(float x) {
 }
 
 // S = exp(scale S - its row's maximum)
-__device__ __forceinline__ void softmax(float (&S)[BN / 2], Softmax& x, float scale_log2) {
+template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax& x, float scale_log2) {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         float top = x.top[r], sum = 0;
 #pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
+        for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
         x.shrink[r] = exp2_approx(x.top[r] * scale_log2 - shift);
         x.top[r] = top;
 #pragma unroll
-        for (int i = 2 * r; i < BN / 2; i += 4)
+        for (int i = 2 * r; i < n; i += 4)
 #pragma unroll
             for (int c = 0; c < 2; c++) sum += S[i + c] = exp2_approx(S[i + c] * scale_log2 - shift);
         x.sum[r] = x.sum[r] * x.shrink[r] + sum;
     }
 }
 
-__device__ __forceinline__ void pack(uint32_t (&P)[BN / 4], const float (&S)[BN / 2]) {
+template <int n> __device__ __forceinline__ void pack(uint32_t (&P)[n], const float (&S)[2 * n]) {
 #pragma unroll
-    for (int i = 0; i < BN / 4; i++) P[i] = pack_bf16(S[2 * i], S[2 * i + 1]);
+    for (int i = 0; i < n; i++) P[i] = pack_bf16(S[2 * i], S[2 * i + 1]);
 }
 
 // What the rows of one consumer's thread see.
@@ -171,11 +181,11 @@ struct View {
         all = {__shfl_sync(0xffffffff, rows[1].from, 31), __shfl_sync(0xffffffff, rows[0].to, 0)};
     }
     // The same for the whole warp, whose lanes meet in the softmax.
-    __device__ bool sees_all(int key) const { return key >= all.from && key + BN <= all.to; }
-    __device__ __forceinline__ void hide(float (&S)[BN / 2], int key) const {
+    __device__ bool sees_all(int key, int n) const { return key >= all.from && key + n <= all.to; }
+    template <int n> __device__ __forceinline__ void hide(float (&S)[n], int key) const {
         key += threadIdx.x % 4 * 2;
 #pragma unroll
-        for (int i = 0; i < BN / 2; i++) {
+        for (int i = 0; i < n; i++) {
             const int r = i / 2 % 2, k = key + i / 4 * 8 + i % 2;
             if (k < rows[r].from || k >= rows[r].to) S[i] = -INFINITY;
         }
@@ -183,29 +193,51 @@ struct View {
 };
 
 // Scores of a tile's products, in units of log 2.
-__device__ __forceinline__ void shape(float (&S)[BN / 2], const Scores& scores, const Tilt& slope, int row, int key) {
+template <int n>
+__device__ __forceinline__ void shape(float (&S)[n], const Scores& scores, const Tilt& slope, int row, int key) {
     const float first = float(row - key - int(threadIdx.x) % 4 * 2);
     bend(S, scores);
 #pragma unroll
-    for (int i = 0; i < BN / 2; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
+    for (int i = 0; i < n; i++) S[i] = scores.score(S[i], slope, distance<false>(first, i));
+}
+
+// Four lanes that share a row have a word each of four pieces of 16 bytes; afterwards lane i of them has piece i.
+__device__ __forceinline__ void exchange(uint32_t (&x)[4]) {
+#pragma unroll
+    for (int apart = 1; apart <= 2; apart *= 2)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (i & apart) continue;
+            const bool upper = threadIdx.x & apart;
+            const uint32_t got = __shfl_xor_sync(0xffffffff, upper ? x[i] : x[i + apart], apart);
+            (upper ? x[i] : x[i + apart]) = got;
+        }
 }
 
 // Writes y and lse of a warp's 16 rows, from row `first` of the block on. unit: of x.top, to units of log 2.
 template <int HS>
-__device__ __forceinline__ void finish(ForwardShared<HS>& s, const Forward& a, Place p, const float (&O)[HS / 2],
-                                       const Softmax& x, float unit, int first) {
-    const int lane = threadIdx.x % 32, row = p.row + first;
-    float scale[2];
+__device__ __forceinline__ void finish(const Forward& a, int b, int head, int first, const float (&O)[HS / 2],
+                                       const Softmax& x, float unit) {
+    const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        const float sum = quad_sum(x.sum[r]);
-        const int at = row + lane / 4 + 8 * r;
-        scale[r] = 1 / sum;
-        if (lane % 4 == 0 && at < a.S)
-            a.lse[(int64_t(p.b) * a.h.NH + p.head) * a.S + at] = (x.top[r] * unit + log2f(sum)) * LN2;
+        const float sum = quad_sum(x.sum[r]), scale = 1 / sum;
+        const int row = first + lane / 4 + 8 * r;
+        if (lane % 4 == 0 && row < a.S)
+            a.lse[(int64_t(b) * a.h.NH + head) * a.S + row] = (x.top[r] * unit + log2f(sum)) * LN2;
+        bf16* to = a.y + ((int64_t(b) * a.S + row) * a.h.NH + head) * HS + lane % 4 * 8;    // y[b,row,head,:]
+#pragma unroll
+        for (int column = 0; column < HS; column += 32) {
+            Vec<uint32_t> pieces;
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float* pair = O + column / 2 + 4 * i + 2 * r;
+                pieces.v[i] = pack_bf16(pair[0] * scale, pair[1] * scale);
+            }
+            exchange(pieces.v);
+            if (row < a.S) store(reinterpret_cast<uint32_t*>(to + column), pieces);
+        }
     }
-    const int64_t stride = int64_t(a.h.NH) * HS;
-    store_rows(a.y + (int64_t(p.b) * a.S + row) * stride + p.head * HS, stride, a.S - row, O, scale, s.y, first);
 }
 
 // Barriers between the consumers, and between them and the producer.
@@ -221,7 +253,9 @@ template <int HS> struct Consumer {
 
 // Computes the rows of q, which is there. The block's tiles from `step` on are theirs.
 template <int HS, bool SHAPED>
-__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place& p, unsigned step) {
+__device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a, const Place<BN<HS>>& p,
+                                        unsigned step) {
+    constexpr int BN = ::BN<HS>;
     ForwardShared<HS>& s = my.s;
     const int first = my.consumer * 64, warp_row = first + threadIdx.x % WARPGROUP / 32 * 16;
     const View view(a, p.b, p.row + warp_row + my.lane / 4);
@@ -258,7 +292,7 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
         wgmma_wait<1>(S);
         scores_there(i, at);
         // Written twice: behind a softmax where two ways meet, ptxas waits for O before the exponentials.
-        if (view.sees_all(key)) softmax(S, x, unit);
+        if (view.sees_all(key, BN)) softmax(S, x, unit);
         else {
             view.hide(S, key);
             softmax(S, x, unit);
@@ -274,15 +308,16 @@ __device__ __forceinline__ void consume(const Consumer<HS>& my, const Forward& a
     start_output(O, P, s.v[end.slot]);
     wgmma_wait<0>(O, P);
     my.arrive(&s.v_free[end.slot]);
-    finish(s, a, p, O, x, unit, warp_row);
+    finish<HS>(a, p.b, p.head, p.row + warp_row, O, x, unit);
 }
 
 template <int HS, bool SHAPED>
-__global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_constant__ CUtensorMap qkv, const Forward a) {
+__global__ void __launch_bounds__(THREADS, 1)
+    forward_kernel(const __grid_constant__ CUtensorMap q, const __grid_constant__ CUtensorMap kv, const Forward a) {
     if constexpr (SM90A) {
         auto& s = dynamic_shared<ForwardShared<HS>>();
         if (threadIdx.x == 0) {
-            tensor_map_prefetch(qkv);
+            tensor_map_prefetch(q), tensor_map_prefetch(kv);
             mbarrier_init(&s.q_full, 1);
             mbarrier_init(&s.q_free, CONSUMERS * 4);    // each warp arrives by itself
             for (int i = 0; i < STAGES; i++) {
@@ -297,7 +332,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
         const int warpgroup = uniform_warpgroup();
         if (warpgroup == 0) {
             registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, qkv, a);
+            if (threadIdx.x == 0) produce(s, q, kv, a);
         } else {
             registers_take<CONSUMER_REGISTERS>();
             const Consumer<HS> my{s, warpgroup - 1, int(threadIdx.x) % 32};
@@ -307,7 +342,7 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
                 mbarrier_wait(&s.q_full, n % 2);
                 const int rows = __shfl_sync(0xffffffff, my.lane == 0 ? s.rows : 0, 0);
                 if (rows >= a.order.all()) break;
-                const Place p(a, rows);
+                const Place<BN<HS>> p(a, rows);
                 consume<HS, SHAPED>(my, a, p, step);
                 step += p.tiles;
             }
@@ -317,14 +352,15 @@ __global__ void __launch_bounds__(THREADS, 1) forward_kernel(const __grid_consta
 }
 
 template <int HS> void forward(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    const CUtensorMap& map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
+    const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM);
+    const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>);
     const int group = h.NH / h.NKV;    // heads that share keys and values
     const int64_t fit = L2_BYTES / (2 * int64_t(S) * HS * int64_t(sizeof(bf16)));
     const int together = int(std::clamp<int64_t>(fit, 1, B * h.NKV)) * group;
     const Forward a{y, lse, S, {B * h.NH, int(ceil_div(S, BM)), together}, checked(h, S), Scores(h)};
     const unsigned blocks = unsigned(std::min(a.order.all(), cuda_multiprocessors()));
     for_shape(a.scores, [&](auto SHAPED) {
-        launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, map, a);
+        launch(forward_kernel<HS, SHAPED>, {blocks, THREADS, sizeof(ForwardShared<HS>)}, q_map, kv_map, a);
     });
 }
 
@@ -345,19 +381,20 @@ static auto encoder() {
 }
 
 // A model asks for one or two maps per layer, the same ones at every step: they are kept.
-const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
+const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width) {
     static const auto encode = encoder();
-    static std::map<std::tuple<const bf16*, int, int, int, int, int>, CUtensorMap> known;
-    const auto [entry, is_new] = known.try_emplace({x, B, S, heads, HS, rows});
+    static std::map<std::tuple<const bf16*, int, int, int, int, int, int>, CUtensorMap> known;
+    const auto [entry, is_new] = known.try_emplace({x, B, S, heads, HS, rows, width});
     CUtensorMap& map = entry->second;
     if (!is_new) return map;
     const cuuint64_t head = cuuint64_t(HS) * sizeof(bf16), position = head * cuuint64_t(heads);
     const cuuint64_t size[4] = {cuuint64_t(HS), cuuint64_t(heads), cuuint64_t(S), cuuint64_t(B)};
     const cuuint64_t stride[3] = {head, position, position * cuuint64_t(S)};
-    const cuuint32_t box[4] = {64, 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const cuuint32_t box[4] = {cuuint32_t(width), 1, cuuint32_t(rows), 1}, step[4] = {1, 1, 1, 1};
+    const auto swizzle = width == 64 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B;
     CHECK(encode && encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, const_cast<bf16*>(x), size, stride, box, step,
-                           CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
+                           CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                           CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS,
           "no tensor map of (%d,%d,%d,%d)", B, S, heads, HS);
     return map;
 }
@@ -378,5 +415,13 @@ bool attention_has_sm90() {
     return works && cuda_capability() == 90;
 }
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h) {
-    h.HS == 64 ? forward<64>(y, lse, qkv, B, S, h) : forward<128>(y, lse, qkv, B, S, h);
+    switch (h.HS) {
+        case 32: return forward<32>(y, lse, qkv, B, S, h);
+        case 64: return forward<64>(y, lse, qkv, B, S, h);
+        case 96: return forward<96>(y, lse, qkv, B, S, h);
+        case 128: return forward<128>(y, lse, qkv, B, S, h);
+        case 192: return forward<192>(y, lse, qkv, B, S, h);
+        case 256: return forward<256>(y, lse, qkv, B, S, h);
+    }
+    CHECK(false, "attention_forward_sm90: heads of size %d", h.HS);
 }

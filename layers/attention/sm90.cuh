@@ -1,4 +1,4 @@
-// sm90.cuh - what forward and backward of attention on sm_90 share: tensor maps, rows of global memory.
+// sm90.cuh - what forward and backward of attention on sm_90 share: rings of tiles, tensor maps, fragments.
 //
 // Fragments: thread t of a warpgroup holds, in d[4 j + 2 r + c], the element of a 64 x N product at
 //     row 16 (t / 32) + t % 32 / 4 + 8 r,    column 8 j + 2 (t % 4) + c.
@@ -14,15 +14,19 @@ constexpr int REGISTERS = 65536, SHARED_BYTES = 227 << 10;    // what an SM has;
 
 // Tiles come through rings of STAGES slots. The slot that the i-th tile takes, and the parity of the phase it fills.
 constexpr int STAGES = 2;
-struct Slot {
+template <int stages> struct SlotOf {
     unsigned slot;
     int parity;
-    __device__ explicit Slot(unsigned i) : slot(i % STAGES), parity(int(i / STAGES % 2)) {}
+    __device__ explicit SlotOf(unsigned i) : slot(i % stages), parity(int(i / stages % 2)) {}
 };
+typedef SlotOf<STAGES> Slot;
 
-// How TMA sees heads of rows: (HS, heads, S, B), in boxes of 64 columns of one head in `rows` positions. A column or
-// position outside is zero. Encoded once for each set of arguments.
-const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows);
+// How TMA sees heads of rows: (HS, heads, S, B), in boxes of one chunk of a tile: `width` columns of one head in `rows`
+// positions. A column or position outside is zero. Encoded once for each set of arguments.
+const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows, int width);
+inline const CUtensorMap& tensor_map(const bf16* x, int B, int S, int heads, int HS, int rows) {
+    return tensor_map(x, B, S, heads, HS, rows, chunk_columns(HS));
+}
 
 // The same in all of a warp, as the compiler then knows: what follows from it takes uniform registers, and so do the
 // descriptors of products.
@@ -48,31 +52,10 @@ template <int n> __device__ __forceinline__ void bend(float (&x)[n], const Score
 }
 
 // Starts loading the rows of one head from `position` on.
-template <int ROWS, int HS>
-__device__ inline void load(Tile<ROWS, HS>& to, const CUtensorMap& map, int b, int position, int head, uint64_t* full) {
-    for (int c = 0; c < HS / 64; c++) tma_load(to.chunk[c], map, c * 64, head, position, b, full);
-}
-
-// Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
-// through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
-template <int ROWS, int HS>
-__device__ inline void store_rows(bf16* to, int64_t stride, int rows, const float (&d)[HS / 2], const float (&scale)[2],
-                                  Tile<ROWS, HS>& tile, int first) {
-    const int lane = threadIdx.x % 32;
-    __syncwarp();    // the tile may hold rows that are still being written
-#pragma unroll
-    for (int k = 0; k < HS / 16; k++) {
-        const float* x = d + 8 * k;
-        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8),
-                    pack_bf16(x[0] * scale[0], x[1] * scale[0]), pack_bf16(x[2] * scale[1], x[3] * scale[1]),
-                    pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
-    }
-    __syncwarp();
-    constexpr int LANES = HS / 8;    // lanes that share a row
-    const int column = lane % LANES * 8;
-    to += lane / LANES * stride + column;
-    for (int row = lane / LANES; row < 16; row += 32 / LANES, to += 32 / LANES * stride)
-        if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
+template <int ROWS, int HS, int WIDTH>
+__device__ inline void load(Tile<ROWS, HS, WIDTH>& to, const CUtensorMap& map, int b, int position, int head,
+                            uint64_t* full) {
+    for (int c = 0; c < HS; c += WIDTH) tma_load(to.chunk[c / WIDTH], map, c, head, position, b, full);
 }
 
 }    // namespace sm90

@@ -1,25 +1,15 @@
 // activation.h - the ffn's activations and their slopes, a vector at a time. One exp and at most two divisions.
 #pragma once
 #include "gelu.h"
+#include "layers/normal.h"
 
 namespace ISA {
-// Phi(x), the normal distribution function, is 1 - tail or tail by x's sign; tail = erfc(|x|/sqrt2)/2 =
-// exp(-x^2/2) p(t), t = 1/(1 + k |x|). p is a minimax fit of degree 8 of the relative error, which is 4e-8 (float
-// arithmetic adds 3e-7). Beyond |x| = 13 the tail is 0 in every product with x.
+// Phi(x) by normal.h. Beyond |x| = 13 the tail is 0 in every product with x.
 struct Normal { vf x, phi, density; };    // x clamped
 INLINE Normal normal(vf x) {
-    const vf c = max(set1(-13), min(set1(13), x)), a = max(c, -c), t = 1 / (1 + a * 0x1.301cccp-2f);
+    const vf c = max(set1(-13), min(set1(13), x)), a = max(c, -c), t = 1 / (1 + a * NORMAL_K);
     const vf e = exp2(c * c * (-0.5f * LOG2E));
-    vf p = set1(0x1.41101p-5f);
-    p = p * t - 0x1.6d7e26p-3f;
-    p = p * t + 0x1.05431ap-2f;
-    p = p * t - 0x1.a00b0cp-4f;
-    p = p * t + 0x1.41b506p-3f;
-    p = p * t + 0x1.6b287p-4f;
-    p = p * t + 0x1.f2d338p-4f;
-    p = p * t + 0x1.e3ffa6p-4f;
-    p = p * t + 0x1.b27e98p-17f;
-    const vf tail = p * e;
+    const vf tail = normal_polynomial(t) * e;
     return {c, c > 0 ? 1 - tail : tail, e * 0x1.988454p-2f};    // 1/sqrt(2 pi)
 }
 // sigmoid(x) and its slope s (1 - s) = e s^2, e = exp(-x); below -87 both count as there, so that e is finite.

@@ -7,7 +7,8 @@
 
 void cuda_schedule(uint64_t seed);    // sets the emulator's schedule, 0 for thread order; does nothing on a GPU
 bool cuda_emulated();
-int64_t cuda_launches();               // kernels that the emulator has run; 0 on a GPU
+// Kernels that the emulator has run, or only those that overlap the one in front; 0 on a GPU.
+int64_t cuda_launches(bool overlapping = false);
 #define NEED_SM90() \
     if (cuda_device().major != 9 || cuda_device().minor) SKIP("not an sm_90")    // emulated: EMU_CC=90
 // This binary again: what it writes, and its exit status as a shell gives it.

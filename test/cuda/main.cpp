@@ -8,13 +8,13 @@
 
 namespace emu {    // null on a GPU
 [[gnu::weak]] void schedule(uint64_t seed);
-[[gnu::weak]] int64_t launches();
+[[gnu::weak]] int64_t launches(bool overlapping);
 }
 bool cuda_emulated() { return emu::schedule; }
 void cuda_schedule(uint64_t seed) {
     if (cuda_emulated()) emu::schedule(seed);
 }
-int64_t cuda_launches() { return cuda_emulated() ? emu::launches() : 0; }
+int64_t cuda_launches(bool overlapping) { return cuda_emulated() ? emu::launches(overlapping) : 0; }
 
 [[gnu::weak]] void cpu_spin_less(char** argv);    // layers/cpu.h; not in the binary of `make tsan`
 

@@ -37,6 +37,7 @@ TEST_CASE("cuda attention: bf16 goes to the tensor cores where they take its hea
         const Heads h = {2, 1, 64};
         CHECK(bits(op, 1, 80, h) == with("sm90", h));
         CHECK(bits(op, 1, 80, h) != with("sm80", h));
+        for (int HS : {32, 96, 192, 256}) CHECK(bits(op, 1, 80, {2, 1, HS}) == with("sm90", {2, 1, HS}));
     }
 }
 

@@ -16,6 +16,8 @@ void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf
 
 namespace {
 
+constexpr int SIZES[] = {32, 64, 96, 128, 192, 256};
+
 // The error against the whole result's size: bf16 probabilities cost about 2e-3. The small term is for gradients that
 // are zero (S = 1, window 1).
 double relative_error(const Numbers& got, const Numbers& expected) {
@@ -101,14 +103,14 @@ void check(const Case& c, bool in_turns = true) {
 
 TEST_CASE("attention sm90: every length") {
     NEED_SM90();
-    for (int HS : {64, 128})
+    for (int HS : SIZES)
         for (int S : {1, 64, 127, 128, 129, 191, 256, 257, 385}) check({1, S, 1, 1, HS});
 }
 
 // More rows than the emulator has blocks: each goes on from head to head, and from one sequence to the next.
 TEST_CASE("attention sm90: blocks that go on with other rows") {
     NEED_SM90();
-    for (int HS : {64, 128}) {
+    for (int HS : {64, 96, 256}) {
         check({3, 100, 5, 1, HS});                  // one key tile each
         check({3, 300, 4, 2, HS});                  // one to three
         check({1, 650, 2, 2, HS, 0, 150});          // counts that do not follow the order
@@ -154,7 +156,7 @@ TEST_CASE("attention sm90: the order of rows has each once, and of heads that go
 
 TEST_CASE("attention sm90: windows and documents") {
     NEED_SM90();
-    for (int HS : {64, 128}) {
+    for (int HS : SIZES) {
         for (int window : {1, 64, 65, 390}) check({1, 385, 1, 1, HS, window});
         for (int documents : {1, 37, 200}) check({1, 300, 1, 1, HS, 0, documents});
         check({1, 385, 1, 1, HS, 100, 150});
@@ -164,7 +166,7 @@ TEST_CASE("attention sm90: windows and documents") {
 TEST_CASE("attention sm90: prefixes and bidirectional attention") {
     NEED_SM90();
     for (TrueSpans::Kind kind : {TrueSpans::prefix, TrueSpans::all})
-        for (int HS : {64, 128})
+        for (int HS : {32, 128, 192})
             for (int documents : {37, 150, 100000})
                 check({.B = 1, .S = 300, .NH = 2, .NKV = 1, .HS = HS, .documents = documents, .kind = kind});
     // Rows of a warp in two documents, the second over several tiles.
@@ -175,7 +177,7 @@ TEST_CASE("attention sm90: prefixes and bidirectional attention") {
 
 TEST_CASE("attention sm90: sequences and grouped heads") {
     NEED_SM90();
-    for (int HS : {64, 128}) {
+    for (int HS : SIZES) {
         check({2, 191, 1, 1, HS, 0, 50});
         check({1, 257, 4, 2, HS, 70});
         check({1, 129, 8, 2, HS, 0, 90});
@@ -184,7 +186,7 @@ TEST_CASE("attention sm90: sequences and grouped heads") {
 
 TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
     NEED_SM90();
-    for (int HS : {64, 128}) {
+    for (int HS : SIZES) {
         check({1, 200, 4, 2, HS, 0, 0, 1.5, 2});
         check({1, 129, 6, 2, HS, 0, 0, 1, 0, true});
         check({2, 260, 3, 1, HS, 70, 60, 1, 1.5f, true, 0.2f});
@@ -194,13 +196,13 @@ TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
 
 TEST_CASE("attention sm90: a softmax that saturates") {
     NEED_SM90();
-    for (int HS : {64, 128}) check({1, 260, 1, 1, HS, 0, 0, 3});
+    for (int HS : SIZES) check({1, 260, 1, 1, HS, 0, 0, 3});
 }
 
 TEST_CASE("attention sm90: sums in any order") {
     NEED_SM90();
     setenv("FLATGPT_ATTENTION_ORDER", "any", 1);
-    for (int HS : {64, 128}) check({1, 257, 2, 1, HS}, false);
+    for (int HS : SIZES) check({1, 257, 2, 1, HS}, false);
     unsetenv("FLATGPT_ATTENTION_ORDER");
 }
 
@@ -228,7 +230,9 @@ TEST_CASE("attention sm90: the sizes of a model, on a GPU") {
     NEED_SM90();
     if (cuda_emulated()) SKIP("too large for the emulator");
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));
-    for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300}}) {
+    for (Case c : {Case{4, 1024, 12, 12, 64}, Case{1, 4096, 8, 2, 128}, Case{2, 2000, 8, 8, 64, 300},
+                   Case{2, 1024, 8, 8, 32}, Case{2, 1024, 8, 8, 96}, Case{2, 1024, 8, 4, 192},
+                   Case{2, 1024, 8, 4, 256}}) {
         CAPTURE(c.S); CAPTURE(c.HS);
         const Heads h{c.NH, c.NKV, c.HS, c.window};
         const int64_t N = int64_t(c.B) * c.S, row = (c.NH + 2 * c.NKV) * c.HS;

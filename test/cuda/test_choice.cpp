@@ -221,6 +221,46 @@ TEST_CASE("cuda choice: fp8 products without cuBLASLt are bf16's, and said once"
                 "computed in bf16") == 1);
 }
 
+TEST_CASE("cuda choice: an fp8 product that is known to be bf16's makes no casts") {
+    if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
+    const Told told;
+    const int N = 32, C = 48, OC = 64;
+    for (const Dtype dtype : {Dtype::fp8, Dtype::fp8_block}) {
+        if (dtype == Dtype::fp8_block && cuda_device().major != 9) continue;
+        const Ops<bf16> op = with_fp8(cuda_ops<bf16>(dtype));
+        const Memory m(op);
+        Array<bf16> x(m, random_normal(N * C, 1)), w(m, random_normal(OC * C, 2)), dy(m, random_normal(N * OC, 3));
+        Array<bf16> y(m, N * OC), dx(m, N * C);
+        Array<float> dw(m, OC * C);
+        // Launches of a forward and of a backward pass, the second time.
+        auto launches = [&](std::function<bool(const LtProduct&)> unknown, bool with_dx = true) {
+            cuda_choose("");
+            emu::lt_knows_none = [=](const LtProduct& p) { return p.a.fp8() && unknown(p); };
+            std::array<int64_t, 2> counts;
+            said([&] {
+                for (int twice = 0; twice < 2; twice++) {
+                    const int64_t start = cuda_launches();
+                    op.linear_forward(y, x, w, nullptr, nullptr, N, C, OC);
+                    const int64_t between = cuda_launches();
+                    op.linear_backward(with_dx ? static_cast<bf16*>(dx) : nullptr, {dw, false}, nullptr, dy, x, w, N, C,
+                                       OC);
+                    counts = {between - start, cuda_launches() - between};
+                }
+            });
+            return counts;
+        };
+        const int64_t cast = dtype == Dtype::fp8 ? 2 : 1;    // launches of one
+        typedef std::array<int64_t, 2> Counts;
+        auto is_dw = [](const LtProduct& p) { return p.d.type == CUDA_R_32F; };
+        CHECK(launches([](const LtProduct&) { return false; }) == Counts{2 * cast, 3 * cast});
+        CHECK(launches([](const LtProduct&) { return false; }, false) == Counts{2 * cast, 2 * cast});
+        CHECK(launches([](const LtProduct&) { return true; }) == Counts{0, 0});
+        CHECK(launches(is_dw) == Counts{2 * cast, 2 * cast});
+        CHECK(launches(is_dw, false) == Counts{2 * cast, 0});
+        CHECK(launches([&](const LtProduct& p) { return !is_dw(p); }) == Counts{0, 2 * cast});
+    }
+}
+
 TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
     if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("EMU_CC=90 has fp8");
     const float scale = 1;
@@ -243,4 +283,17 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
     CHECK(status([](LtProduct& p) { p.b.type = CUDA_R_16BF; }) == no);
     CHECK(status([](LtProduct& p) { p.op.epilogue = CUBLASLT_EPILOGUE_BGRADB; }) == no);
     CHECK_THROWS_AS(status([](LtProduct& p) { p.op.b_scale = nullptr; }), emu::Error);
+    // Scales of blocks.
+    const auto scalar = CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F, vec = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+               blk = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    alignas(16) const float scales[8] = {};
+    const bool hopper = cuda_device().major == 9;
+    for (auto [a, b, legal] : {std::tuple{vec, vec, true}, {blk, vec, true}, {vec, blk, true}, {blk, blk, false},
+                               {scalar, vec, false}, {blk, scalar, false}})
+        for (const int from : {0, 1}) {    // 16 bytes, or 4
+            CAPTURE(int(a)); CAPTURE(int(b)); CAPTURE(from);
+            CHECK((status([&](LtProduct& p) {
+                p.op.a_mode = a, p.op.b_mode = b, p.op.a_scale = scales, p.op.b_scale = scales + from;
+            }) == CUBLAS_STATUS_SUCCESS) == (legal && hopper && from == 0));
+        }
 }

@@ -12,10 +12,10 @@ Table table_of(bool half) {
     return half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32));
 }
 
-// The logits of B sequences, token by token after a prompt, and the launches of the last token.
+// The logits of B sequences, token by token after a prompt, and the launches of the last token: all, overlapping ones.
 struct Generated {
     std::vector<float> logits;
-    int64_t launches;
+    int64_t launches, overlapping;
     Generated(const Table& op, const Config& c, int B, std::optional<Element> type = {}) {
         const int prompt = 5, tokens = 6;
         Model g(op);
@@ -25,10 +25,10 @@ struct Generated {
         std::vector<float> last(size_t(B * c.V));
         for (int i = 0; i <= tokens; i++) {
             const int S = i ? 1 : prompt;
-            launches = -cuda_launches();
+            launches = -cuda_launches(), overlapping = -cuda_launches(true);
             g.extend(cache, toy_tokens(B * S, c.V, uint64_t(i)).data(), S);
             g.logits(last.data());
-            launches += cuda_launches();
+            launches += cuda_launches(), overlapping += cuda_launches(true);
             append(logits, last);
         }
     }
@@ -53,9 +53,25 @@ TEST_CASE("cuda generation: a token is at most five launches a layer and six") {
                 const Generated fused(table_of(half), f.c, B), steps(in_steps(table_of(half)), f.c, B);
                 CHECK(fused.launches <= 5 * f.c.L + 6);
                 CHECK(fused.launches == 5 * f.c.L + 3);    // the embedding, the last norm, the head
+                CHECK(fused.overlapping == (cuda_device().major >= 9 ? fused.launches - 1 : 0));    // all but the first
                 CHECK(steps.launches == f.layer * f.c.L + 3);
                 CHECK(fused.logits == steps.logits);
             }
+}
+
+TEST_CASE("cuda generation: kernels that begin before the one in front has ended read nothing of it") {
+    if (!cuda_emulated() || cuda_device().major < 9) SKIP("schedules are the emulator's, overlaps sm_90's");
+    for (const Config& c : {GPT2_LIKE, llama_like(Turn::Normed::head)})
+        for (bool half : {false, true}) {
+            CAPTURE(half);
+            const std::vector<float> expected = Generated(table_of(half), c, 2).logits;
+            for (uint64_t seed = 1; seed <= 4; seed++) {
+                CAPTURE(seed);
+                cuda_schedule(seed);
+                CHECK(Generated(table_of(half), c, 2).logits == expected);
+                cuda_schedule(0);
+            }
+        }
 }
 
 TEST_CASE("cuda generation: every kind of model the same, to the bit, as in steps") {

@@ -15,15 +15,15 @@ Numbers whole_numbers(int64_t n, uint64_t stream) {    // -8 to 8
 
 // ---- TMA ------------------------------------------------------------------------------------------------------------
 
-template <int ROWS, int COLUMNS> struct TmaShared {
-    Tile<ROWS, COLUMNS> x;
+template <int ROWS, int COLUMNS, int WIDTH> struct TmaShared {
+    Tile<ROWS, COLUMNS, WIDTH> x;
     uint64_t full;
 };
 // out (ROWS,COLUMNS) = the rows of one head from `position` on.
-template <int ROWS, int COLUMNS>
+template <int ROWS, int COLUMNS, int WIDTH>
 __global__ void tma_kernel(bf16* out, const __grid_constant__ CUtensorMap map, int b, int position, int head) {
     if constexpr (SM90A) {
-        auto& s = dynamic_shared<TmaShared<ROWS, COLUMNS>>();
+        auto& s = dynamic_shared<TmaShared<ROWS, COLUMNS, WIDTH>>();
         if (threadIdx.x == 0) {
             mbarrier_init(&s.full, 1);
             mbarrier_init_fence();
@@ -36,14 +36,14 @@ __global__ void tma_kernel(bf16* out, const __grid_constant__ CUtensorMap map, i
             store(out + i, load<8>(s.x.piece(i / COLUMNS, i % COLUMNS)));
     }
 }
-template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
+template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> void check_tma(int b, int position, int head) {
     const int B = 2, S = 150, heads = 3;
     const Numbers x = whole_numbers(int64_t(B) * S * heads * COLUMNS, 1);
     Array<bf16> x_(memory(), x);
     each_order([&] {
         Array<bf16> out(memory(), ROWS * COLUMNS);
-        launch(tma_kernel<ROWS, COLUMNS>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS>)}, static_cast<bf16*>(out),
-               tensor_map(x_, B, S, heads, COLUMNS, ROWS), b, position, head);
+        launch(tma_kernel<ROWS, COLUMNS, WIDTH>, {1, 64, sizeof(TmaShared<ROWS, COLUMNS, WIDTH>)},
+               static_cast<bf16*>(out), tensor_map(x_, B, S, heads, COLUMNS, ROWS, WIDTH), b, position, head);
         Numbers expected;
         for (int r = position; r < position + ROWS; r++)
             for (int c = 0; c < COLUMNS; c++)
@@ -57,16 +57,15 @@ template <int ROWS, int COLUMNS> void check_tma(int b, int position, int head) {
 enum Source { SHARED_MEMORY, REGISTERS, STORED, STORED_UNFENCED };    // where a is; stored: by stmatrix
 
 // As TMA brings the operands: ALONG_K (64,K) and (N,K), ALONG_MN (K,64) and (K,N).
-constexpr int K = 64;
-template <Along A, Along B, int N> struct ProductShared {
-    Tile<64, 64> a, copy;
+template <Along A, Along B, int N, int K> struct ProductShared {
+    Tile<A == ALONG_K ? 64 : K, A == ALONG_K ? K : 64> a, copy;
     Tile<B == ALONG_K ? N : K, B == ALONG_K ? K : N> b;
     uint64_t full;
 };
-template <Along A, Along B, int N, Source SOURCE>
+template <Along A, Along B, int N, Source SOURCE, int K>
 __global__ void product_kernel(float* d, const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b) {
     if constexpr (SM90A) {
-        auto& s = dynamic_shared<ProductShared<A, B, N>>();
+        auto& s = dynamic_shared<ProductShared<A, B, N, K>>();
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
         if (threadIdx.x == 0) {
             mbarrier_init(&s.full, 1);
@@ -104,9 +103,10 @@ __global__ void product_kernel(float* d, const __grid_constant__ CUtensorMap a, 
             d[(warp * 16 + lane / 4 + i / 2 % 2 * 8) * N + i / 4 * 8 + lane % 4 * 2 + i % 2] = sum[i];
     }
 }
-template <Along A, Along B, int N, Source SOURCE> void check_product() {
+template <Along A, Along B, int N, Source SOURCE, int K = 64> void check_product() {
     const Numbers a = whole_numbers(64 * K, 2), b = whole_numbers(N * K, 3);
     Array<bf16> a_(memory(), a), b_(memory(), b);
+    const int a_rows = A == ALONG_K ? 64 : K;
     const int b_rows = B == ALONG_K ? N : K, b_columns = B == ALONG_K ? K : N;
     Numbers expected(64 * N);
     for (int m = 0; m < 64; m++)
@@ -116,8 +116,9 @@ template <Along A, Along B, int N, Source SOURCE> void check_product() {
                                                b[size_t(B == ALONG_K ? n * K + k : k * N + n)];
     each_order([&] {
         Array<float> d(memory(), 64 * N);
-        launch(product_kernel<A, B, N, SOURCE>, {1, 128, sizeof(ProductShared<A, B, N>)}, static_cast<float*>(d),
-               tensor_map(a_, 1, 64, 1, 64, 64), tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
+        launch(product_kernel<A, B, N, SOURCE, K>, {1, 128, sizeof(ProductShared<A, B, N, K>)}, static_cast<float*>(d),
+               tensor_map(a_, 1, a_rows, 1, 64 * K / a_rows, a_rows),
+               tensor_map(b_, 1, b_rows, 1, b_columns, b_rows));
         CHECK(d.read() == expected);
     });
 }
@@ -234,6 +235,10 @@ TEST_CASE("hopper: tensor maps, swizzled tiles") {
     check_tma<64, 64>(1, 100, 2);     // 14 rows beyond the end of its sequence
     check_tma<128, 128>(0, 128, 1);
     check_tma<128, 64>(1, 0, 1);
+    check_tma<112, 192>(1, 100, 2);
+    check_tma<64, 32>(0, 100, 2);     // chunks of 32 columns
+    check_tma<128, 96>(1, 40, 1);
+    check_tma<64, 192, 32>(1, 40, 1);
 }
 
 TEST_CASE("hopper: products of every kind of operand") {
@@ -247,6 +252,21 @@ TEST_CASE("hopper: products of every kind of operand") {
     check_product<ALONG_K, ALONG_MN, 64, REGISTERS>();
     check_product<ALONG_K, ALONG_MN, 128, REGISTERS>();
     check_product<ALONG_K, ALONG_K, 64, STORED>();
+    // The other numbers of columns; chunks of 32 columns along k, and along the result's columns.
+    check_product<ALONG_K, ALONG_K, 32, SHARED_MEMORY>();
+    check_product<ALONG_K, ALONG_K, 80, SHARED_MEMORY>();
+    check_product<ALONG_K, ALONG_K, 96, SHARED_MEMORY, 96>();
+    check_product<ALONG_K, ALONG_K, 112, SHARED_MEMORY>();
+    check_product<ALONG_K, ALONG_K, 128, SHARED_MEMORY, 32>();
+    check_product<ALONG_MN, ALONG_MN, 32, SHARED_MEMORY>();
+    check_product<ALONG_MN, ALONG_MN, 96, SHARED_MEMORY>();
+    check_product<ALONG_MN, ALONG_MN, 128, SHARED_MEMORY>();
+    check_product<ALONG_K, ALONG_MN, 32, REGISTERS>();
+    check_product<ALONG_K, ALONG_MN, 96, REGISTERS>();
+    check_product<ALONG_K, ALONG_MN, 192, REGISTERS>();
+    check_product<ALONG_K, ALONG_MN, 256, REGISTERS>();
+    check_product<ALONG_K, ALONG_MN, 96, STORED, 96>();
+    check_product<ALONG_K, ALONG_MN, 128, STORED>();
 }
 
 TEST_CASE("hopper: bulk copies, turns, rings") {

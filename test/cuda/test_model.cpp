@@ -176,17 +176,16 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
     };
     const CudaDevice& device = cuda_device();
     const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, 0, 0, 0, 0};
-    const bool fp8 = gpu.capability >= 89;
-    for (Dtype dtype : {Dtype::bf16, Dtype::fp32, Dtype::fp8})
+    for (Dtype dtype : {Dtype::bf16, Dtype::fp32, Dtype::fp8, Dtype::fp8_block})
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
-            if (dtype == Dtype::fp8 && !fp8) continue;
-            Config c = {.V = 101, .T = 200, .L = dtype == Dtype::fp8 ? 3 : 1, .NH = NH, .C = 64, .F = 264};
+            if (dtype == Dtype::fp8 ? gpu.capability < 89 : dtype == Dtype::fp8_block && gpu.capability != 90) continue;
+            Config c = {.V = 101, .T = 200, .L = is_fp8(dtype) ? 3 : 1, .NH = NH, .C = 64, .F = 264};
             c.NKV = NKV, c.HS = HS, c.qk_norm = NH == 3 ? Turn::Normed::none : Turn::Normed::head;
             const Table op = dtype == Dtype::fp32 ? Table(cuda_ops<float>(dtype)) : Table(cuda_ops<bf16>(dtype));
             CHECK(op.logits_bytes == planned_table(gpu, dtype).logits_bytes);
             Measured measured(op, planned_table(gpu, dtype));
             Model g(measured.table);
-            const int B = 2, S = dtype == Dtype::fp8 ? 136 : 130;
+            const int B = 2, S = is_fp8(dtype) ? 136 : 130;
             auto in = toy_tokens(B * S, c.V, 1);
             toy_model(g, c, {Use::train, B, S, Recompute::cheap});
             (void)train_pass(g, in, in, B, S);

@@ -8,7 +8,9 @@
 namespace emu {
 namespace {
 constexpr size_t GUARD = 4096, RED_ZONE = 64;
-const bool REUSE = !TSAN;    // reuse stacks? Another thread's traces there would look like a race to TSan
+// Whether stacks are reused: another thread's traces there would look like a race to TSan. A constant might be set
+// before TSAN is.
+bool reuse() { return !TSAN; }
 
 void* map(size_t bytes) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -36,20 +38,37 @@ Block::~Block() {
         if (TSAN && f.exited) __tsan_destroy_fiber(f.tsan);    // one given up amid a meeting cannot be
 }
 
-void Block::run(uint3 index, dim3 dim, size_t dynamic, void (*body)(void*), void* arg) {
-    block = this, kernel = body, kernel_arg = arg, error = nullptr;
-    blockIdx = index, blockDim = dim;
+void Block::run(uint3 at, const Grid& g, void (*body)(void*), void* arg) {
+    start(at, g, body, arg, Run::whole);
+    resume();
+}
+void Block::start(uint3 at, const Grid& g, void (*body)(void*), void* arg, Run now) {
+    kernel = body, kernel_arg = arg, error = nullptr;
+    index = at, must_wait = g.overlaps, how = now;
     runs++;
     publish(&begins);
     host_stack = nullptr;    // the last run may have been another thread's
-    prepare_shared(dynamic);
-    prepare_fibers(static_cast<int>(dim.x * dim.y * dim.z), dim);
+    prepare_shared(g.shared);
+    prepare_fibers(static_cast<int>(g.threads.x * g.threads.y * g.threads.z), g.threads);
     units.reset(), at_end.clear();
-    switch_to(*pick());    // comes back once every fiber has exited, or one has failed
+}
+bool Block::resume() {
+    block = this, self = &host;
+    blockIdx = index, blockDim = fibers_dim;
+    Fiber* first = pick();
+    const bool moves = first != &host;
+    if (moves) switch_to(*first);    // comes back once every fiber has exited, one has failed, or others must go on
     if (error) abandon_fibers();
-    else finish();
+    else if (over()) finish();
     block = nullptr, self = nullptr;
     if (error) std::rethrow_exception(error);
+    return moves;
+}
+void Block::previous_ended() {
+    publish(&begins);
+    how = Run::whole;
+    for (int w = 0; w < 32; w++)
+        if (held[w]) wake(w, std::exchange(held[w], 0));
 }
 
 void Block::fail(const char* what, Location at, const std::string& why) {
@@ -142,14 +161,14 @@ void Block::prepare_fibers(int n, dim3 dim) {
     }
     for (int i = 0; i < n; i++) {
         Fiber& f = fibers[static_cast<size_t>(i)];
-        f.started = f.exited = false;
+        f.started = f.exited = f.waited = false;
         if (!f.copies.empty()) f.copies.clear();
         if (!f.copy_groups.empty()) f.copy_groups.clear();
         if (TSAN && !f.tsan) f.tsan = __tsan_create_fiber(0);
     }
     for (Barrier& b : barriers) b = {};
     threads = alive = n, pollers.clear(), engine.clear();
-    for (int w = 0; w < 32; w++) ready[w] = 0, rank[w] = warp_at[w] = w;
+    for (int w = 0; w < 32; w++) ready[w] = held[w] = 0, rank[w] = warp_at[w] = w;
     ready_ranks = 0, fair = false;
     for (size_t w = 0; w < warps.size(); w++) {
         const int lanes = std::min(32, n - static_cast<int>(w) * 32);
@@ -165,7 +184,6 @@ void Block::prepare_fibers(int n, dim3 dim) {
         AnnotateBenignRaceSized("", 0, &self, sizeof self, "");
     }
     host.started = true;
-    self = &host;
 }
 
 // Others have been left amid a meeting: all that they did lies behind the host now.
@@ -188,10 +206,10 @@ EMU_UNSEEN void Block::begin(Fiber& f, int stack) {
 EMU_UNSEEN void Block::switch_to(Fiber& to) {
     Fiber* from = self;
     if (!to.started) {
-        begin(to, REUSE ? free_stacks.back() : to.id);
-        if (REUSE) free_stacks.pop_back();
+        begin(to, reuse() ? free_stacks.back() : to.id);
+        if (reuse()) free_stacks.pop_back();
     }
-    if (REUSE && from->exited) free_stacks.push_back(from->stack);
+    if (reuse() && from->exited) free_stacks.push_back(from->stack);
     self = &to, threadIdx = to.index;
     if (ASAN) {
         const bool home = &to == &host;
@@ -226,7 +244,7 @@ EMU_UNSEEN void Block::entry() {
         publish(&b.ends[b.runs % 2]);
         Fiber* done = self;
         done->exited = true;
-        if (next->started || !REUSE) b.switch_to(*next);
+        if (next->started || !reuse()) b.switch_to(*next);
         next->started = true, next->stack = done->stack;    // threads that wait for nobody all run on one stack
         self = next, threadIdx = next->index;
     }
@@ -234,6 +252,9 @@ EMU_UNSEEN void Block::entry() {
 
 // The running fiber has returned from the kernel: those who wait for it wait no more.
 Fiber* Block::leave() {
+    if (must_wait && !self->waited)
+        throw Error("thread " + text(threadIdx) + " of block " + text(blockIdx) +
+                    " has ended without wait_for_previous(): its kernel overlaps the one before it");
     Warp& w = warp();
     w.alive &= ~(1u << self->lane());
     alive--;
@@ -262,6 +283,15 @@ void Block::wait_until(const char* what, Location at, bool (*is_ready)(void*), v
     self->ready = is_ready, self->ready_arg = arg;
     pollers.push_back(self);
     wait(what, at);
+}
+void Block::wait_for_grid(Location at) {
+    Hidden hidden;
+    self->waited = true;
+    if (how == Run::ahead) {
+        held[self->warp()] |= 1u << self->lane();
+        wait("wait_for_previous", at);
+    }
+    observe(&begins);
 }
 void Block::wake(int w, unsigned lanes) {
     ready[w] |= lanes;
@@ -343,9 +373,11 @@ Fiber* Block::pick() {
     const bool seeded = config.seed != 0;
     while (ready_ranks == 0 || (seeded && (!engine.empty() || !pollers.empty()) && rng.below(4) == 0)) {
         const bool moved = advance();
+        if (!moved && ready_ranks == 0 && how != Run::whole) return &host;
         if (!moved && ready_ranks == 0) deadlock();
         if (!moved) break;
     }
+    if (how == Run::together && seeded && self != &host && rng.below(64) == 0) return &host;
     const unsigned draw = seeded || fair ? static_cast<unsigned>(rng() >> 32) : 0;
     if (seeded && draw >> 24 == 0) shuffle_ranks();
     const int w = warp_at[bit(ready_ranks, fair ? draw : 0)], lane = bit(ready[w], draw >> 8);
@@ -402,7 +434,7 @@ void Block::deadlock() {
         });
         same == places.end() ? places.push_back({&f, 1}) : void(same->threads++);
     }
-    std::string s = "deadlock in block " + text(blockIdx) + ":";
+    std::string s = "deadlock in block " + text(index) + ":";
     for (const Place& p : places)
         s += " " + std::to_string(p.threads) + " threads wait in " + p.first->waits_for + " at " + p.first->at.text() +
              " (the first is " + text(p.first->index) + ");";

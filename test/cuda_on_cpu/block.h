@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "context.h"
-#include "emulator.h"
-#include "types.h"
+#include "launch.h"
 
 inline constinit thread_local uint3 threadIdx{}, blockIdx{};
 inline constinit thread_local dim3 blockDim{}, gridDim{};
@@ -26,7 +25,7 @@ struct Fiber {
     Context context{};
     uint3 index{};    // threadIdx
     int id = 0, stack = -1;
-    bool started = false, exited = false;
+    bool started = false, exited = false, waited = false;    // waited: for the grid in front
     const char* waits_for = nullptr;    // last
     Location at;
     bool (*ready)(void*) = nullptr;     // for a polling wait
@@ -73,12 +72,23 @@ inline constinit thread_local Fiber* self = nullptr;     // and its fiber
 // What asynchronous units still do when the launch's last block has ended.
 inline thread_local std::vector<std::function<void()>> at_launch_end;
 
+// How a block runs: at once; until its threads wait for the grid in front, which has not run; in turns with the other
+// blocks of a cooperative grid. What no thread of it can end, others may, but in a whole run.
+enum class Run { whole, ahead, together };
+
 class Block {
   public:
     Block();
     ~Block();
     Block(const Block&) = delete;
-    void run(uint3 index, dim3 dim, size_t dynamic_bytes, void (*body)(void*), void* arg);
+    void run(uint3 index, const Grid& g, void (*body)(void*), void* arg);
+    // The same in parts. resume() comes back when no thread can go on, when all have exited, or, together, as the seed
+    // has it; false: no thread could. previous_ended() ends the waits for the grid in front.
+    void start(uint3 index, const Grid& g, void (*body)(void*), void* arg, Run how);
+    bool resume();
+    void previous_ended();
+    bool over() const { return alive == 0; }
+    [[noreturn]] void deadlock();
     bool failed() const { return error != nullptr; }    // and is not fit for another run
 
     // ---- called by the running fiber
@@ -88,6 +98,7 @@ class Block {
     // A barrier. Returns the sum of the votes. want: how many threads take part, 0 for all that have not exited.
     int sync(int id, int want, int vote, const char* what, Location at, bool arrive_only = false);
     void wait_until(const char* what, Location at, bool (*ready)(void*), void* arg);
+    void wait_for_grid(Location at);
     void yield();
     void later(std::function<void()> op) { engine.push_back(std::move(op)); }    // an asynchronous unit's work
     [[noreturn]] void fail(const char* what, Location at, const std::string& why);
@@ -123,7 +134,6 @@ class Block {
     Fiber* pick();
     bool advance();
     void shuffle_ranks();
-    [[noreturn]] void deadlock();
 
     size_t shared_bytes = 0, shared_used = 0, static_end = 0;
     struct Array { const void* key; size_t at, bytes; };
@@ -136,7 +146,11 @@ class Block {
     unsigned ready_ranks = 0;    // the warps that have such, by rank: the order in which they run
     int rank[32], warp_at[32];
     bool fair = false;           // whether the next to run is drawn from all
+    Run how = Run::whole;
+    bool must_wait = false;      // for the grid in front
+    unsigned held[32] = {};                   // for each warp, the lanes that wait for it
     int threads = 0, alive = 0;
+    uint3 index{};               // blockIdx
     unsigned runs = 0;
     std::vector<Fiber*> pollers;
     std::vector<std::function<void()>> engine;

@@ -2,10 +2,11 @@
 //
 // The emulator compiles CUDA kernel sources as plain C++ and runs them on the CPU. Every thread of a block is a fiber
 // (block.h); a block runs on one OS thread and its fibers switch only where CUDA threads meet: barriers, collectives of
-// a warp, waits. So a kernel runs deterministically, in an order that a seed chooses: 0 is thread order; any other
-// shuffles blocks and fibers and delays what streams hold (runtime.h), which shows missing barriers and waits. Shared
-// and device memory starts out as NaN. AddressSanitizer checks bounds and that the host leaves device memory alone,
-// UBSan alignment, ThreadSanitizer races between fibers.
+// a warp, waits. The blocks of a cooperative grid take turns on one OS thread. So a kernel runs deterministically, in
+// an order that a seed chooses: 0 is thread order; any other shuffles blocks and fibers, delays what streams hold
+// (runtime.h) and begins kernels that overlap before the one in front has run, which shows missing barriers and waits.
+// Shared and device memory starts out as NaN. AddressSanitizer checks bounds and that the host leaves device memory
+// alone, UBSan alignment, ThreadSanitizer races between fibers.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -44,6 +45,7 @@ struct Config {
     int multiprocessors;          // EMU_SMS=4
     size_t memory_bytes;          // EMU_MEMORY_MB=4096: of the device
     unsigned os_threads;          // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
+    bool runs;                    // EMU_RUN=1. 0: launches are noted and nothing is computed (launch.h)
     size_t shared_limit;          // shared memory of one block, by capability
     size_t stack_bytes = 128 << 10;    // one fiber's stack
 };
@@ -52,7 +54,7 @@ extern Config config;
 inline double clock_ms = 0;
 // Finishes what the streams hold, then goes on with this seed.
 void schedule(uint64_t seed);
-int64_t launches();    // kernels run so far, of graphs too
+int64_t launches(bool overlapping);    // kernels run so far, of graphs too; or only those that overlap
 
 struct Rng {    // splitmix64
     uint64_t state;

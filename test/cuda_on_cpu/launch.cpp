@@ -1,8 +1,10 @@
 // launch.cpp - runs the blocks of a grid, one after the other or on several OS threads.
 #include "launch.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -14,16 +16,16 @@ namespace emu {
 namespace {
 // Blocks are kept: their stacks and shared memory serve many launches.
 std::mutex mutex;
-std::vector<std::unique_ptr<Block>> idle;
+std::vector<std::shared_ptr<Block>> idle;
 
-std::unique_ptr<Block> take_block() {
+std::shared_ptr<Block> take_block() {
     std::lock_guard lock(mutex);
-    if (idle.empty()) return std::make_unique<Block>();
+    if (idle.empty()) return std::make_shared<Block>();
     auto b = std::move(idle.back());
     idle.pop_back();
     return b;
 }
-void give_block(std::unique_ptr<Block> b) {
+void give_block(std::shared_ptr<Block> b) {
     if (b->failed()) return;
     std::lock_guard lock(mutex);
     idle.push_back(std::move(b));
@@ -35,6 +37,7 @@ struct Team {
     std::vector<uint3> blocks;
     void (*body)(void*);
     void* arg;
+    Begun& begun;    // the first blocks
     std::atomic<size_t> next{0};
     std::exception_ptr error;
 
@@ -42,7 +45,7 @@ struct Team {
         Hidden hidden;
         Rng draws{config.seed};
         gridDim = g.blocks;
-        std::unique_ptr<Block> b, other;
+        std::shared_ptr<Block> b, other;
         try {
             b = take_block();
             if (TSAN) other = take_block();
@@ -51,7 +54,11 @@ struct Team {
                 // neighbours run on different ones.
                 if (TSAN) std::swap(b, other);
                 b->rng.state = draws();
-                b->run(blocks[i], g.threads, g.shared, body, arg);
+                if (i < begun.size()) {
+                    begun[i]->previous_ended();
+                    begun[i]->resume();
+                    give_block(std::move(begun[i]));
+                } else b->run(blocks[i], g, body, arg);
                 if (until != Clock::time_point::max() && Clock::now() > until) break;
             }
             for (auto& f : at_launch_end) f();
@@ -62,6 +69,35 @@ struct Team {
         }
         for (auto* used : {&b, &other})
             if (*used) observe(&(*used)->ends[0]), observe(&(*used)->ends[1]), give_block(std::move(*used));
+        at_launch_end.clear();
+    }
+
+    // A cooperative grid: all blocks live at once, on this OS thread. In turns each goes on until its threads wait for
+    // other blocks, or as the seed has it. If none can, the first in line says where its threads wait.
+    void work_together() {
+        Hidden hidden;
+        Rng draws{config.seed};
+        gridDim = g.blocks;
+        std::vector<std::shared_ptr<Block>> all;
+        try {
+            for (const uint3& at : blocks) {
+                all.push_back(take_block());
+                all.back()->rng.state = draws();
+                all.back()->start(at, g, body, arg, Run::together);
+            }
+            for (bool moved = true; moved;) {
+                moved = false;
+                for (size_t i = all.size(); config.seed && i > 1; i--) std::swap(all[i - 1], all[draws.below(i)]);
+                for (auto& b : all)
+                    if (!b->over()) moved |= b->resume();
+            }
+            for (auto& b : all)
+                if (!b->over()) b->deadlock();
+            for (auto& f : at_launch_end) f();
+            for (auto& b : all) observe(&b->ends[0]), observe(&b->ends[1]), give_block(std::move(b));
+        } catch (...) {    // blocks that were left amid a run are not used again
+            error = std::current_exception();
+        }
         at_launch_end.clear();
     }
 };
@@ -78,6 +114,11 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
 }
 }   // namespace
 
+int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is the system's
+    const size_t warps = (threads + 31) / 32;
+    return warps ? int(std::min(64 / warps, (config.shared_limit + 1024) / (shared + 1024))) : 0;
+}
+
 void check_launch(const Grid& g) {
     const auto refuse = [&](const std::string& why) { throw Error("the launch at " + g.at.text() + ": " + why); };
     const size_t threads = size_t{g.threads.x} * g.threads.y * g.threads.z;
@@ -87,6 +128,10 @@ void check_launch(const Grid& g) {
     if (g.blocks.x > 0x7fffffff || g.blocks.y > 65535 || g.blocks.z > 65535)
         refuse("a grid of " + std::to_string(g.blocks.x) + " x " + std::to_string(g.blocks.y) + " x " +
                std::to_string(g.blocks.z) + " blocks: y and z go to 65535");
+    const size_t blocks = size_t{g.blocks.x} * g.blocks.y * g.blocks.z;
+    const int fit = blocks_that_fit(threads, g.shared) * config.multiprocessors;
+    if (g.together && blocks > size_t(fit))
+        refuse("a cooperative grid of " + std::to_string(blocks) + " blocks: " + std::to_string(fit) + " fit");
     if (g.shared > config.shared_limit)
         refuse(std::to_string(g.shared) + " bytes of shared memory: sm_" + std::to_string(config.capability) + " has " +
                std::to_string(config.shared_limit));
@@ -94,14 +139,62 @@ void check_launch(const Grid& g) {
         refuse(std::string("an earlier call failed and nobody took its error: ") + cudaGetErrorString(e));
 }
 
-static std::atomic<int64_t> launched = 0;
-int64_t launches() { return launched; }
+extern "C" const char __executable_start;    // the linker's
+uintptr_t address_in_file(const void* kernel) { return uintptr_t(kernel) - uintptr_t(&__executable_start); }
 
-void run_grid(const Grid& g, void (*body)(void*), void* arg) {
-    launched++;
-    Team team{g, order_of_blocks(g), body, arg, {}, {}};
+namespace {
+struct Noted {    // each kernel's, with how often
+    std::map<std::tuple<const void*, unsigned, size_t>, int64_t> all;
+    const char* const path = getenv("EMU_LAUNCHES");
+    ~Noted() {
+        FILE* f = path ? fopen(path, "w") : nullptr;
+        if (!f) return;
+        for (auto& [l, times] : all)
+            fprintf(f, "%zx %u %zu %lld\n", address_in_file(std::get<0>(l)), std::get<1>(l), std::get<2>(l),
+                    (long long)times);
+        fclose(f);
+    }
+} noted;
+}   // namespace
+
+bool note_launch(const Launched& l) {
+    std::lock_guard lock(mutex);
+    if (noted.path && l.kernel) noted.all[{l.kernel, l.threads, l.shared}]++;
+    if (launched_now) launched_now->push_back(l);
+    return config.runs;
+}
+
+static std::atomic<int64_t> launched[2];
+int64_t launches(bool overlapping) { return launched[1] + (overlapping ? 0 : int64_t(launched[0])); }
+
+[[noreturn]] static void fail_at_launch(const Grid& g, const Error& e) {
+    throw Error(std::string(e.what()) + " [launched at " + g.at.text() + "]");
+}
+
+void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
+    begun.clear();
+    const std::vector<uint3> blocks = order_of_blocks(g);
+    Rng draws{config.seed};
+    gridDim = g.blocks;
+    try {
+        for (size_t i = 0, n = std::min<size_t>(blocks.size(), 1 + config.seed % 4); i < n; i++) {
+            begun.push_back(take_block());
+            begun[i]->rng.state = draws();
+            begun[i]->start(blocks[i], g, body, arg, Run::ahead);
+            begun[i]->resume();
+        }
+    } catch (const Error& e) {
+        fail_at_launch(g, e);
+    }
+}
+
+void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
+    launched[g.overlaps]++;
+    Team team{g, order_of_blocks(g), body, arg, begun, {}, {}};
     const auto never = Team::Clock::time_point::max();
-    if (config.seed || g.in_order || config.os_threads < 2) {
+    if (g.together) {
+        team.work_together();
+    } else if (config.seed || g.in_order || config.os_threads < 2) {
         team.work(never);
     } else {    // others are called when it turns out to be worth it
         team.work(Team::Clock::now() + std::chrono::microseconds(300));
@@ -111,11 +204,12 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg) {
         team.work(never);
         for (auto& t : others) t.join();
     }
+    begun.clear();
     if (!team.error) return;
     try {
         std::rethrow_exception(team.error);
     } catch (const Error& e) {
-        throw Error(std::string(e.what()) + " [launched at " + g.at.text() + "]");
+        fail_at_launch(g, e);
     }
 }
 

@@ -55,6 +55,14 @@ cudaError_t cudaDeviceSynchronize();
 template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int value) {
     return value >= 0 && size_t(value) <= emu::config.shared_limit ? cudaSuccess : cudaErrorInvalidValue;
 }
+template <class... P>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void (*)(P...), int threads, size_t shared) {
+    return *blocks = emu::blocks_that_fit(size_t(threads), shared), cudaSuccess;
+}
+struct cudaFuncAttributes { int numRegs, ptxVersion; };
+template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
+    return *of = {255, emu::config.capability}, cudaSuccess;
+}
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 

@@ -226,6 +226,7 @@ static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T,
     add(1, 700, {2, 1, HS}, 300, TrueSpans::all);
     add(1, 1024, {.NH = 2, .NKV = 1, .HS = HS, .window = 100, .stride = 16, .globals = 4});
     add(1, 500, {2, 2, 128});
+    for (int size : {32, 96, 192, 256}) add(1, 300, {2, 1, size});
     Heads capped = {4, 2, HS, 300}, alibi = {6, 6, HS};
     capped.scale = 0.2f, capped.softcap = 2, alibi.alibi = true;
     Heads dropping = {4, 2, HS};

@@ -4,7 +4,8 @@
 
 namespace {
 Check named(const char* op, Dtype dtype, int N, int C, int OC, const std::string& more = "") {
-    const char* type = dtype == Dtype::tf32 ? " tf32" : dtype == Dtype::fp8 ? " fp8" : "";
+    const char* type = dtype == Dtype::tf32 ? " tf32" : dtype == Dtype::fp8 ? " fp8"
+                       : dtype == Dtype::fp8_block ? " fp8-block" : "";
     return Check(op, {{"N", N}, {"C", C}, {"OC", OC}}, type + more);
 }
 }   // namespace
@@ -120,7 +121,7 @@ FOR_EACH_TABLE(check_linear_gelu_forward, int, int, int, Dtype, bool)
 FOR_EACH_TABLE(check_linear_gelu_backward, int, int, int, Dtype, bool, bool)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& table, Dtype dtype) {
-    const Ops<T, P> op = dtype == Dtype::fp8 ? with_fp8(table) : table;
+    const Ops<T, P> op = is_fp8(dtype) ? with_fp8(table) : table;
     auto forward = [&](int N, int in, int out, bool bias, Residual residual) {
         test.row("linear_forward", [&] { return check_linear_forward(op, N, in, out, bias, residual, dtype); });
     };

@@ -10,11 +10,13 @@ template <class X, class T> double product_limit(Dtype dtype, int64_t K) {
     const double sum = random ? std::sqrt(double(K)) * 0x1p-24 : double(K) * 0x1p-26;
     return ROUNDING<X> + sum + (dtype == Dtype::tf32 ? 2e-3 : 0);
 }
-// What rounding factors to fp8 adds, one to E4M3, the other to a type of so many bits of mantissa. An error is within
-// half of the last place, which is 2^-bits of the number or less: 2^-(bits + 1) / sqrt(3) of it, or less, in the root
-// mean square. Those of different numbers are independent, so the sums' are no larger.
+// What rounding factors to fp8 adds, one to E4M3, the other to a type of so many bits of mantissa (with scales of
+// blocks to E4M3, too). An error is within half of the last place, which is 2^-bits of the number or less:
+// 2^-(bits + 1) / sqrt(3) of it, or less, in the root mean square. Those of different numbers are independent, so the
+// sums' are no larger.
 inline double fp8_limit(Dtype dtype, int bits) {
-    return dtype == Dtype::fp8 ? std::sqrt((std::exp2(-8) + std::exp2(-2 * bits - 2)) / 3) : 0;
+    if (dtype == Dtype::fp8_block) bits = 3;
+    return is_fp8(dtype) ? std::sqrt((std::exp2(-8) + std::exp2(-2 * bits - 2)) / 3) : 0;
 }
 // The table whose linear entries are fp8's.
 template <class T, class P> Ops<T, P> with_fp8(Ops<T, P> op) {

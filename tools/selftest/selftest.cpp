@@ -38,7 +38,7 @@ Status run_type(Options& o, const std::string& type) {
     TRY(opened.status);
     if (!o.test.json) fprintf(o.test.out, "%s\n", opened.value.text.c_str());
     const Dtype dtype = opened.value.dtype;
-    const bool half = dtype == Dtype::bf16 || dtype == Dtype::fp8;
+    const bool half = dtype == Dtype::bf16 || is_fp8(dtype);
     if (opened.value.gpu) half ? o.test.run(cuda_ops<bf16>(dtype), dtype) : o.test.run(cuda_ops<float>(dtype), dtype);
     else half ? o.test.run(cpu_ops<bf16>(), dtype) : o.test.run(cpu_ops<float>(), dtype);
     return {};
@@ -54,8 +54,9 @@ Status selftest(Options& o) {
         if (any.value.gpu) types.push_back("tf32");
         if (any.value.gpu || cpu_has_bf16()) types.push_back("bf16");
         const CudaDevice& gpu = cuda_device();
-        if (any.value.gpu && check_dtype(Dtype::fp8, gpu.name, 10 * gpu.major + gpu.minor, {}).ok())
-            types.push_back("fp8");
+        for (const Dtype fp8 : {Dtype::fp8, Dtype::fp8_block})
+            if (any.value.gpu && check_dtype(fp8, gpu.name, 10 * gpu.major + gpu.minor, {}).ok())
+                types.push_back(dtype_name(fp8));
     }
     for (const std::string& type : types) TRY(run_type(o, type));
     return o.test.close(now_seconds() - start);

@@ -5,154 +5,17 @@
 // the algorithm was not made for), and throws emu::Error where the library would go wrong without a word: dead
 // descriptors, vectors that were never set, outputs that overlap inputs. The heuristic offers several algorithms, each
 // with an order of summation of its own, and some that cannot run: who chooses among them is tested with them. With
-// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float.
+// FAST_TF32 inputs are rounded to 10 bits, as in tensor cores. Products of two fp8 numbers are exact in float; where
+// blocks have scales, the sum over 128 of k is multiplied by both scales, then added up.
 #pragma once
 #include "layers/fp8.cuh"
-#include "test/cuda_on_cpu/cuda_on_cpu.h"
+#include "test/cuda_on_cpu/cublaslt_product.h"
 
 #include <algorithm>
 #include <functional>
-#include <set>
 #include <vector>
 
-enum cublasStatus_t {
-    CUBLAS_STATUS_SUCCESS = 0, CUBLAS_STATUS_NOT_INITIALIZED = 1, CUBLAS_STATUS_INVALID_VALUE = 7,
-    CUBLAS_STATUS_NOT_SUPPORTED = 15
-};
-enum cublasOperation_t { CUBLAS_OP_N = 0, CUBLAS_OP_T = 1 };
-enum cublasComputeType_t { CUBLAS_COMPUTE_32F = 68, CUBLAS_COMPUTE_32F_FAST_TF32 = 77 };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_16BF = 14, CUDA_R_8F_E4M3 = 28, CUDA_R_8F_E5M2 = 29 };
-
-enum cublasLtMatmulDescAttributes_t {
-    CUBLASLT_MATMUL_DESC_TRANSA = 3, CUBLASLT_MATMUL_DESC_TRANSB = 4, CUBLASLT_MATMUL_DESC_EPILOGUE = 7,
-    CUBLASLT_MATMUL_DESC_BIAS_POINTER = 8, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER = 11,
-    CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD = 12, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER = 17,
-    CUBLASLT_MATMUL_DESC_B_SCALE_POINTER = 18
-};
-enum cublasLtEpilogue_t {
-    CUBLASLT_EPILOGUE_DEFAULT = 1, CUBLASLT_EPILOGUE_BIAS = 4, CUBLASLT_EPILOGUE_GELU_AUX_BIAS = 32 | 128 | 4,
-    CUBLASLT_EPILOGUE_DGELU = 64 | 128, CUBLASLT_EPILOGUE_DGELU_BGRAD = 64 | 128 | 16, CUBLASLT_EPILOGUE_BGRADB = 512
-};
-enum cublasLtReductionScheme_t {
-    CUBLASLT_REDUCTION_SCHEME_NONE = 0, CUBLASLT_REDUCTION_SCHEME_INPLACE = 1,
-    CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2, CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
-    CUBLASLT_REDUCTION_SCHEME_MASK = 7
-};
-enum cublasLtMatmulPreferenceAttributes_t {
-    CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES = 1, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK = 3,
-    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES = 5, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES = 6,
-    CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES = 7, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES = 8
-};
-
-struct cublasLtMatmulAlgo_t { uint64_t data[8]; };
-struct cublasLtMatmulHeuristicResult_t {
-    cublasLtMatmulAlgo_t algo;
-    size_t workspaceSize;
-    cublasStatus_t state;
-    float wavesCount;
-    int reserved[4];
-};
-
 namespace emu {
-
-struct LtHandle {};
-struct LtOperation {
-    cublasComputeType_t compute;
-    cublasOperation_t ta = CUBLAS_OP_N, tb = CUBLAS_OP_N;
-    cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-    void *bias = nullptr, *aux = nullptr;
-    int64_t aux_ld = 0;
-    const float *a_scale = nullptr, *b_scale = nullptr;
-};
-struct LtLayout {
-    cudaDataType_t type;
-    int64_t rows, columns, ld;
-    bool fp8() const { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
-    size_t size() const { return type == CUDA_R_32F ? 4 : fp8() ? 1 : 2; }
-};
-struct LtPreference {
-    uint64_t workspace = 0;
-    uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK, alignment[4] = {256, 256, 256, 256};
-};
-
-// What is alive, of each kind: a stale descriptor is an error, not a crash later.
-template <class X> std::set<const void*>& lt_alive() {
-    static std::set<const void*> alive;
-    return alive;
-}
-template <class X> X& lt(X* x) {
-    if (!lt_alive<X>().count(x)) throw Error("cublasLt: a handle or descriptor that was not created, or destroyed");
-    return *x;
-}
-template <class X> cublasStatus_t lt_create(X** to, X from) {
-    lt_alive<X>().insert(*to = new X(from));
-    return CUBLAS_STATUS_SUCCESS;
-}
-template <class X> cublasStatus_t lt_destroy(X* x) {
-    lt(x);
-    lt_alive<X>().erase(x);
-    delete x;
-    return CUBLAS_STATUS_SUCCESS;
-}
-template <class X> cublasStatus_t lt_set(X& to, const void* from, size_t bytes) {
-    if (!from || bytes != sizeof(X)) return CUBLAS_STATUS_INVALID_VALUE;
-    memcpy(&to, from, bytes);
-    return CUBLAS_STATUS_SUCCESS;
-}
-
-// One product, with everything its descriptors said when it was called.
-struct LtProduct {
-    LtOperation op;
-    LtLayout a, b, c, d;
-    int64_t m() const { return d.rows; }
-    int64_t n() const { return d.columns; }
-    int64_t k() const { return op.ta == CUBLAS_OP_N ? a.columns : a.rows; }
-    bool has_bias() const { return op.epilogue & CUBLASLT_EPILOGUE_BIAS; }
-    bool has_aux() const { return op.epilogue & 128; }
-    int64_t sums() const {
-        return op.epilogue == CUBLASLT_EPILOGUE_BGRADB ? n() : op.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD ? m() : 0;
-    }
-
-    // The library's section on fp8: one factor at least E4M3, both with k running fastest, all sizes multiples of 16,
-    // D in bf16 or fp32; a bias is bf16 then. Its BGRAD and DGELU are for other types.
-    cublasStatus_t fp8_status() const {
-        cudaDeviceProp device;
-        if (cudaGetDeviceProperties(&device, 0) != cudaSuccess || 10 * device.major + device.minor < 89)
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (!a.fp8() || !b.fp8() || (a.type == CUDA_R_8F_E5M2 && b.type == CUDA_R_8F_E5M2) || d.fp8() ||
-            c.type != d.type)
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (op.ta != CUBLAS_OP_T || op.tb != CUBLAS_OP_N || op.compute != CUBLAS_COMPUTE_32F)
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (m() % 16 || n() % 16 || k() % 16 || a.ld % 16 || b.ld % 16) return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (op.epilogue != CUBLASLT_EPILOGUE_DEFAULT &&
-            (op.epilogue != CUBLASLT_EPILOGUE_BIAS || d.type != CUDA_R_16BF))
-            return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (!op.a_scale || !op.b_scale) throw Error("cublasLt: an fp8 factor whose scale was never set");
-        if (has_bias() && !op.bias) throw Error("cublasLt: the epilogue's bias pointer was never set");
-        return CUBLAS_STATUS_SUCCESS;
-    }
-    cublasStatus_t status() const {
-        for (const LtLayout* l : {&a, &b, &c, &d})
-            if (l->rows < 1 || l->columns < 1 || l->ld < l->rows) return CUBLAS_STATUS_INVALID_VALUE;
-        const bool at = op.ta == CUBLAS_OP_T, bt = op.tb == CUBLAS_OP_T;
-        if ((at ? a.columns : a.rows) != m() || (bt ? b.rows : b.columns) != n() ||
-            (bt ? b.columns : b.rows) != k() || c.rows != m() || c.columns != n())
-            return CUBLAS_STATUS_INVALID_VALUE;
-        if (a.fp8() || b.fp8()) return fp8_status();
-        if (op.a_scale || op.b_scale) throw Error("cublasLt: a scale of a factor that is not fp8");
-        const bool half = a.type == CUDA_R_16BF;
-        if (b.type != a.type || c.type != d.type || (!half && d.type != CUDA_R_32F)) return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (half && op.compute != CUBLAS_COMPUTE_32F) return CUBLAS_STATUS_NOT_SUPPORTED;
-        if ((has_aux() || sums()) && d.type != a.type) return CUBLAS_STATUS_NOT_SUPPORTED;
-        if (has_aux() && (op.aux_ld % 8 || op.aux_ld < m()))
-            throw Error("cublasLt: the leading dimension of aux must be a multiple of 8 and no less than m");
-        // Without these pointers the heuristic would not know their alignment.
-        if ((has_bias() || sums()) && !op.bias) throw Error("cublasLt: the epilogue's bias pointer was never set");
-        if (has_aux() && !op.aux) throw Error("cublasLt: the epilogue's aux pointer was never set");
-        return CUBLAS_STATUS_SUCCESS;
-    }
-};
 
 // An algorithm: parts of the dot products are summed apart, forwards or backwards; and what it asks for.
 struct LtAlgorithm {
@@ -271,7 +134,8 @@ struct LtCall {
             {a, lt_bytes(p.a), false}, {b, lt_bytes(p.b), false}, {d, lt_bytes(p.d), true},
             {c, c == d ? 0 : lt_bytes(p.c), false}, {workspace, algorithm.workspace(p), true},
             {p.op.aux, p.has_aux() ? lt_bytes(aux) : 0, p.has_bias()},
-            {p.op.a_scale, p.op.a_scale ? 4u : 0u, false}, {p.op.b_scale, p.op.b_scale ? 4u : 0u, false},
+            {p.op.a_scale, p.op.a_scale ? p.scale_bytes(p.op.a_mode, p.m()) : 0, false},
+            {p.op.b_scale, p.op.b_scale ? p.scale_bytes(p.op.b_mode, p.n()) : 0, false},
             {p.op.bias, p.has_bias() || p.sums() ? lt_bytes(vector) : 0, p.sums() > 0}};
         for (const auto& one : all) {
             if (!on_device(one.at, one.bytes)) throw Error("cublasLtMatmul: an operand is not the device's memory");
@@ -279,6 +143,16 @@ struct LtCall {
                 if (&one != &other && one.written && lt_overlap(one.at, one.bytes, other.at, other.bytes))
                     throw Error("cublasLtMatmul: something that is written overlaps another operand");
         }
+        // The library may multiply what lies beyond k, zeros, by the padding of 128x128's scales.
+        auto padded = [&](const float* scales, cublasLtMatmulMatrixScale_t mode, int64_t rows) {
+            if (mode != CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F) return;
+            for (int64_t row = 0; row < rows; row += 128)
+                for (int64_t block = p.blocks(); block % 4; block++)
+                    if (scales[p.scale_at(mode, rows, row, block)] != 0)
+                        throw Error("cublasLtMatmul: the padding of scales is not 0");
+        };
+        padded(p.op.a_scale, p.op.a_mode, p.m());
+        padded(p.op.b_scale, p.op.b_mode, p.n());
     }
 
     void operator()() const {
@@ -298,7 +172,8 @@ struct LtCall {
             const uint64_t part = backwards ? algorithm.parts - 1 - i : i;
             const int64_t from = k * int64_t(part) / int64_t(algorithm.parts);
             const int64_t to = k * int64_t(part + 1) / int64_t(algorithm.parts);
-            lt_multiply(sum.data(), A.data() + from * m, B.data() + from * n, m, n, to - from);
+            if (p.op.blocks()) multiply_blocks(sum, A, B, from, to);
+            else lt_multiply(sum.data(), A.data() + from * m, B.data() + from * n, m, n, to - from);
         }
         finish(sum);
         if (p.op.epilogue == CUBLASLT_EPILOGUE_BGRADB)
@@ -309,11 +184,27 @@ struct LtCall {
             }
     }
 
+    void multiply_blocks(std::vector<float>& sum, const std::vector<float>& A, const std::vector<float>& B,
+                         int64_t from, int64_t to) const {
+        const int64_t m = p.m(), n = p.n();
+        std::vector<float> part(sum.size());
+        for (int64_t next; from < to; from = next) {
+            next = std::min(to, (from / 128 + 1) * 128);
+            std::fill(part.begin(), part.end(), 0.0f);
+            lt_multiply(part.data(), A.data() + from * m, B.data() + from * n, m, n, next - from);
+            for (int64_t j = 0; j < n; j++)
+                for (int64_t i = 0; i < m; i++)
+                    sum[size_t(j * m + i)] += part[size_t(j * m + i)] *
+                                              (p.op.a_scale[p.scale_at(p.op.a_mode, m, i, from / 128)] *
+                                               p.op.b_scale[p.scale_at(p.op.b_mode, n, j, from / 128)]);
+        }
+    }
+
     void finish(const std::vector<float>& sum) const {
         constexpr float A = 0.7978845608f, CUBIC = 0.044715f;    // sqrt(2/pi)
         const LtOperation& op = p.op;
         std::vector<float> rows(size_t(p.m()));
-        const float scale = op.a_scale ? *op.a_scale * *op.b_scale * alpha : alpha;
+        const float scale = op.a_scale && !op.blocks() ? *op.a_scale * *op.b_scale * alpha : alpha;
         for (int64_t j = 0; j < p.n(); j++)
             for (int64_t i = 0; i < p.m(); i++) {
                 const int64_t at = j * p.d.ld + i;
@@ -372,6 +263,8 @@ inline cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cub
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD: return emu::lt_set(op.aux_ld, from, bytes);
     case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return emu::lt_set(op.a_scale, from, bytes);
     case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return emu::lt_set(op.b_scale, from, bytes);
+    case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return emu::lt_set(op.a_mode, from, bytes);
+    case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return emu::lt_set(op.b_mode, from, bytes);
     }
     return CUBLAS_STATUS_INVALID_VALUE;
 }
@@ -442,6 +335,6 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t op
         if (uintptr_t(q) % x.alignment) return CUBLAS_STATUS_NOT_SUPPORTED;
     const float scale = *static_cast<const float*>(alpha), share = *static_cast<const float*>(beta);
     const LtCall call = {p, x, a, b, c, d, workspace, scale, share};
-    enqueue(stream, call);
+    if (note_launch({nullptr, {unsigned(p.m()), unsigned(p.n()), unsigned(p.k())}, 0, 0})) enqueue(stream, call);
     return CUBLAS_STATUS_SUCCESS;
 }

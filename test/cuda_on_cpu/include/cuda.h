@@ -7,7 +7,7 @@ typedef uint32_t cuuint32_t;
 typedef uint64_t cuuint64_t;
 enum CUtensorMapDataType { CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 = 9 };
 enum CUtensorMapInterleave { CU_TENSOR_MAP_INTERLEAVE_NONE = 0 };
-enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_128B = 3 };
+enum CUtensorMapSwizzle { CU_TENSOR_MAP_SWIZZLE_64B = 2, CU_TENSOR_MAP_SWIZZLE_128B = 3 };
 enum CUtensorMapL2promotion { CU_TENSOR_MAP_L2_PROMOTION_L2_256B = 3 };
 enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 
@@ -15,15 +15,16 @@ enum CUtensorMapFloatOOBfill { CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE = 0 };
 struct CUtensorMap {
     const char* base;
     int64_t dim[4], stride[4];    // bytes
-    int box[4];
+    int box[4], swizzle;                // swizzle: bytes
 };
 
-// Holds the caller to the driver's rules for bf16 and a swizzle of 128 bytes.
+// Holds the caller to the driver's rules for bf16 and a swizzle.
 inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* base,
                                        const cuuint64_t* dim, const cuuint64_t* strides, const cuuint32_t* box,
-                                       const cuuint32_t* element_strides, CUtensorMapInterleave, CUtensorMapSwizzle,
-                                       CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
-    bool legal = rank == 4 && reinterpret_cast<uintptr_t>(base) % 16 == 0 && box[0] * 2 <= 128;
+                                       const cuuint32_t* element_strides, CUtensorMapInterleave,
+                                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion, CUtensorMapFloatOOBfill) {
+    map->swizzle = swizzle == CU_TENSOR_MAP_SWIZZLE_128B ? 128 : 64;
+    bool legal = rank == 4 && reinterpret_cast<uintptr_t>(base) % 16 == 0 && int(box[0]) * 2 <= map->swizzle;
     for (int i = 0; i < 4 && legal; i++) {
         const uint64_t stride = i ? strides[i - 1] : 2;
         legal = dim[i] >= 1 && dim[i] <= 1ull << 32 && box[i] >= 1 && box[i] <= 256 && element_strides[i] == 1 &&
@@ -32,11 +33,6 @@ inline CUresult cuTensorMapEncodeTiled(CUtensorMap* map, CUtensorMapDataType, cu
     }
     map->base = static_cast<const char*>(base);
     return legal ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-struct cudaFuncAttributes { int numRegs; };
-template <class Kernel> cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* of, Kernel*) {
-    return *of = {255}, cudaSuccess;
 }
 
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess = 0, cudaDriverEntryPointSymbolNotFound = 1 };

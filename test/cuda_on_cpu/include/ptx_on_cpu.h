@@ -61,9 +61,30 @@ template <int but> void cp_async_wait() {
     for (size_t& end : f.copy_groups) end -= n;
 }
 
+inline void prefetch_l2(const void* p, EMU_AT) {
+    if (!emu::on_device(p, 1)) emu::block->fail("prefetch", at, "the address is not the device's");
+}
+inline void wait_for_previous(EMU_AT) { emu::block->wait_for_grid(at); }
+inline void let_next_start() {}    // the emulator starts the next kernel whether or not this is called
+
 inline void named_barrier(int id, int threads, EMU_AT) { emu::block->sync(id, threads, 0, "bar.sync", at); }
 inline void named_barrier_arrive(int id, int threads, EMU_AT) {
     emu::block->sync(id, threads, 0, "bar.arrive", at, true);
+}
+
+inline void grid_arrive(unsigned* count, unsigned last) {
+    emu::Hidden hidden;
+    emu::publish(count);
+    atomicInc(count, last);
+}
+inline void grid_wait(const unsigned* count, unsigned arrivals, EMU_AT) {
+    emu::Hidden hidden;
+    struct Wait { const unsigned *count, arrivals; } w{count, arrivals};
+    emu::block->wait_until("grid_wait", at, [](void* p) {
+        const auto& w = *static_cast<Wait*>(p);
+        return *w.count >= w.arrivals;
+    }, &w);
+    emu::observe(const_cast<unsigned*>(count));
 }
 
 inline uint32_t pack_bf16(float low, float high) {

@@ -1,0 +1,127 @@
+// launches.cpp - what each operation of `flatgpt bench`, and of a training step and a generated token, costs and
+// launches on a GPU that is not here: for dev/gpu_time.py, which adds times.   build/emu/launches --gpu h100
+//
+// The CUDA backend runs on the emulator, which takes the GPU's number of multiprocessors and capability, notes what is
+// launched and computes nothing. Costs are the counting table's (layers/operations.inc), as bench's floors are. A line
+// of JSON for the GPU, then one for each operation; kernels are named by their addresses in this binary's file.
+#include "base/console.h"
+#include "files/json.h"
+#include "model/gpu_plan.h"
+#include "test/cuda_on_cpu/runtime.h"
+#include "tools/bench.h"
+
+namespace {
+std::vector<emu::Launched> launched_by(const std::function<void()>& call) {
+    std::vector<emu::Launched> all;
+    call();    // the first one may try algorithms
+    emu::launched_now = &all;
+    call();
+    emu::launched_now = nullptr;
+    return all;
+}
+
+void print(const char* table, const std::string& name, int64_t times, const Work& work,
+           const std::vector<emu::Launched>& launched) {
+    const CallSizes& c = work.call;
+    std::vector<std::string> launches;
+    for (const emu::Launched& l : launched)
+        launches.push_back(
+            l.kernel ? formatted("{\"kernel\":\"%zx\",\"blocks\":%lld,\"threads\":%u,\"shared\":%zu}",
+                                 size_t(emu::address_in_file(l.kernel)),
+                                 (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads, l.shared)
+                     : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
+    printf("{\"table\":\"%s\",\"name\":%s,\"times\":%lld,\"products\":%.17g,\"arithmetic\":%.17g,\"bytes\":%.17g,"
+           "\"B\":%d,\"S\":%d,\"NH\":%d,\"HS\":%d,\"launches\":[%s]}\n",
+           table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S,
+           c.heads.NH, c.heads.HS, join(launches, ",").c_str());
+}
+
+// The operations that a model calls, one after the other; those of the same sizes once.
+class Calls : public Count {
+  public:
+    using Count::Count;
+    struct Row {
+        std::string name;
+        Work work;
+        std::vector<emu::Launched> launched;
+        int64_t times;
+    };
+    std::vector<Row> rows;
+
+  private:
+    void call(const Work& work, const std::function<void()>& run) override {
+        Count::call(work, run);
+        const CallSizes& c = work.call;
+        if (c.operation <= Operation::download_later && c.operation != Operation::zero) return;
+        std::string name = operation_name(c.operation);
+        if (c.out) name += formatted(" %d to %d", c.in, c.out);
+        for (Row& r : rows)
+            if (r.name == name && r.work.bytes == work.bytes && r.work.flops() == work.flops()) {
+                r.times++;
+                return;
+            }
+        rows.push_back({name, work, {}, 1});
+        if (c.operation != Operation::zero) rows.back().launched = launched_by(run);
+    }
+};
+template <class Run>
+Status print_calls(const char* table, const Table& op, const Config& c, const Plan& plan, Run run) {
+    Calls calls(op);
+    Model model(calls.table);
+    TRY(model.allocate(c, plan));
+    run(model, calls);
+    for (const Calls::Row& r : calls.rows) print(table, r.name, r.times, r.work, r.launched);
+    return {};
+}
+
+Status run(const Gpu& gpu, BenchOptions& o) {
+    emu::config.runs = false;
+    emu::config.capability = gpu.capability, emu::config.multiprocessors = gpu.multiprocessors;
+    emu::config.memory_bytes = size_t(1) << 46;    // nobody touches it
+    emu::config.shared_limit = size_t(gpu.capability == 80 ? 163 : gpu.capability < 90 ? 99 : 227) << 10;
+    o.json = true, o.device.device = "cuda";
+    Config c = config_with(TRY(config_named(o.model)), o.shape);
+    c.T = std::max(c.T, o.seq_len);
+    TRY(config_asked_check(o.shape, c));
+    Bench bench{o, TRY(open_device(o.device, true)), {}};
+    printf("{\"gpu\":\"%s\",\"capability\":%d,\"multiprocessors\":%d,\"peak\":%.17g,\"bandwidth\":%.17g}\n", gpu.text,
+           gpu.capability, gpu.multiprocessors, gpu.peak, gpu.bandwidth);
+    bench.instead = [](const std::string& name, const Work& work, const std::function<void()>& call) {
+        print("bench", name, 1, work, launched_by(call));
+    };
+    const int B = o.batch, S = o.seq_len;
+    TRY(bench_operations(bench, c, B, S));
+    const Table& op = bench.device.model->op;
+    TRY(print_calls("step", op, c, {Use::train, B, S}, [](Model& g, Calls&) { count_step(g); }));
+    return print_calls("token", op, c, {Use::infer, 1, 1}, [&](Model& g, Calls& calls) {
+        Cache cache;
+        CHECK(g.cache_allocate(cache, 1, c.T).ok(), "no memory for a cache");
+        calls.rows.clear();
+        const int token = 1;
+        std::vector<float> logits(size_t(c.V));
+        g.extend(cache, &token, 1);
+        g.logits(logits.data());
+    });
+}
+}    // namespace
+
+int main(int argc, char** argv) {
+    BenchOptions o;
+    o.batch = 32, o.seq_len = 1024;
+    std::string gpu = "h100";
+    Command c{"launches", "What operations cost and launch on a GPU.", "launches --gpu h100 --batch 32"};
+    c.flags = config_flags(o.shape);
+    c.flags.insert(c.flags.end(), {{"--gpu", &gpu, "which: " + gpu_names()},
+                                   {"--model", &o.model, "sizes: " + config_names()},
+                                   {"--batch", &o.batch, "sequences", 1, 65536},
+                                   {"--seq-len", &o.seq_len, "tokens of a sequence", 1, 1 << 20},
+                                   {"--dtype", &o.device.dtype, "as bench's"}});
+    const Result<bool> parsed = command_parse(c, {argv + 1, argv + argc});
+    Status s = parsed.status;
+    if (s.ok()) {
+        const Result<Gpu> found = gpu_named(gpu);
+        s = found.ok() ? run(found.value, o) : found.status;
+    }
+    if (!s.ok()) fprintf(stderr, "launches: %s\n", s.message.c_str());
+    return int(s.code);
+}

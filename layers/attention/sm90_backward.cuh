@@ -1,0 +1,287 @@
+// sm90_backward.cuh - what attention backward on sm_90 has around the products of its tiles, for all head sizes: the
+// kernels before and after, which tiles a block visits, who sees what, and dq's way to memory.
+//
+// A block has BN keys and goes over the query tiles, of BM rows, that see them. So dq of a query tile is summed over
+// blocks. Turns keep the order the same every run: from the last key tile that the query tile sees (the one on the
+// diagonal, without spans) to the left. Key tile k visits one query tile per step. If it starts with or after tile
+// k + 1, it stays a step behind that one and hardly waits; blocks start in the order of their index, which falls with
+// k. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of tile k is its
+// distance from the last. The first block stores, the others add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for
+// measurements, adds without turns.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+
+#include "sm90.cuh"
+
+namespace sm90 {
+
+constexpr int PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232;
+static_assert(WARPGROUP * (PRODUCER_REGISTERS + CONSUMERS * CONSUMER_REGISTERS) <= REGISTERS);
+
+template <int HS> constexpr int BM = Sm90Scratch::rows(HS);    // rows of a query tile
+template <int HS> constexpr int BN = HS > 128 ? 64 : 128;      // keys of a block
+// Columns of a tile's chunk: a half of 192 begins at column 96.
+template <int HS> constexpr int WIDTH = HS == 192 ? 32 : chunk_columns(HS);
+
+// A consumer's half of a query tile's dq: 64 of 128 rows; or, of 64 rows, half of the columns. HS = 96: each computes
+// 64 columns, of which the middle 32 are both's, and keeps 48. A product of those alone would begin within a chunk of
+// k, which no descriptor can say.
+template <int HS> struct Half {
+    static constexpr bool BY_ROWS = BM<HS> == 128;
+    static constexpr int COLUMNS = BY_ROWS ? HS : HS / 2, COMPUTED = HS == 96 ? 64 : COLUMNS, FLOATS = 64 * COLUMNS;
+    int row, column, skipped;    // where what is computed begins; its first columns that the other keeps
+    __device__ explicit Half(int consumer)
+        : row(BY_ROWS ? consumer * 64 : 0), column(BY_ROWS ? 0 : consumer * (HS - COMPUTED)),
+          skipped(consumer * (COMPUTED - COLUMNS)) {}
+};
+
+struct Backward {
+    bf16* dqkv;
+    float* dq;               // (B,NH,query_tiles,BM/64,HS/8,128,4): see hand_over
+    float *lse2, *delta;     // (B,NH,query_tiles,BM)
+    int* turn;               // (B,NH,query_tiles): how many blocks have added to dq; null: any order
+    int S, query_tiles, key_tiles;
+    Heads h;
+    Scores scores;
+
+    __device__ int64_t query_tile(int b, int head, int tile) const {
+        return (int64_t(b) * h.NH + head) * query_tiles + tile;
+    }
+    __device__ Span queries_of(int b, int key) const { return ::queries_of(h, S, b, key); }
+    // The last key tile that a query tile visits.
+    template <int HS> __device__ int last_key_tile(int b, int tile) const {
+        return h.keys ? (keys_of(h, S, b, tile * BM<HS> + BM<HS> - 1).to - 1) / BN<HS> : tile * BM<HS> / BN<HS>;
+    }
+};
+
+// ---- before: delta, lse, turns --------------------------------------------------------------------------------------
+
+constexpr int PREPARE_THREADS = 256;
+
+// A block has one query tile; LANES threads share a row, 16 bytes at a time. Bound by reading dy and y.
+template <int HS> __global__ void prepare(const Backward a, const bf16* dy, const bf16* y, const float* lse) {
+    constexpr int LANES = HS / 8 & -(HS / 8), ROWS = PREPARE_THREADS / LANES;    // a power of two divides HS / 8
+    const int tile = int(blockIdx.x) % a.query_tiles, head = int(blockIdx.x) / a.query_tiles % a.h.NH;
+    const int b = int(blockIdx.x) / a.query_tiles / a.h.NH, lane = threadIdx.x % LANES;
+    const int64_t index = blockIdx.x;
+#pragma unroll
+    for (int i = 0; i < BM<HS> / ROWS; i++) {
+        const int row = i * ROWS + threadIdx.x / LANES, s = tile * BM<HS> + row;
+        float sum = 0;
+        if (s < a.S) {
+            const int64_t at = ((int64_t(b) * a.S + s) * a.h.NH + head) * HS + lane * 8;    // y[b,s,head,:]
+#pragma unroll
+            for (int c = 0; c < HS; c += LANES * 8) {
+                const Vec<bf16> u = load<8>(dy + at + c), v = load<8>(y + at + c);
+#pragma unroll
+                for (int i = 0; i < 8; i++) sum += u[i] * v[i];
+            }
+        }
+        sum = warp_sum<LANES>(sum);
+        if (lane == 0) {
+            a.delta[index * BM<HS> + row] = sum;
+            a.lse2[index * BM<HS> + row] = s < a.S ? lse[(int64_t(b) * a.h.NH + head) * a.S + s] * LOG2E : INFINITY;
+        }
+    }
+    if (a.turn) {
+        if (threadIdx.x == 0) a.turn[index] = 0;
+    } else {
+        for (int i = threadIdx.x * 4; i < BM<HS> * HS; i += PREPARE_THREADS * 4)
+            store(a.dq + index * BM<HS> * HS + i, Vec<float>{});
+    }
+}
+
+// ---- what the main kernels share ------------------------------------------------------------------------------------
+
+// What a block computes: a tile of keys of one key/value head, over query tiles first, ..., first + tiles - 1 of each
+// head of the group.
+struct Place {
+    int b, kv_head, tile, first, tiles, group;
+    template <int HS> __device__ static Place of(const Backward& a) {
+        Place p;
+        const int i = int(blockIdx.x);
+        p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
+        if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
+        p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
+        const int end = a.queries_of(p.b, min((p.tile + 1) * BN<HS>, a.S) - 1).to;
+        p.first = a.queries_of(p.b, p.tile * BN<HS>).from / BM<HS>, p.tiles = (end + BM<HS> - 1) / BM<HS> - p.first;
+        p.group = a.h.NH / a.h.NKV;
+        return p;
+    }
+    __device__ int head(int g) const { return kv_head * group + g; }
+};
+
+// Named barriers. DS, P_FULL: both consumers have written dS, P. DQ_FULL, DQ_FREE + c: between consumer c and the warp
+// that adds.
+enum { DS = 1, P_FULL, DQ_FULL, DQ_FREE = DQ_FULL + CONSUMERS };
+constexpr int WITH_ADDER = WARPGROUP + 32;
+
+// One warp adds what the consumers hand over to the sums in global memory. One of its threads copies; the others come
+// along because a barrier counts whole warps.
+template <int HS, class Shared> __device__ __forceinline__ void add_dq(Shared& s, const Backward& a, Place p) {
+    const bool copies = threadIdx.x % 32 == 0;
+    int left = p.group * p.tiles;
+    for (int g = 0; g < p.group; g++) {
+        const int64_t tile = a.query_tile(p.b, p.head(g), p.first);
+        float* to = a.dq + tile * BM<HS> * HS;
+        int* turn = a.turn ? a.turn + tile : nullptr;
+#pragma unroll 1    // unrolled, it spills
+        for (int t = 0; t < p.tiles; t++) {
+            const int mine = a.last_key_tile<HS>(p.b, p.first + t) - p.tile;
+            if (copies && turn) turn_wait(turn + t, mine);
+            for (int c = 0; c < CONSUMERS; c++, to += Half<HS>::FLOATS) {
+                __syncwarp();
+                named_barrier(DQ_FULL + c, WITH_ADDER);
+                if (copies && turn && mine == 0) bulk_store(to, s.dq[c], sizeof(s.dq[c]));
+                else if (copies) bulk_add(to, &s.dq[c][0][0].x, sizeof(s.dq[c]));
+                if (copies) bulk_commit();
+            }
+            if (copies) bulk_wait_read();
+            __syncwarp();
+            if (--left)
+                for (int c = 0; c < CONSUMERS; c++) named_barrier_arrive(DQ_FREE + c, WITH_ADDER);
+            if (copies && turn) {
+                bulk_wait();    // done, not only read: the next block's sum must come after this one
+                turn_pass(turn + t, mine + 1);
+            }
+        }
+    }
+    if (copies) bulk_wait();
+}
+
+// Which queries see the keys of one consumer's thread.
+struct View {
+    int key;         // this thread's first key; its second is 8 further
+    Span keys[2];    // the queries that see each of the two
+    Span all;        // those that see all of the warp's keys: no end of a span decreases
+    __device__ View(const Backward& a, int b, int key) : key(key) {
+        for (int r = 0; r < 2; r++) keys[r] = a.queries_of(b, key + 8 * r);
+        all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
+    }
+    __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }
+    template <int n> __device__ __forceinline__ void hide(float (&S)[n], int query) const {
+        query += threadIdx.x % 4 * 2;
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            const int r = i / 2 % 2, at = query + i / 4 * 8 + i % 2;
+            if (at < keys[r].from || at >= keys[r].to) S[i] = -INFINITY;
+        }
+    }
+};
+
+// Calls f(i, row[column of i]) for each element of a product: `row` holds a number for each column.
+template <int n, class F> __device__ __forceinline__ void each_with(const float* row, F f) {
+#pragma unroll
+    for (int j = 0; j < n / 4; j++) {
+        const float2 x = *reinterpret_cast<const float2*>(row + 8 * j + threadIdx.x % 4 * 2);
+#pragma unroll
+        for (int e = 0; e < 4; e++) f(4 * j + e, e % 2 ? x.y : x.x);
+    }
+}
+
+// Stores a warp's 16 rows of P^T or dS^T from `row` on in shared memory, for wgmma.
+template <int ROWS, int COLUMNS, int n>
+__device__ __forceinline__ void store_pairs(Tile<ROWS, COLUMNS>& to, const uint32_t (&a)[n], int row, int column) {
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int k = 0; k < n / 4; k++)
+        stmatrix_x4(to.piece(row + lane % 16, column + 16 * k + lane / 16 * 8), a[4 * k], a[4 * k + 1], a[4 * k + 2],
+                    a[4 * k + 3]);
+    fence_async();
+}
+// Stores half of dq in the order of its fragments, so that neither this nor the copy after it has to gather anything.
+template <int groups, int n>
+__device__ __forceinline__ void hand_over(float4 (&to)[groups][WARPGROUP], const float (&dq)[n], int skipped) {
+#pragma unroll
+    for (int j = 0; j < n / 4; j++)
+        if (n / 4 == groups || unsigned(j - skipped / 8) < groups)
+            store_shared(&to[j - skipped / 8][threadIdx.x % WARPGROUP],
+                         {dq[4 * j], dq[4 * j + 1], dq[4 * j + 2], dq[4 * j + 3]});
+    fence_async();
+}
+
+// Writes a warp's 16 rows of a product to rows `stride` apart, the first `rows` of them, times scale[r]. They go
+// through rows of a tile that are the warp's alone, so that they leave in 16-byte pieces side by side.
+template <int ROWS, int HS>
+__device__ inline void store_rows(bf16* to, int64_t stride, int rows, const float (&d)[HS / 2], const float (&scale)[2],
+                                  Tile<ROWS, HS>& tile, int first) {
+    const int lane = threadIdx.x % 32;
+    __syncwarp();    // the tile may hold rows that are still being written
+#pragma unroll
+    for (int k = 0; k < HS / 16; k++) {
+        const float* x = d + 8 * k;
+        stmatrix_x4(tile.piece(first + lane % 16, 16 * k + lane / 16 * 8),
+                    pack_bf16(x[0] * scale[0], x[1] * scale[0]), pack_bf16(x[2] * scale[1], x[3] * scale[1]),
+                    pack_bf16(x[4] * scale[0], x[5] * scale[0]), pack_bf16(x[6] * scale[1], x[7] * scale[1]));
+    }
+    __syncwarp();
+    constexpr int LANES = HS / 8, AT_ONCE = 32 / LANES;    // lanes that share a row; rows at once
+    if (lane >= LANES * AT_ONCE) return;
+    const int column = lane % LANES * 8;
+    to += lane / LANES * stride + column;
+    for (int row = lane / LANES; row < 16; row += AT_ONCE, to += AT_ONCE * stride)
+        if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
+}
+
+// ---- after: dq to its place -----------------------------------------------------------------------------------------
+
+template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;
+
+// A block has 64 rows of a query tile; a thread has 8 columns of two rows 8 apart: four lanes' fragments.
+template <int HS> __global__ void __launch_bounds__(FINISH_THREADS<HS>) finish(const Backward a) {
+    constexpr int PARTS = BM<HS> / 64;
+    const int64_t part = blockIdx.x;
+    const int tile = int(part / PARTS % a.query_tiles);
+    const int64_t sequence = part / PARTS / a.query_tiles;
+    const int b = int(sequence / a.h.NH), head = int(sequence % a.h.NH);
+    const int j = threadIdx.x % (HS / 8), pair = threadIdx.x / (HS / 8);    // a warp's 16 rows are 8 pairs
+    const int warp = pair / 8, lane = pair % 8 * 4;
+    const float* from = a.dq + part * 64 * HS + (j * WARPGROUP + warp * 32 + lane) * 4;
+    Vec<float> x[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) x[i] = ::load<4>(from + 4 * i);
+    const int row = tile * BM<HS> + int(part % PARTS) * 64 + warp * 16 + lane / 4;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (row + 8 * r >= a.S) continue;
+        Vec<bf16> dq;
+#pragma unroll
+        for (int i = 0; i < 8; i++) dq.set(i, x[i / 2].v[2 * r + i % 2] * a.scores.scale);
+        const int64_t at = (int64_t(b) * a.S + row + 8 * r) * (a.h.NH + 2 * a.h.NKV) + head;    // dqkv[b,s,head,:]
+        store(a.dqkv + at * HS + j * 8, dq);
+    }
+}
+
+// ---- launches -------------------------------------------------------------------------------------------------------
+
+inline bool in_turns() {
+    const char* order = getenv("FLATGPT_ATTENTION_ORDER");
+    return !order || strcmp(order, "any") != 0;
+}
+
+// main(SHAPED) is the kernel between prepare and finish.
+template <int HS, class Main>
+void backward(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h,
+              size_t shared_bytes, Main main) {
+    const CUtensorMap& kv_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BN<HS>, WIDTH<HS>);
+    const CUtensorMap& q_map = tensor_map(qkv, B, S, h.NH + 2 * h.NKV, HS, BM<HS>, WIDTH<HS>);
+    const CUtensorMap& dy_map = tensor_map(dy, B, S, h.NH, HS, BM<HS>, WIDTH<HS>);
+    const Sm90Scratch at(B, S, h);
+    char* base = static_cast<char*>(cuda_scratch(at.bytes));
+    auto floats = [&](int64_t offset) { return reinterpret_cast<float*>(base + offset); };
+    const Backward a{dqkv, floats(0), floats(at.lse2), floats(at.delta),
+                     in_turns() ? reinterpret_cast<int*>(base + at.turn) : nullptr,
+                     S, int(ceil_div(S, BM<HS>)), int(ceil_div(S, BN<HS>)), checked(h, S),
+                     Scores(h)};
+    const unsigned query_tiles = unsigned(B * h.NH * a.query_tiles);
+    launch(prepare<HS>, {query_tiles, PREPARE_THREADS}, a, dy, y, lse);
+    const Launch blocks{unsigned(B * h.NKV * a.key_tiles), THREADS, shared_bytes, a.turn != nullptr};
+    for_shape(a.scores, [&](auto SHAPED) { launch(main(SHAPED), blocks, kv_map, q_map, dy_map, a); });
+    launch(finish<HS>, {query_tiles * (BM<HS> / 64), FINISH_THREADS<HS>}, a);
+}
+
+// sm90_backward_wide.cu: head sizes above 128.
+void backward_wide(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S, Heads h);
+
+}    // namespace sm90

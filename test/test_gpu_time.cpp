@@ -1,0 +1,75 @@
+// test_gpu_time.cpp - what dev/gpu_time.py reads: the operations of dev/launches.cpp, and what bench has printed.
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "model/count.h"
+#include "model/gpu_plan.h"
+#include "test.h"
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+TEST_CASE("gpu time: the emulated backend launches each operation of bench and of a step, at the model's own costs") {
+    if (!fs::exists("build/emu/launches")) SKIP("no build/emu/launches: make test builds it");
+    const ProcessResult r = run_process({"build/emu/launches", "--gpu", "h200", "--batch", "2", "--seq-len", "128"});
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    std::istringstream text(r.out);
+    std::string line;
+    REQUIRE(std::getline(text, line));
+    const json gpu = json::parse(line);
+    CHECK((gpu["multiprocessors"] == 132 && gpu["bandwidth"] == 4.8e12));
+    std::map<std::string, double> flops, bytes;
+    std::map<std::string, json> bench;
+    while (std::getline(text, line)) {
+        const json row = json::parse(line);
+        const std::string table = row["table"];
+        const double times = row["times"];
+        flops[table] += times * (row["products"].get<double>() + row["arithmetic"].get<double>());
+        bytes[table] += times * row["bytes"].get<double>();
+        if (table == "bench") bench[row["name"]] = row;
+        for (const json& l : row["launches"]) {
+            if (l.contains("product")) continue;
+            CHECK((l["blocks"] > 0 && l["threads"] > 0 && l["threads"] <= 1024));
+        }
+    }
+    // A step's costs, counted without a device.
+    Gpu h200 = gpu_named("h200").value;
+    const Work step = training_work(planned_table(h200, Dtype::bf16), config_named("gpt2").value, 2, 128);
+    CHECK(flops["step"] == doctest::Approx(step.flops()));
+    CHECK(bytes["step"] < step.bytes * 1.0000001);    // without what is copied between host and device
+    CHECK(bytes["step"] > 0.99 * step.bytes);
+    CHECK(bytes["token"] > 2 * 123e6);    // all matrices once
+    // What ours launches, and what is the library's.
+    CHECK(bench["activation_forward, gelu_tanh"]["launches"].size() == 1);
+    CHECK(bench["linear_forward qkv"]["launches"] == json::parse(R"([{"product":[2304,256,768]}])"));
+    CHECK(bench["attention_backward"]["launches"].size() == 3);
+    const double causal = bench["attention_forward"]["products"], documents =
+        bench["attention_forward, 8 documents"]["products"];
+    CHECK(documents < 0.2 * causal);
+    for (const char* name :
+         {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8", "rope_backward, QK-norm"})
+        CHECK_MESSAGE(!bench[name]["launches"].empty(), name);
+}
+
+TEST_CASE("gpu time: the rows that bench prints are read, whatever their names") {
+    const std::string file = temporary_directory() + "/bench.txt";
+    auto row = [](const std::string& name, const char* numbers) {
+        return name + std::string(name.size() < 46 ? 46 - name.size() : 0, ' ') + " " + numbers + "\n";
+    };
+    write_file(file,
+               "NVIDIA H100 bf16\n\nB=32 S=1024 C=768 NH=12 NKV=12 HS=64\n\n"
+               "                                                  best us  median us    GFLOP/s     GB/s   ratio\n" +
+                   row("attention_forward", "      161.4      163.9   320000.1   1230.5       70.1    43 %") +
+                   row("router_forward, 2 of 8", "       10.5       11.0                2400.9        8.1    77 %") +
+                   row("attention_forward, window 64, stride 64, 4 global", "   99.5   101.0    240.9    8.1   108 %") +
+                   row("", "128000 tokens/s") + "\nduring: SM 1755 to 1980 MHz\n");
+    const ProcessResult r = run_process({"python3", "-c", "import sys; sys.path.insert(0, 'dev'); import gpu_time; "
+                                         "print(sorted(gpu_time.read_bench(sys.argv[1]).items()))", file});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(r.out == "[('attention_forward', 163.9), ('attention_forward, window 64, stride 64, 4 global', 101.0), "
+                   "('router_forward, 2 of 8', 11.0)]\n");
+}
