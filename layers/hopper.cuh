@@ -164,6 +164,8 @@ template <int count> __device__ inline void registers_take() {
 
 // ---- products by warpgroup ------------------------------------------------------------------------------------------
 
+// Keeps the compiler from computing before this point what follows from i.
+__device__ inline void unknown(int& i) { asm volatile("" : "+r"(i)); }
 // Keeps the compiler from moving its uses of d across this point.
 template <int n> __device__ inline void wgmma_pin(float (&d)[n]) {
 #pragma unroll

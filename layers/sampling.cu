@@ -5,15 +5,16 @@
 //           exp((score - the part's largest) / temperature). Where likelihood orders the tokens (top-k, top-p), it
 //           sorts them first (Batcher 1968); else their order is that of ids.
 //   choose  a block takes a row, a thread each part. The likeliest token; or the first at which the sum over all parts
-//           exceeds the random number: by ids that is a part, then a token in it. By likelihood, the parts' lists are
-//           searched together: of a token, each says how many of its own come before, and what those weigh; between
-//           a token that is too early and one that is too late lies the next to be tried. Top-k and top-p are cut
-//           so, too.
+//           exceeds the random number: by ids that is a part, then a token in it. By likelihood it is found in rounds:
+//           a token is tried, the middle one of the longest list; each list says how many of its own come before it
+//           and what those weigh; then either these or those behind it are left out. The cuts of top-k and top-p are
+//           found so, too.
 // min-p without an order needs the largest score of all before it can sum: then the parts are summed once more.
 //
 // Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each; 152k tokens are 149
-// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB. A search halves what is left in each of its rounds,
-// which read a few numbers from L2 one after the other: some ten of them for each cut.
+// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. A round
+// of a search reads some ten numbers from L2 one after the other. Top-p and the draw take 20 to 40 of them together, by
+// a simulation with random logits; ten for each list at worst.
 //
 // All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
 #include "cuda.cuh"
@@ -63,7 +64,7 @@ template <class X> __device__ inline Sums<X> block_sums(X x) {
 }
 
 // What the kernels hand on (SampleScratch). A part's list: its tokens in their order, and the weights up to each. By
-// ids, a token without weight has -inf instead: nothing reaches it.
+// ids, the sum at a token without weight is -inf, so that no random number selects it.
 struct Lists {
     double *score, *sum, *top, *base, *all;    // base: what weights are relative to; all: their sum
     int *id, *first, *length;                  // first: the likeliest token
@@ -188,14 +189,24 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
 // cut off.
 struct Around { double without, with; };    // sums up to a token
+struct Longest { int left, thread; };       // the list with most tokens that may be the one
+__device__ inline Longest block_longest(Longest own) {
+    return block_reduce(own, Longest{0, INT32_MAX}, [](Longest a) {
+#pragma unroll
+        for (int bit = 16; bit; bit >>= 1) {
+            const Longest b = {__shfl_xor_sync(0xffffffff, a.left, bit), __shfl_xor_sync(0xffffffff, a.thread, bit)};
+            if (b.left > a.left || (b.left == a.left && b.thread < a.thread)) a = b;
+        }
+        return a;
+    });
+}
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Token, tried);
     int early = 0, late = list.length;    // how many of the list are too early; are not too late
     for (;;) {
-        const Sums<int> open = block_sums(late - early);
-        if (open.all == 0) return -1;
-        const int before_here = open.to_here - (late - early), pick = open.all / 2 - before_here;
-        if (pick >= 0 && pick < late - early) tried = list[early + pick];
+        const Longest longest = block_longest({late - early, int(threadIdx.x)});
+        if (longest.left == 0) return -1;
+        if (longest.thread == int(threadIdx.x)) tried = list[early + longest.left / 2];
         __syncthreads();
         const Token token = tried;
         const int n = count_before(list, early, late, token), own = n < late && list.id[n] == token.id;
@@ -215,7 +226,7 @@ __device__ int draw_by_likelihood(List& list, double top, const Draw& d, const D
     if (d.top_k > 0) cut(list, [](int n) { return double(n); }, [&](double n) { return n >= d.top_k; });
     if (d.top_p < 1) {
         const double part = d.top_p * all();
-        cut(list, weight, [&](double sum) { return sum >= part; });
+        cut(list, weight, [&](double sum) { return sum > 0 && sum >= part; });    // top-p 0 leaves one token
     }
     if (d.min_p > 0) {
         int n = 0;

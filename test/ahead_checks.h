@@ -9,7 +9,7 @@
 // Each setting alone, then mixed.
 inline std::vector<Sampling> device_samplings() {
     const Sampling all = {.temperature = 1, .top_k = 0};
-    std::vector<Sampling> list(13, all);
+    std::vector<Sampling> list(14, all);
     list[1].temperature = 0;
     list[2].temperature = 0.4;
     list[3].top_k = 5;
@@ -23,6 +23,7 @@ inline std::vector<Sampling> device_samplings() {
     list[11] = {.temperature = 3, .top_k = 40, .top_p = 0.9, .min_p = 0.02, .seed = 8};
     list[11].penalties = {.repetition = 1.2, .presence = 0.3, .frequency = 0.2, .bias = {"1=2"}};
     list[12].temperature = 0, list[12].penalties = {.repetition = 0.8, .frequency = 1.5};
+    list[13].top_p = 0;
     return list;
 }
 

@@ -118,8 +118,7 @@ __device__ __forceinline__ void produce(ForwardShared<HS>& s, const CUtensorMap&
 template <int HS, int BN>
 __device__ __forceinline__ void start_scores(float (&S)[BN / 2], const Tile<BM, HS>& q, int first,
                                              const Tile<BN, HS>& k) {
-    // The descriptors of q are computed here; before the loop over tiles, there would be too many to keep.
-    if constexpr (HS > 128) asm volatile("" : "+r"(first));
+    if constexpr (HS > 128) unknown(first);    // else q's descriptors are computed before the loop, too many to keep
     wgmma_fence(S);
 #pragma unroll
     for (int d = 0; d < HS; d += 16)

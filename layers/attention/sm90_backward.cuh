@@ -156,7 +156,9 @@ struct View {
     Span keys[2];    // the queries that see each of the two
     Span all;        // those that see all of the warp's keys: no end of a span decreases
     __device__ View(const Backward& a, int b, int key) : key(key) {
-        for (int r = 0; r < 2; r++) keys[r] = a.queries_of(b, key + 8 * r);
+        // Nobody sees a key behind the last one: its score of 0 may be far above a query's lse.
+        for (int r = 0; r < 2; r++)
+            keys[r] = key + 8 * r < a.S ? a.queries_of(b, key + 8 * r) : Span{a.S, a.S};
         all = {__shfl_sync(0xffffffff, keys[1].from, 31), __shfl_sync(0xffffffff, keys[0].to, 0)};
     }
     __device__ bool seen_by_all(int query, int n) const { return query >= all.from && query + n <= all.to; }

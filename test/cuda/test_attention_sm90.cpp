@@ -194,6 +194,13 @@ TEST_CASE("attention sm90: soft caps, ALiBi, other scales") {
     }
 }
 
+// With spans, and scores so low that exp(0 - lse) would be infinite.
+TEST_CASE("attention sm90: keys behind the last one weigh nothing") {
+    NEED_SM90();
+    for (int HS : {64, 192})
+        check({.B = 4, .S = 300, .NH = 1, .NKV = 1, .HS = HS, .documents = 2, .score_scale = -20});
+}
+
 TEST_CASE("attention sm90: a softmax that saturates") {
     NEED_SM90();
     for (int HS : SIZES) check({1, 260, 1, 1, HS, 0, 0, 3});
