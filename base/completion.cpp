@@ -160,6 +160,7 @@ std::string man_rest() {
           {"FLATGPT_AMX", "refuse: a CPU's products do without AMX; pretend: they take its path on any CPU, for tests"},
           {"FLATGPT_ATTENTION", "a GPU's attention: sm80, sm90 or plain"},
           {"FLATGPT_ATTENTION_ORDER", "any: the backward of sm90 adds in any order, so that results depend on timing"},
+          {"FLATGPT_SAMPLER", "host: it chooses all tokens, where a GPU would draw them"},
           {"FLATGPT_TOKEN", "a secret that the ranks of a job share"},
           {"NO_COLOR", "set: no colors"}})
         out += tagged(std::string("\\fB") + name + "\\fR", text);

@@ -5,10 +5,11 @@
 
 bool Ahead::can(const Model& g, const Sampler& sampler) {
     const char* asked = getenv("FLATGPT_SAMPLER");
-    return g.op.sample && sampler.on_device() && !(asked && !strcmp(asked, "host"));
+    CHECK(!asked || !strcmp(asked, "host"), "FLATGPT_SAMPLER=%s: expected host", asked);
+    return !asked && g.op.sample && sampler.on_device();
 }
 
-Status Ahead::open(const Sampler& sampler, int choices) {
+bool Ahead::open(const Sampler& sampler, int choices) {
     draw = *sampler.on_device(), V = choices;
     const int64_t slots = cache.table.sequences();
     const std::vector<double> bias = sampler.said().bias();
@@ -16,14 +17,12 @@ Status Ahead::open(const Sampler& sampler, int choices) {
     device.bytes = places + biases + (draw.penalises() ? int64_t(sizeof(int)) * slots * V : 0);
     device.p = static_cast<char*>(g.op.allocate(device.bytes));
     ids = static_cast<int*>(g.op.allocate_host(int64_t(sizeof(int)) * 2 * slots));
-    if (!device.p || !ids)
-        return fail(Exit::device, "out of memory: the token counts of %lld texts need %.1f MiB; fewer need less",
-                    (long long)slots, double(device.bytes) / (1 << 20));
+    if (!device.p || !ids) return false;
     device.at = reinterpret_cast<DrawAt*>(device.p);
     if (!bias.empty()) device.bias = reinterpret_cast<double*>(device.p + places);
     if (device.bias) g.op.upload(device.bias, bias.data(), biases);
     if (draw.penalises()) device.counts = reinterpret_cast<int*>(device.p + places + biases);
-    return {};
+    return true;
 }
 Ahead::~Ahead() {
     g.op.wait(g.op.mark());

@@ -13,13 +13,16 @@ class Ahead {
     Ahead(Model& g, Cache& cache) : g(g), cache(cache) {}
     Ahead(const Ahead&) = delete;
     ~Ahead();
-    Status open(const Sampler& sampler, int V);    // V: tokens to choose from. exit 5: no memory
+    bool open(const Sampler& sampler, int V);    // V: tokens to choose from. False: the device has no memory for it
+    static constexpr const char* NO_MEMORY =
+        "the device has no memory left to draw tokens by itself: the host chooses them";
 
     struct Text {
         int slot, last;    // its sequence in the cache; the token that it is fed first
         int place;         // where the token that is drawn first goes
         const Sampler* sampler;
-        bool counted;      // the device knows all its tokens: it has drawn them, but for those of an earlier begin
+        bool counted;      // whether the device's counts hold all its tokens: they were uploaded by an earlier begin,
+                           // and all since were drawn there
     };
     void begin(const std::vector<Text>& texts);    // these from now on; nothing is in flight
     void step();                // hands a step of all texts to the device; at most 2 are in flight

@@ -265,7 +265,10 @@ Result<int> Chat::generate(std::vector<int> seen) {
     Sampler sampler = TRY(Sampler::open(sampling, tokenizer, choices, options.ends));
     sampler.see(seen);
     std::optional<Ahead> ahead;    // draws all tokens but the first
-    if (!options.speculation.any() && Ahead::can(g, sampler)) TRY(ahead.emplace(g, cache).open(sampler, choices));
+    if (!options.speculation.any() && Ahead::can(g, sampler) && !ahead.emplace(g, cache).open(sampler, choices)) {
+        ahead.reset();
+        if (!std::exchange(said_host, true)) say(Ahead::NO_MEMORY);
+    }
     int n = 0;
     for (bool ended = false; !ended && n < limit && !interrupted();) {
         const bool drawn = ahead && n > 0;
@@ -312,7 +315,8 @@ Status Chat::respond(const std::string& user) {
     const int64_t fed = computed - before;
     const Result<int> generated = read ? generate(prompt.value) : Result<int>(0);
     const double seconds = now_seconds() - middle;
-    if (std::exchange(spare, false) && !states) {    // a state cannot go back
+    // A state cannot go back: the next turn finds a token too many, and computes the answer again.
+    if (std::exchange(spare, false) && !states) {
         ids.pop_back();
         cache.table.rewind(0, int(ids.size()));
     }

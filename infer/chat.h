@@ -73,6 +73,7 @@ class Chat {
     const Tokenizer& tokenizer;
     ChatTemplate look;
     Cache cache;
+    bool said_host = false;    // Ahead::NO_MEMORY
     bool states = false;    // layers without softmax: sequence 1 is a copy, at the last prompt's end
     std::vector<int> ids;        // the tokens at the cache's positions
     bool spare = false;          // the last of them is an answer's last token, fed before that was known

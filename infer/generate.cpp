@@ -156,8 +156,11 @@ Status Generator::open_cache(size_t longest) {
         TRY(draft_model->open(count, int(std::min<int64_t>(other->c.T, length))));
     }
     if (what.speculation.any() || what.logprobs || !Ahead::can(g, sampler)) return {};
-    ahead.emplace(g, slots.cache);
-    return ahead->open(sampler, choices);
+    if (!ahead.emplace(g, slots.cache).open(sampler, choices)) {
+        ahead.reset();
+        note(std::string(Ahead::NO_MEMORY) + "; a smaller --batch needs less");
+    }
+    return {};
 }
 
 // ---- who joins ------------------------------------------------------------------------------------------------------
@@ -340,7 +343,7 @@ Status Generator::end_done() {
 
 // ---- steps whose tokens the device draws ----------------------------------------------------------------------------
 
-// How many steps nobody needs the host for: up to the first last token, or full context. 0: the host chooses.
+// How many steps can run without the host: up to the first last token, or full context. 0: the host chooses.
 int64_t Generator::steps_ahead() const {
     int64_t steps = ahead ? what.tokens : 0;
     const bool heeds_room = !slots.cache.kind.rolls || (!said && !slots.cache.kind.exact);
@@ -351,8 +354,8 @@ int64_t Generator::steps_ahead() const {
     return steps;
 }
 
-// At most so many steps of all that run, and fewer where one ends: the step that has begun by then is the last one. The
-// slot of who ended holds a position too many, until another takes it: others share prompts only.
+// At most so many steps of all that run, and fewer where one ends: the step in flight is the last. An ended text's slot
+// then holds one position too many, which no one reads: only prompts are shared.
 Status Generator::go_ahead(int64_t steps) {
     std::vector<Ahead::Text> texts;
     for (Sequence& s : running) {

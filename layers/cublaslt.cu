@@ -6,9 +6,11 @@
 #include <string>
 
 #include "cuda.cuh"
+#include "cuda.h"
 
 CublasLt cublaslt;
 
+int cublaslt_version() { return int(cublaslt.GetVersion()); }
 Status cublaslt_load() {
     if (cublaslt.Create) return {};
     if constexpr (EMULATED) {

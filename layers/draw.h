@@ -1,9 +1,11 @@
 // draw.h - a token's score, its weight and the random number that draws it: one definition for every table. Scores and
-// weights are double: sums of weights in another order then choose another token once in 1e15 draws.
+// weights are double: sums of weights in another order then choose another token once in 1e15 draws, from the same
+// logits.
 #pragma once
 #include "ops.h"
 
-// The logit of the head's product x, in float as the host makes it; NaN is -inf.
+// The logit of the head's product x, in float; NaN is -inf. The host makes the same, but with a cap: a GPU's tanhf may
+// differ from the host's in the last bits.
 HOST_DEVICE inline double logit_of(float x, Logits z) {
     if (z.cap != 0) x = z.cap * tanhf(z.scale * x / z.cap);
     else if (z.scale != 1) x = z.scale * x;

@@ -17,6 +17,7 @@ const CudaDevice& cuda_device() {
     static const CudaDevice none = {};
     return none;
 }
+int cublaslt_version() { return 0; }
 int64_t cuda_context_bytes() { return 0; }
 template <class T> const Ops<T>& cuda_ops(Dtype) {
     static const Ops<T> none = {};
@@ -68,6 +69,9 @@ Result<Device> open_cuda(const DeviceOptions& o, int index) {
     d.dtype = gpu_dtype(o.dtype);
     const CudaDevice& gpu = cuda_device();
     TRY(check_dtype(d.dtype, gpu.name, 10 * gpu.major + gpu.minor, Exit::device));
+    if (const int version = cublaslt_version(); d.dtype == Dtype::fp8_block && version < 120900)
+        return fail(Exit::device, "--dtype fp8-block: the cuBLASLt that was loaded is version %d.%d, needed is 12.9 or "
+                    "newer; fp8 works", version / 10000, version / 100 % 100);
     const bool half = d.dtype == Dtype::bf16 || is_fp8(d.dtype);
     d.model = std::make_unique<Model>(half ? Table(cuda_ops<bf16>(d.dtype)) : Table(cuda_ops<float>(d.dtype)));
     d.text = d.model->op.name;

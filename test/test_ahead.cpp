@@ -117,6 +117,52 @@ TEST_CASE("ahead: what needs the logits, or drafts, is the host's") {
     CHECK(steps > 0);
 }
 
+// Memory of so many bytes there is none; on the device, or pinned.
+static int64_t refused = -1;
+TEST_CASE("ahead: without memory for it the host chooses, and says so") {
+    const Config c = toy(94, 32);
+    Generation what = asked(c, 3, 20);
+    what.sampling.penalties.repetition = 1.3;
+    const int64_t counts = what.batch * (int64_t(sizeof(DrawAt)) + int64_t(sizeof(int)) * c.V);
+    for (int64_t bytes : {counts, int64_t(sizeof(int)) * 2 * what.batch}) {
+        Ops<double> op = watched();
+        auto allocate = [](int64_t n) { return n == refused ? nullptr : reference_ops().allocate(n); };
+        (bytes == counts ? op.allocate : op.allocate_host) = allocate;
+        Generated texts[2];
+        std::vector<std::string> notes;
+        what.note = [&](const std::string& text) { notes.push_back(text); };
+        for (int i : {0, 1}) {
+            refused = i ? bytes : -1, steps = 0;
+            Model g(op);
+            toy_model(g, c, {Use::infer, 2, c.T});
+            Result<Generated> r = generate(g, Tokenizer::from_merges({}, Pattern::gpt2, {"<|endoftext|>"}), what);
+            REQUIRE_MESSAGE(r.ok(), r.status.message);
+            texts[i] = std::move(r.value);
+            CHECK((steps > 0) == !i);
+            CHECK(notes.size() == size_t(i));
+        }
+        CHECK(notes.at(0).starts_with(Ahead::NO_MEMORY));
+        CHECK(texts[0].texts == texts[1].texts);
+    }
+    refused = -1;
+}
+TEST_CASE("ahead: a conversation without memory for it is the host's, and says so once") {
+    Ops<double> none = watched(), op = none;
+    op.allocate_host = [](int64_t n) { return n == refused ? nullptr : reference_ops().allocate_host(n); };
+    none.sample = nullptr;
+    Model device(op), host(none);
+    for (Model* g : {&device, &host})
+        toy_model(*g, {.V = CHAT_TOKENS, .T = 160, .L = 1, .NH = 2, .C = 16, .F = 24}, {Use::infer, 1, 8});
+    ChatOptions o = Heard::plain();
+    o.tokens = 20;
+    Heard ahead(device, o), plain(host, o);
+    refused = int64_t(sizeof(int)) * 2;
+    for (const char* line : {"hello", "and what else?"}) CHECK(ahead.ask(line) == plain.ask(line));
+    refused = -1;
+    CHECK(steps == 0);
+    CHECK(std::count(ahead.notes.begin(), ahead.notes.end(), Ahead::NO_MEMORY) == 1);
+}
+
 TEST_CASE("ahead: a reader that has gone stops everything") {
     const Config c = toy(94, 32);
     Generation what = asked(c, 2, 20);

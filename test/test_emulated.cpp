@@ -153,6 +153,7 @@ TEST_CASE("cuda command line: fp8 is for training on new GPUs, and for sizes tha
     refused(5, "needed is 9.0 (Hopper); fp8 works", blocks, newer);
     refused(2, "needed is 9.0 (Hopper); fp8 works", {"--dtype", "fp8-block", "--gpu", "b200"}, old, {"--dry-run"});
     refused(0, "", {"--dtype", "fp8-block", "--gpu", "h200"}, old, {"--dry-run"});
+    refused(5, "version 12.8, needed is 12.9", blocks, {"EMU_CC=90", "EMU_CUBLASLT=120803"});
     refused(2, "fp8-block: the model has 2 blocks", {"--dtype", "fp8-block", "--layers", "2"}, {"EMU_CC=90"});
     refused(0, "", {}, newer);
     ProcessResult r = run_emulated({"eval", toy.dir + "/a", "--data", toy.dir + "/val.bin", "--eval-tokens", "512",

@@ -115,7 +115,7 @@ TEST_CASE("man: the page has every command, group and option, and no formatter c
         }
     }
     CHECK(r.out.rfind(".TH FLATGPT 1 \"20", 0) == 0);
-    for (const char* variable : {"FLATGPT_ISA", "FLATGPT_AMX", "FLATGPT_ATTENTION", "FLATGPT_TOKEN"})
+    for (const char* variable : {"FLATGPT_ISA", "FLATGPT_AMX", "FLATGPT_ATTENTION", "FLATGPT_SAMPLER", "FLATGPT_TOKEN"})
         CHECK(contains(r.out, std::string(".TP\n\\fB") + variable + "\\fR"));
     bool any = false;
     const std::vector<Strings> checkers = {{"mandoc", "-Tlint", "-Wwarning"}, {"groff", "-man", "-Tutf8", "-ww", "-z"}};

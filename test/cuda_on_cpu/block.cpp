@@ -53,6 +53,9 @@ void Block::start(uint3 at, const Grid& g, void (*body)(void*), void* arg, Run n
     units.reset(), at_end.clear();
 }
 bool Block::resume() {
+    struct Running {    // pick() throws of a deadlock
+        ~Running() { block = nullptr, self = nullptr; }
+    } running;
     block = this, self = &host;
     blockIdx = index, blockDim = fibers_dim;
     Fiber* first = pick();
@@ -60,7 +63,6 @@ bool Block::resume() {
     if (moves) switch_to(*first);    // comes back once every fiber has exited, one has failed, or others must go on
     if (error) abandon_fibers();
     else if (over()) finish();
-    block = nullptr, self = nullptr;
     if (error) std::rethrow_exception(error);
     return moves;
 }

@@ -73,7 +73,8 @@ inline constinit thread_local Fiber* self = nullptr;     // and its fiber
 inline thread_local std::vector<std::function<void()>> at_launch_end;
 
 // How a block runs: at once; until its threads wait for the grid in front, which has not run; in turns with the other
-// blocks of a cooperative grid. What no thread of it can end, others may, but in a whole run.
+// blocks of a cooperative grid. If no thread can go on, a whole run is a deadlock; in the others somebody else may end
+// the wait.
 enum class Run { whole, ahead, together };
 
 class Block {

@@ -45,6 +45,7 @@ struct Config {
     int multiprocessors;          // EMU_SMS=4
     size_t memory_bytes;          // EMU_MEMORY_MB=4096: of the device
     unsigned os_threads;          // EMU_THREADS=1: the blocks of a large launch run on so many (with seed 0)
+    size_t cublaslt;              // EMU_CUBLASLT=130000: its version
     bool runs;                    // EMU_RUN=1. 0: launches are noted and nothing is computed (launch.h)
     size_t shared_limit;          // shared memory of one block, by capability
     size_t stack_bytes = 128 << 10;    // one fiber's stack

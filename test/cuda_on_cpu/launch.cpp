@@ -57,6 +57,7 @@ struct Team {
                 if (i < begun.size()) {
                     begun[i]->previous_ended();
                     begun[i]->resume();
+                    observe(&begun[i]->ends[0]), observe(&begun[i]->ends[1]);
                     give_block(std::move(begun[i]));
                 } else b->run(blocks[i], g, body, arg);
                 if (until != Clock::time_point::max() && Clock::now() > until) break;
@@ -172,6 +173,7 @@ int64_t launches(bool overlapping) { return launched[1] + (overlapping ? 0 : int
 }
 
 void begin_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
+    Hidden hidden;
     begun.clear();
     const std::vector<uint3> blocks = order_of_blocks(g);
     Rng draws{config.seed};

@@ -98,6 +98,7 @@ Config config = [] {
     c.multiprocessors = setting("EMU_SMS", 4);
     c.memory_bytes = static_cast<size_t>(setting("EMU_MEMORY_MB", 4096)) << 20;
     c.os_threads = static_cast<unsigned>(setting("EMU_THREADS", 1));
+    c.cublaslt = static_cast<size_t>(setting("EMU_CUBLASLT", 130000));
     c.runs = setting("EMU_RUN", 1);
     switch (c.capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
         case 80: case 87: c.shared_limit = 163 << 10; break;

@@ -234,7 +234,7 @@ using cublasLtMatmulDesc_t = emu::LtOperation*;
 using cublasLtMatrixLayout_t = emu::LtLayout*;
 using cublasLtMatmulPreference_t = emu::LtPreference*;
 
-inline size_t cublasLtGetVersion() { return 10000; }
+inline size_t cublasLtGetVersion() { return emu::config.cublaslt; }
 inline const char* cublasLtGetStatusString(cublasStatus_t s) {
     switch (s) {
     case CUBLAS_STATUS_SUCCESS: return "success";
