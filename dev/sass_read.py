@@ -14,7 +14,8 @@ BUILD = os.path.join(ROOT, "build", "sass")
 # Of a multiprocessor: warps, blocks, bytes of shared memory, and of these for one block (CUDA C++ Programming Guide,
 # technical specifications per compute capability). All have 65536 registers, given to warps 256 at a time.
 Limits = collections.namedtuple("Limits", "warps blocks shared block_shared")
-LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_89": Limits(48, 24, 100 << 10, 99 << 10),
+LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_86": Limits(48, 16, 100 << 10, 99 << 10),
+          "sm_89": Limits(48, 24, 100 << 10, 99 << 10),
           "sm_90a": Limits(64, 32, 228 << 10, 227 << 10), "sm_100": Limits(64, 32, 228 << 10, 227 << 10)}
 # Cases of the CUDA backend's tests that launch what others do, and take minutes or look at results.
 NOT_NEEDED = ("emulator*,nccl*,model*,families*,cuda choice*,cuda device*,ptx*,hopper*,fp8: products*,fp8 model*,"
@@ -73,10 +74,10 @@ class Kernel:
         """A multiprocessor's four parts have a fourth of them each."""
         return 65536 // (-(-max(self.registers, 1) * 32 // 256) * 256) // 4 * 4
 
-    def resident(self, launch):
+    def resident(self, launch, limits=None):
         """Blocks of a launch that a multiprocessor holds, by registers, shared memory, warps and blocks; 0: it cannot
-        be launched so."""
-        limits, warps = LIMITS[self.arch], -(-launch.threads // 32)
+        be launched so. limits: of another GPU than the one that the code is for."""
+        limits, warps = limits or LIMITS[self.arch], -(-launch.threads // 32)
         shared = self.shared + launch.shared + (RESERVED if int(re.search(r"\d+", self.arch)[0]) < 90 else 0)
         if shared - RESERVED > limits.block_shared:
             return 0
