@@ -96,11 +96,10 @@ Status run(const Gpu& gpu, BenchOptions& o) {
     return print_calls("token", op, c, {Use::infer, 1, 1}, [&](Model& g, Calls& calls) {
         Cache cache;
         CHECK(g.cache_allocate(cache, 1, c.T).ok(), "no memory for a cache");
+        TokenSteps steps(g, cache, 1, c.V);
+        CHECK(steps.open().ok(), "no memory for tokens");
         calls.rows.clear();
-        const int token = 1;
-        std::vector<float> logits(size_t(c.V));
-        g.extend(cache, &token, 1);
-        g.logits(logits.data());
+        steps.step();
     });
 }
 }    // namespace
