@@ -49,8 +49,8 @@ Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::s
 // What inference computes with: on a CPU a model with packed weights. The device's own model is gone.
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
-// Steps of generation as `flatgpt sample` takes them. Where the table draws tokens, one begins before the host has heard
-// of the last one's tokens; elsewhere the host has all logits.
+// Steps of generation as `flatgpt sample` takes them. Where the table draws tokens, a step begins before the host knows
+// those of the last one; elsewhere the host gets all logits.
 class TokenSteps {
   public:
     TokenSteps(Model& g, Cache& cache, int rows, int V);
