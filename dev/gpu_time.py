@@ -11,7 +11,7 @@ the data sheet's. Then:
 - a launch adds LAUNCH seconds, an assumption.
 Code behind branches that the shortest way leaves out is not counted, such as masks and dropout's random numbers: there
 an expectation is too low. Last, the operations of a training step and of a token, by what they take above bench's
-floor, with what half of their bound would save: the first line is where to begin.
+floor, and what each would save if its bound were halved: the first line is where to begin.
 NAME: only the rows whose names contain one.
 """
 import argparse
@@ -61,9 +61,10 @@ class Gpu:
         self.name, self.sms, self.peak, self.dram = (row[key] for key in ("gpu", "multiprocessors", "peak",
                                                                           "bandwidth"))
         if row["capability"] not in CHIPS:
-            sys.exit(f"{self.name}: make compiles no code for it, its driver does; there are the capabilities "
-                     f"{', '.join(map(str, CHIPS))}")
+            sys.exit(f"{self.name}: make compiles no code for this GPU; its driver would, from PTX. Known "
+                     f"capabilities: {', '.join(map(str, CHIPS))}")
         self.chip = CHIPS[row["capability"]]
+        self.limits = sass_read.LIMITS["sm_86" if row["capability"] == 86 else self.chip.arch]
         self.tensor = self.chip.tensor / (2 if "GeForce" in self.name else 1)
         self.clock = self.peak / self.sms / self.tensor
 
@@ -140,7 +141,7 @@ def memory_units(k, gpu, launch, bytes):
     if not moved(way):
         return {}
     rounds = bytes / moved(way)
-    resident = k.resident(Launch(launch["threads"], launch["shared"])) or 1
+    resident = k.resident(Launch(launch["threads"], launch["shared"]), gpu.limits) or 1
     warps = launch["threads"] / 32 * min(resident, launch["blocks"] / gpu.sms)
     in_flight = gpu.sms * warps * max(moved(way, "LDG"), moved(way) / 2)
     units = {unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks_of(k, way, gpu).items()}
@@ -151,9 +152,7 @@ def product_units(k, gpu, launch, flops):
     op, way = product_loop(k)
     if not way:
         return {}
-    each = {"HMMA": 4096, "FFMA": 64}.get(op, 0)
-    if not each:    # an attention kernel that the model does not know: with caps, spans or dropout
-        return {"tensor": flops / gpu.peak / 0.5}
+    each = {"HMMA": 4096, "FFMA": 64}[op]    # HGMMA is attention's alone: attention_units
     rounds = flops / (each * k.count(op, way))
     clocks = clocks_of(k, way, gpu)
     if op == "HMMA":
@@ -175,15 +174,21 @@ def library_units(gpu, m, n, k):
 Phase = collections.namedtuple("Phase", "kernel units")
 
 
-def attention_units(row, k, gpu, models):
-    """By gpu_attention.py, which knows causal masks and an H100: with another one, by its pairs, or its clocks."""
-    direction = re.match(r"attention/sm90\w* (forward|backward)_kernel", f"{k.file} {k.name}")
-    model = models[direction[1]].get(row["HS"]) if direction else None
-    if not model:
+def attention_units(row, k, part, gpu, models):
+    """sm_90's kernels. gpu_attention.py knows causal masks and an H100: with another one, by its pairs, or its clocks.
+    It does not know 192 and 256's backward, caps and slopes: there half of the peak is assumed, and the special
+    function unit has an exponential for each pair of positions, with a cap two more instructions for tanh."""
+    kernel = re.match(r"attention/sm90\w* (forward|backward)_kernel<\d+, (true|false)>", f"{k.file} {k.name}")
+    if not kernel:
         return None
-    causal = (2 if direction[1] == "forward" else 4) * row["B"] * row["NH"] * row["HS"] * row["S"] * (row["S"] + 1)
+    pairs = row["products"] / ((4 if kernel[1] == "forward" else 8) * row["HS"])
+    model = models[kernel[1]].get(row["HS"])
+    if kernel[2] == "true" or not model:
+        return {"tensor": part * row["products"] / gpu.peak / 0.5,
+                "MUFU": gpu.clocks(pairs * (3 if row["softcap"] else 1) / gpu_attention.MUFU)}
+    causal = row["B"] * row["NH"] * row["S"] * (row["S"] + 1) / 2
     slower = gpu_attention.SMS * gpu_attention.CLOCK / (gpu.sms * gpu.clock)
-    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * row["products"] / causal * slower}
+    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * pairs / causal * slower}
 
 
 def phases_of(row, gpu, kernels, models):
@@ -202,7 +207,7 @@ def phases_of(row, gpu, kernels, models):
             units = library_units(gpu, *l["product"]) | {"DRAM": row["bytes"] / library / (COPY * gpu.dram)}
         elif part:
             part = 1 / len(own) if part == SHARE else part
-            units = attention_units(row, k, gpu, models) or product_units(k, gpu, l, part * flops)
+            units = attention_units(row, k, part, gpu, models) or product_units(k, gpu, l, part * flops)
             units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
         else:
             units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
@@ -257,7 +262,7 @@ def print_step(what, rows, gpu):
     flops = sum(e.row["times"] * (e.row["products"] + e.row["arithmetic"]) for e in rows)
     print(f"\n{what}: {1e3 * total:.2f} ms expected, {1e3 * floor:.2f} ms by the floors, "
           f"{100 * flops / total / gpu.peak:.0f} % of the peak of products\n"
-          f"what half of the bound is worth, before it is written: 'half saves'; us of the whole step\n"
+          f"'half saves': what halving the bound would save; microseconds of the whole step\n"
           f"{'':36} {'times':>5} {'us':>9} {'above':>8} {'half saves':>10}  bound")
     for e in sorted(rows, key=lambda e: -e.row["times"] * (e.seconds - e.floor)):
         n = e.row["times"]

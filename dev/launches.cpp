@@ -31,9 +31,9 @@ void print(const char* table, const std::string& name, int64_t times, const Work
                                  (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads, l.shared)
                      : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
     printf("{\"table\":\"%s\",\"name\":%s,\"times\":%lld,\"products\":%.17g,\"arithmetic\":%.17g,\"bytes\":%.17g,"
-           "\"B\":%d,\"S\":%d,\"NH\":%d,\"HS\":%d,\"launches\":[%s]}\n",
+           "\"B\":%d,\"S\":%d,\"NH\":%d,\"HS\":%d,\"softcap\":%g,\"launches\":[%s]}\n",
            table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S,
-           c.heads.NH, c.heads.HS, join(launches, ",").c_str());
+           c.heads.NH, c.heads.HS, double(c.heads.softcap), join(launches, ",").c_str());
 }
 
 // The operations that a model calls, one after the other; those of the same sizes once.
@@ -78,7 +78,7 @@ Status run(const Gpu& gpu, BenchOptions& o) {
     emu::config.runs = false;
     emu::config.capability = gpu.capability, emu::config.multiprocessors = gpu.multiprocessors;
     emu::config.memory_bytes = size_t(1) << 46;    // nobody touches it
-    emu::config.shared_limit = size_t(gpu.capability == 80 ? 163 : gpu.capability < 90 ? 99 : 227) << 10;
+    emu::config.shared_limit = emu::multiprocessor_of(gpu.capability).shared_limit;
     o.json = true, o.device.device = "cuda";
     Config c = config_with(TRY(config_named(o.model)), o.shape);
     c.T = std::max(c.T, o.seq_len);
@@ -96,11 +96,10 @@ Status run(const Gpu& gpu, BenchOptions& o) {
     return print_calls("token", op, c, {Use::infer, 1, 1}, [&](Model& g, Calls& calls) {
         Cache cache;
         CHECK(g.cache_allocate(cache, 1, c.T).ok(), "no memory for a cache");
+        TokenSteps steps(g, cache, 1, c.V);
+        CHECK(steps.open().ok(), "no memory for tokens");
         calls.rows.clear();
-        const int token = 1;
-        std::vector<float> logits(size_t(c.V));
-        g.extend(cache, &token, 1);
-        g.logits(logits.data());
+        steps.step();
     });
 }
 }    // namespace

@@ -14,7 +14,8 @@ BUILD = os.path.join(ROOT, "build", "sass")
 # Of a multiprocessor: warps, blocks, bytes of shared memory, and of these for one block (CUDA C++ Programming Guide,
 # technical specifications per compute capability). All have 65536 registers, given to warps 256 at a time.
 Limits = collections.namedtuple("Limits", "warps blocks shared block_shared")
-LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_89": Limits(48, 24, 100 << 10, 99 << 10),
+LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_86": Limits(48, 16, 100 << 10, 99 << 10),
+          "sm_89": Limits(48, 24, 100 << 10, 99 << 10),
           "sm_90a": Limits(64, 32, 228 << 10, 227 << 10), "sm_100": Limits(64, 32, 228 << 10, 227 << 10)}
 # Cases of the CUDA backend's tests that launch what others do, and take minutes or look at results.
 NOT_NEEDED = ("emulator*,nccl*,model*,families*,cuda choice*,cuda device*,ptx*,hopper*,fp8: products*,fp8 model*,"
@@ -73,10 +74,10 @@ class Kernel:
         """A multiprocessor's four parts have a fourth of them each."""
         return 65536 // (-(-max(self.registers, 1) * 32 // 256) * 256) // 4 * 4
 
-    def resident(self, launch):
+    def resident(self, launch, limits=None):
         """Blocks of a launch that a multiprocessor holds, by registers, shared memory, warps and blocks; 0: it cannot
-        be launched so."""
-        limits, warps = LIMITS[self.arch], -(-launch.threads // 32)
+        be launched so. limits: of another GPU than the one that the code is for."""
+        limits, warps = limits or LIMITS[self.arch], -(-launch.threads // 32)
         shared = self.shared + launch.shared + (RESERVED if int(re.search(r"\d+", self.arch)[0]) < 90 else 0)
         if shared - RESERVED > limits.block_shared:
             return 0
@@ -188,15 +189,22 @@ def kernel_names(binary):
 
 
 def launches_of_tests(binary):
-    """{name: launches}, by the tests of the CUDA backend on the emulator, which only notes what they launch."""
+    """{name: launches}, by the tests of the CUDA backend on the emulator, which only notes what they launch. What they
+    noted is kept beside the binary."""
     names, found = kernel_names(binary), collections.defaultdict(set)
-    os.makedirs(BUILD, exist_ok=True)
+    theirs = {name: value for name, value in os.environ.items()    # all tests, in the order of no seed
+              if name not in ("FLATGPT_TEST_PART", "FLATGPT_TEST_LIMIT", "EMU_SEED")}
     for capability in ("80", "90"):
-        path = f"{BUILD}/launches_{capability}"
+        path = f"{binary}.launches_{capability}"
         if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
-            environment = {**os.environ, "EMU_RUN": "0", "EMU_CC": capability, "EMU_LAUNCHES": path}
-            subprocess.run([binary, "-tce=" + NOT_NEEDED], env=environment, stdout=subprocess.DEVNULL,
-                           stderr=subprocess.DEVNULL, check=False)    # what is not computed fails
+            environment = {**theirs, "EMU_RUN": "0", "EMU_CC": capability, "EMU_LAUNCHES": path + ".new"}
+            ended = subprocess.run([binary, "-tce=" + NOT_NEEDED], env=environment, stdout=subprocess.PIPE, text=True,
+                                   errors="replace", stderr=subprocess.DEVNULL, check=False)
+            # What is not computed fails. A case over its limit starts the program again, which forgets its notes.
+            if "over its limit" in ended.stdout or not re.search(r"^\d+ passed, .* skipped\s*\Z", ended.stdout, re.M):
+                sys.exit(f"{binary}: the tests ended early (exit status {ended.returncode}), so what they launch is "
+                         "not known")
+            os.replace(path + ".new", path)
         for line in open(path):
             address, threads, shared, _ = line.split()
             for name in names[int(address, 16)]:

@@ -50,7 +50,8 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
         bench["attention_forward, 8 documents"]["products"];
     CHECK(documents < 0.2 * causal);
     for (const char* name :
-         {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8", "rope_backward, QK-norm"})
+         {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8", "rope_backward, QK-norm",
+          "sample, 1 text, top-p 0.9"})
         CHECK_MESSAGE(!bench[name]["launches"].empty(), name);
 }
 

@@ -49,6 +49,27 @@ Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::s
 // What inference computes with: on a CPU a model with packed weights. The device's own model is gone.
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
+// Steps of generation as `flatgpt sample` takes them. Where the table draws tokens, a step begins before the host knows
+// those of the last one; elsewhere the host gets all logits.
+class TokenSteps {
+  public:
+    TokenSteps(Model& g, Cache& cache, int rows, int V);
+    TokenSteps(const TokenSteps&) = delete;
+    ~TokenSteps();
+    Status open();    // exit 5: no memory
+    void step();
+
+  private:
+    Model& g;
+    Cache& cache;
+    const int V;
+    std::vector<int> tok;
+    std::vector<float> logits;
+    DrawAt* at = nullptr;    // (rows), the device's
+    int* drawn = nullptr;    // (rows), pinned
+    int64_t last = -1;       // the mark behind the step in flight
+};
+
 // ---- the profile: tools/bench_profile.cpp ---------------------------------------------------------------------------
 
 struct ProfileRow {

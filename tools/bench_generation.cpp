@@ -55,6 +55,32 @@ std::string prompt(int tokens, const std::string& weights) {
     return "prompt of " + std::to_string(tokens) + and_type(weights);
 }
 
+TokenSteps::TokenSteps(Model& g, Cache& cache, int rows, int V)
+    : g(g), cache(cache), V(V), tok(size_t(rows), 1), logits(g.op.sample ? 0 : size_t(rows) * size_t(V)) {}
+TokenSteps::~TokenSteps() {
+    if (last >= 0) g.op.wait(last);
+    if (at) g.op.release(at, int64_t(sizeof *at * tok.size()));
+    if (drawn) g.op.release_host(drawn, int64_t(sizeof *drawn * tok.size()));
+}
+Status TokenSteps::open() {
+    if (!g.op.sample) return {};
+    const std::vector<DrawAt> places(tok.size());
+    at = static_cast<DrawAt*>(g.op.allocate(int64_t(sizeof *at * tok.size())));
+    drawn = static_cast<int*>(g.op.allocate_host(int64_t(sizeof *drawn * tok.size())));
+    if (!at || !drawn) return fail(Exit::device, "out of memory");
+    g.op.upload(at, places.data(), int64_t(sizeof *at * tok.size()));
+    return {};
+}
+void TokenSteps::step() {
+    g.extend(cache, last >= 0 ? nullptr : tok.data(), 1);
+    if (!g.op.sample) return g.logits(logits.data());
+    g.sample(cache, nullptr, nullptr, at, Draw(), V);
+    g.op.download_later(drawn, cache.tok, int64_t(sizeof *drawn * tok.size()));
+    const int64_t before = last;
+    last = g.op.mark();
+    if (before >= 0) g.op.wait(before);
+}
+
 Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::string& weights) {
     if (bench.device.gpu) return plan;
     const BlockType floats = bench.device.dtype == Dtype::bf16 ? BlockType::bf16 : BlockType::f32;
@@ -108,7 +134,9 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     Model& g = *bench.device.model;
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
-    std::vector<int> tok(size_t(rows), 1);
+    TokenSteps steps(g, cache, rows, c.V);
+    TRY(steps.open());
+    const std::vector<int> tok(size_t(rows), 1);
     std::vector<float> logits(size_t(rows) * size_t(c.V));
     Count count(g.op);
     Model counted(count.table);
@@ -120,8 +148,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     double spent = 0, before = cpu ? cpu_read() : 0;
     for (int t = 0; t < c.T && (t < 64 || (cpu && spent < 2 && t < 512)); t++) {
         const double start = now_seconds();
-        g.extend(cache, tok.data(), 1);
-        g.logits(logits.data());
+        steps.step();
         const double seconds = now_seconds() - start, after = cpu ? cpu_read() : 0;
         count.clear();
         counted.extend(no_cache, tok.data(), 1);

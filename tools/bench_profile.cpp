@@ -123,13 +123,11 @@ Status profile_generation(const Bench& bench, const Config& c, int rows, const s
     g.init(1);
     Cache cache;
     TRY(g.cache_allocate(cache, rows, c.T));
-    std::vector<int> tok(size_t(rows), 1);
-    std::vector<float> logits(size_t(rows) * size_t(c.V));
+    TokenSteps steps(g, cache, rows, c.V);
+    TRY(steps.open());
     p.bytes_beside_fp32 = double(g.packed.bytes_beside_fp32(c)), p.integers = !weights.empty();
     const std::string type = weights.empty() ? "" : ", " + weights;
-    profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64), [&] {
-        g.extend(cache, tok.data(), 1);
-        g.logits(logits.data());
-    });
+    profile(bench, p, "generation, a token of " + counted(rows, "sequence") + type, std::min(c.T, 64),
+            [&] { steps.step(); });
     return {};
 }

@@ -97,6 +97,26 @@ void Rows::head_and_update() {
     free_all();
 }
 
+// Next tokens, where the table draws them.
+void Rows::sample() {
+    if (!op.sample) return;
+    for (int texts : {1, 16}) {
+        auto logits = arrays<Activation>(int64_t(texts) * c.Vp());
+        auto drawn = ids(texts, c.V);
+        auto at = arrays<float>(int64_t(sizeof(DrawAt)) / 4 * texts);
+        if (!logits[0] || !drawn[0] || !at[0]) return bench.short_of_memory("sample");
+        const std::vector<DrawAt> places(static_cast<size_t>(texts));
+        for (float* a : at) op.upload(a, places.data(), int64_t(sizeof(DrawAt)) * texts);
+        int* no_said = nullptr;
+        const double* no_bias = nullptr;
+        const std::string name = formatted(", %d text%s", texts, texts == 1 ? "" : "s");
+        for (auto [how, draw] : {std::pair{"", Draw()}, {", top-p 0.9", Draw{.top_p = 0.9}}})
+            ROW(sample, name + how, drawn[i], no_said, logits[i], no_bias, reinterpret_cast<const DrawAt*>(at[i]),
+                draw, c.logits_of(), texts, c.V, c.Vp());
+        free_all();
+    }
+}
+
 // The model's experts, or 8 of which 2 are used, with as many FLOPs as the ffn has. Rows choose at random.
 void Rows::experts() {
     const Router r = c.experts ? c.router_of() : Router{.E = 8, .K = 2};
@@ -206,6 +226,7 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     rows.memory_bound();
     rows.rope();
     rows.head_and_update();
+    rows.sample();
     rows.attention();
     rows.biases();
     rows.recurrences();

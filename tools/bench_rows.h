@@ -119,6 +119,7 @@ struct Rows {
     void experts();
     void recurrences();
     void head_and_update();
+    void sample();
     std::vector<std::pair<std::string, Heads>> masks();
     void attention();
     void cached(int rows, Element type, const std::string& name);

@@ -67,6 +67,13 @@ TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are sa
     CHECK(sums({blocks, 64}, true, true));
     expect_part(message([&] { sums({1000, 64}, true, true); }), "a cooperative grid of 1000 blocks: 128 fit");
     expect_part(message([&] { sums({5, 64, 150 << 10}, true, true); }), "a cooperative grid of 5 blocks: 4 fit");
+    const emu::Config here = emu::config;
+    for (auto [capability, fit] : {std::pair{80, 32}, {86, 16}, {89, 24}, {90, 32}, {120, 24}}) {
+        emu::config.capability = capability;
+        CHECK(emu::blocks_that_fit(32, 0) == fit);
+        CHECK(emu::blocks_that_fit(1024, 0) == (fit == 32 ? 2 : 1));
+    }
+    emu::config = here;
     if (TSAN) return;    // it would rightly complain
     for (bool first : {true, false})
         CHECK(seeds_that_show([&] { return emu::config.seed == 0 || sums({blocks, 64}, first, !first); }) >= 8);

@@ -51,6 +51,9 @@ struct Config {
     size_t stack_bytes = 128 << 10;    // one fiber's stack
 };
 extern Config config;
+// What a multiprocessor holds at a time, and the bytes of shared memory that one block may have.
+struct Multiprocessor { size_t warps, blocks, shared_limit; };
+Multiprocessor multiprocessor_of(int capability);
 // The device's clock: it stands still, unless a test says how long something takes (cublasLt.h).
 inline double clock_ms = 0;
 // Finishes what the streams hold, then goes on with this seed.

@@ -116,8 +116,9 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
 }   // namespace
 
 int blocks_that_fit(size_t threads, size_t shared) {    // 1 KiB is the system's
+    const Multiprocessor m = multiprocessor_of(config.capability);
     const size_t warps = (threads + 31) / 32;
-    return warps ? int(std::min(64 / warps, (config.shared_limit + 1024) / (shared + 1024))) : 0;
+    return warps ? int(std::min({m.warps / warps, m.blocks, (config.shared_limit + 1024) / (shared + 1024)})) : 0;
 }
 
 void check_launch(const Grid& g) {

@@ -90,6 +90,15 @@ void check_copy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
 }
 }   // namespace
 
+Multiprocessor multiprocessor_of(int capability) {
+    switch (capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
+        case 80: return {64, 32, 163 << 10};
+        case 86: return {48, 16, 99 << 10};
+        case 87: return {48, 16, 163 << 10};
+        case 89: case 120: return {48, 24, 99 << 10};
+        default: return {64, 32, 227 << 10};
+    }
+}
 Config config = [] {
     Config c;
     c.seed = static_cast<uint64_t>(setting("EMU_SEED", 0));
@@ -100,11 +109,7 @@ Config config = [] {
     c.os_threads = static_cast<unsigned>(setting("EMU_THREADS", 1));
     c.cublaslt = static_cast<size_t>(setting("EMU_CUBLASLT", 130000));
     c.runs = setting("EMU_RUN", 1);
-    switch (c.capability) {    // CUDA C++ Programming Guide, technical specifications per compute capability
-        case 80: case 87: c.shared_limit = 163 << 10; break;
-        case 86: case 89: case 120: c.shared_limit = 99 << 10; break;
-        default: c.shared_limit = 227 << 10;
-    }
+    c.shared_limit = multiprocessor_of(c.capability).shared_limit;
     return c;
 }();
 
