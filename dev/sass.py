@@ -85,7 +85,8 @@ def read_table():
 STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
     (r"attention/plain\S* ", 200, "streams of keys, and dropout's function"),
-    (r"attention/cached \w+<bf16, fp8, 1, 32", 16, "heads wider than 128"),
+    (r"attention/cached \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
+    (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 40, "four queries with caps in 168 registers"),
     (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
     (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register"),
 ]
