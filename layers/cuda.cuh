@@ -57,8 +57,8 @@ struct Launch {
     bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
     bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
     // Its blocks may begin when all those of the kernel in front have called let_next_start or ended. All its threads
-    // call wait_for_previous; before it they read nothing that the kernel in front writes. CUDA's name: programmatic
-    // dependent launch. For generation: between its kernels no weight changes, nor within a training step's forward.
+    // call wait_for_previous; before it they read only weights, and what was written before the kernel in front began:
+    // nothing writes weights between the embedding and the logits. CUDA's name: programmatic dependent launch.
     bool overlaps = false;
     cudaStream_t stream = nullptr;          // null: cuda_stream()
     const char* file = __builtin_FILE();    // where the launch is written, for messages

@@ -77,7 +77,7 @@ void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, 
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
                              Heads h);
 
-// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. No patterns, no biases; which head sizes says
+// layers/attention/sm90.cu: wgmma and TMA, for sm_90 alone. No patterns, no biases; the head sizes that
 // Sm90Scratch::takes.
 void attention_forward_sm90(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm90(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,
