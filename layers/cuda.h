@@ -17,7 +17,7 @@ std::vector<CudaDevice> cuda_devices(std::string* why);
 // Chooses the device of this process. Comes before the first operation.   exit 5
 Status cuda_open(int index);
 const CudaDevice& cuda_device();    // the chosen one
-int cublaslt_version();               // of the library that was loaded: 120900 is 12.9
+int cublaslt_version();               // the loaded library's: 120900 is 12.9
 int64_t cuda_context_bytes();         // its memory in use when it was opened: by the driver and by other processes
 
 // T float: fp32 or tf32; T bf16: bf16, fp8 or fp8_block. After cuda_open.
