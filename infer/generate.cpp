@@ -363,19 +363,17 @@ Status Generator::go_ahead(int64_t steps) {
         s.counted = true;
     }
     ahead->begin(texts);
-    int64_t begun = 0;
-    for (int64_t heard = 0; heard < begun || heard == 0;) {
+    do {
         const bool goes_on = std::none_of(running.begin(), running.end(), [](auto& s) { return s.done; });
-        for (; goes_on && begun < std::min(heard + 2, steps); begun++) ahead->step();
+        for (; goes_on && steps > 0 && ahead->in_flight() < 2; steps--) ahead->step();
         const int* ids = ahead->next();
-        heard++;
         for (size_t i = 0; i < running.size(); i++) {
             Sequence& s = running[i];
             if (s.done) continue;
             s.sampler.take({ids[i]});
             if (!take(s, ids[i])) return fail(Exit::io, "the output was closed");
         }
-    }
+    } while (ahead->in_flight() > 0);
     return end_done();
 }
 
