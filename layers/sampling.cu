@@ -189,24 +189,13 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
 // cut off.
 struct Around { double without, with; };    // sums up to a token
-struct Longest { int left, thread; };       // the list with most tokens that may be the one
-__device__ inline Longest block_longest(Longest own) {
-    return block_reduce(own, Longest{0, INT32_MAX}, [](Longest a) {
-#pragma unroll
-        for (int bit = 16; bit; bit >>= 1) {
-            const Longest b = {__shfl_xor_sync(0xffffffff, a.left, bit), __shfl_xor_sync(0xffffffff, a.thread, bit)};
-            if (b.left > a.left || (b.left == a.left && b.thread < a.thread)) a = b;
-        }
-        return a;
-    });
-}
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Token, tried);
     int early = 0, late = list.length;    // how many of the list are too early; are not too late
     for (;;) {
-        const Longest longest = block_longest({late - early, int(threadIdx.x)});
-        if (longest.left == 0) return -1;
-        if (longest.thread == int(threadIdx.x)) tried = list[early + longest.left / 2];
+        const Token longest = block_first({double(late - early), int(threadIdx.x)});    // how long, whose
+        if (longest.score == 0) return -1;
+        if (longest.id == int(threadIdx.x)) tried = list[(early + late) / 2];
         __syncthreads();
         const Token token = tried;
         const int n = count_before(list, early, late, token), own = n < late && list.id[n] == token.id;
