@@ -36,6 +36,13 @@ template <int HS> struct BackwardShared {
     alignas(128) float lse2[STAGES][BM<HS>], delta[STAGES][BM<HS>];
     uint64_t kv_full, q_full[STAGES], dy_full[STAGES], free[STAGES];
     Place place;    // read again behind the loop: consumers have no register to keep it in
+    __device__ void init_rings() {
+        for (int i = 0; i < STAGES; i++) {
+            mbarrier_init(&q_full[i], 1);
+            mbarrier_init(&dy_full[i], 1);
+            mbarrier_init(&free[i], CONSUMERS * 4);    // each warp arrives by itself
+        }
+    }
 };
 
 template <int HS>
@@ -159,31 +166,7 @@ template <int HS, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap kv, const __grid_constant__ CUtensorMap q,
                     const __grid_constant__ CUtensorMap dy, const Backward a) {
-    if constexpr (SM90A) {
-        static_assert(sizeof(BackwardShared<HS>) <= SHARED_BYTES);
-        auto& s = dynamic_shared<BackwardShared<HS>>();
-        if (threadIdx.x == 0) {
-            tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
-            s.place = Place::of<HS>(a);
-            mbarrier_init(&s.kv_full, 1);
-            for (int i = 0; i < STAGES; i++) {
-                mbarrier_init(&s.q_full[i], 1);
-                mbarrier_init(&s.dy_full[i], 1);
-                mbarrier_init(&s.free[i], CONSUMERS * 4);    // each warp arrives by itself
-            }
-            mbarrier_init_fence();
-        }
-        __syncthreads();
-        const int warpgroup = uniform_warpgroup();
-        if (warpgroup == 0) {
-            registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.place);
-            else if (threadIdx.x / 32 == 1) add_dq<HS>(s, a, s.place);
-        } else {
-            registers_take<CONSUMER_REGISTERS>();
-            consume<HS, SHAPED>(s, a, s.place, warpgroup - 1);
-        }
-    }
+    if constexpr (SM90A) run_block<HS, SHAPED, BackwardShared<HS>>(kv, q, dy, a);
 }
 
 }    // namespace

@@ -226,6 +226,31 @@ __device__ inline void store_rows(bf16* to, int64_t stride, int rows, const floa
         if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
 }
 
+// A main kernel's block. produce, consume and Shared are its file's.
+template <int HS, bool SHAPED, class Shared>
+__device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorMap& q, const CUtensorMap& dy,
+                                          const Backward& a) {
+    static_assert(sizeof(Shared) <= SHARED_BYTES);
+    auto& s = dynamic_shared<Shared>();
+    if (threadIdx.x == 0) {
+        tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
+        s.place = Place::of<HS>(a);
+        mbarrier_init(&s.kv_full, 1);
+        s.init_rings();
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    const int warpgroup = uniform_warpgroup();
+    if (warpgroup == 0) {
+        registers_give<PRODUCER_REGISTERS>();
+        if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.place);
+        else if (threadIdx.x / 32 == 1) add_dq<HS>(s, a, s.place);
+    } else {
+        registers_take<CONSUMER_REGISTERS>();
+        consume<HS, SHAPED>(s, a, s.place, warpgroup - 1);
+    }
+}
+
 // ---- after: dq to its place -----------------------------------------------------------------------------------------
 
 template <int HS> constexpr int FINISH_THREADS = 64 * HS / 16;

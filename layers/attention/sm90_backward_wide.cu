@@ -36,6 +36,14 @@ template <int HS> struct WideShared {
     alignas(128) float lse2[ROUNDS<HS>][ROWS], delta[ROUNDS<HS>][ROWS];
     uint64_t kv_full, q_full[ROUNDS<HS>], dy_full[ROUNDS<HS>], q_free[ROUNDS<HS>], dy_free[ROUNDS<HS>];
     Place place;
+    __device__ void init_rings() {
+        for (int i = 0; i < ROUNDS<HS>; i++) {
+            mbarrier_init(&q_full[i], 1);
+            mbarrier_init(&dy_full[i], 1);
+            mbarrier_init(&q_free[i], CONSUMERS * 4);    // each warp arrives by itself
+            mbarrier_init(&dy_free[i], CONSUMERS * 4);
+        }
+    }
 };
 
 template <int HS>
@@ -162,32 +170,7 @@ template <int HS, bool SHAPED>
 __global__ void __launch_bounds__(THREADS, 1)
     backward_kernel(const __grid_constant__ CUtensorMap kv, const __grid_constant__ CUtensorMap q,
                     const __grid_constant__ CUtensorMap dy, const Backward a) {
-    if constexpr (SM90A) {
-        static_assert(sizeof(WideShared<HS>) <= SHARED_BYTES);
-        auto& s = dynamic_shared<WideShared<HS>>();
-        if (threadIdx.x == 0) {
-            tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
-            s.place = Place::of<HS>(a);
-            mbarrier_init(&s.kv_full, 1);
-            for (int i = 0; i < ROUNDS<HS>; i++) {
-                mbarrier_init(&s.q_full[i], 1);
-                mbarrier_init(&s.dy_full[i], 1);
-                mbarrier_init(&s.q_free[i], CONSUMERS * 4);    // each warp arrives by itself
-                mbarrier_init(&s.dy_free[i], CONSUMERS * 4);
-            }
-            mbarrier_init_fence();
-        }
-        __syncthreads();
-        const int warpgroup = uniform_warpgroup();
-        if (warpgroup == 0) {
-            registers_give<PRODUCER_REGISTERS>();
-            if (threadIdx.x == 0) produce(s, kv, q, dy, a, s.place);
-            else if (threadIdx.x / 32 == 1) add_dq<HS>(s, a, s.place);
-        } else {
-            registers_take<CONSUMER_REGISTERS>();
-            consume<HS, SHAPED>(s, a, s.place, warpgroup - 1);
-        }
-    }
+    if constexpr (SM90A) run_block<HS, SHAPED, WideShared<HS>>(kv, q, dy, a);
 }
 
 }    // namespace
