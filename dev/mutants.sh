@@ -44,7 +44,7 @@ binary_of() {    # file
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
         dev/*.cu) echo build/test_all ;;    # runs ladders
-        *.cu | *.cuh | layers/scratch.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;    # scratch.h: kernels' sizes
+        *.cu | *.cuh | layers/scratch.h | layers/attention/order.h | test/cuda_on_cpu/*) echo build/emu/test_cuda ;;
         *) echo build/test_all ;;
     esac
 }
@@ -103,6 +103,19 @@ find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda build/emu/ladder_token ||
     { tail $all/0/build/log; exit 1; }
+shopt -s nocasematch
+for binary in build/test_all build/emu/test_cuda; do    # each row, as above: its test cases are there
+    mapfile -t names < <(cd $all/0 && "$binary" -ltc)
+    while IFS= read -r row; do
+        split "$row"
+        [ "$(binary_of "$file")" = $binary ] || continue
+        for name in "${names[@]}"; do [[ $name == $cases ]] && continue 2; done
+        echo "FAILED   $file: $binary has no such test case: $cases"
+        gone=1
+    done <dev/mutants.txt
+done
+shopt -u nocasematch
+[ -z "${gone-}" ] || exit 1
 list=() clean_all= clean_cuda= skipped=0
 while IFS= read -r row; do
     [[ $row =~ $pattern ]] || continue

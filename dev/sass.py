@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""What nvcc has made of the kernels, held to what they claim.   make sass [ARGS="--write | --mutants | NAME..."]
+"""What nvcc has made of the kernels, held to what they claim.   make sass [ARGS="--write | --mutants[=K/N] | NAME..."]
 
 Reads the objects that `make` compiles with nvcc, for each architecture: what a kernel takes (registers, stack, shared
 memory) and its instructions. No GPU is needed.
 
 dev/sass.txt is the table of what every kernel takes and holds, for the nvcc that its first line names. A change of it
 is a change to be read: `make sass ARGS=--write` writes it anew. RULES below are claims that hold for any nvcc.
---mutants breaks a kernel for every rule (dev/sass_mutants.txt), and demands that this rule fails.
+--mutants breaks a kernel for every rule (dev/sass_mutants.txt), and demands that this rule fails; K/N: only each N-th
+of these, from the K-th on.
 NAME: only kernels whose names contain it; then each one's loops are shown.
 
 The last line counts each rule of each kernel and each row of the table. Without nvcc, or where its tools cuobjdump and
@@ -92,6 +93,11 @@ STACK = [
 ]
 # Others keep it out of their inner loops: an address or two that are needed again at the end.
 STACK_OUTSIDE = 24
+
+
+def launched(k):
+    if not k.launches:
+        return "no test launches it"
 
 
 def no_local_memory(k):
@@ -219,6 +225,7 @@ def overlaps(op, least):
 WGMMA, MMA = r"attention/sm90\S* (forward|backward)_kernel", r"attention/sm80 forward_kernel<\d+, false, false, false>"
 # Name; kernels, by file and name; architectures; the check.
 RULES = [
+    ("launched by a test", r"(?!cuda any_kernel)", "sm_90a", launched),    # any_kernel is only asked about
     ("no local memory", "", "", no_local_memory),
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
@@ -272,14 +279,14 @@ def remarks(objects):
 
 
 def compare(rows, version):
-    """(passed, failed, skipped): each row of the table against what is now."""
+    """(passed, failed, skipped): each row of the table against what is now, for the architectures that are there."""
     before, known = read_table()
     if before != version:
         print(f"dev/sass.txt is of {before}, this is {version}: only rules are checked")
         return 0, 0, len(known)
-    failed = 0
+    archs, failed = set().union(*rows.values()), 0
     for name in sorted(set(rows) | set(known)):
-        for arch in sorted(set(rows[name]) | set(known[name])):
+        for arch in sorted((set(rows[name]) | set(known[name])) & archs):
             now, then = rows[name].get(arch, "nothing"), known[name].get(arch, "nothing")
             if now != then:
                 print(f"FAILED {name} {arch}: {now}, the table has {then}")
@@ -301,7 +308,7 @@ def show(kernels):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write dev/sass.txt anew")
-    parser.add_argument("--mutants", action="store_true", help="break each rule on purpose")
+    parser.add_argument("--mutants", nargs="?", const="0/1", metavar="K/N", help="break rules on purpose")
     parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
     parser.add_argument("--emulated", default="build/emu", help="the folder with make's test_cuda")
     parser.add_argument("names", nargs="*", help="show only the kernels whose names contain one of these")
@@ -311,7 +318,7 @@ def main():
     launches = launches_of_tests(os.path.join(a.emulated, "test_cuda"))
     if a.mutants:
         import sass_mutants
-        return sass_mutants.run(nvcc, version, launches)
+        return sass_mutants.run(nvcc, version, launches, *map(int, a.mutants.split("/")))
     kernels = read(a.objects, None, launches)
     if a.names:
         return show([k for k in kernels if any(n in str(k) for n in a.names)])
@@ -319,8 +326,6 @@ def main():
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
         write_table(rows, version, archs)
-    if idle := sorted({f"{k.file} {k.name}" for k in kernels if not k.launches}):
-        print(f"{len(idle)} of {len(rows)} kernels are launched by none of these tests: ?x in dev/sass.txt")
     passed, wrong = check(kernels)
     same, changed, skipped = compare(rows, version)
     serial = remarks(a.objects)

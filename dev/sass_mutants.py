@@ -1,5 +1,6 @@
 """Breaks a kernel on purpose for each rule of sass.py, and demands that this rule fails.   make sass ARGS=--mutants"""
 import collections
+import concurrent.futures
 import os
 import shutil
 import subprocess
@@ -8,6 +9,15 @@ import sass
 import sass_read
 
 ROWS = os.path.join(sass.ROOT, "dev", "sass_mutants.txt")
+
+
+def tree_of(name):
+    """A copy of what kernels are compiled from."""
+    tree = f"{sass_read.BUILD}/mutants/{name}"
+    shutil.rmtree(tree, ignore_errors=True)
+    for room in ("layers", "base"):
+        shutil.copytree(os.path.join(sass.ROOT, room), os.path.join(tree, room))
+    return tree
 
 
 def failing(nvcc, version, launches, tree, source):
@@ -24,28 +34,35 @@ def failing(nvcc, version, launches, tree, source):
     return found
 
 
-def run(nvcc, version, launches):
+def run(nvcc, version, launches, k, n):
     """Whether a mutant is not caught. Rows of dev/sass_mutants.txt: file ;; sed expression ;; what is compiled, for
-    sm_90a ;; the rule that must fail."""
-    counts, unbroken = collections.Counter(), {}
-    for row in open(ROWS):
-        file, change, source, rule = row.rstrip("\n").split(" ;; ")
-        tree = f"{sass_read.BUILD}/mutants"
-        shutil.rmtree(tree, ignore_errors=True)
-        for room in ("layers", "base"):
-            shutil.copytree(os.path.join(sass.ROOT, room), os.path.join(tree, room))
-        if source not in unbroken:
-            unbroken[source] = failing(nvcc, version, launches, tree, source)
-        before = open(os.path.join(tree, file)).read()
-        subprocess.run(["sed", "-i", change, os.path.join(tree, file)], check=True)
-        gone = before == open(os.path.join(tree, file)).read()
-        found = None if gone else failing(nvcc, version, launches, tree, source)
-        verdict = ("FAILED   (the line to break is gone)" if gone else
-                   "FAILED   (nvcc refuses it)" if found is None else
-                   "skipped " if rule == "the table" and sass.read_table()[0] != version else
-                   "FAILED   (unbroken, it fails, too)" if unbroken[source] is None or rule in unbroken[source] else
-                   "caught  " if rule in found else "SURVIVED")
-        print(f"{verdict} {file}: {change}", flush=True)
-        counts[verdict.strip() if verdict in ("caught  ", "skipped ") else "failed"] += 1
+    sm_90a ;; the rule that must fail. Of each n rows one is tried."""
+    rows = [line.rstrip("\n").split(" ;; ") for line in open(ROWS)][k % n::n]
+
+    def try_row(number, file, change, source, rule):
+        tree = tree_of(number)
+        path = os.path.join(tree, file)
+        before = open(path).read()
+        subprocess.run(["sed", "-i", change, path], check=True)
+        if before == open(path).read():
+            return "FAILED   (the line to break is gone)"
+        if rule == "the table" and sass.read_table()[0] != version:
+            return "skipped "
+        found = failing(nvcc, version, launches, tree, source)
+        if found is None:
+            return "FAILED   (nvcc refuses it)"
+        unbroken = sound[source].result()
+        if unbroken is None or rule in unbroken:
+            return "FAILED   (unbroken, it fails, too)"
+        return "caught  " if rule in found else "SURVIVED"
+
+    counts = collections.Counter()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        sound = {source: pool.submit(failing, nvcc, version, launches, tree_of(os.path.basename(source)), source)
+                 for source in dict.fromkeys(row[2] for row in rows)}
+        verdicts = [pool.submit(try_row, number, *row) for number, row in enumerate(rows)]
+        for (file, change, *_), verdict in zip(rows, map(concurrent.futures.Future.result, verdicts)):
+            print(f"{verdict} {file}: {change}", flush=True)
+            counts[verdict.strip() if verdict in ("caught  ", "skipped ") else "failed"] += 1
     print(f"\n{counts['caught']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return counts["failed"] > 0

@@ -216,7 +216,8 @@ def read(objects, arch=None, launches=None):
     """All kernels of these objects or cubins, or those of one architecture, with how they are launched."""
     objects = sorted(objects, key=os.path.getsize, reverse=True)    # the longest first
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        kernels = [k for some in pool.map(read_object, objects, [arch] * len(objects)) for k in some]
+        each = pool.map if len(objects) > 1 else map    # of one alone, threads may ask
+        kernels = [k for some in each(read_object, objects, [arch] * len(objects)) for k in some]
     for k in kernels:
         k.launches = (launches or {}).get(k.name, set())
     return sorted(kernels, key=lambda k: (k.file, k.name, k.arch))

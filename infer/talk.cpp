@@ -100,8 +100,12 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
     if (editor) {
         int bytes = 0;
         shown_prompt = prompt;
-        if (const char* got = editor->gets(editor->el, &bytes)) text->assign(got, size_t(bytes));
-        else if (interrupts == 0) return Kind::end;
+        const char* got = editor->gets(editor->el, &bytes);
+        if (got) text->assign(got, size_t(bytes));
+        // libedit passes the signal on to the process, where another thread may count it while this one goes on.
+        if (!got && bytes < 0 && errno == EINTR)
+            for (int ms = 0; ms < 1000 && interrupts == 0; ms++) usleep(1000);
+        if (!got && interrupts == 0) return Kind::end;
         const Editor::Line* line = editor->line(editor->el);
         if (interrupts) return line->end > line->buffer ? Kind::discarded : Kind::interrupted;
     } else {

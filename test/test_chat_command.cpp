@@ -274,7 +274,7 @@ struct Typist {
     void type(const std::string& text) {
         for (int asleep = 0; asleep < 3; usleep(5000)) {
             const std::string stat = read_file("/proc/" + std::to_string(child) + "/stat");
-            if (stat.empty() || contains(stat, ") S ")) asleep++;
+            if (stat.empty() || contains(stat, ") S ") || contains(stat, ") Z ")) asleep++;
         }
         send(text);
     }
@@ -289,8 +289,8 @@ struct Typist {
             all.append(piece, size_t(n));
         }
         const size_t at = all.find(part);
-        CHECK_MESSAGE(at != std::string::npos, "expected ", part, ", found ", all);
-        const std::string seen = all.substr(0, at == std::string::npos ? at : at + part.size());
+        REQUIRE_MESSAGE(at != std::string::npos, "expected ", part, ", found ", all);
+        const std::string seen = all.substr(0, at + part.size());
         all.erase(0, seen.size());
         return seen;
     }

@@ -237,5 +237,7 @@ TEST_CASE("casts: exact, of any bits") {
             for (int64_t n : SIZES) EXPECT(check_casts(op, n));
         });
     });
-    each_table([](auto& op) { EXPECT(check_casts(op, 100001)); });
+    each_table([](auto& op) {
+        for (int at : {0, 1, 4}) EXPECT(check_casts(op, 100001, at));
+    });
 }

@@ -76,6 +76,14 @@ TEST_CASE("attention cached: head sizes, groups, windows") {
             {1, 1, 140, 141, {70, 2, 8}},    {2, 1, 150, 151, {40, 40, 16}}});
 }
 
+// Every count of heads that share keys, and both widths of a lane's part, with and without caps.
+TEST_CASE("attention cached: each kernel on a GPU") {
+    for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
+        for (int NH : {1, 2, 4})
+            for (int HS : {64, 264})
+                cached({{1, 1, 70, 71, {NH, 1, HS}}, {1, 1, 70, 71, shaped({NH, 1, HS}, 0.3f, 1)}}, type);
+}
+
 TEST_CASE("attention cached: a scale, soft caps and ALiBi") {
     cached({{2, 1, 40, 50, shaped({2, 2, 64}, 0.3f, 0)},      {1, 1, 700, 701, shaped({3, 1, 16, 600}, 0, 1)},
             {2, 1, 300, 301, shaped({6, 2, 20}, 0.2f, 2)},    {1, 1, 600, 601, shaped({4, 4, 64}, 0, 0, true)},

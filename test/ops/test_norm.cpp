@@ -3,11 +3,11 @@
 #include "tools/selftest/norm.h"
 
 namespace {
-void shapes(std::vector<int> Cs, std::vector<int> Ns) {
+void shapes(std::vector<int> Cs, std::vector<int> Ns, std::vector<NormForm> forms = {LAYERNORM, RMSNORM}) {
     each_table([&](auto& op) {
         for (int C : Cs)
             for (int N : Ns) {
-                for (NormForm form : {LAYERNORM, RMSNORM}) {
+                for (NormForm form : forms) {
                     EXPECT(check_norm_forward(op, N, C, form));
                     EXPECT(check_stream_norm_forward(op, N, C, form));
                     EXPECT(check_norm_backward(op, N, C, form));
@@ -27,6 +27,7 @@ TEST_CASE("norm: against the reference, rows of a warp") {
 TEST_CASE("norm: against the reference, long rows") {
     each_order([] { shapes({1600, 2056}, {5}); });
     shapes({128, 384, 512, 640, 1000, 1280, 1792, 2048, 3000, 3584, 5000, 7168, 16392}, {5});
+    shapes({384, 512, 1792, 3000, 5000}, {5}, {{{}, true, false}});    // neither LayerNorm's nor RMSNorm's own kernels
 }
 
 TEST_CASE("norm: many rows, each block takes several times four") {

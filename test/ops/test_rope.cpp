@@ -23,6 +23,9 @@ const Form FORMS[] = {
     {{6, 3, 12}, {6, true, Normed::all, 1e-5f, -0.5f}},
     {{1, 1, 7}, {4, false, Normed::all}},
     {{2, 1, 256}, {64, false, Normed::head}},
+    {{2, 1, 33}, {26, false, Normed::head}},
+    {{4, 2, 64}, {64, true, Normed::head}},
+    {{4, 2, 64}, {64, true, Normed::all}},
 };
 }   // namespace
 

@@ -234,10 +234,10 @@ template <class T, class P> Check check_gate(const Ops<T, P>& op, int n) {
     return check;
 }
 
-template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
+template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, int at) {
     const Memory m(op);
-    Check check("from_floats, to_floats", {{"n", n}});
-    std::vector<float> floats(static_cast<size_t>(n));    // random bits: NaN, infinities, ties, denormals
+    Check check("from_floats, to_floats", {{"n", n}, {"at", at}});
+    std::vector<float> floats(static_cast<size_t>(at + n));    // random bits: NaN, infinities, ties, denormals
     std::vector<P> expected(floats.size());
     Numbers numbers(floats.size());
     for (size_t i = 0; i < floats.size(); i++) {
@@ -250,15 +250,16 @@ template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n) {
         expected[i] = from_float<P>(floats[i]);
         numbers[i] = double(floats[i]);
     }
-    Array<float> from(m, numbers), back(m, n);
-    Array<P> to(m, n);
-    op.from_floats(to, from, n);
-    auto same = [](const std::vector<unsigned char>& got, const auto& want) {
-        return memcmp(got.data(), want.data(), got.size()) == 0;
+    Array<float> from(m, numbers), back(m, at + n);
+    Array<P> to(m, at + n);
+    op.from_floats(to + at, from + at, n);
+    auto same = [at](const std::vector<unsigned char>& got, const auto& want) {
+        const size_t first = size_t(at) * sizeof want[0];
+        return memcmp(got.data() + first, want.data() + at, got.size() - first) == 0;
     };
     demand(check, same(to.bits(), expected) && to.intact(), "from_floats");
     for (size_t i = 0; i < floats.size(); i++) floats[i] = to_float(expected[i]);
-    op.to_floats(back, to, n);
+    op.to_floats(back + at, to + at, n);
     demand(check, same(back.bits(), floats) && back.intact(), "to_floats");
     return check;
 }
@@ -267,7 +268,7 @@ FOR_EACH_TABLE(check_adamw, int64_t, bool)
 FOR_EACH_TABLE(check_sum_of_squares, int64_t)
 FOR_EACH_TABLE(check_add_losses, int64_t)
 FOR_EACH_TABLE(check_gate, int)
-FOR_EACH_TABLE(check_casts, int64_t)
+FOR_EACH_TABLE(check_casts, int64_t, int)
 
 static const SelftestRows rows([]<class T, class P>(Selftest& test, const Ops<T, P>& op, Dtype) {
     test.row("add_losses", [&] { return check_add_losses(op, 1 << 16); });

@@ -7,4 +7,5 @@ template <class T, class P> Check check_adamw(const Ops<T, P>& op, int64_t n, bo
 template <class T, class P> Check check_sum_of_squares(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_add_losses(const Ops<T, P>& op, int64_t n);
 template <class T, class P> Check check_gate(const Ops<T, P>& op, int n);
-template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n);
+// at: where in their arrays the n numbers begin.
+template <class T, class P> Check check_casts(const Ops<T, P>& op, int64_t n, int at = 0);
