@@ -1,7 +1,9 @@
 """The kernels that nvcc has made, as sass.py and gpu_time.py read them: what each takes, its instructions, its loops,
 how it is launched, and how many warps of a multiprocessor that leaves."""
+import bisect
 import collections
 import concurrent.futures
+import functools
 import glob
 import os
 import re
@@ -68,7 +70,13 @@ class Kernel:
 
     def count(self, pattern, code=None):
         """Instructions whose name begins so, such as LDG or HGMMA."""
-        return sum(1 for i in (self.code if code is None else code) if re.match(pattern, i.op))
+        ops = self.ops if code is None else collections.Counter(i.op for i in code)
+        return sum(n for op, n in ops.items() if re.match(pattern, op))
+
+    @functools.cached_property
+    def ops(self):
+        """{instruction: how many}"""
+        return collections.Counter(i.op for i in self.code)
 
     def warps_by_registers(self):
         """A multiprocessor's four parts have a fourth of them each."""
@@ -94,11 +102,11 @@ class Kernel:
     def loops(self):
         """Code between a branch backwards and its target: the innermost first. Loops of a few instructions that wait
         for a barrier are left out."""
-        found = []
+        found, addresses = [], [i.address for i in self.code]
         for end, i in enumerate(self.code):
             target, _ = branch(i)
             if target is not None and target <= i.address:
-                begin = next(n for n, j in enumerate(self.code) if j.address >= target)
+                begin = bisect.bisect_left(addresses, target)
                 # A wait's second attempt lies behind the kernel's end and jumps back.
                 if end - begin > 8 and not any(j.op == "EXIT" and not j.predicate for j in self.code[begin:end]):
                     found.append(self.code[begin:end + 1])
