@@ -4,8 +4,8 @@
 #pragma once
 #include "ops.h"
 
-// The logit of the head's product x, in float; NaN is -inf. The host makes the same, but with a cap: a GPU's tanhf may
-// differ from the host's in the last bits.
+// The logit of the head's product x, in float; NaN is -inf. The same bits on the host and on a GPU, except with a cap:
+// their tanhf may differ in the last bits.
 HOST_DEVICE inline double logit_of(float x, Logits z) {
     if (z.cap != 0) x = z.cap * tanhf(z.scale * x / z.cap);
     else if (z.scale != 1) x = z.scale * x;

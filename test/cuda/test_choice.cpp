@@ -288,12 +288,13 @@ TEST_CASE("emulator: cuBLASLt's demands of fp8 products") {
                blk = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
     alignas(16) const float scales[8] = {};
     const bool hopper = cuda_device().major == 9;
-    for (auto [a, b, legal] : {std::tuple{vec, vec, true}, {blk, vec, true}, {vec, blk, true}, {blk, blk, false},
-                               {scalar, vec, false}, {blk, scalar, false}})
+    struct Modes { cublasLtMatmulMatrixScale_t a, b; bool legal; };
+    for (const Modes& m : {Modes{vec, vec, true}, {blk, vec, true}, {vec, blk, true}, {blk, blk, false},
+                           {scalar, vec, false}, {blk, scalar, false}})
         for (const int from : {0, 1}) {    // 16 bytes, or 4
-            CAPTURE(int(a)); CAPTURE(int(b)); CAPTURE(from);
+            CAPTURE(int(m.a)); CAPTURE(int(m.b)); CAPTURE(from);
             CHECK((status([&](LtProduct& p) {
-                p.op.a_mode = a, p.op.b_mode = b, p.op.a_scale = scales, p.op.b_scale = scales + from;
-            }) == CUBLAS_STATUS_SUCCESS) == (legal && hopper && from == 0));
+                p.op.a_mode = m.a, p.op.b_mode = m.b, p.op.a_scale = scales, p.op.b_scale = scales + from;
+            }) == CUBLAS_STATUS_SUCCESS) == (m.legal && hopper && from == 0));
         }
 }
