@@ -60,6 +60,7 @@ CUDA := $(if $(NVCC),$(abspath $(dir $(shell readlink -f $(NVCC)))/..))
 ARCH ?= 80 89 90a 100
 ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
+$(if $(ARCH),,$(error ARCH=native: expected a GPU, nvidia-smi names none))
 endif
 KERNELS := $(wildcard layers/*.cu layers/attention/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \

@@ -104,7 +104,7 @@ remove_binaries $all/0    # `make` may have linked them with nvcc's objects; the
 compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda build/emu/ladder_token ||
     { tail $all/0/build/log; exit 1; }
 shopt -s nocasematch
-for binary in build/test_all build/emu/test_cuda; do    # each row, as above: its test cases are there
+for binary in build/test_all build/emu/test_cuda; do    # every row names a test case that its binary has
     mapfile -t names < <(cd $all/0 && "$binary" -ltc)
     while IFS= read -r row; do
         split "$row"

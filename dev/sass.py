@@ -96,7 +96,7 @@ STACK_OUTSIDE = 24
 
 
 def launched(k):
-    if not k.launches:
+    if not k.launches:    # by name: kernels of one name in two files count as one
         return "no test launches it"
 
 
@@ -279,12 +279,12 @@ def remarks(objects):
 
 
 def compare(rows, version):
-    """(passed, failed, skipped): each row of the table against what is now, for the architectures that are there."""
+    """(passed, failed, skipped): each row of the table against what is now, for the architectures that both have."""
     before, known = read_table()
     if before != version:
         print(f"dev/sass.txt is of {before}, this is {version}: only rules are checked")
         return 0, 0, len(known)
-    archs, failed = set().union(*rows.values()), 0
+    archs, failed = set().union(*rows.values()) & set().union(*known.values()), 0
     for name in sorted(set(rows) | set(known)):
         for arch in sorted((set(rows[name]) | set(known[name])) & archs):
             now, then = rows[name].get(arch, "nothing"), known[name].get(arch, "nothing")
@@ -305,10 +305,16 @@ def show(kernels):
                   " ".join(f"{n} {op}" for op, n in ops.most_common(14)))
 
 
+def part(text):
+    if not re.fullmatch(r"\d+/[1-9]\d*", text):
+        raise argparse.ArgumentTypeError(f"expected K/N, such as 0/4, found {text}")
+    return tuple(map(int, text.split("/")))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true", help="write dev/sass.txt anew")
-    parser.add_argument("--mutants", nargs="?", const="0/1", metavar="K/N", help="break rules on purpose")
+    parser.add_argument("--mutants", nargs="?", const=(0, 1), type=part, metavar="K/N", help="break rules on purpose")
     parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
     parser.add_argument("--emulated", default="build/emu", help="the folder with make's test_cuda")
     parser.add_argument("names", nargs="*", help="show only the kernels whose names contain one of these")
@@ -318,7 +324,7 @@ def main():
     launches = launches_of_tests(os.path.join(a.emulated, "test_cuda"))
     if a.mutants:
         import sass_mutants
-        return sass_mutants.run(nvcc, version, launches, *map(int, a.mutants.split("/")))
+        return sass_mutants.run(nvcc, version, launches, *a.mutants)
     kernels = read(a.objects, None, launches)
     if a.names:
         return show([k for k in kernels if any(n in str(k) for n in a.names)])
@@ -326,7 +332,8 @@ def main():
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
         if missing := set().union(*read_table()[1].values()) - set(archs):
-            sys.exit(f"dev/sass.txt has {', '.join(sorted(missing))}, too; these objects have {', '.join(archs)} alone")
+            sys.exit(f"dev/sass.txt has {', '.join(sorted(missing))}, too; these objects have {', '.join(archs)} alone: "
+                     "run it without ARCH")
         write_table(rows, version, archs)
     passed, wrong = check(kernels)
     same, changed, skipped = compare(rows, version)

@@ -57,12 +57,15 @@ def run(nvcc, version, launches, k, n):
         return "caught  " if rule in found else "SURVIVED"
 
     counts = collections.Counter()
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0)))
+    try:
         sound = {source: pool.submit(failing, nvcc, version, launches, tree_of(os.path.basename(source)), source)
                  for source in dict.fromkeys(row[2] for row in rows)}
         verdicts = [pool.submit(try_row, number, *row) for number, row in enumerate(rows)]
         for (file, change, *_), verdict in zip(rows, map(concurrent.futures.Future.result, verdicts)):
             print(f"{verdict} {file}: {change}", flush=True)
             counts[verdict.strip() if verdict in ("caught  ", "skipped ") else "failed"] += 1
+    finally:
+        pool.shutdown(cancel_futures=True)
     print(f"\n{counts['caught']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
     return counts["failed"] > 0

@@ -224,7 +224,7 @@ def read(objects, arch=None, launches=None):
     """All kernels of these objects or cubins, or those of one architecture, with how they are launched."""
     objects = sorted(objects, key=os.path.getsize, reverse=True)    # the longest first
     with concurrent.futures.ProcessPoolExecutor() as pool:
-        each = pool.map if len(objects) > 1 else map    # of one alone, threads may ask
+        each = pool.map if len(objects) > 1 else map    # for one no process is started, so threads may call this
         kernels = [k for some in each(read_object, objects, [arch] * len(objects)) for k in some]
     for k in kernels:
         k.launches = (launches or {}).get(k.name, set())

@@ -5,7 +5,13 @@
 # A case that never ends fails by itself (test/limit.h). FLATGPT_TEST_TOTAL, seconds, is for what hangs outside of cases.
 total=${FLATGPT_TEST_TOTAL:-3600}
 binaries=() beside=() passed=0 failed=0 skipped=0 logs=$(mktemp -d)
-trap 'kill "${beside[@]}" 2>/dev/null; rm -rf "$logs"' EXIT
+end() {    # what still runs was to be ended: its output may say why
+    local running
+    running=$(jobs -pr)
+    [ -z "$running" ] || { kill $running; tail -n 50 "$logs"/[0-9]*; }
+    rm -rf "$logs"
+}
+trap end EXIT
 while [ $# -gt 0 ] && [ "$1" != -- ]; do binaries+=("$1"); shift; done
 shift
 start() {
@@ -14,7 +20,8 @@ start() {
 }
 count() {    # what was printed, its exit status
     local status=$2 p=0 f=0 s=0 line
-    case $status in 124 | 137) printf 'FAILED  over its limit of %s s (FLATGPT_TEST_TOTAL)\n' "$total" ;; esac
+    case $status in 124 | 137) printf 'FAILED  %s: killed, or over its limit of %s s (FLATGPT_TEST_TOTAL)\n' \
+        "$(sed -n 's/^---- //p;2q' "$1")" "$total" ;; esac
     line=$(grep -aE '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$1" | tail -1)
     [ -z "$line" ] || read -r p f s <<<"$(tr -cd '0-9 ' <<<"$line")"
     [ "$status" = 0 ] || [ "$f" != 0 ] || f=1    # died without counting it

@@ -1,6 +1,7 @@
 // talk.cpp - reading lines with libedit, Ctrl-C, and the loop of a conversation.
 #include "talk.h"
 
+#include <atomic>
 #include <cerrno>
 #include <clocale>
 #include <csignal>
@@ -42,7 +43,7 @@ std::optional<std::string> MessageReader::finish() {
 // ---- lines ----------------------------------------------------------------------------------------------------------
 
 namespace {
-volatile std::sig_atomic_t interrupts = 0;    // Ctrl-C since it was last set to 0
+std::atomic<int> interrupts = 0;    // Ctrl-C since it was last set to 0
 const char* shown_prompt = "";
 }    // namespace
 
@@ -98,14 +99,19 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
     errno = 0;
     text->clear();
     if (editor) {
-        int bytes = 0;
+        int bytes;
         shown_prompt = prompt;
-        const char* got = editor->gets(editor->el, &bytes);
+        const char* got;
+        bool signalled;
+        do {    // after Ctrl-Z it reads on
+            bytes = 0, errno = 0;
+            got = editor->gets(editor->el, &bytes);
+            signalled = !got && bytes < 0 && errno == EINTR;
+            // libedit sends the signal again, to all of the process: another thread may count it a little later.
+            for (int ms = 0; signalled && ms < 1000 && interrupts == 0; ms++) usleep(1000);
+        } while (signalled && interrupts == 0);
         if (got) text->assign(got, size_t(bytes));
-        // libedit passes the signal on to the process, where another thread may count it while this one goes on.
-        if (!got && bytes < 0 && errno == EINTR)
-            for (int ms = 0; ms < 1000 && interrupts == 0; ms++) usleep(1000);
-        if (!got && interrupts == 0) return Kind::end;
+        else if (interrupts == 0) return Kind::end;
         const Editor::Line* line = editor->line(editor->el);
         if (interrupts) return line->end > line->buffer ? Kind::discarded : Kind::interrupted;
     } else {
@@ -135,7 +141,7 @@ class CountInterrupts {
   public:
     explicit CountInterrupts(bool on) : on(on) {
         struct sigaction action = {};
-        action.sa_handler = [](int) { interrupts = interrupts + 1; };    // without SA_RESTART: reading ends
+        action.sa_handler = [](int) { interrupts++; };    // without SA_RESTART: reading ends
         if (on) sigaction(SIGINT, &action, &before);
     }
     ~CountInterrupts() {
