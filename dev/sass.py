@@ -332,8 +332,8 @@ def main():
     if a.write:
         archs = sorted({k.arch for k in kernels}, key=lambda arch: int(re.search(r"\d+", arch)[0]))
         if missing := set().union(*read_table()[1].values()) - set(archs):
-            sys.exit(f"dev/sass.txt has {', '.join(sorted(missing))}, too; these objects have {', '.join(archs)} alone: "
-                     "run it without ARCH")
+            sys.exit(f"dev/sass.txt has {', '.join(sorted(missing))}, too; these objects have {', '.join(archs)} "
+                     "alone: run it without ARCH")
         write_table(rows, version, archs)
     passed, wrong = check(kernels)
     same, changed, skipped = compare(rows, version)

@@ -270,8 +270,8 @@ struct Typist {
         if (child > 0) kill(child, SIGKILL), waitpid(child, nullptr, 0);
         close(master);
     }
-    // Ctrl-C between the prompt and the read that waits for a key would be seen at that key: nobody is so fast. What has
-    // ended (Z) takes no more keys; until() then says what it wrote.
+    // Ctrl-C between the prompt and the read that waits for a key would be seen at that key: nobody is so fast. What
+    // has ended (Z) takes no keys; until() then says what it wrote.
     void type(const std::string& text) {
         for (int asleep = 0; asleep < 3; usleep(5000)) {
             const std::string stat = read_file("/proc/" + std::to_string(child) + "/stat");
