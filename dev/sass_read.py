@@ -21,7 +21,7 @@ LIMITS = {"sm_80": Limits(64, 32, 164 << 10, 163 << 10), "sm_86": Limits(48, 16,
           "sm_90a": Limits(64, 32, 228 << 10, 227 << 10), "sm_100": Limits(64, 32, 228 << 10, 227 << 10)}
 # Cases of the CUDA backend's tests that launch what others do, and take minutes or look at results.
 NOT_NEEDED = ("emulator*,nccl*,model*,families*,cuda choice*,cuda device*,ptx*,hopper*,fp8: products*,fp8 model*,"
-              "textbook*,cuda generation*,attention golden*")
+              "textbook*,cuda generation*,cuda sampling*,attention golden*")
 RESERVED = 1024    # bytes of shared memory that CUDA takes for each block; from sm_90 on cuobjdump counts them
 
 
