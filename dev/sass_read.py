@@ -196,27 +196,32 @@ def kernel_names(binary):
     return names
 
 
-def launches_of_tests(binary):
-    """{name: launches}, by the tests of the CUDA backend on the emulator, which only notes what they launch. What they
-    noted is kept beside the binary."""
-    names, found = kernel_names(binary), collections.defaultdict(set)
+def dry_run(binary, capability):
+    """The file with what the tests launch on such a GPU, kept beside the binary."""
+    path = f"{binary}.launches_{capability}"
+    if os.path.exists(path) and os.path.getmtime(path) >= os.path.getmtime(binary):
+        return path
     theirs = {name: value for name, value in os.environ.items()    # all tests, in the order of no seed
               if name not in ("FLATGPT_TEST_PART", "FLATGPT_TEST_LIMIT", "EMU_SEED")}
-    for capability in ("80", "90"):
-        path = f"{binary}.launches_{capability}"
-        if not os.path.exists(path) or os.path.getmtime(path) < os.path.getmtime(binary):
-            environment = {**theirs, "EMU_RUN": "0", "EMU_CC": capability, "EMU_LAUNCHES": path + ".new"}
-            ended = subprocess.run([binary, "-tce=" + NOT_NEEDED], env=environment, stdout=subprocess.PIPE, text=True,
-                                   errors="replace", stderr=subprocess.DEVNULL, check=False)
-            # What is not computed fails. A case over its limit starts the program again, which forgets its notes.
-            if "over its limit" in ended.stdout or not re.search(r"^\d+ passed, .* skipped\s*\Z", ended.stdout, re.M):
-                sys.exit(f"{binary}: the tests ended early (exit status {ended.returncode}), so what they launch is "
-                         "not known")
-            os.replace(path + ".new", path)
-        for line in open(path):
-            address, threads, shared, _ = line.split()
-            for name in names[int(address, 16)]:
-                found[name].add(Launch(int(threads), int(shared)))
+    environment = {**theirs, "EMU_RUN": "0", "EMU_CC": capability, "EMU_LAUNCHES": path + ".new"}
+    ended = subprocess.run([binary, "-tce=" + NOT_NEEDED], env=environment, stdout=subprocess.PIPE, text=True,
+                           errors="replace", stderr=subprocess.DEVNULL, check=False)
+    # What is not computed fails. A case over its limit starts the program again, which forgets its notes.
+    if "over its limit" in ended.stdout or not re.search(r"^\d+ passed, .* skipped\s*\Z", ended.stdout, re.M):
+        sys.exit(f"{binary}: the tests ended early (exit status {ended.returncode}), so what they launch is not known")
+    os.replace(path + ".new", path)
+    return path
+
+
+def launches_of_tests(binary):
+    """{name: launches}, by the tests of the CUDA backend on the emulator, which only notes what they launch."""
+    names, found = kernel_names(binary), collections.defaultdict(set)
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        for path in pool.map(dry_run, [binary] * 2, ["80", "90"]):
+            for line in open(path):
+                address, threads, shared, _ = line.split()
+                for name in names[int(address, 16)]:
+                    found[name].add(Launch(int(threads), int(shared)))
     return found
 
 
