@@ -101,9 +101,10 @@ LineReader::Kind LineReader::read(const char* prompt, std::string* text) {
     if (editor) {
         const char* got;
         bool signalled;
-        int bytes = 0;
+        int bytes;
         shown_prompt = prompt;
         do {    // after Ctrl-Z it reads on
+            bytes = 0, errno = 0;
             got = editor->gets(editor->el, &bytes);
             signalled = !got && bytes < 0 && errno == EINTR;
             // libedit sends the signal again, to all of the process: another thread may count it a little later.
