@@ -50,7 +50,7 @@ std::vector<std::string> merged_environment(const std::vector<std::string>& chan
     std::vector<std::string> result;
     for (char** e = environ; *e; e++) {
         std::string entry = *e, name = entry.substr(0, entry.find('='));
-        bool changed = name == "FLATGPT_TEST_PART";    // of this process's cases
+        bool changed = name == "FLATGPT_TEST_PART";    // concerns this process alone
         for (auto& c : changes) changed |= c.substr(0, c.find('=')) == name;
         if (!changed) result.push_back(entry);
     }
