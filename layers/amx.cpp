@@ -7,7 +7,7 @@
 // multiplies it by all resident panels, SUB steps of k at a time, so that what it reads again stays in L1; resident
 // tiles pass by L1. While a block is computed, the one before leaves through the epilogue, evenly over the steps, as
 // bursts of stores hold tile loads up, and the memory of the next streamed panel is asked for. Work is divided in
-// blocks; k never is, and its order depends on K alone: neither threads nor other rows change the bits of a sum.
+// blocks; k never is, and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores
@@ -21,6 +21,7 @@ namespace ISA {
 namespace {
 constexpr int SIDE = 32, STEP = 2 * TILE;      // rows or columns of a panel; words of a step of it
 constexpr int DEEP = 24, SUB = 16;             // most steps of a block of k, and of a part of it
+constexpr int SUB_PAST_CACHES = 12;            // the same where results pass the caches
 constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an L2 is all that can be relied on
 constexpr int64_t PASSES_BY = 2 << 20;         // bytes of a result that is too large to be read from L2 again
 constexpr int ASKS = 3;                        // lines of the next panel for each step
@@ -129,6 +130,12 @@ template <Then then, class X> struct Product {
     const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
 
     static int steps_of(int K) { return parts(K, 32); }
+    // Most steps of a block of k. Where k is cut anyway, as many as all columns can be resident with, unless that are
+    // few. The number of rows does not count, as it must not change a row's sums.
+    static int deepest(int N, int K) {
+        const int fits = RESIDENT / (parts(N, SIDE) * STEP);
+        return steps_of(K) > DEEP && fits >= SUB ? least(fits, DEEP) : DEEP;
+    }
     static bool passes_by(const Form& g) {
         auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
         return VW == 16 && !g.add && steps_of(g.K) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
@@ -137,8 +144,8 @@ template <Then then, class X> struct Product {
     explicit Product(const Form& g)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
           b{g.b, true, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K}, a_resident(g.M <= g.N),
-          past_caches(passes_by(g)), blocks(parts(steps_of(g.K), DEEP)), deep(parts(steps_of(g.K), blocks)),
-          strips(even_strips()) {}
+          past_caches(passes_by(g)), blocks(parts(steps_of(g.K), deepest(g.N, g.K))),
+          deep(parts(steps_of(g.K), blocks)), strips(even_strips()) {}
     int even_strips() const {
         const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
         return parts(all, parts(all, most));
@@ -153,13 +160,13 @@ template <Then then, class X> struct Product {
     }
     static int64_t own_words(int K) {
         const int steps = least(steps_of(K), DEEP);
-        return steps * STEP + (steps > SUB ? RESIDENT / (SUB * STEP) : 1) * SIDE * SIDE;
+        return steps * STEP + (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
     }
     static int64_t scratch(int M, int N, int K) {
         return int64_t(sizeof(float)) * (2 * shared_words(M, N, K) + omp_get_max_threads() * own_words(K));
     }
 
-    template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, Depth k, int r, int columns) const {
+    template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, const Depth& k, int r, int columns) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         const float* from = l.from + r / 16 * 2 * TILE + r % 16 * 16;
         auto put = [&](auto* p, vf v, auto place) {
@@ -189,7 +196,7 @@ template <Then then, class X> struct Product {
         else store(p, v);
     }
     // Asks for what row r of this block will meet when it leaves.
-    INLINE_MEMBER void fetch_row(const Leaving& l, Depth k, int r) const {
+    INLINE_MEMBER void fetch_row(const Leaving& l, const Depth& k, int r) const {
         const int64_t row = int64_t(l.m + r) * g.N + l.n;
         for (int j = 0; j < SIDE; j += 16) {
             if (!past_caches) __builtin_prefetch(g.c + row + j, 1, 2);
@@ -201,8 +208,8 @@ template <Then then, class X> struct Product {
 
     // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
     template <class Set>
-    [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more, float* out, Depth k,
-               const Leaving& here, const Leaving& leaving, Asked& asked) const {
+    [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more, float* out,
+                                 const Depth& k, const Leaving& here, const Leaving& leaving, Asked& asked) const {
         if (more) {
             tiles.template load<0>(out, 64), tiles.template load<1>(out + TILE, 64);
             tiles.template load<2>(out + 2 * TILE, 64), tiles.template load<3>(out + 3 * TILE, 64);
@@ -230,15 +237,15 @@ template <Then then, class X> struct Product {
         tiles.template store<0>(out, 64), tiles.template store<1>(out + TILE, 64);
         tiles.template store<2>(out + 2 * TILE, 64), tiles.template store<3>(out + 3 * TILE, 64);
     }
-    void leave_now(const Leaving& l, Depth k, int rows, int columns) const {
+    void leave_now(const Leaving& l, const Depth& k, int rows, int columns) const {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
     // The streamed panel at t0 times resident panels first..end of a part that begins at r0.
     template <class Set>
-    void panel(Set& tiles, Depth k, const float* own, int t0, const float* shared, int r0, int first, int end,
+    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* shared, int r0, int first, int end,
                float* sums, Leaving& leaving, Asked asked) const {
-        const int pieces = parts(k.steps, SUB), sub = parts(k.steps, pieces);
+        const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
             const int n = least(sub, k.steps - s);
             for (int r = first; r < end; r++) {
@@ -270,10 +277,17 @@ template <Then then, class X> struct Product {
                 float* shared = room + flip * shared_size;
                 float* sums = a_resident ? g.row_sums : nullptr;
                 const int pieces = sums ? 1 : parts(k.steps, 4);    // sums go through all k of a row, in order
+                auto pack = [&](int p, int from, int to) {
+                    r.pack(shared + p * k.steps * STEP, a_resident, r0 + p * SIDE, k0, from, to, sums);
+                };
+                if (r.along || sums) {
 #pragma omp for schedule(static)
-                for (int i = 0; i < here * pieces; i++)
-                    r.pack(shared + i / pieces * k.steps * STEP, a_resident, r0 + i / pieces * SIDE, k0,
-                           i % pieces * k.steps / pieces, (i % pieces + 1) * k.steps / pieces, sums);
+                    for (int i = 0; i < here * pieces; i++)
+                        pack(i / pieces, i % pieces * k.steps / pieces, (i % pieces + 1) * k.steps / pieces);
+                } else {    // in the order of memory, which the CPU then fetches ahead
+#pragma omp for schedule(static)
+                    for (int i = 0; i < here * k.steps; i++) pack(i % here, i / here, i / here + 1);
+                }
                 const int64_t all = int64_t(here) * panels, from = all * id / threads, to = all * (id + 1) / threads;
                 Leaving leaving;
                 for (int64_t i = from; i < to;) {

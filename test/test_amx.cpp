@@ -238,6 +238,7 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  {130, 65, 770, true, true, true, false, false, false, false, true},
                                  {40, 33, 2400, true, true, true, false, false, false, true, true},
                                  {33, 70, 900, true, false, false, true, false, false, false, true},
+                                 {40, 600, 1500, false, false, true, true},
                                  {700, 40, 30, true, false, true, false, false, false, false, true},
                                  {1000, 528, 20, false, false, false, true, false, true},
                                  {1000, 528, 40, true, true, false, false, false, false, false, true},
@@ -281,14 +282,15 @@ TEST_CASE("amx: the same bits each time, with any number of threads and on every
 }
 
 TEST_CASE("amx: a row's bits do not depend on other rows") {
-    for (int K : {40, 600, 1700}) {
-        Case<bf16> all({170, 70, K}, cpu_isa());
+    for (const Form& f : {Form{170, 70, 40}, {170, 70, 600}, {170, 70, 1700}, {700, 600, 1500}}) {
+        const int N = f.N, K = f.K;
+        Case<bf16> all(f, cpu_isa());
         auto whole = all.run();
         for (auto [from, rows] : {std::pair{0, 1}, {5, 40}, {33, 130}, {100, 70}}) {
-            Case<bf16> some({rows, 70, K}, cpu_isa());
+            Case<bf16> some({rows, N, K}, cpu_isa());
             std::copy_n(all.a.begin() + from * K, rows * K, some.a.begin());
             auto part = some.run();
-            CHECK(memcmp(part.c.data(), whole.c.data() + from * 70, size_t(rows * 70) * 4) == 0);
+            CHECK(memcmp(part.c.data(), whole.c.data() + from * N, size_t(rows * N) * 4) == 0);
         }
     }
 }
