@@ -23,7 +23,6 @@ constexpr int SIDE = 32, STEP = 2 * TILE;      // rows or columns of a panel; wo
 constexpr int DEEP = 24, SUB = 16;             // most steps of a block of k, and of a part of it
 constexpr int SUB_PAST_CACHES = 12;            // the same where results pass the caches
 constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an L2 is all that can be relied on
-constexpr int64_t PASSES_BY = 2 << 20;         // bytes of a result that is too large to be read from L2 again
 constexpr int ASKS = 3;                        // lines of the next panel for each step
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
@@ -110,9 +109,6 @@ INLINE Asked next_panel(const Operand& o, int i0, int k0, int steps) {
             o.along ? SIDE : deep};
 }
 
-// 32 bytes, as the builtin takes them. In a template, as other instruction sets do not know the builtin's name.
-template <class V> struct HalfLine { typedef long long type __attribute__((vector_size(32))); };
-
 // Where a block of k begins, how many steps it has, and what happens to the sums at its end.
 struct Depth { int from, steps; bool add, ends; };
 // Sums on their way out: four tiles, to C from (m,n) on.
@@ -184,16 +180,6 @@ template <Then then, class X> struct Product {
             }
             put(g.c + row + j, v, place);
         });
-    }
-    template <class V> static INLINE_MEMBER void store_past_caches(float* p, V v) {
-        if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
-        else store(p, v);
-    }
-    template <class V> static INLINE_MEMBER void store_past_caches(bf16* p, V v) {
-        typedef typename HalfLine<V>::type words;    // p is a multiple of 32 bytes: rows are of 16 elements
-        if constexpr (VW == 16)
-            __builtin_ia32_movntdq256(reinterpret_cast<words*>(p), reinterpret_cast<words>(nearest_bf16(v)));
-        else store(p, v);
     }
     // Asks for what row r of this block will meet when it leaves.
     INLINE_MEMBER void fetch_row(const Leaving& l, const Depth& k, int r) const {

@@ -15,7 +15,7 @@
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-constexpr int TILES_FROM = 8;    // rows from which tiles of bytes are worth their fixed cost (dev/speed.md: estimated)
+constexpr int TILES_FROM = 16;    // rows from which tiles of bytes are worth their fixed cost (dev/speed.md)
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
 
@@ -268,6 +268,10 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
     const Range mine = my_share(panels * blocks, 1);
     float sums[BLOCK * 16];
+    // What is too large to be read from L2 again goes past the caches, where lines are whole: a line of each row, far
+    // apart, would be read before it is written.
+    const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
+                             reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
     static_assert(BLOCK * 16 >= TILE_ROWS * 48);
     // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
     auto all = [&](auto by) {
@@ -283,7 +287,8 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
                         vf v = place.get(sums + r * W + j);
                         if (p.b) v += place.get(p.b + o + j);
                         if (p.residual) v += place.get(p.residual + at + j);
-                        place.put(p.y + at + j, v);
+                        if (past_caches) store_past_caches(p.y + at + j, v);
+                        else place.put(p.y + at + j, v);
                         if (p.gelu) place.put(p.gelu + at + j, gelu(v));
                     });
                 }
@@ -316,6 +321,7 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     } else {
         all(by_vectors);
     }
+    if (past_caches) __sync_synchronize();
 }
 
 // Calls multiply(x) in each thread of a team, with all N rows of x. Few rows one thread prepares before: it is done

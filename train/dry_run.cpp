@@ -84,7 +84,7 @@ Cluster cluster(const Trainer& t) {
         if (!(o.tflops > 0)) {
             const Peaks peaks = cpu_peaks(t.device.dtype == Dtype::bf16);
             k.memory = peaks.bytes;
-            k.flops = (peaks.tiles ? 0.35 : 0.6) * peaks.products;    // AMX: products alone 1.4 to 2.4 of 5 TFLOP/s
+            k.flops = (peaks.tiles ? 0.24 : 0.6) * peaks.products;    // AMX: 1.4 of 5.8 TFLOP/s (dev/speed.md)
         }
     }
     if (o.node_ranks) k.node = o.node_ranks;

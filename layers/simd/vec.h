@@ -58,6 +58,20 @@ INLINE vh nearest_bf16(vf x) {
 }
 INLINE vf load(const bf16* p) { return widened(vh(*reinterpret_cast<const vh_unaligned*>(p))); }
 INLINE void store(bf16* p, vf v) { *reinterpret_cast<vh_unaligned*>(p) = nearest_bf16(v); }
+constexpr int64_t PASSES_BY = 2 << 20;    // bytes of a result that is too large to be read from L2 again
+// To memory past the caches, with AVX-512. p: a multiple of the vector's bytes, or of 32 for bf16. Other threads see it
+// after a fence. Templates, as other instruction sets do not know the builtins' names and types.
+template <class V> INLINE void store_past_caches(float* p, V v) {
+    if constexpr (VW == 16) __builtin_ia32_movntps512(p, v);
+    else store(p, v);
+}
+template <class V> struct HalfLine { typedef long long type __attribute__((vector_size(32))); };
+template <class V> INLINE void store_past_caches(bf16* p, V v) {
+    typedef typename HalfLine<V>::type words;
+    if constexpr (VW == 16)
+        __builtin_ia32_movntdq256(reinterpret_cast<words*>(p), reinterpret_cast<words>(nearest_bf16(v)));
+    else store(p, v);
+}
 typedef int8_t vc __attribute__((vector_size(VW)));
 typedef int16_t vs __attribute__((vector_size(2 * VW), aligned(2), may_alias));
 // VW bytes as integers, and back. GCC 12's __builtin_convertvector goes byte by byte where it knows no single
