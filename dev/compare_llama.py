@@ -9,6 +9,8 @@ Prints whether both have the same tokens of the text, the largest difference of 
 perplexities, and whether the likeliest continuations of the first half window are equal. llama.cpp runs with
 a cache of floats and no flash attention; without --repack also without its own layouts of quantised weights.
 Exit status 1 where tokens differ, or perplexities by more than 0.5 %.
+Where the CPU has AMX, llama-cpp-python 0.3.36 crashes with weights in blocks: build it with CMAKE_ARGS that hold
+-DGGML_NATIVE=OFF and the instruction sets by name.
 --speed: llama.cpp as it is by default, best and median of 5 prompts of random tokens, and of 100 tokens after one.
 """
 import argparse

@@ -126,8 +126,8 @@ template <Then then, class X> struct Product {
     const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
 
     static int steps_of(int K) { return parts(K, 32); }
-    // Most steps of a block of k. Where k is cut anyway, as many as all columns can be resident with, unless that are
-    // few. The number of rows does not count, as it must not change a row's sums.
+    // Most steps of a block of k. Where k is cut anyway: as many as let all columns be resident, unless those are too
+    // few. The number of rows does not count: it must not change a row's sums.
     static int deepest(int N, int K) {
         const int fits = RESIDENT / (parts(N, SIDE) * STEP);
         return steps_of(K) > DEEP && fits >= SUB ? least(fits, DEEP) : DEEP;

@@ -67,7 +67,8 @@ void advise_memory(const Trainer& t, int64_t total) {
 // GPUs: eight of a machine by NVLink, of whose 450 GB/s (H100) NCCL moves 370, and a 400 Gb/s adapter each; 45 % of the
 // peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it; fp8, which nobody
 // has measured here, counts as bf16); AdamW at 2.7 of an H100's 3.35 TB/s; of a planned GPU's data sheet the same
-// shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README).
+// shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README),
+// of tiles 24 % (dev/speed.md).
 Cluster cluster(const Trainer& t) {
     const TrainOptions& o = t.o;
     Cluster k;
@@ -84,7 +85,7 @@ Cluster cluster(const Trainer& t) {
         if (!(o.tflops > 0)) {
             const Peaks peaks = cpu_peaks(t.device.dtype == Dtype::bf16);
             k.memory = peaks.bytes;
-            k.flops = (peaks.tiles ? 0.24 : 0.6) * peaks.products;    // AMX: 1.4 of 5.8 TFLOP/s (dev/speed.md)
+            k.flops = (peaks.tiles ? 0.24 : 0.6) * peaks.products;
         }
     }
     if (o.node_ranks) k.node = o.node_ranks;
