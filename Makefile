@@ -210,7 +210,7 @@ asan-cuda:    # the emulated kernels
 	$(MAKE) $(ASAN) build/asan/emu/test_cuda
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer.
-WITH_MODELS := model families fp8 generation sampling nccl ranks
+WITH_MODELS := model families generation sampling nccl ranks
 KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) \
                $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
                $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json.cpp base/console.cpp

@@ -11,5 +11,12 @@ bool cuda_emulated();
 int64_t cuda_launches(bool overlapping = false);
 #define NEED_SM90() \
     if (cuda_device().major != 9 || cuda_device().minor) SKIP("not an sm_90")    // emulated: EMU_CC=90
+#define NEED_FP8() \
+    if (10 * cuda_device().major + cuda_device().minor < 89) SKIP("no fp8 here")    // emulated: EMU_CC=90
+// Those that this GPU has.
+inline std::vector<Dtype> fp8_types() {
+    if (cuda_device().major == 9) return {Dtype::fp8, Dtype::fp8_block};
+    return {Dtype::fp8};
+}
 // This binary again: what it writes, and its exit status as a shell gives it.
 std::string run_again(const std::string& environment, const std::string& arguments, int* status);
