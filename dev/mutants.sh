@@ -32,7 +32,7 @@ compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again
-    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/test_cuda emu/ladder_*)
+    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/flatgpt emu/test_cuda emu/ladder_*)
 }
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 "${all_limit:-900}" "$2" -tc="$3" -aa=1 >build/log 2>&1)
@@ -59,8 +59,9 @@ can_run() {    # file, flag: is it compiled, and can its tests run?
         base/picture.cpp) compgen -G "/usr/lib*/*/libcairo.so.2" >/dev/null ;;
     esac
 }
-goals_of() {    # binary, file
+goals_of() {    # binary, file, test cases
     [ "$1" != build/test_all ] || echo flatgpt
+    [[ $3 != *"cuda command line"* ]] || echo build/emu/flatgpt
     [ "$2" != comm/mpi.cpp ] || echo build/test_ranks
     [[ $2 != dev/*.cu ]] || echo "build/emu/ladder_$(basename "$2" .cu)"
     echo "$1"
@@ -70,7 +71,7 @@ try() {    # tree, row: prints the verdict
     local tree=$1 file change cases flag binary goals later=() object
     split "$2"
     binary=$(binary_of "$file")
-    mapfile -t goals < <(goals_of "$binary" "$file")
+    mapfile -t goals < <(goals_of "$binary" "$file" "$cases")
     while IFS= read -r object; do later+=(-o "$object"); done < <(cd "$tree" && find build/layers -name '*.base.o' \
         -o -name '*.avx2.o' -o -name '*.avx512.o' -o -name '*.avx512bf16.o' | grep -v "\.$best\.o$")
     cp -p "$tree/$file" "$tree/build/original"
@@ -101,7 +102,7 @@ rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
-compile $all/0 flatgpt build/test_all build/test_ranks build/emu/test_cuda build/emu/ladder_token ||
+compile $all/0 flatgpt build/test_all build/test_ranks build/emu/flatgpt build/emu/test_cuda build/emu/ladder_token ||
     { tail $all/0/build/log; exit 1; }
 shopt -s nocasematch
 for binary in build/test_all build/emu/test_cuda; do    # every row names a test case that its binary has

@@ -84,9 +84,13 @@ void check_rounded(Dtype dtype, int N, int C, int OC, double x_scale, double w_s
     CAPTURE(int(dtype)); CAPTURE(N); CAPTURE(C); CAPTURE(OC); CAPTURE(x_scale);
     Numbers x = halves(int64_t(N) * C, 1, x_scale), w = halves(int64_t(OC) * C, 2, w_scale);
     Numbers dy = halves(int64_t(N) * OC, 3, dy_scale), b = halves(OC, 4, x_scale * w_scale);
-    // The largest: the last, one of the third quarter, the first.
-    x[size_t(N * C - 1)] = -30 * x_scale, w[w.size() / 4 * 3] = 25 * w_scale, dy[0] = 40 * dy_scale;
-    x = rounded<bf16>(uneven(x, C)), w = rounded<bf16>(uneven(w, C)), dy = rounded<bf16>(uneven(dy, OC));
+    x = uneven(x, C), w = uneven(w, C), dy = uneven(dy, OC);
+    auto make_largest = [](Numbers& v, size_t at, double factor) {
+        double most = 0;
+        for (double number : v) most = std::max(most, std::fabs(number));
+        v[at] = factor * most, v = rounded<bf16>(v);
+    };
+    make_largest(x, x.size() - 1, -6), make_largest(w, w.size() / 4 * 3, 5), make_largest(dy, 0, 8);
     const Numbers start = add ? halves(int64_t(OC) * C, 5, dy_scale * x_scale) : Numbers();
     const Products got = products(fp8_table(dtype), x, w, b, dy, start, N, C, OC);
     const bool blocks = dtype == Dtype::fp8_block;
