@@ -32,7 +32,7 @@ compile() {    # tree, arguments of make
     make -C "$1" -j$jobs NVCC= "${@:2}" >"$1/build/log" 2>&1
 }
 remove_binaries() {    # tree: so that make links again
-    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/flatgpt emu/test_cuda emu/ladder_*)
+    (cd "$1/build" && rm -f flatgpt test_all test_ranks emu/flatgpt emu/launches emu/test_cuda emu/ladder_*)
 }
 passes() {    # tree, binary, test cases; the first failure ends it
     (cd "$1" && timeout -k 10 "${all_limit:-900}" "$2" -tc="$3" -aa=1 >build/log 2>&1)
@@ -61,7 +61,10 @@ can_run() {    # file, flag: is it compiled, and can its tests run?
 }
 goals_of() {    # binary, file, test cases
     [ "$1" != build/test_all ] || echo flatgpt
-    [[ $3 != *"cuda command line"* ]] || echo build/emu/flatgpt
+    case $3 in    # whose tests run another binary
+        *"cuda command line"*) echo build/emu/flatgpt ;;
+        *"gpu time"*) echo build/emu/launches ;;
+    esac
     [ "$2" != comm/mpi.cpp ] || echo build/test_ranks
     [[ $2 != dev/*.cu ]] || echo "build/emu/ladder_$(basename "$2" .cu)"
     echo "$1"
@@ -102,7 +105,7 @@ rm -rf $all && mkdir -p $all/0/build $all/claimed || exit 1
 git ls-files -z | xargs -0 cp -a --parents -t $all/0
 find build -mindepth 1 -maxdepth 1 ! -name mutants ! -name asan ! -name fuzz ! -name demo -exec cp -a {} $all/0/build/ \;
 remove_binaries $all/0    # `make` may have linked them with nvcc's objects; these trees are without nvcc
-compile $all/0 flatgpt build/test_all build/test_ranks build/emu/flatgpt build/emu/test_cuda build/emu/ladder_token ||
+compile $all/0 flatgpt build/test_all build/test_ranks build/emu/{flatgpt,launches,test_cuda,ladder_token} ||
     { tail $all/0/build/log; exit 1; }
 shopt -s nocasematch
 for binary in build/test_all build/emu/test_cuda; do    # every row names a test case that its binary has
