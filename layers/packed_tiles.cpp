@@ -6,7 +6,7 @@
 // stay in registers (AVX-512 has 32).
 // For 16 rows and a block: 16 cycles of the tiles, 16 stores of a line, and for each row a conversion and two or three
 // products of vectors, of which a core does two a cycle: about 35 cycles. Vectors alone need 64 to multiply (VNNI).
-// Measured on a chip (2026-11-25): some 115, most of them at tilestored. A whole product is a tenth faster at most.
+// On a chip (2026-11-25) it is some 115, a third of them at tilestored: a prompt is a tenth faster at most.
 #include "layers/simd/blocks.h"
 #include "layers/simd/tiles.h"
 

@@ -67,8 +67,8 @@ void advise_memory(const Trainer& t, int64_t total) {
 // GPUs: eight of a machine by NVLink, of whose 450 GB/s (H100) NCCL moves 370, and a 400 Gb/s adapter each; 45 % of the
 // peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it; fp8, which nobody
 // has measured here, counts as bf16); AdamW at 2.7 of an H100's 3.35 TB/s; of a planned GPU's data sheet the same
-// shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README),
-// of tiles 24 % (dev/speed.md).
+// shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README);
+// with AMX a step reaches 24 % of the tiles' peak (dev/speed.md).
 Cluster cluster(const Trainer& t) {
     const TrainOptions& o = t.o;
     Cluster k;
