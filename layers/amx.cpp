@@ -1,17 +1,24 @@
-// amx.cpp - matrix products of bf16 by tiles: what matmul.cpp computes, where the CPU has AMX.
+// amx.cpp - matrix products by tiles: what matmul.cpp computes, where the CPU has AMX.
+//
+// Tiles know bf16. Floats are the sum of three numbers of bf16 each (planes), and a product of floats is six products of
+// planes; what the other three would add is below 2^-24 of a product, as each plane is at most 2^-8 of the one before.
+// Sums of 32 k are added to the others at once, so the result is at least as near as a chain of FMAs in fp32
+// (test_amx.cpp). Infinity times a float is NaN, as it leaves infinity - infinity to the next plane.
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
-// or columns: two tiles, 2 KiB, for each step of 32 k, the steps one after the other. A block is 32 x 32 sums in four
-// tile registers; a step of it is four loads and four products. The smaller operand is resident: all threads pack a
-// part of it that fits every L2, together. The other one is streamed: a thread packs a panel of it into L1 and L2 and
-// multiplies it by all resident panels, SUB steps of k at a time, so that what it reads again stays in L1; resident
-// tiles pass by L1. While a block is computed, the one before leaves through the epilogue, evenly over the steps, as
-// bursts of stores hold tile loads up, and the memory of the next streamed panel is asked for. Work is divided in
-// blocks; k never is, and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
+// or columns: two tiles, 2 KiB, for each plane of a step of 32 k, the steps one after the other. A block is 32 x 32 sums
+// in four tile registers; a step of it is four loads and four products, with floats 14 and 24. The smaller operand is
+// resident: all threads pack a part of it that fits every L2, together. The other one is streamed: a thread packs a
+// panel of it into L1 and L2 and multiplies it by all resident panels, SUB steps of k at a time, so that what it reads
+// again stays in L1; resident tiles pass by L1. While a block is computed, the one before leaves through the epilogue,
+// evenly over the products, as bursts of stores hold tile loads up, and the memory of the next streamed panel is asked
+// for. Work is divided in blocks; k never is, and its order depends on K and N alone: neither threads nor other rows
+// change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores
-// of large results past the caches take half the time of those that read the lines first.
+// of large results past the caches take half the time of those that read the lines first. With floats (2026-11-26):
+// loading each plane for each product 17 %, rows that leave once a step, not after each product, 5 %.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/products.h"
@@ -19,41 +26,69 @@
 
 namespace ISA {
 namespace {
-constexpr int SIDE = 32, STEP = 2 * TILE;      // rows or columns of a panel; words of a step of it
-constexpr int DEEP = 24, SUB = 16;             // most steps of a block of k, and of a part of it
-constexpr int SUB_PAST_CACHES = 12;            // the same where results pass the caches
+constexpr int SIDE = 32;                       // rows or columns of a panel
 constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an L2 is all that can be relied on
-constexpr int ASKS = 3;                        // lines of the next panel for each step
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
+// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. DEEP, SUB: most steps
+// of a block of k, and of a part of it; SUB_PAST_CACHES: of a part where results pass the caches. ASKS: lines of the
+// next panel that are asked for in each step.
+struct OnePlane {    // bf16, or floats rounded to it
+    static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
+    static constexpr int DEEP = 24, SUB = 16, SUB_PAST_CACHES = 12, ASKS = 3;
+};
+struct ThreePlanes {    // floats
+    static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
+    static constexpr int DEEP = 6, SUB = 6, SUB_PAST_CACHES = 6, ASKS = 6;
+    // Takes a plane out of x: the nearest number of 8 bits.
+    static INLINE_MEMBER vu take(vf& x) {
+        const vu plane = (reinterpret_cast<vu>(x) + 0x8000) & 0xffff0000;
+        x -= reinterpret_cast<vf>(plane);
+        return plane;
+    }
+    static INLINE_MEMBER vf take(vf& low, vf& high) { return reinterpret_cast<vf>(take(low) >> 16 | take(high)); }
+};
+template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
+template <> struct PlanesOf<float> { typedef ThreePlanes type; };
+
 // A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i.
-struct Operand {
+template <class Planes> struct Operand {
+    static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
     const void* p;
     bool half;    // bf16, else float
     int64_t ld;
     bool along;
     int n, K;    // i is below n
 
-    // The rows or columns i0.. of the k0.. as a tile: 16 lines (rows if along, else pairs of k) of 16 words. turned:
-    // line and word change places.
-    template <class E, bool lies_along, bool turned>
+    // The rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along, else pairs of k) of 16
+    // words. turned: line and word change places. Pairs of k are neighbours, those of several planes k and k + 16.
+    template <bool lies_along, bool turned, class E>
     static INLINE_MEMBER void pack_whole(float* to, const E* from, int64_t ld) {
         for (int line = 0; line < 16; line += VW)
             for (int word = 0; word < 16; word += VW) {
-                vf r[VW];
-#pragma GCC unroll 16
-                for (int j = 0; j < VW; j++)
-                    if constexpr (lies_along) {
-                        r[j] = pairs_along(from + (line + j) * ld + 2 * word, 32);
-                    } else {
-                        const E* low = from + 2 * (line + j) * ld + word;
-                        r[j] = pairs_across(low, low + ld, 16);
+                vf r[VW], low[VW], high[VW];
+                if constexpr (Planes::PLANES > 1)
+                    for (int j = 0; j < VW; j++) {
+                        const E* p = from + (line + j) * ld + word;
+                        low[j] = load(p), high[j] = load(p + 16 * (lies_along ? 1 : ld));
                     }
-                if (turned) transpose(r);
+                for (int plane = 0; plane < Planes::PLANES; plane++) {
 #pragma GCC unroll 16
-                for (int j = 0; j < VW; j++)
-                    store(to + (turned ? 16 * (word + j) + line : 16 * (line + j) + word), r[j]);
+                    for (int j = 0; j < VW; j++)
+                        if constexpr (Planes::PLANES > 1) {
+                            r[j] = Planes::take(low[j], high[j]);
+                        } else if constexpr (lies_along) {
+                            r[j] = pairs_along(from + (line + j) * ld + 2 * word, 32);
+                        } else {
+                            const E* p = from + 2 * (line + j) * ld + word;
+                            r[j] = pairs_across(p, p + ld, 16);
+                        }
+                    if (turned) transpose(r);
+#pragma GCC unroll 16
+                    for (int j = 0; j < VW; j++)
+                        store(to + plane * PLANE + (turned ? 16 * (word + j) + line : 16 * (line + j) + word), r[j]);
+                }
             }
     }
     template <class E> [[gnu::noinline]] void pack_tile(float* to, bool is_a, int i0, int k0) const {
@@ -68,8 +103,8 @@ struct Operand {
                     edge[along ? i * 32 + k : k * 16 + i] = from[along ? i * ld + k : k * ld + i];
             from = edge;
         }
-        if (along) is_a ? pack_whole<E, true, false>(to, from, step) : pack_whole<E, true, true>(to, from, step);
-        else is_a ? pack_whole<E, false, true>(to, from, step) : pack_whole<E, false, false>(to, from, step);
+        if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
+        else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
     // A panel's steps from..to of a block that begins at step k0. sums, if not null: += the sums over k of its rows.
     [[gnu::noinline]] void pack(float* panel, bool is_a, int i0, int k0, int from, int to, float* sums) const {
@@ -94,14 +129,14 @@ struct Asked {
     const char* p = nullptr;
     int64_t pitch = 0;
     int line = 0, lines = 0, rows = 0;
-    INLINE_MEMBER void some() {
-        for (int i = 0; i < ASKS && rows > 0; i++) {
+    INLINE_MEMBER void some(int most) {
+        for (int i = 0; i < most && rows > 0; i++) {
             __builtin_prefetch(p + 64 * line, 0, 2);
             if (++line == lines) line = 0, p += pitch, rows--;
         }
     }
 };
-INLINE Asked next_panel(const Operand& o, int i0, int k0, int steps) {
+template <class Planes> INLINE Asked next_panel(const Operand<Planes>& o, int i0, int k0, int steps) {
     const int size = o.half ? 2 : 4, k = 32 * k0, deep = least(32 * steps, o.K - k);
     if (i0 + SIDE > o.n) return {};
     const int64_t at = o.along ? i0 * o.ld + k : k * o.ld + i0;
@@ -118,10 +153,13 @@ struct Leaving {
 };
 
 enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
-template <Then then, class X> struct Product {
-    typedef Matmul<X, bf16> Form;
+template <Then then, class X, class Y> struct Product {
+    typedef Matmul<X, Y> Form;
+    typedef typename PlanesOf<Y>::type Planes;
+    static constexpr int DEEP = Planes::DEEP, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
+    static constexpr int STEP = Operand<Planes>::STEP;
     const Form& g;
-    const Operand a, b;
+    const Operand<Planes> a, b;
     const bool a_resident, past_caches;
     const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
 
@@ -139,15 +177,15 @@ template <Then then, class X> struct Product {
     }
     explicit Product(const Form& g)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
-          b{g.b, true, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K}, a_resident(g.M <= g.N),
+          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K}, a_resident(g.M <= g.N),
           past_caches(passes_by(g)), blocks(parts(steps_of(g.K), deepest(g.N, g.K))),
           deep(parts(steps_of(g.K), blocks)), strips(even_strips()) {}
     int even_strips() const {
         const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
         return parts(all, parts(all, most));
     }
-    const Operand& resident() const { return a_resident ? a : b; }
-    const Operand& streamed() const { return a_resident ? b : a; }
+    const Operand<Planes>& resident() const { return a_resident ? a : b; }
+    const Operand<Planes>& streamed() const { return a_resident ? b : a; }
 
     // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
     static int64_t shared_words(int M, int N, int K) {
@@ -192,6 +230,40 @@ template <Then then, class X> struct Product {
         }
     }
 
+    // Rows row..end of what leaves; the same rows of this block are asked for.
+    INLINE_MEMBER int leave_rows(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
+        for (; row < end; row++) {
+            leave_row<true>(l, k, row, SIDE);
+            fetch_row(here, k, row);
+        }
+        return row;
+    }
+    [[gnu::noinline]] int leave_between(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
+        return leave_rows(l, here, k, row, end);
+    }
+    template <bool past, int tile, class Set> static INLINE_MEMBER void load_tile(Set& tiles, const float* p) {
+        if constexpr (past) tiles.template load_past_l1<tile>(p, 64);
+        else tiles.template load<tile>(p, 64);
+    }
+    // Adds a step's products; between(n) after the n-th of planes, but for the last. A plane that the product before
+    // had, too, is still there.
+    template <bool a_past, class Set, class F>
+    static INLINE_MEMBER void step(Set& tiles, const float* x, const float* y, F between) {
+        constexpr int PLANE = Operand<Planes>::PLANE;
+        each_index<0, Planes::PRODUCTS>([&](auto product) {
+            constexpr int n = product.is, last = n > 0 ? n - 1 : 0, of_a = Planes::A[n], of_b = Planes::B[n];
+            constexpr bool new_a = n == 0 || of_a != Planes::A[last], new_b = n == 0 || of_b != Planes::B[last];
+            if constexpr (new_a) load_tile<a_past, 4>(tiles, x + of_a * PLANE);
+            if constexpr (new_b) load_tile<!a_past, 6>(tiles, y + of_b * PLANE);
+            tiles.template products<0, 4, 6>();
+            if constexpr (new_a) load_tile<a_past, 5>(tiles, x + of_a * PLANE + TILE);
+            tiles.template products<2, 5, 6>();
+            if constexpr (new_b) load_tile<!a_past, 7>(tiles, y + of_b * PLANE + TILE);
+            tiles.template products<1, 4, 7>(), tiles.template products<3, 5, 7>();
+            if constexpr (n + 1 < Planes::PRODUCTS) between(n + 1);
+        });
+    }
+
     // out (four tiles) = or += the sums of `steps` steps, while `leaving` leaves.
     template <class Set>
     [[gnu::noinline]] void block(Set& tiles, const float* x, const float* y, int steps, bool more, float* out,
@@ -204,21 +276,14 @@ template <Then then, class X> struct Product {
         }
         int row = leaving.from ? 0 : SIDE;
         for (int s = 0; s < steps; s++, x += STEP, y += STEP) {
-            if (a_resident) {
-                tiles.template load_past_l1<4>(x, 64), tiles.template load<6>(y, 64);
-                tiles.template products<0, 4, 6>(), tiles.template load_past_l1<5>(x + TILE, 64);
-                tiles.template products<2, 5, 6>(), tiles.template load<7>(y + TILE, 64);
-            } else {
-                tiles.template load<4>(x, 64), tiles.template load_past_l1<6>(y, 64);
-                tiles.template products<0, 4, 6>(), tiles.template load<5>(x + TILE, 64);
-                tiles.template products<2, 5, 6>(), tiles.template load_past_l1<7>(y + TILE, 64);
-            }
-            tiles.template products<1, 4, 7>(), tiles.template products<3, 5, 7>();
-            for (const int end = SIDE * (s + 1) / steps; row < end; row++) {
-                leave_row<true>(leaving, k, row, SIDE);
-                fetch_row(here, k, row);
-            }
-            asked.some();
+            constexpr int P = Planes::PRODUCTS;
+            auto between = [&](int n) {
+                if (row < SIDE) row = leave_between(leaving, here, k, row, SIDE * (s * P + n) / (steps * P));
+            };
+            if (a_resident) step<true>(tiles, x, y, between);
+            else step<false>(tiles, x, y, between);
+            row = leave_rows(leaving, here, k, row, SIDE * (s + 1) / steps);
+            asked.some(Planes::ASKS);
         }
         tiles.template store<0>(out, 64), tiles.template store<1>(out + TILE, 64);
         tiles.template store<2>(out + 2 * TILE, 64), tiles.template store<3>(out + 3 * TILE, 64);
@@ -251,7 +316,7 @@ template <Then then, class X> struct Product {
 
     // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
     template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
-        const Operand &r = resident(), &t = streamed();
+        const Operand<Planes> &r = resident(), &t = streamed();
         const int steps = steps_of(g.K);
         const int64_t shared_size = shared_words(g.M, g.N, g.K);
         float *own = room + 2 * shared_size + id * own_words(g.K), *out = own + least(steps, DEEP) * STEP;
@@ -295,14 +360,18 @@ template <Then then, class X> struct Product {
         with_tiles(g.tiles, [&](auto& tiles) { work(tiles, room, omp_get_thread_num(), omp_get_num_threads()); });
     }
 };
-template <class X> void multiply(const Matmul<X, bf16>& g) {
-    if (g.gelu) Product<Then::gelu, X>(g).run();
-    else if (g.gelu_of) Product<Then::slope, X>(g).run();
-    else Product<Then::add, X>(g).run();
+template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
+    if (g.gelu) Product<Then::gelu, X, Y>(g).run();
+    else if (g.gelu_of) Product<Then::slope, X, Y>(g).run();
+    else Product<Then::add, X, Y>(g).run();
 }
 }   // namespace
 
+void tile_matmul(const Floats& g) { multiply(g); }
 void tile_matmul(const Halves& g) { multiply(g); }
 void tile_matmul(const Mixed& g) { multiply(g); }
-int64_t tile_matmul_scratch(int M, int N, int K) { return Product<Then::add, float>::scratch(M, N, K); }
+int64_t tile_matmul_scratch(int M, int N, int K, bool halves) {
+    return halves ? Product<Then::add, float, bf16>::scratch(M, N, K)
+                  : Product<Then::add, float, float>::scratch(M, N, K);
+}
 }   // namespace ISA

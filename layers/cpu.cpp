@@ -245,7 +245,6 @@ template Loops<float> cpu_loops(Isa, Tiles);
 template Loops<bf16> cpu_loops(Isa, Tiles);
 
 template <class P> const Ops<float, P>& cpu_ops_isa(Isa isa, Tiles tiles) {
-    if (sizeof(P) == 4) tiles = Tiles::none;
     CHECK(cpu_supports(isa), "no %s here", ISA_NAME[int(isa)]);
     CHECK(tiles != Tiles::amx || (isa == Isa::avx512bf16 && cpu_has_amx()), "no AMX here");
     struct Made { Ops<float, P> ops; std::string name; };

@@ -25,9 +25,10 @@ bool cpu_has_vnni(Isa isa);    // the CPU multiplies bytes four at a time in vec
 bool cpu_has_amx();    // the CPU multiplies tiles of bf16, and the kernel grants them to this process (asked once)
 bool cpu_has_amx_int8();    // and tiles of bytes
 
-// What multiplies bf16, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in plain
-// C++, with the same bits.
+// What multiplies matrices, and bytes of packed weights: the instruction set's vectors, AMX's tiles, or their twin in
+// plain C++, with the same bits. Tiles know bf16: a product of floats is FLOAT_PRODUCTS of theirs (amx.cpp).
 enum class Tiles { none, amx, pretended };
+constexpr int FLOAT_PRODUCTS = 6;
 
 // The instruction set and its tiles. Environment variables choose:
 //   FLATGPT_ISA   base, avx2, avx512, avx512bf16: the program uses no more than that. Only the last allows AMX.
@@ -67,7 +68,7 @@ template <class X, class Y> struct Matmul {
     const Y* b; int64_t rb, cb;
     float* c;
     bool add = false;    // C += instead of C =
-    Tiles tiles = Tiles::none;           // which multiply, if halves
+    Tiles tiles = Tiles::none;           // which multiply
     const Y* bias = nullptr;             // (N)      C += bias
     const float* residual = nullptr;     // (M,N)    C += residual
     const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
@@ -90,7 +91,7 @@ struct PackedProduct {
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,
 // and functions that tests and oneDNN's table call. What products read (Ops::I) is of type P here.
 template <class P> struct Loops : Ops<float, P> {
-    Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply; none for float parameters
+    Tiles tiles = Tiles::none;    // by which the entries below and the table's multiply
     void (*matmul)(const Matmul<P, P>& m);
     void (*gradient_matmul)(const Matmul<float, P>& m);
     void (*column_sums)(float* sums, const float* x, int N, int C);    // sums[c] += sum_n x[n,c]
@@ -116,12 +117,13 @@ template <class P> struct Loops : Ops<float, P> {
     template <class P, Tiles tiles> static void enter_##name(Loops<P>& l) {              \
         l.name = function<P, tiles>, l.scratch[int(Operation::name)] = bytes<P, tiles>;  \
     }                                                                                    \
-    void name##_entry(Loops<float>& l) { enter_##name<float, Tiles::none>(l); }          \
-    void name##_entry(Loops<bf16>& l) {                                                  \
-        if (l.tiles == Tiles::none) enter_##name<bf16, Tiles::none>(l);                  \
-        if (l.tiles == Tiles::amx) enter_##name<bf16, Tiles::amx>(l);                    \
-        if (l.tiles == Tiles::pretended) enter_##name<bf16, Tiles::pretended>(l);        \
-    }
+    template <class P> static void enter_##name##_by(Loops<P>& l) {                      \
+        if (l.tiles == Tiles::none) enter_##name<P, Tiles::none>(l);                     \
+        if (l.tiles == Tiles::amx) enter_##name<P, Tiles::amx>(l);                       \
+        if (l.tiles == Tiles::pretended) enter_##name<P, Tiles::pretended>(l);           \
+    }                                                                                    \
+    void name##_entry(Loops<float>& l) { enter_##name##_by(l); }                         \
+    void name##_entry(Loops<bf16>& l) { enter_##name##_by(l); }
 
 namespace base { template <class P> Loops<P> loops(Tiles tiles); }
 namespace avx2 { template <class P> Loops<P> loops(Tiles tiles); }

@@ -222,15 +222,14 @@ template <class X, class Y> struct Product {
 }   // namespace
 
 template <class X, class Y> static void multiply(const Matmul<X, Y>& g) {
-    if constexpr (sizeof(Y) == 2)
-        if (g.tiles != Tiles::none) return tile_matmul(g);
+    if (g.tiles != Tiles::none) return tile_matmul(g);
     Product<X, Y>{g}.run();
 }
 template <class X, class Y> static int64_t scratch_of(const Matmul<X, Y>& g) {
-    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K) : Product<X, Y>{g}.scratch();
+    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K, g.halves) : Product<X, Y>{g}.scratch();
 }
 template <class X, class Y> static int64_t most_scratch_of(const Matmul<X, Y>& g) {
-    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K) : Product<X, Y>{g}.most_scratch();
+    return g.tiles != Tiles::none ? tile_matmul_scratch(g.M, g.N, g.K, g.halves) : Product<X, Y>{g}.most_scratch();
 }
 #define PRODUCT(Type)                                                      \
     void matmul(const Type& g) { multiply(g); }                            \

@@ -197,15 +197,17 @@ Peaks vector_peaks(bool bf16) {
 }    // namespace
 
 const Peaks& cpu_peaks(const Table& op) {
-    static std::optional<Peaks> vectors[2], tiles;
+    static std::optional<Peaks> vectors[2], tiles[2];
     const bool half = op.parameter == Element::bf16;
     if (!vectors[half]) vectors[half] = vector_peaks(half);
-    const bool by_vectors = op.linear_forward == Table(cpu_ops_isa<::bf16>(cpu_isa())).linear_forward;
-    if (!half || by_vectors || cpu_chosen().tiles != Tiles::amx) return *vectors[half];
-    if (!tiles) {
-        tiles = vectors[half];
-        tiles->products = std::max(tiles->products, tile_peak()), tiles->tiles = true;
+    const bool by_tiles = half ? op.linear_forward != Table(cpu_ops_isa<::bf16>(cpu_isa())).linear_forward
+                               : op.linear_forward == Table(cpu_ops<float>()).linear_forward;    // oneDNN's are FMAs
+    if (!by_tiles || cpu_chosen().tiles != Tiles::amx) return *vectors[half];
+    if (!tiles[half]) {
+        const double peak = tile_peak() / (half ? 1 : FLOAT_PRODUCTS);
+        tiles[half] = vectors[half];
+        tiles[half]->products = std::max(vectors[half]->products, peak), tiles[half]->tiles = true;
     }
-    return *tiles;
+    return *tiles[half];
 }
 const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }

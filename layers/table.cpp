@@ -22,7 +22,7 @@ template <class P, Tiles tiles> static int64_t scratch_bytes(const CallSizes& ca
 
 template <class P> static Loops<P> make(Tiles tiles) {
     Loops<P> l = {};
-    l.tiles = sizeof(P) == 2 ? tiles : Tiles::none;
+    l.tiles = tiles;
     typedef void (*Entry)(Loops<P>&);
 #define OPERATION(name, ...) \
     if (const Entry enter = name##_entry) enter(l);

@@ -103,11 +103,14 @@ TEST_CASE("bench: the ceiling of products is the tiles' where the table multipli
     const Ops<float, bf16>& own = cpu_ops_isa<bf16>(cpu_isa());
     CHECK(!cpu_peaks(own).tiles);
     CHECK(cpu_peaks(own).products >= cpu_peaks(own).flops);
-    CHECK(!cpu_peaks(false).tiles);
+    CHECK(!cpu_peaks(cpu_ops_isa<float>(cpu_isa())).tiles);
+    CHECK(cpu_peaks(false).tiles == (cpu_chosen().tiles == Tiles::amx));
+    CHECK(cpu_peaks(false).products >= cpu_peaks(false).flops);
     CHECK(cpu_peaks(true).tiles == (cpu_chosen().tiles == Tiles::amx));
     CHECK(cpu_peaks(true).products >= cpu_peaks(own).products);
     CHECK(cpu_peaks(true).bytes == cpu_peaks(own).bytes);
     if (const Ops<float, bf16>* library = onednn_ops<bf16>())
         CHECK(&cpu_peaks(*library) == &cpu_peaks(true));
+    if (const Ops<float>* library = onednn_ops<float>()) CHECK(!cpu_peaks(*library).tiles);
     CHECK(&cpu_peaks(true) == &cpu_peaks(cpu_ops<bf16>()));
 }

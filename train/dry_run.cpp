@@ -68,7 +68,7 @@ void advise_memory(const Trainer& t, int64_t total) {
 // peak of the type (llm.c's 1.6B on H100s: 47 to 49; fp32 has a fifteenth of bf16's, tf32 half of it; fp8, which nobody
 // has measured here, counts as bf16); AdamW at 2.7 of an H100's 3.35 TB/s; of a planned GPU's data sheet the same
 // shares. CPUs: a process of each machine, 10 Gb/s Ethernet, 60 % of products at their peak (README);
-// with AMX a step reaches 24 % of the tiles' peak (dev/speed.md).
+// with AMX a step reaches 24 % of the tiles' peak in bf16, 45 % in fp32 (dev/speed.md).
 Cluster cluster(const Trainer& t) {
     const TrainOptions& o = t.o;
     Cluster k;
@@ -83,9 +83,10 @@ Cluster cluster(const Trainer& t) {
         k.hop_inside = 1e-6, k.hop_outside = 50e-6, k.call = 0, k.trees = false;
         k.memory = 20e9;
         if (!(o.tflops > 0)) {
-            const Peaks peaks = cpu_peaks(t.device.dtype == Dtype::bf16);
+            const bool half = t.device.dtype == Dtype::bf16;
+            const Peaks peaks = cpu_peaks(half);
             k.memory = peaks.bytes;
-            k.flops = (peaks.tiles ? 0.24 : 0.6) * peaks.products;
+            k.flops = (!peaks.tiles ? 0.6 : half ? 0.24 : 0.45) * peaks.products;
         }
     }
     if (o.node_ranks) k.node = o.node_ranks;

@@ -436,7 +436,7 @@ template <class P, Tiles tiles>
 static void attention_backward(float* dqkv, const float* dy, const P* y, const float* qkv, const float* lse, int B,
                                int S, Heads h) {
     backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h},
-                                            NATIVE_BF16 ? tiles : Tiles::none);
+                                            sizeof(P) == 2 && NATIVE_BF16 ? tiles : Tiles::none);
 }
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
     return backward_scratch(call.B, call.S, call.heads);

@@ -315,7 +315,7 @@ template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none
 template <class P, Tiles tiles>
 static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, Heads h) {
     forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, qkv, packed_keys(qkv, S, h), B, S, 0, h},
-                                           NATIVE_BF16 ? tiles : Tiles::none);
+                                           sizeof(P) == 2 && NATIVE_BF16 ? tiles : Tiles::none);
 }
 
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }

@@ -18,9 +18,11 @@ int64_t most_matmul_scratch(const Floats& m);
 int64_t most_matmul_scratch(const Halves& m);
 int64_t most_matmul_scratch(const Mixed& m);
 // The same by tiles (amx.cpp). matmul goes there by itself.
+void tile_matmul(const Floats& m);
 void tile_matmul(const Halves& m);
 void tile_matmul(const Mixed& m);
-int64_t tile_matmul_scratch(int M, int N, int K);    // not less for a product with more of M, N or K
+// halves: B is bf16. Not less for a product with more of M, N or K.
+int64_t tile_matmul_scratch(int M, int N, int K, bool halves);
 
 // The three products. y = x w^T
 template <class P, Tiles tiles> INLINE Matmul<P, P> output(float* y, const P* x, const P* w, int N, int C, int OC) {
