@@ -1,12 +1,12 @@
 // amx.cpp - matrix products by tiles: what matmul.cpp computes, where the CPU has AMX.
 //
-// Tiles know bf16. Floats are the sum of three numbers of bf16 each (planes), and a product of floats is six products of
-// planes; what the other three would add is below 2^-24 of a product, as each plane is at most 2^-8 of the one before.
-// Sums of 32 k are added to the others at once, so the result is at least as near as a chain of FMAs in fp32
-// (test_amx.cpp). Infinity times a float is NaN, as it leaves infinity - infinity to the next plane.
+// Tiles know bf16. Floats are the sum of three numbers of bf16 (planes), and a product of floats is six products of
+// planes: the other three would add at most 2^-24 of it, as each plane is at most 2^-8 of the one before. Sums of 32
+// k are added to the others at once, so results are nearer than those of FMAs (test_amx.cpp). Infinity, and what 8
+// bits round to it, becomes NaN, as infinity - infinity is left for the next plane.
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
-// or columns: two tiles, 2 KiB, for each plane of a step of 32 k, the steps one after the other. A block is 32 x 32 sums
+// or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
 // in four tile registers; a step of it is four loads and four products, with floats 14 and 24. The smaller operand is
 // resident: all threads pack a part of it that fits every L2, together. The other one is streamed: a thread packs a
 // panel of it into L1 and L2 and multiplies it by all resident panels, SUB steps of k at a time, so that what it reads
@@ -41,13 +41,15 @@ struct OnePlane {    // bf16, or floats rounded to it
 struct ThreePlanes {    // floats
     static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
     static constexpr int DEEP = 6, SUB = 6, SUB_PAST_CACHES = 6, ASKS = 6;
-    // Takes a plane out of x: the nearest number of 8 bits.
-    static INLINE_MEMBER vu take(vf& x) {
-        const vu plane = (reinterpret_cast<vu>(x) + 0x8000) & 0xffff0000;
-        x -= reinterpret_cast<vf>(plane);
-        return plane;
+    // Takes a plane out of x: the nearest number of 8 bits, in the end what is left, which has no more.
+    static INLINE_MEMBER vu take(vf& x, int plane) {
+        const vu part = (reinterpret_cast<vu>(x) + (plane + 1 < PLANES ? 0x8000 : 0)) & 0xffff0000;
+        x -= reinterpret_cast<vf>(part);
+        return part;
     }
-    static INLINE_MEMBER vf take(vf& low, vf& high) { return reinterpret_cast<vf>(take(low) >> 16 | take(high)); }
+    static INLINE_MEMBER vf take(vf& low, vf& high, int plane) {
+        return reinterpret_cast<vf>(take(low, plane) >> 16 | take(high, plane));
+    }
 };
 template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
 template <> struct PlanesOf<float> { typedef ThreePlanes type; };
@@ -77,7 +79,7 @@ template <class Planes> struct Operand {
 #pragma GCC unroll 16
                     for (int j = 0; j < VW; j++)
                         if constexpr (Planes::PLANES > 1) {
-                            r[j] = Planes::take(low[j], high[j]);
+                            r[j] = Planes::take(low[j], high[j], plane);
                         } else if constexpr (lies_along) {
                             r[j] = pairs_along(from + (line + j) * ld + 2 * word, 32);
                         } else {

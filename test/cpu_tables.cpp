@@ -20,19 +20,17 @@ template <class P> void add(std::vector<TestTable>& tables) {
         if (wanted(Isa(i))) tables.push_back({&cpu_ops_isa<P>(Isa(i)), DTYPE<P>});
     if (const Ops<float, P>* library = onednn_ops<P>())    // null also where it has no bf16
         tables.push_back({library, DTYPE<P>, TablePart::products, false});
-    if constexpr (sizeof(P) == 2) {
-        for (int i = 0; i < ISA_COUNT; i++) {    // the smallest and the largest vectors
-            const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
-            if (wanted(Isa(i)) && (i == 0 || best))
-                tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products, best});
-        }
-        const bool amx = cpu_chosen().tiles == Tiles::amx;
-        if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
-        if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles
-            for (Tiles kind : {Tiles::pretended, Tiles::amx})
-                if (kind == Tiles::pretended || amx)
-                    tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
+    for (int i = 0; i < ISA_COUNT; i++) {    // the smallest and the largest vectors
+        const bool best = Isa(i) == cpu_isa();    // test_amx.cpp has bits of the smallest: there the twin is slow
+        if (wanted(Isa(i)) && (i == 0 || best))
+            tables.push_back({&cpu_ops_isa<P>(Isa(i), Tiles::pretended), DTYPE<P>, TablePart::products, best});
     }
+    const bool amx = cpu_chosen().tiles == Tiles::amx;
+    if (amx) tables.push_back({&cpu_ops<P>(), DTYPE<P>, TablePart::products});
+    if (wanted(Isa::avx512bf16))    // elsewhere attention has no tiles, nor has it for floats
+        for (Tiles kind : {Tiles::pretended, Tiles::amx})
+            if (kind == Tiles::pretended || (amx && sizeof(P) == 2))
+                tables.push_back({&cpu_ops_isa<P>(Isa::avx512bf16, kind), DTYPE<P>, TablePart::attention});
 }
 }   // namespace
 

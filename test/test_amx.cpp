@@ -155,11 +155,12 @@ double tanh_gelu(double x) { return 0.5 * x * (1 + std::tanh(0.7978845608 * (x +
 double gelu_slope(double x) { return (tanh_gelu(x + 1e-5) - tanh_gelu(x - 1e-5)) / 2e-5; }
 
 // One product: what it reads, and by `run` what it writes, on any number of threads.
-template <class X> struct Case {    // X: A's type
+template <class X, class Y> struct Case {    // A's type, B's
+    static constexpr bool FLOATS = sizeof(Y) == 4;
     Form f;
     std::vector<X> a;
     std::vector<float> residual, pre;
-    std::vector<bf16> b, bias;
+    std::vector<Y> b, bias;
     Isa isa;
     Case(const Form& form, Isa isa)
         : f(form), a(size_t(f.M * f.K)), residual(size_t(f.M * f.N)), pre(residual), b(size_t(f.K * f.N)),
@@ -172,7 +173,7 @@ template <class X> struct Case {    // X: A's type
     }
     struct Out {
         Guarded<float> c, sums;
-        Guarded<bf16> gelu;
+        Guarded<Y> gelu;
         Out(const Form& f) : c(f.M * f.N, 1), sums(f.M, 2), gelu(f.M * f.N, 7) {}
     };
     Out run() {
@@ -180,13 +181,13 @@ template <class X> struct Case {    // X: A's type
         const int M = f.M, N = f.N, K = f.K;
         const int64_t ra = f.across_a ? 1 : K, ca = f.across_a ? M : 1;
         const int64_t rb = f.across_b ? N : 1, cb = f.across_b ? 1 : K;
-        Matmul<X, bf16> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, Tiles::pretended};
+        Matmul<X, Y> m = {M, N, K, a.data(), ra, ca, b.data(), rb, cb, out.c, f.add, Tiles::pretended};
         m.bias = f.bias ? bias.data() : nullptr, m.residual = f.residual ? residual.data() : nullptr;
         m.gelu_of = f.slope ? pre.data() : nullptr, m.gelu = f.gelu ? out.gelu.data() : nullptr;
         if constexpr (sizeof(X) == 4) m.row_sums = f.sums ? out.sums.data() : nullptr;
-        const Loops<bf16> loops = cpu_loops<bf16>(isa);
-        if constexpr (sizeof(X) == 4) loops.gradient_matmul(m);
-        else loops.matmul(m);
+        const Loops<Y> loops = cpu_loops<Y>(isa);
+        if constexpr (sizeof(X) == sizeof(Y)) loops.matmul(m);
+        else loops.gradient_matmul(m);
         CHECK((out.c.intact() && out.gelu.intact() && out.sums.intact()));
         return out;
     }
@@ -194,7 +195,7 @@ template <class X> struct Case {    // X: A's type
     double b_at(int k, int n) const { return number(b[size_t(f.across_b ? k * f.N + n : n * f.K + k)]); }
     void check() {
         CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(f.across_a); CAPTURE(f.across_b); CAPTURE(f.sums);
-        CAPTURE(sizeof(X));
+        CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
         CAPTURE(f.add); CAPTURE(f.bias); CAPTURE(f.residual); CAPTURE(f.gelu); CAPTURE(f.slope); CAPTURE(int(isa));
         Out out = run();
         double worst = 0;
@@ -203,12 +204,12 @@ template <class X> struct Case {    // X: A's type
             const uint64_t i = elements <= most ? t : random_bits(1, t) % elements;
             const int m = int(i / uint64_t(f.N)), n = int(i % uint64_t(f.N));
             double want = 0;
-            for (int k = 0; k < f.K; k++) want += to_float(to_bf16(a_at(m, k))) * b_at(k, n);
+            for (int k = 0; k < f.K; k++) want += (FLOATS ? a_at(m, k) : to_float(to_bf16(a_at(m, k)))) * b_at(k, n);
             want += (f.add ? 1 : 0) + (f.bias ? number(bias[size_t(n)]) : 0) + (f.residual ? residual[i] : 0);
             if (f.slope) want *= gelu_slope(pre[i]);
             const double scale = 1 + std::sqrt(f.K), gelu = f.gelu ? tanh_gelu(want) : 7;
             worst = worse(worst, std::fabs(out.c[int64_t(i)] - want) / scale);
-            const double rounding = std::fabs(gelu) * 0x1p-8;
+            const double rounding = FLOATS ? 0 : std::fabs(gelu) * 0x1p-8;
             worst = worse(worst, (std::fabs(number(out.gelu[int64_t(i)]) - gelu) - rounding) / scale);
         }
         CHECK(worst < 2e-6);
@@ -250,19 +251,22 @@ TEST_CASE("amx: products against the reference, awkward shapes and every epilogu
     each_isa([](Isa isa) {
         for (uint64_t i = 0; i < 60; i++) {
             const Form f = random_form(i);
-            i % 2 ? Case<float>(f, isa).check() : Case<bf16>(f, isa).check();
+            if (i % 3 == 0) Case<float, bf16>(f, isa).check();
+            if (i % 3 == 1) Case<bf16, bf16>(f, isa).check();
+            if (i % 3 == 2) Case<float, float>(f, isa).check();
         }
         for (const Form& f : LARGE)
-            if (isa == cpu_isa() || f.M < 1000) Case<float>(f, isa).check(), Case<bf16>(f, isa).check();
+            if (isa == cpu_isa() || f.M < 1000)
+                Case<float, bf16>(f, isa).check(), Case<bf16, bf16>(f, isa).check(), Case<float, float>(f, isa).check();
     });
 }
 
 TEST_CASE("amx: the same bits each time, with any number of threads and on every instruction set") {
-    auto of_type = []<class X>(X) {    // A's
-        CAPTURE(sizeof(X));
+    auto of_types = []<class X, class Y>(X, Y) {    // A's, B's
+        CAPTURE(sizeof(X)); CAPTURE(sizeof(Y));
         auto same_bits = [](const Form& f, Isa isa) {
             CAPTURE(f.M); CAPTURE(f.N); CAPTURE(f.K); CAPTURE(int(isa));
-            Case<X> c(f, isa);
+            Case<X, Y> c(f, isa);
             const Bits first = c.bits();
             for (int threads : {1, 2, 3, 7, 7}) {
                 cpu_set_threads(threads);
@@ -273,25 +277,58 @@ TEST_CASE("amx: the same bits each time, with any number of threads and on every
         for (uint64_t i = 100; i < 120; i++) same_bits(random_form(i), i % 2 ? cpu_isa() : Isa::base);
         for (const Form& f : LARGE) same_bits(f, cpu_isa());
         const Form f = LARGE[0];
-        const Bits first = Case<X>(f, cpu_isa()).bits();
+        const Bits first = Case<X, Y>(f, cpu_isa()).bits();
         if (cpu_isa() >= Isa::avx2)    // with FMAs in all of them
             each_isa([&](Isa isa) {
-                if (isa >= Isa::avx2) CHECK(Case<X>(f, isa).bits() == first);
+                if (isa >= Isa::avx2) CHECK(Case<X, Y>(f, isa).bits() == first);
             });
+    };
+    of_types(0.0f, bf16()), of_types(bf16(), bf16()), of_types(0.0f, 0.0f);
+}
+
+TEST_CASE("amx: a row's bits do not depend on other rows") {
+    auto of_type = []<class X>(X) {
+        for (const Form& f : {Form{170, 70, 40}, {170, 70, 600}, {170, 70, 1700}, {700, 600, 1500}}) {
+            const int N = f.N, K = f.K;
+            Case<X, X> all(f, cpu_isa());
+            auto whole = all.run();
+            for (auto [from, rows] : {std::pair{0, 1}, {5, 40}, {33, 130}, {100, 70}}) {
+                Case<X, X> some({rows, N, K}, cpu_isa());
+                std::copy_n(all.a.begin() + from * K, rows * K, some.a.begin());
+                auto part = some.run();
+                CHECK(memcmp(part.c.data(), whole.c.data() + from * N, size_t(rows * N) * 4) == 0);
+            }
+        }
     };
     of_type(0.0f), of_type(bf16());
 }
 
-TEST_CASE("amx: a row's bits do not depend on other rows") {
-    for (const Form& f : {Form{170, 70, 40}, {170, 70, 600}, {170, 70, 1700}, {700, 600, 1500}}) {
-        const int N = f.N, K = f.K;
-        Case<bf16> all(f, cpu_isa());
-        auto whole = all.run();
-        for (auto [from, rows] : {std::pair{0, 1}, {5, 40}, {33, 130}, {100, 70}}) {
-            Case<bf16> some({rows, N, K}, cpu_isa());
-            std::copy_n(all.a.begin() + from * K, rows * K, some.a.begin());
-            auto part = some.run();
-            CHECK(memcmp(part.c.data(), whole.c.data() + from * N, size_t(rows * N) * 4) == 0);
+// Numbers whose lower bits matter, of sizes that differ, as a share of the sum of absolute products.
+TEST_CASE("amx: products of floats are as near as FMAs bring them, and keep what is not finite") {
+    const Form f = {64, 64, 768};
+    Case<float, float> c(f, cpu_isa());
+    for (size_t i = 0; i < c.a.size(); i++) c.a[i] = std::ldexp(c.a[i], int(random_bits(20, i) % 40) - 20);
+    for (size_t i = 0; i < c.b.size(); i++) c.b[i] = std::ldexp(c.b[i], int(random_bits(21, i) % 40) - 20);
+    auto out = c.run();
+    double by_tiles = 0, by_fmas = 0;
+    for (int m = 0; m < f.M; m++)
+        for (int n = 0; n < f.N; n++) {
+            double want = 0, all = 0;
+            float chain = 0;
+            for (int k = 0; k < f.K; k++) {
+                const double product = double(c.a_at(m, k)) * c.b_at(k, n);
+                want += product, all += std::fabs(product);
+                chain = std::fma(c.a_at(m, k), float(c.b_at(k, n)), chain);
+            }
+            by_tiles = worse(by_tiles, std::fabs(out.c[m * f.N + n] - want) / all);
+            by_fmas = worse(by_fmas, std::fabs(chain - want) / all);
         }
-    }
+    CAPTURE(by_tiles); CAPTURE(by_fmas);
+    CHECK(by_tiles <= 1.1 * by_fmas);
+
+    c.a[0] = INFINITY, c.a[size_t(f.K)] = NAN, c.a[size_t(2 * f.K)] = as_float(0x7fffffff);
+    c.a[size_t(3 * f.K)] = as_float(0xffffffff), c.a[size_t(4 * f.K)] = 3.402823466e38f;
+    auto odd = c.run();
+    for (int m = 0; m < 6; m++)
+        for (int n = 0; n < f.N; n++) CHECK(std::isfinite(odd.c[m * f.N + n]) == (m > 4));
 }

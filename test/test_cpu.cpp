@@ -222,7 +222,7 @@ TEST_CASE("cpu: a position's attention has the same bits beside others, on any n
 TEST_CASE("cpu: oneDNN's table differs in its products alone") {
     const Ops<float>* library = onednn_ops<float>();
     if (!library) SKIP("this build has no oneDNN");
-    Ops<float> own = cpu_ops<float>();
+    Ops<float> own = cpu_ops_isa<float>(cpu_isa());
     CHECK((library->linear_forward != own.linear_forward));
     // All else is tested on our own table (test/ops/).
     own.linear_forward = library->linear_forward, own.linear_backward = library->linear_backward;
@@ -373,22 +373,25 @@ TEST_CASE("cpu: what multiplies on a CPU with AMX, without and in disguise") {
                                                                        std::string("FLATGPT_AMX=") + amx}});
         CHECK((r.exit_code == 2 && r.err.find(named) != std::string::npos));
     }
-    // Products of fp32 know no tiles.
-    CHECK(&cpu_ops_isa<float>(cpu_isa(), Tiles::pretended) == &cpu_ops_isa<float>(cpu_isa()));
+    CHECK((cpu_ops_isa<float>(cpu_isa(), Tiles::pretended).linear_forward !=
+           cpu_ops_isa<float>(cpu_isa()).linear_forward));
     CHECK((cpu_ops_isa<bf16>(cpu_isa(), Tiles::pretended).linear_forward !=
            cpu_ops_isa<bf16>(cpu_isa()).linear_forward));
 }
 TEST_CASE("cpu: pretended and refused, AMX changes the products that the command takes") {
-    auto line = [](std::vector<std::string> environment) {
-        const ProcessResult r = run_flatgpt(
-            {"selftest", "--device", "cpu", "--dtype", "bf16", "--filter", "add_losses"}, {.environment = environment});
-        CHECK(r.exit_code == 0);
-        return r.out.substr(0, r.out.find('\n'));
-    };
-    if (!cpu_has_bf16()) SKIP("this CPU has no bf16 products");
-    CHECK(line({"FLATGPT_AMX=pretend"}).find("(AMX, pretended)") != std::string::npos);
-    CHECK(line({"FLATGPT_AMX=refuse"}).find("AMX") == std::string::npos);
-    CHECK((line({"FLATGPT_AMX"}).find("(AMX)") != std::string::npos) == cpu_has_amx());
+    for (const char* dtype : {"fp32", "bf16"}) {
+        if (!strcmp(dtype, "bf16") && !cpu_has_bf16()) continue;
+        auto line = [&](std::string environment) {
+            const ProcessResult r =
+                run_flatgpt({"selftest", "--device", "cpu", "--dtype", dtype, "--filter", "add_losses"},
+                            {.environment = {environment}});
+            CHECK(r.exit_code == 0);
+            return r.out.substr(0, r.out.find('\n'));
+        };
+        CHECK(line("FLATGPT_AMX=pretend").find("(AMX, pretended)") != std::string::npos);
+        CHECK(line("FLATGPT_AMX=refuse").find("AMX") == std::string::npos);
+        CHECK((line("FLATGPT_AMX").find("(AMX)") != std::string::npos) == cpu_has_amx());
+    }
 }
 
 TEST_CASE("cpu: memory is zeroed and aligned, threads can be set, the table says what it is") {

@@ -116,7 +116,7 @@ TEST_CASE("selftest: the command") {
     CHECK(objects == 13);
 }
 TEST_CASE("selftest: the command on every kind of CPU that can be pretended here") {
-    // Each kind runs only what it can change: products and AMX matter in bf16 alone. The best one's loops passed above.
+    // Each kind runs only what it can change. The best one's loops passed above.
     struct Kind { std::vector<std::string> environment; std::string filter, dtype = "auto"; };
     const std::string half = cpu_has_bf16() ? "bf16" : "auto";
     std::vector<Kind> kinds = {{{"FLATGPT_AMX=pretend"}, "linear_forward", half},

@@ -421,7 +421,7 @@ template <bool half> void backward(const Back& c, Tiles kind) {
         Vectors vectors;
         if constexpr (half)
             if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(work, set, mine, dqs); });
-        if (kind == Tiles::none) items<half>(work, vectors, mine, dqs);
+        if (!half || kind == Tiles::none) items<half>(work, vectors, mine, dqs);
 #pragma omp for schedule(static)
         for (int item = 0; item < (work.parts > 1 ? work.items : 0); item++) {
             const Item at = work.item(item);
@@ -435,8 +435,7 @@ template <bool half> void backward(const Back& c, Tiles kind) {
 template <class P, Tiles tiles>
 static void attention_backward(float* dqkv, const float* dy, const P* y, const float* qkv, const float* lse, int B,
                                int S, Heads h) {
-    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h},
-                                            sizeof(P) == 2 && NATIVE_BF16 ? tiles : Tiles::none);
+    backward<sizeof(P) == 2 && NATIVE_BF16>({dqkv, dy, results(y), qkv, lse, B, S, h}, tiles);
 }
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) {
     return backward_scratch(call.B, call.S, call.heads);

@@ -308,14 +308,13 @@ template <bool half> static void forward(const Call& c, Tiles kind = Tiles::none
         Vectors vectors;
         if constexpr (half)
             if (kind != Tiles::none) with_tiles(kind, [&](auto& set) { items<half>(c, work, t, set, ahead); });
-        if (kind == Tiles::none) items<half>(c, work, t, vectors, ahead);
+        if (!half || kind == Tiles::none) items<half>(c, work, t, vectors, ahead);
     }
 }
 
 template <class P, Tiles tiles>
 static void attention_forward(P* y, float* lse, const float* qkv, int B, int S, Heads h) {
-    forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, qkv, packed_keys(qkv, S, h), B, S, 0, h},
-                                           sizeof(P) == 2 && NATIVE_BF16 ? tiles : Tiles::none);
+    forward<sizeof(P) == 2 && NATIVE_BF16>({outputs(y), lse, qkv, packed_keys(qkv, S, h), B, S, 0, h}, tiles);
 }
 
 template <class P, Tiles> static int64_t scratch_of(const CallSizes& call) { return prompt_bytes(call.heads, call.S); }
