@@ -5,6 +5,7 @@ import math
 import re
 
 import sass
+from gpu_ways import causal, seen_by, visits
 
 # H100 SXM5 (NVIDIA H100 whitepaper, table 3; CUDA C++ Programming Guide, arithmetic throughput), per SM and clock.
 SMS, CLOCK = 132, 1.83e9
@@ -32,12 +33,12 @@ FA3 = {64: (265, 371, 420, 460, 473), 128: (423, 521, 579, 602, 616)}
 FA3_TILE = {64: (192, 128), 128: (128, 128)}
 
 
-def forward_seconds(B, NH, S, HS, BM, BN, softmax=0.0, overlap=1.0, fixed=FIXED):
-    """Causal attention forward. softmax: a warp's instructions for a tile; overlap: share of its exponentials that
-    come while products run."""
+def forward_seconds(B, NH, S, HS, sees, BM, BN, softmax=0.0, overlap=1.0, fixed=FIXED):
+    """Attention forward. sees: the keys from..to of each query; softmax: a warp's instructions for a tile; overlap:
+    share of its exponentials that come while products run."""
     tile = PRODUCTS * 4 * 64 * BN * HS / TENSOR + SOFTMAX * max(64 * BN / MUFU, softmax)
     tile *= 1 + (NO_OVERLAP - 1) * (1 - overlap)
-    rows = [fixed + BM // 64 * tile * math.ceil(min(S, end) / BN) for end in range(BM, S + BM, BM)]
+    rows = [fixed + BM // 64 * tile * n for n, _ in visits(sees, BM, BN)]
     busy = [0.0] * SMS
     for row in sorted(rows, reverse=True):
         for _ in range(B * NH):
@@ -51,11 +52,11 @@ def tflops(B, NH, S, HS, seconds):
 
 def attention_forward(kernels):
     """(the largest difference of the model from what FA3 published, the least share of that which ours should reach,
-    {HS: a function of a shape that gives seconds})"""
+    {HS: a function of a shape and what queries see: seconds})"""
     print(f"FlashAttention-3 forward by this model / as published, causal, TFLOP/s, T {LENGTHS}")
     worst, least, ours = 0, math.inf, {}
     for HS, published in FA3.items():
-        now = [tflops(*s, forward_seconds(*s, *FA3_TILE[HS])) for s in shapes(HS)]
+        now = [tflops(*s, forward_seconds(*s, causal(s[2]), *FA3_TILE[HS])) for s in shapes(HS)]
         worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90 forward_kernel"):
@@ -69,7 +70,7 @@ def attention_forward(kernels):
         print(f"{k}: beside products {work} instructions on the shortest way round a tile, {100 * overlap:.0f} % of "
               f"the exponentials under products, {'a persistent grid' if persistent else 'a block a row of tiles'}")
         ours[HS] = lambda *s, found=(128, sass.forward_keys(HS), work, overlap, fixed): forward_seconds(*s, *found)
-        least = min(least, beside(HS, ours[HS], FA3.get(HS), 1))
+        least = min(least, beside(HS, lambda *s, f=ours[HS]: f(*s, causal(s[2])), FA3.get(HS), 1))
     return worst, least, ours
 
 
@@ -103,10 +104,14 @@ FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}
 FA3_BACK_ROWS = {64: 128, 128: 80}
 
 
-def backward_seconds(B, NH, S, HS, M, causal):
+def everything(S):
+    return [(0, S)] * S
+
+
+def backward_seconds(B, NH, S, HS, sees, M):
     products = 10 * HS + (64 if HS == 96 else 0)    # 96: columns of dq twice
     step = 2 * (BACK_PRODUCTS * products * 64 * M / TENSOR + BACK_EXP * 64 * M / MUFU)
-    rows = [BACK_FIXED + step * math.ceil((S - (key if causal else 0)) / M) for key in range(0, S, 128)]
+    rows = [BACK_FIXED + step * n for n, _ in visits(seen_by(sees), 128, M)]
     busy = [0.0] * SMS
     for row in sorted(rows, reverse=True):
         for _ in range(B * NH):
@@ -118,20 +123,20 @@ def attention_backward(kernels):
     print(f"\nFlashAttention-3 backward by this model / as published, full mask, TFLOP/s, T {LENGTHS}")
     worst, ours = 0, {}
     for HS, published in FA3_BACK.items():
-        now = [5 * tflops(*s, backward_seconds(*s, FA3_BACK_ROWS[HS], False)) for s in shapes(HS)]
+        now = [5 * tflops(*s, backward_seconds(*s, everything(s[2]), FA3_BACK_ROWS[HS])) for s in shapes(HS)]
         worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90_backward backward_kernel"):
         HS = sass.size_of(k)
         M = sass.backward_rows(HS)
-        ours[HS] = lambda *s, M=M, causal=True: TURNS * backward_seconds(*s, M, causal)
+        ours[HS] = lambda *s, M=M: TURNS * backward_seconds(*s, M)
         print(f"{k}, dq in turns:")
-        beside(HS, lambda *s, f=ours[HS]: f(*s, causal=False), FA3_BACK.get(HS), 5)
+        beside(HS, lambda *s, f=ours[HS]: f(*s, everything(s[2])), FA3_BACK.get(HS), 5)
     return worst, ours
 
 
 def check(kernels):
-    """([(whether, what is wrong otherwise)], {direction: {HS: a function of a shape that gives seconds}})"""
+    """([(whether, what is wrong otherwise)], {direction: {HS: a function of a shape and what queries see: seconds}})"""
     worst, least, forward = attention_forward(kernels)
     worst_back, backward = attention_backward(kernels)
     print(f"The model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % "

@@ -5,13 +5,19 @@ No GPU is needed, and none has confirmed it: these are expectations, to be held 
 (--measured). FLOPs, bytes and launches are those of dev/launches.cpp: bench's own counts, at bench's sizes. Rates are
 the data sheet's. Then:
 - an operation of ours takes as long as its busiest unit: DRAM, or one of a multiprocessor's, by the instructions of
-  the kernel's main loop as nvcc has compiled it;
-- attention on sm_90 takes what gpu_attention.py says;
+  the kernel's main loop as nvcc has compiled it; attention by mma.sync or without softmax by gpu_ways.py, with the
+  tiles that masks visit, dropout's random numbers and biases;
+- attention on sm_90 takes what gpu_attention.py says, for the tiles that its mask visits;
 - a product of cuBLASLt reaches CUBLAS of the peak in full waves of tiles: an assumption, whose source is below;
 - a launch adds LAUNCH seconds, an assumption.
-Code behind branches that the shortest way leaves out is not counted, such as masks and dropout's random numbers: there
-an expectation is too low. Last, the operations of a training step and of a token, by what they take above bench's
-floor, and what each would save if its bound were halved: the first line is where to begin.
+An expectation is too low by what is not counted:
+- what a block does before and after its main loop (on sm_90 attention's is), and what waits at barriers;
+- attention: a softmax's new maximum; on sm_90 the tests of masked tiles, and where half of the peak is assumed
+  (attention_units) all of a tile but its visible pairs;
+- attention without softmax: the state's decay, and what is stored; of a single token, all but the products;
+- double arithmetic's own unit, and code behind other branches: sampling, the router, a cache in 8 bits.
+An instruction whose predicate is false counts. Last, the operations of a training step and of a token, by what they
+take above bench's floor, and what each would save if its bound were halved: the first line is where to begin.
 NAME: only the rows whose names contain one.
 """
 import argparse
@@ -24,8 +30,10 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gpu_attention    # noqa: E402
+import gpu_ways    # noqa: E402
 import sass_read        # noqa: E402
-from sass_read import Launch, branch, shortest_round    # noqa: E402
+from gpu_ways import way_with    # noqa: E402
+from sass_read import Launch    # noqa: E402
 
 # By compute capability: the architecture whose code runs there; a multiprocessor's FLOPs of dense bf16 a clock (data
 # sheets; GeForce has half); what mma.sync reaches of these (on sm_90 about two thirds, the rest is wgmma's; on sm_100 a
@@ -34,7 +42,7 @@ Chip = collections.namedtuple("Chip", "arch tensor mma lanes")
 CHIPS = {80: Chip("sm_80", 2048, 1, 64), 86: Chip("sm_80", 1024, 1, 128), 89: Chip("sm_89", 1024, 1, 128),
          90: Chip("sm_90a", 4096, 0.65, 128), 100: Chip("sm_100", 8192, 0.5, 128)}
 # Instructions of a warp that a multiprocessor takes a clock, by kind.
-UNITS = [("MUFU", 16 / 32, r"MUFU"), ("shuffle", 32 / 32, r"SHFL|REDUX"),
+UNITS = [("MUFU", 16 / 32, r"MUFU"), ("shuffle", 32 / 32, r"SHFL|REDUX"), ("IMAD", 64 / 32, r"IMAD"),
          ("ALU", 64 / 32, r"LOP3|PLOP3|IADD3|VIADD|ISETP|FSETP|FSEL|SEL|FMNMX|IMNMX|VIMNMX|SHF|PRMT|LEA|POPC|"
                           r"F2FP|F2F|I2F|F2I|FLO|IABS|FRND")]
 ISSUE, SHARED = 4, 128      # instructions of a warp, bytes of shared memory
@@ -44,7 +52,7 @@ CUBLAS = 0.78               # of the peak: 769 to 798 of 989 TFLOP/s were measur
 TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
 WORKSPACE = 32 << 20        # bytes that linear.cu gives to a product
 LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
-BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1}
+BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles
 
 # Kernels that compute products: (FLOPs that they execute, as a part of what their operation counts). The scores again
 # are not counted; the biases' gradient counts a FLOP for each pair. SHARE: the operation's launches share them.
@@ -87,34 +95,13 @@ def moved(way, ops="LDG|STG"):
     return 32 * sum(width(i) for i in way if re.match(ops, i.op))
 
 
-def way_with(pattern, code):
-    """The way through code, round no loop within, that has most of these instructions, in the fewest of all."""
-    index, best, ends = {i.address: n for n, i in enumerate(code)}, {0: (0, 0, None)}, []
-    for n, i in enumerate(code):
-        if n not in best:
-            continue
-        here = (best[n][0] + bool(re.match(pattern, i.op)), best[n][1] - 1, n)
-        target, always = branch(i)
-        if n + 1 == len(code) or (i.op in ("EXIT", "RET") and not i.predicate):
-            ends.append(here)
-            continue
-        for way in [index.get(target)] + ([] if always else [n + 1]):
-            if way is not None and way > n and here[:2] > best.get(way, (-1,))[:2]:
-                best[way] = here
-    way, at = [], max(ends)[2]
-    while at is not None:
-        way.append(code[at])
-        at = best[at][2]
-    return way[::-1]
-
-
 WIDE = r"(LDG|STG)\S*\.128"
 
 
 def memory_loop(k):
-    """The inner loop that moves most bytes, on its shortest way round; a way through the kernel if none moves 16 at
-    once."""
-    ways = [shortest_round(loop) for loop in k.inner_loops()]
+    """The inner loop that moves most bytes, on the way that does all of its work, past the checks for the row's end; a
+    way through the kernel if none moves 16 at once."""
+    ways = [way_with(WIDE + "|STS|MUFU", loop) for loop in k.inner_loops()]
     return max([way for way in ways if k.count(WIDE, way)] or [way_with(WIDE, k.code)], key=moved)
 
 
@@ -148,16 +135,18 @@ def memory_units(k, gpu, launch, bytes):
     return units | {"DRAM": bytes / (COPY * gpu.dram), "latency": bytes / in_flight * LATENCY}
 
 
-def product_units(k, gpu, launch, flops):
+def product_units(k, gpu, launch, row, flops):
     op, way = product_loop(k)
     if not way:
         return {}
     each = {"HMMA": 4096, "FFMA": 64}[op]    # HGMMA is attention's alone: attention_units
-    rounds = flops / (each * k.count(op, way))
-    clocks = clocks_of(k, way, gpu)
-    if op == "HMMA":
-        clocks["tensor"] = each * k.count(op, way) / (gpu.tensor * gpu.chip.mma)
-    return {unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks.items()}
+    units = collections.Counter()
+    for way, rounds in gpu_ways.executed(k, row) or [(way, flops / (each * k.count(op, way)))]:
+        clocks = clocks_of(k, way, gpu)
+        if op == "HMMA":    # cuBLASLt's products are mma.sync, too, where that is all there is
+            clocks["tensor"] = each * k.count(op, way) / (gpu.tensor * min(gpu.chip.mma, CUBLAS))
+        units.update({unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks.items()})
+    return dict(units)
 
 
 def library_units(gpu, m, n, k):
@@ -175,7 +164,7 @@ Phase = collections.namedtuple("Phase", "kernel units")
 
 
 def attention_units(row, k, part, gpu, models):
-    """sm_90's kernels. gpu_attention.py knows causal masks and an H100: with another one, by its pairs, or its clocks.
+    """sm_90's kernels, by the tiles that they visit. gpu_attention.py knows an H100, by whose clocks another GPU goes.
     It does not know 192 and 256's backward, caps and slopes: there half of the peak is assumed, and the special
     function unit has an exponential for each pair of positions, with a cap two more instructions for tanh."""
     kernel = re.match(r"attention/sm90\w* (forward|backward)_kernel<\d+, (true|false)>", f"{k.file} {k.name}")
@@ -186,9 +175,8 @@ def attention_units(row, k, part, gpu, models):
     if kernel[2] == "true" or not model:
         return {"tensor": part * row["products"] / gpu.peak / 0.5,
                 "MUFU": gpu.clocks(pairs * (3 if row["softcap"] else 1) / gpu_attention.MUFU)}
-    causal = row["B"] * row["NH"] * row["S"] * (row["S"] + 1) / 2
     slower = gpu_attention.SMS * gpu_attention.CLOCK / (gpu.sms * gpu.clock)
-    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"]) * pairs / causal * slower}
+    return {"tensor and MUFU": model(row["B"], row["NH"], row["S"], row["HS"], gpu_ways.sees_of(row)) * slower}
 
 
 def phases_of(row, gpu, kernels, models):
@@ -207,7 +195,7 @@ def phases_of(row, gpu, kernels, models):
             units = library_units(gpu, *l["product"]) | {"DRAM": row["bytes"] / library / (COPY * gpu.dram)}
         elif part:
             part = 1 / len(own) if part == SHARE else part
-            units = attention_units(row, k, part, gpu, models) or product_units(k, gpu, l, part * flops)
+            units = attention_units(row, k, part, gpu, models) or product_units(k, gpu, l, row, part * flops)
             units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
         else:
             units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
@@ -305,6 +293,7 @@ def main():
     kernels, models, checks = kernels_by_address(binary, compiled), {"forward": {}, "backward": {}}, []
     if gpu.chip.arch == "sm_90a":
         checks, models = gpu_attention.check(compiled)
+    checks += gpu_ways.check(compiled)
     rows = {table: [Expected(row, gpu, kernels, models) for row in all] for table, all in tables.items()}
     chosen = [e for e in rows["bench"] if not a.names or any(n in e.row["name"] for n in a.names)]
     print(f"\nflatgpt bench --model {a.model} --batch {a.batch} --seq-len {a.seq_len} on one {gpu.name}, as expected: "

@@ -6,6 +6,7 @@
 // of JSON for the GPU, then one for each operation; kernels are named by their addresses in this binary's file.
 #include "base/console.h"
 #include "files/json.h"
+#include "layers/attention/streams.h"
 #include "model/gpu_plan.h"
 #include "test/cuda_on_cpu/runtime.h"
 #include "tools/bench.h"
@@ -23,17 +24,25 @@ std::vector<emu::Launched> launched_by(const std::function<void()>& call) {
 void print(const char* table, const std::string& name, int64_t times, const Work& work,
            const std::vector<emu::Launched>& launched) {
     const CallSizes& c = work.call;
-    std::vector<std::string> launches;
+    const Heads& h = c.heads;
+    std::vector<std::string> launches, spans;
     for (const emu::Launched& l : launched)
         launches.push_back(
             l.kernel ? formatted("{\"kernel\":\"%zx\",\"blocks\":%lld,\"threads\":%u,\"shared\":%zu}",
                                  size_t(emu::address_in_file(l.kernel)),
                                  (long long)(int64_t(l.blocks.x) * l.blocks.y * l.blocks.z), l.threads, l.shared)
                      : formatted("{\"product\":[%u,%u,%u]}", l.blocks.x, l.blocks.y, l.blocks.z));
+    if (h.keys || h.window)    // all sequences are like the first
+        for (int i = 0; i < c.S; i++) {
+            const Span span = keys_of(h, c.S, 0, i);
+            spans.push_back(formatted("[%d,%d]", span.from, span.to));
+        }
     printf("{\"table\":\"%s\",\"name\":%s,\"times\":%lld,\"products\":%.17g,\"arithmetic\":%.17g,\"bytes\":%.17g,"
-           "\"B\":%d,\"S\":%d,\"NH\":%d,\"HS\":%d,\"softcap\":%g,\"launches\":[%s]}\n",
+           "\"B\":%d,\"S\":%d,\"NH\":%d,\"NKV\":%d,\"HS\":%d,\"softcap\":%g,\"globals\":%d,\"stride\":%d,"
+           "\"linear\":%d,\"spans\":[%s],\"launches\":[%s]}\n",
            table, json_string(name).c_str(), (long long)times, work.products, work.arithmetic, work.bytes, c.B, c.S,
-           c.heads.NH, c.heads.HS, double(c.heads.softcap), join(launches, ",").c_str());
+           h.NH, h.NKV, h.HS, double(h.softcap), h.globals, h.stride, int(h.linear), join(spans, ",").c_str(),
+           join(launches, ",").c_str());
 }
 
 // The operations that a model calls, one after the other; those of the same sizes once.

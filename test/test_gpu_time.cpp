@@ -49,10 +49,39 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     const double causal = bench["attention_forward"]["products"], documents =
         bench["attention_forward, 8 documents"]["products"];
     CHECK(documents < 0.2 * causal);
+    // What a row's queries see.
+    CHECK(bench["attention_forward"]["spans"].empty());
+    const json& pattern = bench["attention_backward, window 8, stride 64, 4 global"];
+    CHECK((pattern["spans"].size() == 128 && pattern["spans"][100] == json({93, 101}) && pattern["stride"] == 64));
+    CHECK(bench["attention_forward, 8 documents"]["spans"][100] == json({96, 101}));
     for (const char* name :
          {"adamw, 32M", "cross_entropy, 256 rows", "experts_forward, 2 of 8", "rope_backward, QK-norm",
           "sample, 1 text, top-p 0.9"})
         CHECK_MESSAGE(!bench[name]["launches"].empty(), name);
+}
+
+TEST_CASE("gpu time: a mask says which tiles are visited and masked, a way passes what it is named by") {
+    const ProcessResult r = run_process({"python3", "-c", R"(
+import sys
+sys.path.insert(0, 'dev')
+import gpu_ways as g
+from sass_read import Instruction as I
+S, rows = 40, range(40)
+pattern = lambda j: j < 3 or j % 5 == 0
+row = {'S': S, 'spans': [(max(0, i - 6), i + 1) for i in rows], 'globals': 3, 'stride': 5}
+by_query, by_key = (list(g.streams_of(row, keys)) for keys in (False, True))
+print([sum(s[i][1] - s[i][0] for s in by_query) for i in rows] ==
+      [sum(j > i - 7 or pattern(j) for j in range(i + 1)) for i in rows])
+print(by_key[0] == [(j, min(S, j + 7)) for j in rows],
+      sorted(s for some in by_key[1:] for s in some) == [(j, S) for j in rows if pattern(j)])
+print(list(g.visits(g.causal(8), 4, 2)), list(g.visits([(max(0, i - 1), i + 1) for i in range(8)], 4, 2)))
+code = [I(0, 'P0', 'BRA', '0x20'), I(16, '', 'FSEL', 'R0, R0, -INF , !P0'), I(32, '', 'HMMA.16816', 'R0'),
+        I(48, '', 'EXIT', '')]
+print([[i.address for i in g.way_with(p, code)] for p in ('HMMA', 'HMMA|' + g.MASK)])
+)"});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(r.out == "True\nTrue True\n[(2, 0), (4, 2)] [(2, 0), (3, 0)]\n[[0, 32, 48], [0, 16, 32, 48]]\n");
 }
 
 TEST_CASE("gpu time: the rows that bench prints are read, whatever their names") {
