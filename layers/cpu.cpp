@@ -205,6 +205,7 @@ bool cpu_has_vnni(Isa isa) {
     unsigned a, b, c, d;
     return isa == Isa::avx2 && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a & AVX_VNNI;
 }
+int cpu_ahead() { return __builtin_cpu_is("intel") ? 2048 : 8192; }
 // Tiles are state of a thread that the kernel saves and restores: it must know them (XCR0), and grant their use to each
 // process (arch_prctl, Linux 5.16). A tile instruction without the grant is SIGILL.
 static bool granted_amx() {
@@ -237,6 +238,7 @@ template <class P> Loops<P> cpu_loops(Isa isa, Tiles tiles) {
 bool cpu_supports(Isa isa) { return isa == Isa::base; }
 bool cpu_has_bf16() { return false; }
 bool cpu_has_vnni(Isa) { return false; }
+int cpu_ahead() { return 8192; }
 bool cpu_has_amx() { return false; }
 bool cpu_has_amx_int8() { return false; }
 template <class P> Loops<P> cpu_loops(Isa, Tiles tiles) { return base::loops<P>(tiles); }

@@ -26,7 +26,7 @@ struct Prepared {
     float *copy, *pairs;
     int8_t* ints;             // null, as the two before, where no part needs it
     int64_t float_row, pair_row, int_row;    // distances between rows: words, words, bytes
-    int C;
+    int C, ahead;    // ahead: as PackedProduct's
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
@@ -116,7 +116,8 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
 // Called outside of parallel regions.
 static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Places at = places(product, N);
-    Prepared p = {product.x, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.int_row, product.C};
+    Prepared p = {product.x, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.int_row, product.C,
+                  product.ahead};
     float* room = static_cast<float*>(cpu_scratch(at.bytes));
     if (at.copied) p.floats = p.copy = room;
     if (at.need.pairs) p.pairs = room + at.pair_at;
@@ -160,7 +161,9 @@ struct AsBf16 {
         return s + x[1] * reinterpret_cast<vf>(u & 0xFFFF0000);
     }
 };
-template <class As, int n> static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
+// ahead: the panel comes from memory, and is prefetched.
+template <class As, int n, bool ahead = true>
+static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
     constexpr bool PAIRS = NATIVE_BF16 && As::PER == 2;
     constexpr int W = 48, nv = n <= 2 && VW < 16 ? 6 : 3, STEP = PAIRS ? 1 : As::PER;
     const int words = (x.C + As::PER - 1) / As::PER;
@@ -174,7 +177,7 @@ template <class As, int n> static void float_panel(float* sums, const char* pane
 #pragma GCC unroll 2
         for (int k = 0; k < words; k++, w += W * As::BYTES) {
 #pragma GCC unroll 6
-            for (int at = 0; n <= 4 && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + AHEAD_BYTES + at);
+            for (int at = 0; ahead && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + x.ahead + at);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
 #pragma GCC unroll 6
@@ -236,9 +239,10 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
 // ---- all panels -----------------------------------------------------------------------------------------------------
 
 typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
-struct ByRows { PanelProduct of[4]; };    // 1, 2, 4, 8 rows
+struct ByRows { PanelProduct of[4], again; };    // 1, 2, 4, 8 rows; 8, of a panel in L2
 template <class As> INLINE ByRows float_products() {
-    return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>}};
+    return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>},
+            float_panel<As, ROWS, false>};
 }
 template <BlockType F, int n, bool vnni>
 static void block_product(float* sums, const char* panel, const Prepared& x, int64_t row) {
@@ -247,9 +251,9 @@ static void block_product(float* sums, const char* panel, const Prepared& x, int
 template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
     if constexpr (VW >= 8)
         if (has_vnni) return {{block_product<F, 1, true>, block_product<F, 2, true>, block_product<F, 4, true>,
-                               block_product<F, ROWS, true>}};
+                               block_product<F, ROWS, true>}, block_product<F, ROWS, true>};
     return {{block_product<F, 1, false>, block_product<F, 2, false>, block_product<F, 4, false>,
-             block_product<F, ROWS, false>}};
+             block_product<F, ROWS, false>}, block_product<F, ROWS, false>};
 }
 static ByRows products(BlockType format, bool vnni) {
     if (in_blocks(format))
@@ -297,14 +301,14 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     };
     auto by_vectors = [&](const char* panel, int64_t i, int left) {
         const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
-        multiply.of[n == 8 ? 3 : n / 2](sums, panel, x, i);
+        (n == 8 && i > row ? multiply.again : multiply.of[n == 8 ? 3 : n / 2])(sums, panel, x, i);
         return n;
     };
     if (by_tiles(p, part.format)) {
         with_tiles(p.tiles, [&](auto& tiles) {
             all([&](const char* panel, int64_t i, int left) {
                 tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                      reinterpret_cast<const float*>(panel), 48, sums, 48);
+                                      reinterpret_cast<const float*>(panel), 48, sums, 48, i == row ? p.ahead / 4 : 0);
                 return least(left, TILE_ROWS);
             });
         });

@@ -18,7 +18,8 @@ template <Isa isa, Tiles tiles> struct PackedOps {
     static PackedProduct product(float* y, const float* x, const P* w, int N, int C, int OC) {
         static const bool vnni = cpu_has_vnni(isa);
         static const Tiles bytes = tiles == Tiles::amx && !cpu_has_amx_int8() ? Tiles::none : tiles;
-        return {y, x, w, nullptr, nullptr, N, C, OC, vnni, tiles, bytes};
+        static const int ahead = cpu_ahead();
+        return {y, x, w, nullptr, nullptr, N, C, OC, vnni, tiles, bytes, ahead};
     }
 
     static void embedding_forward(float* x, const int* tok, const P* wte, const P* wpe, int B, int S, int C,
