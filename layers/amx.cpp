@@ -1,9 +1,9 @@
 // amx.cpp - matrix products by tiles: what matmul.cpp computes, where the CPU has AMX.
 //
 // Tiles know bf16. Floats are the sum of three numbers of bf16 (planes), and a product of floats is six products of
-// planes: the other three would add at most 2^-24 of it, as each plane is at most 2^-8 of the one before. Sums of 32
-// k are added to the others at once, so results are nearer than those of FMAs (test_amx.cpp). Infinity, and what 8
-// bits round to it, becomes NaN, as infinity - infinity is left for the next plane.
+// planes: the other three would add about 2^-24 of it at most, as the second plane is at most 2^-8 of the first, the
+// third 2^-17. Sums of 32 k are added to the others at once, so results are nearer than those of FMAs (test_amx.cpp).
+// Infinity, and what 8 bits round to it, becomes NaN, as infinity - infinity is left for the next plane.
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
 // or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
@@ -115,7 +115,7 @@ template <class Planes> struct Operand {
             const int k = 32 * (k0 + s);
             for (int h = 0; h < 2; h++) {
                 float* tile = panel + s * STEP + h * TILE;
-                if (half) pack_tile<bf16>(tile, is_a, i0 + 16 * h, k);
+                if (Planes::PLANES == 1 && half) pack_tile<bf16>(tile, is_a, i0 + 16 * h, k);
                 else pack_tile<float>(tile, is_a, i0 + 16 * h, k);
             }
             for (int j = k; sums && j < least(K, k + 32); j++)

@@ -210,4 +210,5 @@ const Peaks& cpu_peaks(const Table& op) {
     }
     return *tiles[half];
 }
+const Peaks& cpu_fma_peaks() { return cpu_peaks(Table(cpu_ops_isa<float>(cpu_isa()))); }
 const Peaks& cpu_peaks(bool bf16) { return bf16 ? cpu_peaks(cpu_ops<::bf16>()) : cpu_peaks(cpu_ops<float>()); }

@@ -304,7 +304,7 @@ TEST_CASE("amx: a row's bits do not depend on other rows") {
 }
 
 // Numbers whose lower bits matter, of sizes that differ, as a share of the sum of absolute products.
-TEST_CASE("amx: products of floats are as near as FMAs bring them, and keep what is not finite") {
+TEST_CASE("amx: products of floats are nearer than by FMAs, and keep what is not finite") {
     const Form f = {64, 64, 768};
     Case<float, float> c(f, cpu_isa());
     for (size_t i = 0; i < c.a.size(); i++) c.a[i] = std::ldexp(c.a[i], int(random_bits(20, i) % 40) - 20);
@@ -324,7 +324,7 @@ TEST_CASE("amx: products of floats are as near as FMAs bring them, and keep what
             by_fmas = worse(by_fmas, std::fabs(chain - want) / all);
         }
     CAPTURE(by_tiles); CAPTURE(by_fmas);
-    CHECK(by_tiles <= 1.1 * by_fmas);
+    CHECK(by_tiles < by_fmas);
 
     c.a[0] = INFINITY, c.a[size_t(f.K)] = NAN, c.a[size_t(2 * f.K)] = as_float(0x7fffffff);
     c.a[size_t(3 * f.K)] = as_float(0xffffffff), c.a[size_t(4 * f.K)] = 3.402823466e38f;

@@ -88,6 +88,9 @@ Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::s
     if (!weights.empty()) plan.stored = gguf_stored(*find_gguf_file_type(weights), c);
     return plan;
 }
+const Peaks& inference_peak(const Bench& bench) {
+    return !bench.device.gpu && bench.device.dtype == Dtype::fp32 ? cpu_fma_peaks() : bench.peak;
+}
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights) {
     if (!bench.device.gpu) bench.device.model = std::make_unique<Model>(Table(cpu_packed_ops()));
     TRY(bench.device.model->allocate(c, inference_plan(bench, c, plan, weights)));
@@ -122,7 +125,7 @@ Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string
     Work work = count.all();
     work.bytes = 0;
     if (!weights.empty()) work.products = 0;    // no peak is measured for integers
-    bench.print(prompt(tokens, weights), times, work);
+    bench.print(prompt(tokens, weights), times, work, inference_peak(bench).floor(work));
     if (!bench.o.json)
         printf("%-46s %.0f tokens/s\n", "", tokens / *std::min_element(times.begin(), times.end()));
     return {};
@@ -143,7 +146,7 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     Cache no_cache;
     TRY(counted.allocate(c, {Use::infer, rows, 1}));
     TRY(counted.cache_allocate(no_cache, rows, c.T));
-    Peaks peak = bench.peak;
+    Peaks peak = inference_peak(bench);
     std::vector<Measured> tokens;
     double spent = 0, before = cpu ? cpu_read() : 0;
     for (int t = 0; t < c.T && (t < 64 || (cpu && spent < 2 && t < 512)); t++) {

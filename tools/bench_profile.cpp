@@ -117,7 +117,7 @@ Status profile_training(const Bench& bench, const Config& c, int B, int S) {
 }
 
 Status profile_generation(const Bench& bench, const Config& c, int rows, const std::string& weights) {
-    Profile p(bench.device.model->op, bench.peak);
+    Profile p(bench.device.model->op, inference_peak(bench));
     Model g(p.table);
     TRY(g.allocate(c, inference_plan(bench, c, {Use::infer, rows, 1}, weights)));
     g.init(1);
