@@ -23,6 +23,10 @@ nlohmann::json pruned(const Toy& toy, const std::string& model, const std::strin
 double perplexity(const Toy& toy, const std::string& model) {
     return number(must({"eval", model, "--data", toy.dir + "/val.bin", "--json"}).out, "\"perplexity\":");
 }
+// With AMX prune, which needs gradients, measures by other products in fp32 than eval.
+void expect_perplexity(const nlohmann::json& told, const Toy& toy, const std::string& model) {
+    CHECK(told.get<double>() == doctest::Approx(perplexity(toy, model)).epsilon(1e-5));
+}
 }    // namespace
 
 TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, converted and trained on") {
@@ -35,8 +39,8 @@ TEST_CASE("prune: a run becomes a smaller model, which is measured, sampled, con
     CHECK(j["parameters"]["before"].get<int>() - j["parameters"]["after"].get<int>() == 2 * 8 * (4 * 32 + 3));
     CHECK(j["file_bytes"]["after"] == fs::file_size(out + "/model.safetensors"));
     CHECK(j["file_bytes"]["after"] < j["file_bytes"]["before"]);
-    CHECK(j["perplexity"]["before"] == perplexity(toy, run));
-    CHECK(j["perplexity"]["after"] == perplexity(toy, out));
+    expect_perplexity(j["perplexity"]["before"], toy, run);
+    expect_perplexity(j["perplexity"]["after"], toy, out);
     // The least important head of each layer.
     std::string rows = "layer,head,importance,removed\n";
     for (size_t l : {0, 1}) {
@@ -90,7 +94,7 @@ TEST_CASE("prune: a Llama of grouped heads, from a directory and from a quantise
         CHECK(c["head_dim"] == 8);
         CHECK(c["hidden_size"] == 32);
         CHECK(checkpoint_config(toy.dir + "/" + out).value.NKV == 1);
-        CHECK(perplexity(toy, toy.dir + "/" + out) == j["perplexity"]["after"]);
+        expect_perplexity(j["perplexity"]["after"], toy, toy.dir + "/" + out);
     }
     const std::string told = must({"prune", run, "--data", toy.dir + "/val.bin", "--kv-heads", "1", "--out",
                                    toy.dir + "/told"}).out;
