@@ -16,9 +16,9 @@
 // change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
-// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %; stores
-// of large results past the caches take half the time of those that read the lines first. With floats (2026-11-26):
-// loading each plane for each product 17 %, rows that leave once a step, not after each product, 5 %.
+// cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
+// results are stored past the caches in half the time that stores take which read the lines first. With floats
+// (2026-11-26) it costs 17 % to load each plane for each product, 5 % if rows leave after each step only.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
 #include "layers/simd/products.h"
@@ -31,9 +31,9 @@ constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an 
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
-// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. DEEP, SUB: most steps
-// of a block of k, and of a part of it; SUB_PAST_CACHES: of a part where results pass the caches. ASKS: lines of the
-// next panel that are asked for in each step.
+// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. A block of k has DEEP
+// steps at most, a part of it SUB, or SUB_PAST_CACHES where results pass the caches. Each step asks for ASKS lines of
+// the next panel.
 struct OnePlane {    // bf16, or floats rounded to it
     static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
     static constexpr int DEEP = 24, SUB = 16, SUB_PAST_CACHES = 12, ASKS = 3;
@@ -240,6 +240,7 @@ template <Then then, class X, class Y> struct Product {
         }
         return row;
     }
+    // Apart, as a step of floats calls it five times.
     [[gnu::noinline]] int leave_between(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
         return leave_rows(l, here, k, row, end);
     }
