@@ -1,5 +1,5 @@
 // main.cpp - a rank of the collectives' tests, started by mpirun: all of them by one engine, or their speed.
-// Usage: mpirun -n N test_ranks mpi|nccl|bench
+// Usage: mpirun -n N test_ranks mpi|nccl|bench|stuck
 #include "ranks_test.h"
 
 #include <csignal>
@@ -112,6 +112,7 @@ int main(int argc, char** argv) {
     Limit::start(test_limit());
     if (engine == "mpi" || engine == "bench") return by_mpi(engine == "bench");
     if (engine == "nccl") return by_nccl();
-    fprintf(stderr, "usage: mpirun -n N %s mpi|nccl|bench\n", argv[0]);
+    if (engine == "stuck") sleep(60);    // before MPI: Open MPI 4.1's mpirun may hang if ranks end within MPI_Init
+    fprintf(stderr, "usage: mpirun -n N %s mpi|nccl|bench|stuck\n", argv[0]);
     return 2;
 }
