@@ -130,7 +130,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         Plan plan = {.use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false,
                      .spans = size.spans};
         Status s;
-        // A run is measured with the products that it was trained with. Packed weights of floats have FMAs alone.
+        // A run is measured with the products that it was trained with. Packed weights have others in bf16, and in
+        // fp32 where tiles multiply.
         const bool as_run = as_trained && device.dtype == "auto" && !state.dtype.empty() && source.quantize == "none";
         const bool packed = !opened.gpu && size.use == Use::infer && !size.flat &&
                             !(as_run && (opened.dtype == Dtype::bf16 || cpu_multiplies_by_tiles()));

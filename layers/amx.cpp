@@ -240,7 +240,7 @@ template <Then then, class X, class Y> struct Product {
         }
         return row;
     }
-    // Apart, as a step of floats calls it five times.
+    // Not inlined, as a step of floats calls it five times.
     [[gnu::noinline]] int leave_between(const Leaving& l, const Leaving& here, const Depth& k, int row, int end) const {
         return leave_rows(l, here, k, row, end);
     }

@@ -370,7 +370,7 @@ TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a fil
         CHECK(contains(r.err, says));
         return j.at("loss").get<double>();
     };
-    // By tiles a run is measured with the products that trained it, which pack nothing (open.cpp).
+    // Where tiles multiply, eval measures a run with the products that trained it, and packs no weights (open.cpp).
     const char* plain_weights = cpu_multiplies_by_tiles() ? "cpu fp32" : "weights F32";
     const double plain = loss({}, plain_weights), q8 = loss({"--quantize", "q8_0"}, "weights Q8_0");
     CHECK(std::fabs(q8 - plain) < 0.01);

@@ -112,7 +112,8 @@ int main(int argc, char** argv) {
     Limit::start(test_limit());
     if (engine == "mpi" || engine == "bench") return by_mpi(engine == "bench");
     if (engine == "nccl") return by_nccl();
-    if (engine == "stuck") sleep(60);    // before MPI: Open MPI 4.1's mpirun may hang if ranks end within MPI_Init
+    // Open MPI 4.1's mpirun may hang when ranks end within MPI_Init, so these are stuck before it.
+    if (engine == "stuck") sleep(60);
     fprintf(stderr, "usage: mpirun -n N %s mpi|nccl|bench|stuck\n", argv[0]);
     return 2;
 }
