@@ -12,8 +12,9 @@
 // panel of it into L1 and L2 and multiplies it by all resident panels, SUB steps of k at a time, so that what it reads
 // again stays in L1; resident tiles pass by L1. While a block is computed, the one before leaves through the epilogue,
 // evenly over the products, as bursts of stores hold tile loads up, and the memory of the next streamed panel is asked
-// for. Work is divided in blocks; k never is, and its order depends on K and N alone: neither threads nor other rows
-// change the bits of a sum.
+// for. Where a panel has only a line or two of each row of memory, GROUP of them are packed together instead: a core
+// reads single lines of many rows at 7 GB/s, eight of each at 26 (speed.md). Work is divided in blocks; k never is, and
+// its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
@@ -108,25 +109,21 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // A panel's steps from..to of a block that begins at step k0. sums, if not null: += the sums over k of its rows.
-    [[gnu::noinline]] void pack(float* panel, bool is_a, int i0, int k0, int from, int to, float* sums) const {
-        vf total[SIDE / VW] = {};
-        for (int s = from; s < to; s++) {
-            const int k = 32 * (k0 + s);
-            for (int h = 0; h < 2; h++) {
-                float* tile = panel + s * STEP + h * TILE;
-                if (Planes::PLANES == 1 && half) pack_tile<bf16>(tile, is_a, i0 + 16 * h, k);
-                else pack_tile<float>(tile, is_a, i0 + 16 * h, k);
-            }
-            for (int j = k; sums && j < least(K, k + 32); j++)
-                for (int v = 0; v < SIDE && i0 + v < n; v += VW)
-                    total[v / VW] += load_most(static_cast<const float*>(p) + j * ld + i0 + v, n - i0 - v);
+    // A step of a panel, from k0 on. sums, if not null: += the sums over its k of its rows.
+    [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
+        for (int h = 0; h < 2; h++)
+            if (Planes::PLANES == 1 && half) pack_tile<bf16>(to + h * TILE, is_a, i0 + 16 * h, k0);
+            else pack_tile<float>(to + h * TILE, is_a, i0 + 16 * h, k0);
+        for (int i = i0; sums && i < least(n, i0 + SIDE); i += VW) {
+            const float* row = static_cast<const float*>(p) + k0 * ld + i;
+            vf total = {};
+            for (int k = k0; k < least(K, k0 + 32); k++, row += ld) total += load_most(row, n - i);
+            for (int j = 0; j < least(n - i, VW); j++) sums[i + j] += total[j];
         }
-        for (int i = 0; sums && i < least(SIDE, n - i0); i++) sums[i0 + i] += total[i / VW][i % VW];
     }
 };
 
-// Lines of the next panel's memory.
+// Lines of the next panel's memory; it lies along k.
 struct Asked {
     const char* p = nullptr;
     int64_t pitch = 0;
@@ -139,11 +136,10 @@ struct Asked {
     }
 };
 template <class Planes> INLINE Asked next_panel(const Operand<Planes>& o, int i0, int k0, int steps) {
-    const int size = o.half ? 2 : 4, k = 32 * k0, deep = least(32 * steps, o.K - k);
+    const int size = o.half ? 2 : 4, k = 32 * k0;
     if (i0 + SIDE > o.n) return {};
-    const int64_t at = o.along ? i0 * o.ld + k : k * o.ld + i0;
-    return {static_cast<const char*>(o.p) + at * size, o.ld * size, 0, parts((o.along ? deep : SIDE) * size, 64),
-            o.along ? SIDE : deep};
+    return {static_cast<const char*>(o.p) + (i0 * o.ld + k) * size, o.ld * size, 0,
+            parts(least(32 * steps, o.K - k) * size, 64), SIDE};
 }
 
 // Where a block of k begins, how many steps it has, and what happens to the sums at its end.
@@ -159,7 +155,7 @@ template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;
     static constexpr int DEEP = Planes::DEEP, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
-    static constexpr int STEP = Operand<Planes>::STEP;
+    static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels that are packed together
     const Form& g;
     const Operand<Planes> a, b;
     const bool a_resident, past_caches;
@@ -196,7 +192,7 @@ template <Then then, class X, class Y> struct Product {
     }
     static int64_t own_words(int K) {
         const int steps = least(steps_of(K), DEEP);
-        return steps * STEP + (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
+        return GROUP * steps * STEP + (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
     }
     static int64_t scratch(int M, int N, int K) {
         return int64_t(sizeof(float)) * (2 * shared_words(M, N, K) + omp_get_max_threads() * own_words(K));
@@ -317,40 +313,58 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
+    // All threads pack the n resident panels of a part.
+    void pack_resident(float* to, int r0, int n, const Depth& k) const {
+        const Operand<Planes>& r = resident();
+        float* sums = a_resident ? g.row_sums : nullptr;
+        auto pack = [&](int p, int step) {
+            r.pack(to + (p * k.steps + step) * STEP, a_resident, r0 + p * SIDE, 32 * (k.from + step), sums);
+        };
+        if (sums) {    // they go through all k of a row, in order
+#pragma omp for schedule(static)
+            for (int p = 0; p < n; p++)
+                for (int step = 0; step < k.steps; step++) pack(p, step);
+        } else {    // in the order of memory, which the CPU then fetches ahead
+#pragma omp for schedule(static)
+            for (int i = 0; i < n * k.steps; i++) r.along ? pack(i / k.steps, i % k.steps) : pack(i % n, i / n);
+        }
+    }
+    // A thread packs streamed panels first..end-1. From `summed` on their rows are added up.
+    void pack_streamed(float* to, int first, int end, const Depth& k, int summed) const {
+        for (int step = 0; step < k.steps; step++)
+            for (int p = first; p < end; p++)
+                streamed().pack(to + ((p - first) * k.steps + step) * STEP, !a_resident, p * SIDE, 32 * (k.from + step),
+                                a_resident || p < summed ? nullptr : g.row_sums);
+    }
+
     // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
     template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
         const Operand<Planes> &r = resident(), &t = streamed();
         const int steps = steps_of(g.K);
         const int64_t shared_size = shared_words(g.M, g.N, g.K);
-        float *own = room + 2 * shared_size + id * own_words(g.K), *out = own + least(steps, DEEP) * STEP;
+        float* own = room + 2 * shared_size + id * own_words(g.K);
+        float* out = own + GROUP * least(steps, DEEP) * STEP;
         int flip = 0;
         for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
             for (int k0 = 0; k0 < steps; k0 += deep, flip ^= 1) {
                 const Depth k = {k0, least(deep, steps - k0), g.add || k0 > 0, k0 + deep >= steps};
                 const int here = least(strips, parts(r.n - r0, SIDE)), panels = parts(t.n, SIDE);
                 float* shared = room + flip * shared_size;
-                float* sums = a_resident ? g.row_sums : nullptr;
-                const int pieces = sums ? 1 : parts(k.steps, 4);    // sums go through all k of a row, in order
-                auto pack = [&](int p, int from, int to) {
-                    r.pack(shared + p * k.steps * STEP, a_resident, r0 + p * SIDE, k0, from, to, sums);
-                };
-                if (r.along || sums) {
-#pragma omp for schedule(static)
-                    for (int i = 0; i < here * pieces; i++)
-                        pack(i / pieces, i % pieces * k.steps / pieces, (i % pieces + 1) * k.steps / pieces);
-                } else {    // in the order of memory, which the CPU then fetches ahead
-#pragma omp for schedule(static)
-                    for (int i = 0; i < here * k.steps; i++) pack(i % here, i / here, i / here + 1);
-                }
+                pack_resident(shared, r0, here, k);
                 const int64_t all = int64_t(here) * panels, from = all * id / threads, to = all * (id + 1) / threads;
+                const int last = int((to + here - 1) / here);
+                int packed = int(from / here), group = packed;    // panels group..packed-1 are packed
                 Leaving leaving;
                 for (int64_t i = from; i < to;) {
                     const int p = int(i / here), first = int(i % here), end = int(least64(here, first + to - i));
-                    const bool adds_sums = !a_resident && r0 == 0 && first == 0;
-                    t.pack(own, !a_resident, p * SIDE, k0, 0, k.steps, adds_sums ? g.row_sums : nullptr);
+                    if (p == packed) {    // the rows of a panel that the thread before begins are added up there
+                        group = p, packed = least(last, p + (t.along ? 1 : GROUP));
+                        pack_streamed(own, p, packed, k, r0 > 0 ? last : p + (first > 0));
+                    }
                     Asked asked;
-                    if (i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, k0, k.steps);
-                    panel(tiles, k, own, p * SIDE, shared, r0, first, end, out, leaving, asked);
+                    if (t.along && i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, k0, k.steps);
+                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, shared, r0, first, end, out, leaving,
+                          asked);
                     i += end - first;
                 }
                 if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
