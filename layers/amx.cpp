@@ -320,10 +320,11 @@ template <Then then, class X, class Y> struct Product {
         auto pack = [&](int p, int step) {
             r.pack(to + (p * k.steps + step) * STEP, a_resident, r0 + p * SIDE, 32 * (k.from + step), sums);
         };
-        if (sums) {    // they go through all k of a row, in order
-#pragma omp for schedule(static)
-            for (int p = 0; p < n; p++)
-                for (int step = 0; step < k.steps; step++) pack(p, step);
+        if (sums) {    // one thread adds up all k of a row, in order
+            const Range mine = my_share(n, 1);
+            for (int step = 0; step < k.steps; step++)
+                for (int p = int(mine.from); p < mine.to; p++) pack(p, step);
+#pragma omp barrier
         } else {    // in the order of memory, which the CPU then fetches ahead
 #pragma omp for schedule(static)
             for (int i = 0; i < n * k.steps; i++) r.along ? pack(i / k.steps, i % k.steps) : pack(i % n, i / n);
