@@ -130,16 +130,15 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         Plan plan = {.use = size.use, .B = size.B, .S = std::min(size.S, config.T), .updates = false,
                      .spans = size.spans};
         Status s;
-        // A run is measured with the products that it was trained with. Packed weights have others in bf16, and in
-        // fp32 where tiles multiply.
-        const bool as_run = as_trained && device.dtype == "auto" && !state.dtype.empty() && source.quantize == "none";
-        const bool packed = !opened.gpu && size.use == Use::infer && !size.flat &&
-                            !(as_run && (opened.dtype == Dtype::bf16 || cpu_multiplies_by_tiles()));
+        bool packed = !opened.gpu && size.use == Use::infer && !size.flat;
         if (packed) {
-            Result<Stored> stored = wanted_formats(found, source, config, as_run ? "fp32" : device.dtype);
+            // Packed weights have other sums than training's. What is measured is computed as in training where the
+            // file has fp32, as a run's has.
+            Result<Stored> stored = wanted_formats(found, source, config, device.dtype);
             s = stored.status, plan.stored = stored.value;
-            m.g = std::make_unique<Model>(Table(cpu_packed_ops()));
+            packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);
         }
+        if (packed) m.g = std::make_unique<Model>(Table(cpu_packed_ops()));
         if (s.ok()) s = m.g->allocate(config, plan);
         if (s.ok()) s = checkpoint_weights(found, *m.g, true);
         if (packed)

@@ -290,7 +290,6 @@ const CpuChoice& cpu_chosen() {
     return choice.value;
 }
 Isa cpu_isa() { return cpu_chosen().isa; }
-bool cpu_multiplies_by_tiles() { return cpu_chosen().tiles != Tiles::none; }
 
 template <class P> const Ops<float, P>& cpu_ops() {
     static const Ops<float, P>& chosen = cpu_ops_isa<P>(cpu_chosen().isa, cpu_chosen().tiles);

@@ -311,7 +311,6 @@ template <class P> const Ops<float, P>& cpu_ops();
 // Weights that are only read, in their files' formats (packed.h). Operations that need gradients are null.
 struct PackedWeight;
 const Ops<float, PackedWeight>& cpu_packed_ops();
-bool cpu_multiplies_by_tiles();    // products of weights that are not packed go by AMX's tiles, or by their twin
 bool cpu_has_bf16();         // the instruction set in use multiplies bf16 (AVX512-BF16, AMX); without, bf16 is slower
 void cpu_set_threads(int threads);    // 0: the cores this process may use (affinity and cgroup quota)
 int cpu_threads();

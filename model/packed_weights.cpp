@@ -31,6 +31,14 @@ std::vector<PackedPart> parts_of(const Tensor& t, const Stored& stored) {
 }
 }    // namespace
 
+bool all_fp32(const std::vector<Tensor>& tensors, const Stored& stored) {
+    return std::all_of(tensors.begin(), tensors.end(), [&](const Tensor& t) {
+        if (!is_matrix(t)) return true;
+        const std::vector<PackedPart> parts = parts_of(t, stored);
+        return std::all_of(parts.begin(), parts.end(), [](const PackedPart& p) { return p.format == BlockType::f32; });
+    });
+}
+
 void PackedWeights::lay_out(const std::vector<Tensor>& tensors, const Stored& stored, int64_t positions, int64_t C) {
     entries.clear(), bytes = 0, beside_numbers = positions * C;
     for (const Tensor& t : tensors) {

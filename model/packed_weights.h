@@ -12,6 +12,7 @@
 struct StoredRows { int64_t rows; BlockType format; };    // rows that follow one another
 // The formats of a matrix' rows, in order; the last one's is that of the rows that are left. Null: fp32.
 typedef std::function<std::vector<StoredRows>(const Tensor& t)> Stored;
+bool all_fp32(const std::vector<Tensor>& tensors, const Stored& stored);    // all matrices
 
 class PackedWeights {
   public:

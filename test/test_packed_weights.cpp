@@ -370,22 +370,21 @@ TEST_CASE("packed weights: --quantize keeps a run's weights in fewer bits; a fil
         CHECK(contains(r.err, says));
         return j.at("loss").get<double>();
     };
-    // Where tiles multiply, eval measures a run with the products that trained it, and packs no weights (open.cpp).
-    const char* plain_weights = cpu_multiplies_by_tiles() ? "cpu fp32" : "weights F32";
-    const double plain = loss({}, plain_weights), q8 = loss({"--quantize", "q8_0"}, "weights Q8_0");
+    const double plain = loss({}, "cpu fp32"), q8 = loss({"--quantize", "q8_0"}, "weights Q8_0");
     CHECK(std::fabs(q8 - plain) < 0.01);
     CHECK(q8 != plain);
     CHECK(std::fabs(loss({"--quantize", "q4_0"}, "weights Q4_0") - plain) < 0.1);
     REQUIRE(run_flatgpt({"convert", run, toy.dir + "/a.gguf", "--type", "q8_0"}).exit_code == 0);
-    auto sampled = [&](std::vector<std::string> args) {
+    auto sampled = [&](std::vector<std::string> args, const char* says) {
         args.insert(args.begin(), "sample");
         for (const char* more : {"--prompt", "abc", "--tokens", "30", "--device", "cpu"}) args.push_back(more);
         const ProcessResult r = run_flatgpt(args);
         REQUIRE_MESSAGE(r.exit_code == 0, r.err);
-        CHECK(contains(r.err, "weights Q8_0"));
+        CHECK(contains(r.err, says));
         return r.out;
     };
-    CHECK(sampled({toy.dir + "/a.gguf"}) == sampled({run, "--quantize", "q8_0"}));
+    CHECK(sampled({toy.dir + "/a.gguf"}, "weights Q8_0") == sampled({run, "--quantize", "q8_0"}, "weights Q8_0"));
+    CHECK(sampled({run}, "weights F32") != "");    // eval of it packs nothing
     const ProcessResult both = run_flatgpt({"sample", run, "--quantize", "q8_0", "--dtype", "fp32"});
     CHECK(both.exit_code == 2);
     CHECK(contains(both.err, "only one of them"));
