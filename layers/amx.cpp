@@ -13,8 +13,8 @@
 // again stays in L1; resident tiles pass by L1. While a block is computed, the one before leaves through the epilogue,
 // evenly over the products, as bursts of stores hold tile loads up, and the memory of the next streamed panel is asked
 // for. Where a panel has only a line or two of each row of memory, GROUP of them are packed together instead: a core
-// reads single lines of many rows at 7 GB/s, eight of each at 26 (speed.md). Work is divided in blocks; k never is, and
-// its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
+// reads single lines of many rows at 7 GB/s, four and more of each at 26 (speed.md). Work is divided in blocks; k never
+// is, and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
