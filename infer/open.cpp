@@ -132,8 +132,8 @@ Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as
         Status s;
         bool packed = !opened.gpu && size.use == Use::infer && !size.flat;
         if (packed) {
-            // Packed weights have other sums than training's. What is measured is computed as in training where the
-            // file has fp32, as a run's has.
+            // Packed weights have other sums than training's. What is measured is computed as in training where all
+            // matrices are fp32, as those of a run's file are.
             Result<Stored> stored = wanted_formats(found, source, config, device.dtype);
             s = stored.status, plan.stored = stored.value;
             packed = !s.ok() || !as_trained || !all_fp32(config_tensors(config), plan.stored);

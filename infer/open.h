@@ -28,7 +28,7 @@ struct Room {
     int B, S;
     bool spans = false;    // batches come with spans
     Use use = Use::infer;    // train: gradients, but no updates
-    bool flat = false;       // parameters are floats in one piece; else inference on a CPU packs them
+    bool flat = false;       // parameters are floats in one piece; else inference on a CPU may pack them
 };
 inline int filling_rows(bool gpu) { return gpu ? 8192 : 512; }    // so many keep the device busy
 
@@ -42,7 +42,8 @@ Status check_length(const Source& source, const Config& c, int seq_len, bool may
 
 // Opens a run's checkpoint or a model. room(its shape, on a GPU) says for how many sequences and positions.
 // Reads only what a forward pass needs, and parses the tokenizer while the weights are read. as_trained: --dtype auto
-// means the run's own type, if this device has it. Exit 3 also where --tokenizer has more tokens than the model.
+// means the run's own type, if this device has it, and weights that are all fp32 are not packed: losses then have the
+// bits of training's. Exit 3 also where --tokenizer has more tokens than the model.
 Status open_model(Opened& m, const Source& source, DeviceOptions device, bool as_trained,
                   const std::function<Room(const Config& c, bool gpu)>& room);
 // --draft's model beside m, for so many sequences of at most this length. Exit 3 also where its tokenizer is another.

@@ -13,8 +13,8 @@
 // again stays in L1; resident tiles pass by L1. While a block is computed, the one before leaves through the epilogue,
 // evenly over the products, as bursts of stores hold tile loads up, and the memory of the next streamed panel is asked
 // for. Where a panel has only a line or two of each row of memory, GROUP of them are packed together instead: a core
-// reads single lines of many rows at 7 GB/s, four and more of each at 26 (speed.md). Work is divided in blocks; k never
-// is, and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
+// reads single lines of many rows a quarter as fast as four of each (speed.md). Work is divided in blocks; k never is,
+// and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
@@ -109,7 +109,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // A step of a panel, from k0 on. sums, if not null: += the sums over its k of its rows.
+    // The step of a panel that begins at element k0 of k. sums, if not null: += the sums over its k of its rows.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
         for (int h = 0; h < 2; h++)
             if (Planes::PLANES == 1 && half) pack_tile<bf16>(to + h * TILE, is_a, i0 + 16 * h, k0);
@@ -135,8 +135,8 @@ struct Asked {
         }
     }
 };
-template <class Planes> INLINE Asked next_panel(const Operand<Planes>& o, int i0, int k0, int steps) {
-    const int size = o.half ? 2 : 4, k = 32 * k0;
+template <class Planes> INLINE Asked next_panel(const Operand<Planes>& o, int i0, int k, int steps) {
+    const int size = o.half ? 2 : 4;
     if (i0 + SIDE > o.n) return {};
     return {static_cast<const char*>(o.p) + (i0 * o.ld + k) * size, o.ld * size, 0,
             parts(least(32 * steps, o.K - k) * size, 64), SIDE};
@@ -363,7 +363,7 @@ template <Then then, class X, class Y> struct Product {
                         pack_streamed(own, p, packed, k, r0 > 0 ? last : p + (first > 0));
                     }
                     Asked asked;
-                    if (t.along && i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, k0, k.steps);
+                    if (t.along && i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, 32 * k0, k.steps);
                     panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, shared, r0, first, end, out, leaving,
                           asked);
                     i += end - first;
