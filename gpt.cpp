@@ -65,8 +65,14 @@ void Model::blocks(Cache* cache) {
     if (bias) op.bias_rows_forward(bias, w.relw, bucket, RELATIVE_BUCKETS, c.NH, 2 * RELATIVE_REACH + 1);
     for (int l = 0; l < c.L; l++) {
         if (!cache) shards.await_parameters(1 + l);
-        block_forward(l, l + 1 < c.L ? a[size_t(l) + 1].x : x_last, cache);
+        to_attention(l, cache);
+        if (l + 1 < c.L) from_attention(l, a[size_t(l) + 1].x, cache);
     }
+    unfinished = cache && S > 1;
+    if (!unfinished) to_final_norm(cache);
+}
+void Model::to_final_norm(bool cached) {
+    from_attention(c.L - 1, x_last, cached);
     if (c.sum_norm()) op.round_inputs(lnf, x_last, int64_t(B) * S * c.C);
     else op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);
 }
@@ -80,7 +86,7 @@ void Model::embed(const Cache* cache) {
         op.add_scaled(a[0].x, nullptr, a[0].x, 1, int64_t(B) * S * c.C, drop);
 }
 
-void Model::block_forward(int l, Activation* out, Cache* cache) {
+void Model::to_attention(int l, Cache* cache) {
     heartbeat();
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
@@ -95,14 +101,17 @@ void Model::block_forward(int l, Activation* out, Cache* cache) {
     }
     if (!turns_in_attention(l, cache)) turn(l, cache);
     attend(l, cache);
+}
+void Model::from_attention(int l, Activation* out, bool cached) {
+    const Activations& t = a[size_t(l)];
     add_branch(t.x2, t.x, attention_end(l));
-    ffn_forward(l, cache);
+    ffn_forward(l, cached);
     if (out) add_branch(out, t.x2, ffn_end(l));
     else if (c.post_norm()) add_branch(dt, t.x2, ffn_end(l));    // for the product; dt is free here
 }
 
-bool Model::norms_in_product(const Cache* cache) const {
-    return cache && c.pre_norm() && c.parallel != Parallel::one;
+bool Model::norms_in_product(bool cached) const {
+    return cached && c.pre_norm() && c.parallel != Parallel::one;
 }
 bool Model::turns_in_attention(int l, const Cache* cache) const {
     const bool turns = !c.recurrent(l) && (c.turn(l).dims || w.block[size_t(l)].qw);
@@ -156,10 +165,10 @@ void Model::attend(int l, Cache* cache) {
     if (after_attention) after_attention(l);
 }
 
-void Model::ffn_forward(int l, const Cache* cache) {
+void Model::ffn_forward(int l, bool cached) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
-    if (op.norm_ffn_forward && norms_in_product(cache) && !c.routed(l) && !p.shared_gatew)
+    if (op.norm_ffn_forward && norms_in_product(cached) && !c.routed(l) && !p.shared_gatew)
         return op.norm_ffn_forward(t.fcg, t.fch, t.ln2, t.mean2, t.rstd2, c.parallel == Parallel::none ? t.x2 : t.x,
                                    p.ln2w, p.ln2b, c.norm_of(), p.fcw, p.fcb, c.activation, c.gated, B * S, c.C,
                                    c.ffn_width(l));
@@ -281,7 +290,7 @@ void Model::block_again(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int N = B * S;
-    if (plan.recompute == Recompute::blocks) block_forward(l, nullptr, nullptr);
+    if (plan.recompute == Recompute::blocks) to_attention(l, nullptr), from_attention(l, nullptr, false);
     if (plan.recompute != Recompute::cheap) return;
     attention_input(l);
     if (p.qw) turn(l);

@@ -229,7 +229,10 @@ struct Model {
     }
 
   private:
-    void blocks(Cache* cache);                                    // every block, and the final norm
+    // Every block, and the final norm. In generation of more than a position each the last block's attention is where it
+    // ends: `logits` computes the rest, of the rows that it is asked for.
+    void blocks(Cache* cache);
+    void to_final_norm(bool cached);
     // Where dropout draws, each place another stream; layer l has three.
     enum class Dropped { embeddings, probabilities, attention, ffn };
     Dropout dropout(Dropped where, int l = 0) const;
@@ -249,6 +252,7 @@ struct Model {
     void copy_states(Cache& cache);
     void upload_table(Cache& cache);
     void run(Cache& cache, bool as_before);
+    template <class X> void to_front(X* x, int width, const std::vector<int>& rows);
     void head_product(const Input* x, int rows);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.
     struct Branch {
@@ -268,11 +272,12 @@ struct Model {
     // The gradient of the branch's product, where dx is that of what add_branch makes. dx becomes that of the residual.
     // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
-    void block_forward(int l, Activation* out, Cache* cache);     // out null: what its backward needs
-    void ffn_forward(int l, const Cache* cache);
+    void to_attention(int l, Cache* cache);    // a block, as far as atty
+    void from_attention(int l, Activation* out, bool cached);    // and on; out null: what its backward needs
+    void ffn_forward(int l, bool cached);
     // Generation keeps nothing of a block: what is normed for one product alone need not exist, nor what has been
     // turned for attention alone.
-    bool norms_in_product(const Cache* cache) const;
+    bool norms_in_product(bool cached) const;
     bool turns_in_attention(int l, const Cache* cache) const;
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
@@ -303,6 +308,7 @@ struct Model {
     void attention_backward(int l);
     std::vector<int> host_input;
     std::vector<int> ends;    // how many of the S positions each sequence of the last call has
+    bool unfinished = false;    // the last call ended with the last block's attention
     std::vector<float> host_losses;
     std::vector<char> host_logits;
     void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece

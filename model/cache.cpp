@@ -346,20 +346,30 @@ void Model::sample(Cache& cache, int* said, const double* bias, const DrawAt* at
         op.sample(cache.tok + n, said, head, bias, at + n, draw, c.logits_of(), rows, choices, c.Vp());
     }
 }
+// rows rise: none is written before it has been read.
+template <class X> void Model::to_front(X* x, int width, const std::vector<int>& rows) {
+    for (int i = 0; i < int(rows.size()); i++)
+        if (rows[size_t(i)] != i)
+            op.copy(op.at(x, int64_t(i) * width), op.at(x, int64_t(rows[size_t(i)]) * width), op.bytes(x, width));
+}
 void Model::logits(float* out, const std::vector<int>& asked) {
     const int C = c.C, V = c.V, Vp = c.Vp();
     std::vector<int> which = asked;
     for (int b = 0; b < B && asked.empty(); b++) which.push_back(b * S + ends[size_t(b)] - 1);
     const int all = int(which.size());
+    if (unfinished) {
+        const Activations& t = a.back();
+        to_front(t.atty, c.attention_width(), which);
+        to_front(t.x, C, which);
+        if (c.parallel == Parallel::one) to_front(t.ln2, C, which);
+        B = all, S = 1, unfinished = false;
+        to_final_norm(true);
+    } else {
+        to_front(lnf, C, which);
+    }
     for (int n = 0; n < all; n += head_rows) {
         const int rows = std::min(head_rows, all - n);
-        Input* x = op.at(lnf, int64_t(n) * C);
-        if (which.back() != all - 1) {    // x_last has been read: its first rows hold these positions now
-            x = reinterpret_cast<Input*>(x_last);    // no Input is wider than an Activation
-            for (int i = 0; i < rows; i++)
-                op.copy(op.at(x, int64_t(i) * C), op.at(lnf, int64_t(which[size_t(n + i)]) * C), op.bytes(lnf, C));
-        }
-        head_product(x, rows);
+        head_product(op.at(lnf, int64_t(n) * C), rows);
         const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
         if (!floats) {
             host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
