@@ -90,7 +90,7 @@ struct PackedProduct {
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
     int ahead = 8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
-    float* gelu = nullptr;    // (N,OC)    = gelu(y)
+    bool gelu = false;      // y = gelu(that)
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

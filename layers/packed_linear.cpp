@@ -300,9 +300,9 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
                         vf v = place.get(sums + r * W + j);
                         if (p.b) v += place.get(p.b + o + j);
                         if (p.residual) v += place.get(p.residual + at + j);
+                        if (p.gelu) v = gelu(v);
                         if (past_caches) store_past_caches(p.y + at + j, v);
                         else place.put(p.y + at + j, v);
-                        if (p.gelu) place.put(p.gelu + at + j, gelu(v));
                     });
                 }
             }

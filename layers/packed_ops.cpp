@@ -49,10 +49,9 @@ template <Isa isa, Tiles tiles> struct PackedOps {
         p.b = floats(b), p.residual = residual;
         loops().packed_linear(p);
     }
-    static void linear_gelu_forward(float* y, float* pre, const float* x, const P* w, const P* b, int N, int C,
-                                    int OC) {
-        PackedProduct p = product(pre, x, w, N, C, OC);
-        p.b = floats(b), p.gelu = y;
+    static void linear_gelu_forward(float* y, float*, const float* x, const P* w, const P* b, int N, int C, int OC) {
+        PackedProduct p = product(y, x, w, N, C, OC);
+        p.b = floats(b), p.gelu = true;
         loops().packed_linear(p);
     }
     static void experts_forward(float* y, const float* x, const P* w, Routes routes, Router r, int N, int C,
