@@ -228,9 +228,17 @@ struct Model {
         return int64_t(sizeof(Step)) + plan.ranks * int64_t(sizeof(RankReport)) + 8 * totals.router_totals_count;
     }
 
+    // Block l's products are fp8's, where the table has them. Not the first and the last block's: their errors cost the
+    // most, and neither do the embedding and the head, next to them, round so. Nor where nothing is trained: a position
+    // would depend on the batch that it is computed in.
+    bool narrow(int l) const { return training && op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
+    bool fused_gelu(int l) const {
+        return op.linear_gelu_forward && !narrow(l) && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
+    }
+
   private:
-    // Every block, and the final norm. In generation of more than a position each the last block's attention is where it
-    // ends: `logits` computes the rest, of the rows that it is asked for.
+    // Every block, and the final norm. In generation of more than a position each it ends with the last block's
+    // attention: `logits` computes the rest, for the rows that it is asked for.
     void blocks(Cache* cache);
     void to_final_norm(bool cached);
     // Where dropout draws, each place another stream; layer l has three.
@@ -281,10 +289,6 @@ struct Model {
     bool turns_in_attention(int l, const Cache* cache) const;
     void attention_input(int l);    // what its products read: ln1
     void ffn_input(int l);          // ln2
-    // Block l's products are fp8's, where the table has them. Not the first and the last block's: their errors cost the
-    // most, and neither do the embedding and the head, next to them, round so. Nor where nothing is trained: a position
-    // would depend on the batch that it is computed in.
-    bool narrow(int l) const { return training && op.linear_forward_fp8 && l > 0 && l + 1 < c.L; }
     struct Products {
         decltype(Table::linear_forward) forward;
         decltype(Table::linear_backward) backward;
@@ -292,9 +296,6 @@ struct Model {
     Products products(int l) const {
         return narrow(l) ? Products{op.linear_forward_fp8, op.linear_backward_fp8}
                          : Products{op.linear_forward, op.linear_backward};
-    }
-    bool fused_gelu(int l) const {
-        return op.linear_gelu_forward && !narrow(l) && c.activation == Act::gelu_tanh && !c.gated && !c.gates_shared(l);
     }
     void dense_forward(int l);
     void dense_backward(int l, Activation* to, const Activation* dy);

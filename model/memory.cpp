@@ -14,8 +14,8 @@ template <class X> struct ActivationRow {
     X* Activations::*instead = nullptr;    // what is read where there is none; null: nothing
 };
 
-// What block l keeps for its backward, per token.
-std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
+// What block l keeps for its backward, per token. first: the ffn's first product is stored.
+std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l, bool first) {
     using A = Activations;
     const Recompute never = Recompute::blocks, cheap = Recompute::cheap, none = Recompute::none;
     const int C = c.C, post = c.post_norm() ? C : 0;
@@ -27,7 +27,7 @@ std::vector<ActivationRow<Activation>> activation_rows(const Config& c, int l) {
             {&A::decay_gates, c.heads(l).gates(), cheap},
             {&A::out1, post, cheap},
             {&A::x2, C, cheap},
-            {&A::fch, c.up_width(l), cheap},
+            {&A::fch, first ? c.up_width(l) : 0, cheap},
             {&A::router_logits, K ? c.experts : 0, cheap},
             {&A::expert_up, K * c.expert_up_width(), cheap},
             {&A::expert_out, K * C, cheap},
@@ -157,7 +157,9 @@ void place_activations(Layout& at, Model& g, int64_t N) {
     at.purpose("activations");
     g.a.assign(size_t(c.L), {});
     const bool own = g.op.own_inputs();
-    place_rows(at, g, N, activation_rows);
+    place_rows(at, g, N, [&](const Config& config, int l) {
+        return activation_rows(config, l, !g.fused_gelu(l) || g.op.linear_gelu_backward);
+    });
     place_rows(at, g, N, [&](const Config& config, int l) { return input_rows(config, l, own); });
     place_rows(at, g, N, statistic_rows);
     auto as_input = [](Activation* x) { return reinterpret_cast<Input*>(x); };    // where both are one type

@@ -1,5 +1,7 @@
 // test_cache.cpp - generation's cache: who holds which pages, sequences of different lengths, narrow types, rolling.
+#include <numeric>
 #include <set>
+#include <utility>
 
 #include "gpt.h"
 #include "infer/generate.h"
@@ -148,6 +150,51 @@ TEST_CASE("cache: sequences of different lengths are what each is alone") {
             g.extend(together, next.data(), 1);
             rows = logits_of(g);
         }
+    }
+}
+
+static Ids product_rows;
+TEST_CASE("cache: the last block goes on, after attention, with the rows that logits are asked of") {
+    Ops<float> op = cpu_ops<float>();
+    op.linear_gelu_forward = nullptr, op.linear_gelu_backward = nullptr;
+    op.linear_forward = [](float* y, const float* x, const float* w, const float* b, const float* residual, int N,
+                           int C, int OC) {
+        product_rows.push_back(N);
+        cpu_ops<float>().linear_forward(y, x, w, b, residual, N, C, OC);
+    };
+    auto taken = [] { return std::exchange(product_rows, {}); };
+    const int V = PLAIN.V, B = 2, S = 6;
+    for (Parallel parallel : {Parallel::none, Parallel::one, Parallel::two}) {
+        Config c = rotating();
+        c.parallel = parallel;
+        Model g((Table(op)));
+        toy_model(g, c, {Use::infer, B, S});
+        Cache cache;
+        REQUIRE(g.cache_allocate(cache, B, c.T).ok());
+        const Ids tokens = toy_tokens(B * S, V, 1), asked = {1, 5, 7, 8, 11};
+        std::vector<float> all(size_t(B * S * V)), some(asked.size() * size_t(V));
+        Ids rows(size_t(B * S));
+        std::iota(rows.begin(), rows.end(), 0);
+        auto check = [&] {
+            for (size_t i = 0; i < some.size(); i++)
+                CHECK(some[i] == doctest::Approx(all[size_t(asked[i / size_t(V)] * V) + i % size_t(V)]).epsilon(1e-4));
+        };
+        for (auto [to, which] : {std::pair(&all, rows), std::pair(&some, asked)}) {
+            g.batch(tokens.data(), nullptr, B, S);
+            g.forward();
+            g.logits(to->data(), which);
+        }
+        check();
+        (void)taken();
+        g.extend(cache, tokens.data(), S);
+        CHECK(taken() == Ids{12, 12, 12, 12, 12});    // a block and the next one's qkv
+        g.logits(some.data(), asked);
+        CHECK(taken() == Ids{5, 5, 5, 5});
+        check();
+        g.extend(cache, tokens.data(), 1);
+        CHECK(taken() == Ids(8, 2));
+        g.logits(some.data(), {1});
+        CHECK(taken() == Ids{1});
     }
 }
 
