@@ -35,7 +35,7 @@ void Model::forward(bool drops) {
     B = next_B, S = next_S, next_B = 0, now = next;
     training = drops;
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
-    ends.assign(size_t(B), S);
+    ends.assign(size_t(B), S), unfinished = false;
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     counting = drops && totals.router_totals;
     blocks(nullptr);
@@ -67,10 +67,9 @@ void Model::blocks(Cache* cache) {
         to_attention(l, cache);
         if (l + 1 < c.L) from_attention(l, a[size_t(l) + 1].x, cache);
     }
-    unfinished = cache && S > 1;
-    if (!unfinished) to_final_norm(cache);
+    if (!unfinished) end_blocks(cache);
 }
-void Model::to_final_norm(bool cached) {
+void Model::end_blocks(bool cached) {
     from_attention(c.L - 1, x_last, cached);
     if (c.sum_norm()) op.round_inputs(lnf, x_last, int64_t(B) * S * c.C);
     else op.norm_forward(lnf, mean_f, rstd_f, x_last, w.lnfw, w.lnfb, c.norm_of(), B * S, c.C);

@@ -147,7 +147,8 @@ struct Model {
     // padding; none: all S.     tok (B,S), host; null: those that `sample` has drawn for the same sequences
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                 const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length);
-    // After forward or extend, once: of these rows of (B,S), which rise; none: each sequence's last position.
+    // After forward or extend, once: of these rows of (B,S), which rise; none: each sequence's last position. Of the
+    // batch, only these rows are left.
     void logits(float* out, const std::vector<int>& rows = {});    // (rows,V), host
     // After one more token of each: the next, of `choices` tokens, to cache.tok (B). As Ops::sample, on the device.
     void sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices);
@@ -237,10 +238,10 @@ struct Model {
     }
 
   private:
-    // Every block, and the final norm. In generation of more than a position each it ends with the last block's
-    // attention: `logits` computes the rest, for the rows that it is asked for.
+    // Every block, and the final norm. Where a cache gets more than one position of each sequence it stops after the
+    // last block's attention: `logits` computes the rest, for the rows that it is asked for.
     void blocks(Cache* cache);
-    void to_final_norm(bool cached);
+    void end_blocks(bool cached);    // the last block from its attention's output on, and the final norm
     // Where dropout draws, each place another stream; layer l has three.
     enum class Dropped { embeddings, probabilities, attention, ffn };
     Dropout dropout(Dropped where, int l = 0) const;
@@ -281,7 +282,7 @@ struct Model {
     // Adds to dw and db of its norm.
     const Activation* product_gradient(const Branch& end, Gradient* dw, Gradient* db);
     void to_attention(int l, Cache* cache);    // a block, as far as atty
-    void from_attention(int l, Activation* out, bool cached);    // and on; out null: what its backward needs
+    void from_attention(int l, Activation* out, bool cached);    // to its end; out null: what its backward needs
     void ffn_forward(int l, bool cached);
     // Generation keeps nothing of a block: what is normed for one product alone need not exist, nor what has been
     // turned for attention alone.
@@ -309,7 +310,7 @@ struct Model {
     void attention_backward(int l);
     std::vector<int> host_input;
     std::vector<int> ends;    // how many of the S positions each sequence of the last call has
-    bool unfinished = false;    // the last call ended with the last block's attention
+    bool unfinished = false;    // `blocks` stopped, or is to stop, after the last attention
     std::vector<float> host_losses;
     std::vector<char> host_logits;
     void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece

@@ -88,12 +88,14 @@ void Slots::feed(const std::vector<int>& which, const std::vector<Ids>& tokens, 
         extend(now, pieces, prompt ? Pages::Sums::prompt : Pages::Sums::steps);
         from += most;
         auto ends = [&](size_t i) { return tokens[i].size() <= from; };
-        if (std::any_of(left.begin(), left.end(), ends)) {
-            some.resize(left.size() * V);
-            g.logits(some.data());
-            for (size_t i = 0; i < left.size(); i++)
-                if (ends(left[i])) std::copy_n(&some[i * V], V, logits + left[i] * V);
-        }
+        std::vector<int> rows;    // the last tokens of those that end
+        for (size_t i = 0; i < left.size(); i++)
+            if (ends(left[i])) rows.push_back(int(i) * g.S + int(pieces[i].size()) - 1);
+        some.resize(rows.size() * V);
+        if (!rows.empty()) g.logits(some.data(), rows);
+        const float* row = some.data();
+        for (size_t i : left)
+            if (ends(i)) std::copy_n(row, V, logits + i * V), row += V;
         std::erase_if(left, ends);
     }
 }

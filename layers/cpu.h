@@ -80,7 +80,7 @@ template <class X, class Y> struct Matmul {
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 
-// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual, gelu: null where there is none.
+// y (N,OC) = x (N,C) w^T + b + residual, w packed (packed.h). b, residual: null where there is none.
 struct PackedProduct {
     float* y;
     const float* x;
@@ -90,7 +90,7 @@ struct PackedProduct {
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
     int ahead = 8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
-    bool gelu = false;      // y = gelu(that)
+    bool gelu = false;    // y = gelu of that sum
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

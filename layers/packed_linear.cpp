@@ -1,4 +1,4 @@
-// packed_linear.cpp - y = x w^T + b + residual, or that and its GELU, with packed weights (packed.h), for one row of x
+// packed_linear.cpp - y = x w^T + b + residual, or the GELU of that, with packed weights (packed.h), for one row of x
 // or many.
 //
 // A tile of up to ROWS rows of x and a panel's outputs stays in registers while it goes through k. Threads share out
@@ -161,15 +161,9 @@ struct AsBf16 {
         return s + x[1] * reinterpret_cast<vf>(u & 0xFFFF0000);
     }
 };
-// What a product with a panel that L2 has prefetches meanwhile, so that L2 has the next one, too: for each word of k,
-// `step` bytes on.
-struct NextPanel {
-    const char* at;
-    int step;
-};
-// ahead: the panel may come from memory, and is prefetched itself.
+// ahead: the panel comes from memory, and is prefetched.
 template <class As, int n, bool ahead = true>
-static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row, NextPanel next) {
+static void float_panel(float* sums, const char* panel, const Prepared& x, int64_t row) {
     constexpr bool PAIRS = NATIVE_BF16 && As::PER == 2;
     constexpr int W = 48, nv = n <= 2 && VW < 16 ? 6 : 3, STEP = PAIRS ? 1 : As::PER;
     const int words = (x.C + As::PER - 1) / As::PER;
@@ -184,7 +178,6 @@ static void float_panel(float* sums, const char* panel, const Prepared& x, int64
         for (int k = 0; k < words; k++, w += W * As::BYTES) {
 #pragma GCC unroll 6
             for (int at = 0; ahead && at < nv * VW * As::BYTES; at += 64) __builtin_prefetch(w + x.ahead + at);
-            if (!ahead) __builtin_prefetch(next.at + int64_t(k) * next.step);
 #pragma GCC unroll 8
             for (int i = 0; i < n; i++)
 #pragma GCC unroll 6
@@ -245,14 +238,14 @@ static void block_panel(float* sums, const uint8_t* panel, const Prepared& x, in
 
 // ---- all panels -----------------------------------------------------------------------------------------------------
 
-typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row, NextPanel next);
+typedef void (*PanelProduct)(float* sums, const char* panel, const Prepared& x, int64_t row);
 struct ByRows { PanelProduct of[4], again; };    // 1, 2, 4, 8 rows; 8, of a panel in L2
 template <class As> INLINE ByRows float_products() {
     return {{float_panel<As, 1>, float_panel<As, 2>, float_panel<As, 4>, float_panel<As, ROWS>},
             float_panel<As, ROWS, false>};
 }
 template <BlockType F, int n, bool vnni>
-static void block_product(float* sums, const char* panel, const Prepared& x, int64_t row, NextPanel) {
+static void block_product(float* sums, const char* panel, const Prepared& x, int64_t row) {
     block_panel<F, n, vnni>(sums, reinterpret_cast<const uint8_t*>(panel), x, row);
 }
 template <BlockType F> INLINE ByRows block_products(bool has_vnni) {
@@ -278,22 +271,20 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
     const int64_t bytes = panel_bytes(part.format, x.C), OC = to - from;
     const int64_t panels = (part.rows + W - 1) / W, blocks = (N + BLOCK - 1) / BLOCK;
     const Range mine = my_share(panels * blocks, 1);
-    const int last = N > BLOCK ? N - BLOCK : 0;
     float sums[BLOCK * 16];
     // What is too large to be read from L2 again goes past the caches, where lines are whole: a line of each row, far
     // apart, would be read before it is written.
     const bool past_caches = VW == 16 && N * OC * 4 > PASSES_BY && (OC | part.rows | (part.first - from)) % VW == 0 &&
                              reinterpret_cast<uintptr_t>(p.y) % 64 == 0;
     static_assert(BLOCK * 16 >= TILE_ROWS * 48);
-    // by(panel, next, i, left) fills sums of some of the `left` rows from i on, and says how many.
+    // by(panel, i, left) fills sums of some of the `left` rows from i on, and says how many.
     auto all = [&](auto by) {
         for (int64_t unit = mine.from; unit < mine.to; unit++) {
             const int64_t panel = unit / blocks, o = part.first - from + panel * W;
             const int end = least(N, int(unit % blocks + 1) * BLOCK);
             const int outputs = int(least64(W, part.rows - panel * W));
-            const char *data = part.data + panel * bytes, *next = unit + blocks < mine.to ? data + bytes : data;
             for (int i = int(unit % blocks) * BLOCK, n; i < end; i += n) {
-                n = by(data, i < last ? data : next + bytes * (i - last) / (N - last), row + i, end - i);
+                n = by(part.data + panel * bytes, row + i, end - i);
                 for (int r = 0; r < n; r++) {
                     const int64_t at = (i + r) * OC + o;
                     each_vector(outputs, [&](int64_t j, auto place) {
@@ -308,29 +299,25 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
             }
         }
     };
-    const int step = least(64, W * 4 * ROWS / (N - last) + 1);
-    auto by_vectors = [&](const char* panel, const char* next, int64_t i, int left) {
+    auto by_vectors = [&](const char* panel, int64_t i, int left) {
         const int most = least(left, ROWS), n = most == 8 ? 8 : most >= 4 ? 4 : most >= 2 ? 2 : 1;
-        (n == ROWS && i > row ? multiply.again : multiply.of[n == ROWS ? 3 : n / 2])(sums, panel, x, i, {next, step});
+        (n == 8 && i > row ? multiply.again : multiply.of[n == 8 ? 3 : n / 2])(sums, panel, x, i);
         return n;
     };
     if (by_tiles(p, part.format)) {
         with_tiles(p.tiles, [&](auto& tiles) {
-            const int lines = least(16, 16 * TILE_ROWS / (N - last) + 1);
-            all([&](const char* panel, const char* next, int64_t i, int left) {
-                const bool first = i == row;
+            all([&](const char* panel, int64_t i, int left) {
                 tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                      reinterpret_cast<const float*>(panel), 48, sums, 48,
-                                      first ? panel + p.ahead : next, first ? 16 : lines);
+                                      reinterpret_cast<const float*>(panel), 48, sums, 48, i == row ? p.ahead / 4 : 0);
                 return least(left, TILE_ROWS);
             });
         });
     } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
         const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
         with_tiles(p.byte_tiles, [&](auto& tiles) {
-            all([&](const char* panel, const char* next, int64_t i, int left) {
+            all([&](const char* panel, int64_t i, int left) {
                 const int n = least(left, (left + TILE_ROWS - TILES_FROM) / TILE_ROWS * TILE_ROWS);
-                if (n == 0) return by_vectors(panel, next, i, left);
+                if (n == 0) return by_vectors(panel, i, left);
                 multiply_panel(&tiles, sums, panel, x.bytes(i), n);
                 return n;
             });

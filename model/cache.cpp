@@ -262,7 +262,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     B = int(running.size()), S = more, ends = lengths, training = false;
-    ends.resize(size_t(B), S);
+    ends.resize(size_t(B), S), unfinished = S > 1;
     const int N = B * S;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
     const bool rebuild = cache.table.changed || running != cache.running;
@@ -346,7 +346,7 @@ void Model::sample(Cache& cache, int* said, const double* bias, const DrawAt* at
         op.sample(cache.tok + n, said, head, bias, at + n, draw, c.logits_of(), rows, choices, c.Vp());
     }
 }
-// rows rise: none is written before it has been read.
+// As rows rise, each is read before it is overwritten.
 template <class X> void Model::to_front(X* x, int width, const std::vector<int>& rows) {
     for (int i = 0; i < int(rows.size()); i++)
         if (rows[size_t(i)] != i)
@@ -362,11 +362,12 @@ void Model::logits(float* out, const std::vector<int>& asked) {
         to_front(t.atty, c.attention_width(), which);
         to_front(t.x, C, which);
         if (c.parallel == Parallel::one) to_front(t.ln2, C, which);
-        B = all, S = 1, unfinished = false;
-        to_final_norm(true);
     } else {
         to_front(lnf, C, which);
     }
+    B = 1, S = all, ends = {all};
+    if (unfinished) end_blocks(true);
+    unfinished = false;
     for (int n = 0; n < all; n += head_rows) {
         const int rows = std::min(head_rows, all - n);
         head_product(op.at(lnf, int64_t(n) * C), rows);

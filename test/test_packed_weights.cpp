@@ -166,8 +166,11 @@ void check_product(const Matrix& m, int N, bool adds) {
         p.x = x.data(), p.N = N, p.y = again, p.gelu = false;
         if (adds) p.residual = r.data();
         way.loops.packed_linear(p);
+        p.y = gelu_again, p.gelu = true;
+        way.loops.packed_linear(p);
         cpu_set_threads(threads);
         CHECK(memcmp(y.data(), again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
+        CHECK(memcmp(gelu.data(), gelu_again.data(), sizeof(float) * size_t(N) * size_t(OC)) == 0);
     });
 }
 }    // namespace
@@ -301,6 +304,7 @@ std::vector<float> logits_of(Model& g, const std::vector<int>& tok, int B, int S
 
 TEST_CASE("packed weights: a model of each kind has the logits of its plain self") {
     constexpr int B = 2, S = 9;
+    int fused = 0;
     for (const Kind& kind : kind_configs(toy_config())) {
         CAPTURE(std::string(kind.name));
         const std::vector<int> tok = toy_tokens(B * S, kind.c.V, 1);
@@ -313,6 +317,11 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
                 return std::vector<StoredRows>{{t.rows, t.cols % 32 ? BlockType::f16 : format}};
             };
             toy_model(packed, kind.c, plan);
+            if (kind.c.up_width(0)) {    // GELU's input has room where it is stored
+                CHECK(plain.a[0].fch);
+                CHECK(!packed.a[0].fch == packed.fused_gelu(0));
+                fused += packed.fused_gelu(0);
+            }
             for (const Tensor& t : plain.tensors) {    // the same numbers, rounded as the format has them
                 std::vector<float> x(size_t(t.size()));
                 packed.read(Part::weights, t.offset, t.size(), x.data());
@@ -325,6 +334,7 @@ TEST_CASE("packed weights: a model of each kind has the logits of its plain self
             });
         }
     }
+    CHECK(fused > 0);
 }
 
 TEST_CASE("packed weights: of a GGUF file each matrix keeps its format, and the logits are the file's numbers'") {

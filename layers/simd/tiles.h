@@ -132,11 +132,11 @@ template <int from, int to, class F> INLINE void each_index(F f) {
     if constexpr (from < to) f(Index<from>()), each_index<from + 1, to>(f);
 }
 // C (16, columns*16) (+)= A B, as kernel() of tile.h with half: word k of A's row i at a[i*ra + k], of B's column j at
-// b[k*rb + j]. K: words, in whole tiles; beyond it what is read there must add zero. With each tile of B so many lines
-// of `wanted` are prefetched, one after the other.
+// b[k*rb + j]. K: words, in whole tiles; beyond it what is read there must add zero. ahead, if not 0: B comes from
+// memory, dense, and is prefetched so many words ahead; lines by turns with tiles, as many at once gain nothing.
 template <int columns, bool add, class Set>
 INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra, const float* b, int64_t rb, float* c, int64_t rc,
-                        const char* wanted = nullptr, int lines = 0) {
+                        int ahead = 0) {
     each_index<0, columns>([&](auto v) {
         if constexpr (add) set.template load<v.is>(c + 16 * v.is, 4 * rc);
         else set.template zero<v.is>();
@@ -145,7 +145,10 @@ INLINE void tile_kernel(Set& set, int K, const float* a, int64_t ra, const float
         set.template load<4>(a + k, 4 * ra);
         each_index<0, columns>([&](auto v) {
             constexpr int x = 5 + v.is % 3;
-            for (int line = 0; line < lines; line++, wanted += 64) __builtin_prefetch(wanted);
+            if (ahead > 0)
+                each_index<0, 16>([&](auto line) {
+                    __builtin_prefetch(b + k * rb + v.is * TILE + ahead + 16 * line.is);
+                });
             set.template load<x>(b + k * rb + 16 * v.is, 4 * rb);
             set.template products<v.is, 4, x>();
         });
