@@ -35,7 +35,7 @@ void Model::forward(bool drops) {
     B = next_B, S = next_S, next_B = 0, now = next;
     training = drops;
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
-    ends.assign(size_t(B), S), unfinished = false;
+    ends.assign(size_t(B), S), prompts = true, unfinished = false;
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     counting = drops && totals.router_totals;
     blocks(nullptr);
@@ -178,7 +178,7 @@ void Model::dense_forward(int l) {
     const Block<Parameter>& p = w.block[size_t(l)];
     const Activations& t = a[size_t(l)];
     const int C = c.C, F = c.ffn_width(l), N = B * S;
-    if (fused_gelu(l)) return op.linear_gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
+    if (fused_gelu(l)) return products(l).gelu_forward(t.fcg, t.fch, t.ln2, p.fcw, p.fcb, N, C, F);
     products(l).forward(t.fch, t.ln2, p.fcw, p.fcb, nullptr, N, C, c.up_width(l));
     op.activation_forward(t.fcg, t.fch, c.activation, c.gated, N, F);
     if (!p.shared_gatew) return;

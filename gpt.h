@@ -292,11 +292,16 @@ struct Model {
     void ffn_input(int l);          // ln2
     struct Products {
         decltype(Table::linear_forward) forward;
+        decltype(Table::linear_gelu_forward) gelu_forward;
         decltype(Table::linear_backward) backward;
     };
-    Products products(int l) const {
-        return narrow(l) ? Products{op.linear_forward_fp8, op.linear_backward_fp8}
-                         : Products{op.linear_forward, op.linear_backward};
+    Products products() const {
+        const bool own = prompts && op.linear_forward_prompt;
+        return {own ? op.linear_forward_prompt : op.linear_forward,
+                own ? op.linear_gelu_forward_prompt : op.linear_gelu_forward, op.linear_backward};
+    }
+    Products products(int l) const {    // block l's
+        return narrow(l) ? Products{op.linear_forward_fp8, nullptr, op.linear_backward_fp8} : products();
     }
     void dense_forward(int l);
     void dense_backward(int l, Activation* to, const Activation* dy);
@@ -310,6 +315,7 @@ struct Model {
     void attention_backward(int l);
     std::vector<int> host_input;
     std::vector<int> ends;    // how many of the S positions each sequence of the last call has
+    bool prompts = false;       // the rows have a prompt's sums (Pages::sums)
     bool unfinished = false;    // `blocks` stopped, or is to stop, after the last attention
     std::vector<float> host_losses;
     std::vector<char> host_logits;

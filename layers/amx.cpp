@@ -22,40 +22,15 @@
 // (2026-11-26) it costs 17 % to load each plane for each product, 5 % if rows leave after each step only.
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
+#include "layers/simd/planes.h"
 #include "layers/simd/products.h"
-#include "layers/simd/tiles.h"
 
 namespace ISA {
 namespace {
-constexpr int SIDE = 32;                       // rows or columns of a panel
-constexpr int RESIDENT = 800 << 8;             // words: 800 KiB, as half of an L2 is all that can be relied on
-
-INLINE int parts(int n, int most) { return (n + most - 1) / most; }
-
-// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. A block of k has DEEP
-// steps at most, a part of it SUB, or SUB_PAST_CACHES where results pass the caches. Each step asks for ASKS lines of
-// the next panel.
-struct OnePlane {    // bf16, or floats rounded to it
-    static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
-    static constexpr int DEEP = 24, SUB = 16, SUB_PAST_CACHES = 12, ASKS = 3;
-};
-struct ThreePlanes {    // floats
-    static constexpr int PLANES = 3, PRODUCTS = FLOAT_PRODUCTS, A[] = {2, 1, 1, 0, 0, 0}, B[] = {0, 0, 1, 1, 0, 2};
-    static constexpr int DEEP = 6, SUB = 6, SUB_PAST_CACHES = 6, ASKS = 6;
-    // Takes a plane out of x: the nearest number of 8 bits, in the end what is left, which has no more.
-    static INLINE_MEMBER vu take(vf& x, int plane) {
-        const vu part = (reinterpret_cast<vu>(x) + (plane + 1 < PLANES ? 0x8000 : 0)) & 0xffff0000;
-        x -= reinterpret_cast<vf>(part);
-        return part;
-    }
-    static INLINE_MEMBER vf take(vf& low, vf& high, int plane) {
-        return reinterpret_cast<vf>(take(low, plane) >> 16 | take(high, plane));
-    }
-};
 template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
 template <> struct PlanesOf<float> { typedef ThreePlanes type; };
 
-// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i.
+// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i, or so in panels.
 template <class Planes> struct Operand {
     static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
     const void* p;
@@ -63,7 +38,11 @@ template <class Planes> struct Operand {
     int64_t ld;
     bool along;
     int n, K;    // i is below n
+    int panel = 0;    // Matmul's
 
+    int64_t place(int i, int k) const {
+        return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);
+    }
     // The rows or columns i0.. of the k0.. as a tile of each plane: 16 lines (rows if along, else pairs of k) of 16
     // words. turned: line and word change places. Pairs of k are neighbours, those of several planes k and k + 16.
     template <bool lies_along, bool turned, class E>
@@ -95,7 +74,7 @@ template <class Planes> struct Operand {
             }
     }
     template <class E> [[gnu::noinline]] void pack_tile(float* to, bool is_a, int i0, int k0) const {
-        const E* from = static_cast<const E*>(p) + (along ? i0 * ld + k0 : k0 * ld + i0);
+        const E* from = static_cast<const E*>(p) + place(i0, k0);
         int64_t step = ld;
         E edge[16 * 32];
         if (i0 + 16 > n || k0 + 32 > K) {    // zeros beyond the edge
@@ -150,7 +129,7 @@ struct Leaving {
     int m = 0, n = 0;
 };
 
-enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
+enum class Then { add, slope, gelu, become_gelu };    // what the epilogue does besides adding bias and residual
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;
@@ -159,15 +138,9 @@ template <Then then, class X, class Y> struct Product {
     const Form& g;
     const Operand<Planes> a, b;
     const bool a_resident, past_caches;
-    const int blocks, deep, strips;    // blocks of k, their steps; resident panels of a part
+    const int deep, strips;    // steps of a block of k, resident panels of a part
 
     static int steps_of(int K) { return parts(K, 32); }
-    // Most steps of a block of k. Where k is cut anyway: as many as let all columns be resident, unless those are too
-    // few. The number of rows does not count: it must not change a row's sums.
-    static int deepest(int N, int K) {
-        const int fits = RESIDENT / (parts(N, SIDE) * STEP);
-        return steps_of(K) > DEEP && fits >= SUB ? least(fits, DEEP) : DEEP;
-    }
     static bool passes_by(const Form& g) {
         auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
         return VW == 16 && !g.add && steps_of(g.K) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
@@ -175,9 +148,8 @@ template <Then then, class X, class Y> struct Product {
     }
     explicit Product(const Form& g)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
-          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K}, a_resident(g.M <= g.N),
-          past_caches(passes_by(g)), blocks(parts(steps_of(g.K), deepest(g.N, g.K))),
-          deep(parts(steps_of(g.K), blocks)), strips(even_strips()) {}
+          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel}, a_resident(g.M <= g.N),
+          past_caches(passes_by(g)), deep(block_steps<Planes>(g.N, g.K)), strips(even_strips()) {}
     int even_strips() const {
         const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
         return parts(all, parts(all, most));
@@ -213,6 +185,7 @@ template <Then then, class X, class Y> struct Product {
                 if (g.residual) v += place.get(g.residual + row + j);
                 if constexpr (then == Then::slope) v *= gelu_slope(place.get(g.gelu_of + row + j));
                 if constexpr (then == Then::gelu) put(g.gelu + row + j, gelu(v), place);
+                if constexpr (then == Then::become_gelu) v = gelu(v);
             }
             put(g.c + row + j, v, place);
         });
@@ -327,7 +300,8 @@ template <Then then, class X, class Y> struct Product {
 #pragma omp barrier
         } else {    // in the order of memory, which the CPU then fetches ahead
 #pragma omp for schedule(static)
-            for (int i = 0; i < n * k.steps; i++) r.along ? pack(i / k.steps, i % k.steps) : pack(i % n, i / n);
+            for (int i = 0; i < n * k.steps; i++)
+                r.along || r.panel ? pack(i / k.steps, i % k.steps) : pack(i % n, i / n);
         }
     }
     // A thread packs streamed panels first..end-1. From `summed` on their rows are added up.
@@ -379,6 +353,8 @@ template <Then then, class X, class Y> struct Product {
     }
 };
 template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
+    if constexpr (sizeof(Y) == 4)
+        if (g.gelu && g.gelu == g.c) return Product<Then::become_gelu, X, Y>(g).run();
     if (g.gelu) Product<Then::gelu, X, Y>(g).run();
     else if (g.gelu_of) Product<Then::slope, X, Y>(g).run();
     else Product<Then::add, X, Y>(g).run();

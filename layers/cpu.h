@@ -65,6 +65,8 @@ float cpu_retention_decay(int i, int n);    // retention_decay()
 
 // C (M,N) = A B: A(m,k) = a[m*ra + k*ca], B(k,n) = b[k*rb + n*cb], one stride of each is 1. Where Y is bf16, A is
 // rounded to it. Then the fields below that are not null, in this order.
+// panel, if not 0: B lies in panels of so many columns, of K*panel elements each, and n is a column within one. Only
+// tiles take it, with cb = 1.
 template <class X, class Y> struct Matmul {
     static constexpr bool halves = sizeof(Y) == 2;
     int M, N, K;
@@ -73,10 +75,11 @@ template <class X, class Y> struct Matmul {
     float* c;
     bool add = false;    // C += instead of C =
     Tiles tiles = Tiles::none;           // which multiply
+    int panel = 0;
     const Y* bias = nullptr;             // (N)      C += bias
     const float* residual = nullptr;     // (M,N)    C += residual
     const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
-    Y* gelu = nullptr;                   // (M,N)    = gelu(C)
+    Y* gelu = nullptr;                   // (M,N)    = gelu(C); tiles take C itself, too
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 
@@ -90,7 +93,8 @@ struct PackedProduct {
     bool vnni;    // the CPU has VNNI for this instruction set's vectors (cpu_has_vnni)
     Tiles tiles = Tiles::none, byte_tiles = Tiles::none;    // for weights in bf16, and in blocks of integers
     int ahead = 8192;    // bytes: how far ahead of reading weights that are no integers are prefetched (cpu_ahead)
-    bool gelu = false;    // y = gelu of that sum
+    bool gelu = false;      // y = gelu of that sum
+    bool prompt = false;    // linear_forward_prompt: tiles multiply floats, too
 };
 
 // What one instruction set provides for parameters of type P: the entries of Ops, except memory and the step's verdict,

@@ -107,7 +107,8 @@ struct Pages {
     // Whether a position's sums are those of one that comes alone, or those of a prompt's: the CPU adds up in another
     // order. Whoever wants the same bits for any lengths of calls says which; else the length decides.
     enum class Sums { by_length, prompt, steps } sums = Sums::by_length;
-    bool steps(int S) const { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
+    static bool steps(Sums sums, int S) { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
+    bool steps(int S) const { return steps(sums, S); }
     HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(page) * NKV + kv) * SIZE + i; }
     HOST_DEVICE int64_t row(int b, int kv, int j) const {
         return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);

@@ -5,30 +5,36 @@
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
 // int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
 // multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
+// A prompt's rows meet fp32 weights by tiles (linear_forward_prompt), FEW at most in packed_tiles.cpp, more in
+// amx.cpp: again the same bits.
 // bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
 #include "layers/simd/blocks.h"
 #include "layers/simd/gelu.h"
 #include "layers/simd/pack.h"
-#include "layers/simd/tiles.h"
+#include "layers/simd/planes.h"
+#include "layers/simd/products.h"
 
 namespace ISA {
 constexpr int ROWS = VW == 16 ? 8 : 4, TILE_ROWS = 16, BLOCK = 64;
-constexpr int TILES_FROM = 16;    // rows from which tiles of bytes are worth their fixed cost (dev/speed.md)
+// Rows from which tiles of bytes are worth their fixed cost, and those that are sooner done without amx.cpp's packing
+// (dev/speed.md).
+constexpr int TILES_FROM = 16, FEW = 128;
 
 // ---- rows of x ------------------------------------------------------------------------------------------------------
 
-// x as the products take it. Each kind that a matrix needs: floats or pairs of bf16, `apart` words from row to row;
-// and int8 with, for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
+// x as the products take it. Each kind that a matrix needs: floats, pairs of bf16 or planes (PlaneRows); and int8 with,
+// for each 32, a scale d, d times their sum, and sums less than zero of 32, 16 and 16.
 struct Prepared {
     const float* floats;      // x itself, or its copy
-    float *copy, *pairs;
-    int8_t* ints;             // null, as the two before, where no part needs it
-    int64_t float_row, pair_row, int_row;    // distances between rows: words, words, bytes
-    int C, ahead;    // ahead: as PackedProduct's
+    float *copy, *pairs, *planes;
+    int8_t* ints;             // null, as the three before, where no part needs it
+    int64_t float_row, pair_row, plane_row, int_row;    // distances between rows: words, the last one bytes
+    int C, ahead;             // ahead: as PackedProduct's
     float* scales(int64_t row) const { return reinterpret_cast<float*>(ints + row * int_row + up(C)); }
     ByteRows bytes(int64_t row) const { return {ints + row * int_row, scales(row), int_row, C}; }
+    PlaneRows split(int64_t row, int outputs) const { return {planes + row * plane_row, plane_row, C, outputs}; }
     static int64_t up(int64_t n) { return (n + 63) / 64 * 64; }
     static int64_t row_bytes(int64_t C) { return up(C) + up(C / 32 * 5 * 4); }
 };
@@ -72,17 +78,31 @@ INLINE void quantise_row(int8_t* q, float* scales, const float* x, int C) {
     }
 }
 
-struct Needs { bool floats, pairs, ints; };
+INLINE void split_row(float* planes, const float* x, int C) {
+    for (int k = 0; k < C; k += 32, planes += PlaneRows::STEP)
+        for (int j = k; j < k + 16; j += VW) {
+            vf low = load_most(x + j, C - j), high = load_most(x + j + 16, C - j - 16);
+            for (int plane = 0; plane < ThreePlanes::PLANES; plane++)
+                store(planes + 16 * plane + j - k, ThreePlanes::take(low, high, plane));
+        }
+}
+
+// Whether tiles multiply floats. Not where a matrix is one in part, as parts of y do not lie one after the other.
+INLINE bool by_planes(const PackedProduct& p) {
+    return p.prompt && p.tiles != Tiles::none && p.w->count == 1 && p.w->parts[0].format == BlockType::f32;
+}
+struct Needs { bool floats, pairs, planes, ints; };
 INLINE bool by_tiles(const PackedProduct& p, BlockType format) {    // whole tiles of k only, however many rows
     return format == BlockType::bf16 && p.tiles != Tiles::none && p.C % 32 == 0;
 }
 INLINE Needs needs(const PackedProduct& p) {
     Needs n = {};
+    n.planes = by_planes(p);
     for (int i = 0; i < p.w->count; i++) {
         const BlockType f = p.w->parts[i].format;
         if (in_blocks(f)) n.ints = true;
         else if (by_tiles(p, f) || (NATIVE_BF16 && f == BlockType::bf16)) n.pairs = true;
-        else n.floats = true;
+        else n.floats = !n.planes;
     }
     return n;
 }
@@ -90,37 +110,48 @@ INLINE Needs needs(const PackedProduct& p) {
 struct Places {
     Needs need;
     bool copied;
-    int64_t float_row, pair_row, int_row;    // as Prepared's
-    int64_t pair_at, int_at, bytes;          // words, words
+    int64_t float_row, pair_row, plane_row, int_row;    // as Prepared's
+    int64_t pair_at, plane_at, int_at, bytes;           // words but for the last
 };
 static Places places(const PackedProduct& product, int64_t N) {
     const int C = product.C;
-    Places p = {needs(product), false, C, apart((C + 1) / 2), Prepared::row_bytes(C), 0, 0, 0};
+    const int64_t plane_row = apart(parts(C, 32) * PlaneRows::STEP);
+    Places p = {needs(product), false, C, apart((C + 1) / 2), plane_row, Prepared::row_bytes(C), 0, 0, 0, 0};
     p.copied = p.need.floats && (C % 2 || (N > 1 && C % 512 == 0));
     if (p.copied) p.float_row = apart(C + C % 2);
     p.pair_at = p.copied ? N * p.float_row : 0;
-    p.int_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
+    p.plane_at = p.pair_at + (p.need.pairs ? (N + TILE_ROWS) * p.pair_row : 0);
+    p.int_at = p.plane_at + (p.need.planes ? (N + TILE_ROWS) * p.plane_row : 0);
     p.bytes = 4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0) + 64;
     return p;
 }
-// What the products ask for, by the formats of their weights.
+// Bytes that a product asks for. Many rows ask for what few would, too: those may come later.
+static int64_t scratch_of(const PackedProduct& p, int64_t N) {
+    if (!by_planes(p)) return places(p, N).bytes;
+    const int64_t few = places(p, least64(N, FEW)).bytes, many = tile_matmul_scratch(p.N, p.OC, p.C, false);
+    return N > FEW && many > few ? many : few;
+}
+// The same, by the formats of its weights.
 int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     PackedPart parts[32];
     int count = 0;
     for (int f = 0; f < 32; f++)
         if (call.formats >> f & 1) parts[count++] = {0, 0, BlockType(f), nullptr};
     const PackedWeight w = {nullptr, parts, count};
-    const PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
-    return places(p, call.rows).bytes;
+    PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
+    p.prompt = call.operation == Operation::linear_forward_prompt ||
+               call.operation == Operation::linear_gelu_forward_prompt;
+    return scratch_of(p, call.rows);
 }
 // Called outside of parallel regions.
 static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Places at = places(product, N);
-    Prepared p = {product.x, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.int_row, product.C,
-                  product.ahead};
-    float* room = static_cast<float*>(cpu_scratch(at.bytes));
+    Prepared p = {product.x, nullptr, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.plane_row, at.int_row,
+                  product.C, product.ahead};
+    float* room = static_cast<float*>(cpu_scratch(scratch_of(product, N)));
     if (at.copied) p.floats = p.copy = room;
     if (at.need.pairs) p.pairs = room + at.pair_at;
+    if (at.need.planes) p.planes = room + at.plane_at;
     if (at.need.ints) p.ints = reinterpret_cast<int8_t*>(room + at.int_at);
     return p;
 }
@@ -134,6 +165,7 @@ static void prepare(const float* x, const Prepared& p, int64_t N) {
             if (p.C % 2) p.copy[i * p.float_row + p.C] = 0;
         }
         if (p.pairs) pack_row<Words<float, true, false>>(p.pairs + i * p.pair_row, row, p.C);
+        if (p.planes) split_row(p.planes + i * p.plane_row, row, p.C);
         if (p.ints) quantise_row(p.ints + i * p.int_row, p.scales(i), row, p.C);
     }
 }
@@ -304,14 +336,17 @@ static void part_product(const PackedProduct& p, const PackedPart& part, const P
         (n == 8 && i > row ? multiply.again : multiply.of[n == 8 ? 3 : n / 2])(sums, panel, x, i);
         return n;
     };
-    if (by_tiles(p, part.format)) {
+    if (x.planes || by_tiles(p, part.format)) {
+        const FloatTiles multiply_floats = float_tiles(p.tiles);
         with_tiles(p.tiles, [&](auto& tiles) {
             all([&](const char* panel, int64_t i, int left) {
-                tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
-                                      reinterpret_cast<const float*>(panel), 48, sums, 48, i == row ? p.ahead / 4 : 0);
-                return least(left, TILE_ROWS);
+                const int n = least(left, TILE_ROWS), ahead = i == row ? p.ahead : 0;
+                if (x.planes) multiply_floats(&tiles, sums, panel, x.split(i, int(part.rows)), n, ahead);
+                else tile_kernel<3, false>(tiles, x.C / 2, x.pairs + i * x.pair_row, x.pair_row,
+                                           reinterpret_cast<const float*>(panel), 48, sums, 48, ahead / 4);
+                return n;
             });
-        });
+        }, 64, least(N, TILE_ROWS));
     } else if (in_blocks(part.format) && p.byte_tiles != Tiles::none && N >= TILES_FROM) {
         const BlockTiles multiply_panel = block_tiles(part.format, p.byte_tiles);
         with_tiles(p.byte_tiles, [&](auto& tiles) {
@@ -342,6 +377,14 @@ template <class F> static void with_rows(const PackedProduct& p, int64_t N, F mu
 }
 
 void packed_linear(const PackedProduct& p) {
+    if (by_planes(p) && p.N > FEW) {
+        const float* w = reinterpret_cast<const float*>(p.w->parts[0].data);
+        constexpr int W = panel_outputs(BlockType::f32);
+        cpu_scratch(scratch_of(p, p.N));
+        return tile_matmul(Floats{.M = p.N, .N = p.OC, .K = p.C, .a = p.x, .ra = p.C, .ca = 1, .b = w, .rb = W, .cb = 1,
+                                  .c = p.y, .tiles = p.tiles, .panel = W, .bias = p.b, .residual = p.residual,
+                                  .gelu = p.gelu ? p.y : nullptr});
+    }
     with_rows(p, p.N, [&](const Prepared& x) {
         for (int i = 0; i < p.w->count; i++) part_product(p, p.w->parts[i], x, 0, p.N, 0, p.OC);
     });

@@ -262,7 +262,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     B = int(running.size()), S = more, ends = lengths, training = false;
-    ends.resize(size_t(B), S), unfinished = S > 1;
+    ends.resize(size_t(B), S), prompts = !Pages::steps(sums, S), unfinished = S > 1;
     const int N = B * S;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
     const bool rebuild = cache.table.changed || running != cache.running;
@@ -336,7 +336,7 @@ void Model::run(Cache& cache, bool as_before) {
 // ---- logits ---------------------------------------------------------------------------------------------------------
 
 void Model::head_product(const Input* x, int rows) {
-    op.linear_forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp());
+    products().forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp());
 }
 void Model::sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices) {
     CHECK(S == 1, "S=%d", S);

@@ -90,6 +90,7 @@ template <class T> Table table_of(const std::string& name) {
     table.entry = [](auto...) { CHECK(false, "%s: %s computes nothing", #entry, planned.text); };
 #include "layers/operations.inc"
 #undef OPERATION
+    table.linear_forward_prompt = nullptr, table.linear_gelu_forward_prompt = nullptr;    // no GPU has them
     if (sizeof(T) == 4) table.linear_forward_fp8 = nullptr, table.linear_backward_fp8 = nullptr;
     return table;
 }

@@ -229,7 +229,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
         for (Tiles tiles : {Tiles::none, Tiles::pretended})
             if (cpu_supports(Isa(isa))) tables.push_back(cpu_packed_ops_isa(Isa(isa), tiles));
     for (const Table& op : tables)
-        for (int kind = 0; kind < 4; kind++) {
+        for (int kind = 0; kind < 5; kind++) {
             CAPTURE(std::string(op.name)); CAPTURE(kind);
             Config c = toy(kind == 1 ? 9 : 0);
             c.T = 640, c.HS = 24;
@@ -237,7 +237,7 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             if (kind == 3) c.experts = 4, c.experts_used = 2, c.expert_ffn = 32;
             Measured measured(op);
             Model g(measured.table);
-            REQUIRE(g.allocate(c, {.use = Use::infer, .B = 2, .S = 90, .stored = mixed}).ok());
+            REQUIRE(g.allocate(c, {.use = Use::infer, .B = 2, .S = 90, .stored = kind < 4 ? mixed : nullptr}).ok());
             g.init(1);
             Cache cache;
             REQUIRE(g.cache_allocate(cache, 2, c.T, {kind == 1 ? std::optional(Element::int8) : std::nullopt}).ok());
@@ -251,9 +251,50 @@ TEST_CASE("cpu: scratch held is the scratch announced, in generation") {
             std::vector<float> logits(size_t(2 * c.V));
             g.logits(logits.data());
             CHECK(measured.seen.contains(Operation::attention_cached));
-            CHECK(measured.seen.contains(Operation::linear_forward));
+            CHECK((kind == 4 || measured.seen.contains(Operation::linear_forward)));
+            CHECK((kind < 4 || !op.linear_forward_prompt || measured.seen.contains(Operation::linear_forward_prompt)));
         }
     cpu_scratch_release();
+}
+
+TEST_CASE("count: a prompt's products are its own where a table has them, and no token's") {
+    for (Tiles tiles : {Tiles::pretended, Tiles::none})
+        for (Act act : {Act::gelu_tanh, Act::silu}) {
+            const Table op = cpu_packed_ops_isa(cpu_isa(), tiles);
+            Config c = toy();
+            c.activation = act;
+            const int fused = act == Act::gelu_tanh ? c.L : 0, own = op.linear_forward_prompt ? 1 : 0;
+            Count count(op);
+            Model g(count.table);
+            REQUIRE(g.allocate(c, {Use::infer, 2, 8}).ok());
+            Cache cache;
+            REQUIRE(g.cache_allocate(cache, 2, c.T).ok());
+            const std::vector<int> tok(16, 1);
+            std::vector<float> logits(size_t(2 * c.V));
+            auto is = [&](bool prompt) {    // since the last call: all products, and the head's
+                g.logits(logits.data());
+                for (bool its : {false, true}) {
+                    const int64_t all = its == (prompt && own) ? 4 * c.L - fused + 1 : 0;
+                    typedef Operation Is;
+                    CHECK(count.of(its ? Is::linear_forward_prompt : Is::linear_forward).calls == all);
+                    CHECK(count.of(its ? Is::linear_gelu_forward_prompt : Is::linear_gelu_forward).calls ==
+                          (all ? fused : 0));
+                }
+                count.clear();
+            };
+            count.clear();
+            typedef Pages::Sums Sums;
+            for (auto [S, sums, prompt] :
+                 {std::tuple{8, Sums::by_length, true}, {1, Sums::by_length, false}, {1, Sums::prompt, true},
+                  {3, Sums::steps, false}, {3, Sums::prompt, true}, {1, Sums::steps, false}}) {
+                CAPTURE(S); CAPTURE(int(sums));
+                g.extend(cache, tok.data(), S, {}, {}, sums);
+                is(prompt);
+            }
+            g.batch(tok.data(), nullptr, 2, 8);
+            g.forward();
+            is(true);
+        }
 }
 
 static int64_t held = 0;

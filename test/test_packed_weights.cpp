@@ -92,10 +92,14 @@ std::vector<double> taken(const std::vector<float>& x, BlockType format, bool pa
 struct Way {
     Loops<float> loops;
     bool vnni;
+    Isa isa;
     Tiles tiles;
-    bool pairs;    // x is rounded to bf16 for bf16 weights
+    bool pairs;     // x is rounded to bf16 for bf16 weights
+    bool prompt;    // rows of a prompt
     PackedProduct product(float* y, const std::vector<float>& x, const PackedWeight& w, int N, int C, int OC) const {
-        return {y, x.data(), &w, nullptr, nullptr, N, C, OC, vnni, tiles, tiles};
+        PackedProduct p = {y, x.data(), &w, nullptr, nullptr, N, C, OC, vnni, tiles, tiles};
+        p.prompt = prompt;
+        return p;
     }
 };
 // f(way) for each that this machine has.
@@ -109,7 +113,11 @@ template <class F> void each_way(int C, F f) {
                 CAPTURE(vnni);
                 CAPTURE(int(tiles));
                 const bool by_tiles = tiles != Tiles::none && C % 32 == 0;
-                f(Way{cpu_loops<float>(Isa(i)), vnni, tiles, by_tiles || Isa(i) == Isa::avx512bf16});
+                for (bool prompt : {false, true}) {
+                    CAPTURE(prompt);
+                    const bool pairs = by_tiles || Isa(i) == Isa::avx512bf16;
+                    f(Way{cpu_loops<float>(Isa(i)), vnni, Isa(i), tiles, pairs, prompt});
+                }
             }
 }
 
@@ -210,6 +218,34 @@ TEST_CASE("packed weights: products are those of double sums, each row's whateve
         for (int more : {unit, 2 * unit}) check_product({512 + more, {{20, format}}, 2}, 26 - 2 * more / unit, false);
     }
     check_product({64, {{32768, BlockType::q8_0}, {16, BlockType::bf16}}, 1}, 17, true);    // over 2 MiB
+}
+TEST_CASE("packed weights: a prompt's products by tiles have the bits of unpacked ones, however many rows") {
+    for (auto [C, OC] : {std::pair{64, 96}, {37, 50}, {200, 33}, {769, 100}, {200, 4900}}) {
+        CAPTURE(C); CAPTURE(OC);
+        const Matrix m(C, {{OC, BlockType::f32}}, 1);
+        const int N = 150;
+        const std::vector<float> x = normal(int64_t(N) * C, 3), b = normal(OC, 4), r = normal(int64_t(N) * OC, 5);
+        each_way(C, [&](const Way& way) {
+            if (way.tiles == Tiles::none || !way.prompt) return;
+            const Ops<float>& plain = cpu_ops_isa<float>(way.isa, way.tiles);
+            std::vector<float> want(size_t(N) * size_t(OC)), pre(want), gelu(want);
+            plain.linear_forward(want.data(), x.data(), m.numbers.data(), b.data(), r.data(), N, C, OC);
+            plain.linear_gelu_forward(gelu.data(), pre.data(), x.data(), m.numbers.data(), b.data(), N, C, OC);
+            for (int n : {1, 2, 17, 48, 128, 129, N}) {
+                CAPTURE(n);
+                Guarded<float> y(int64_t(n) * OC);
+                PackedProduct p = way.product(y, x, m.weight, n, C, OC);
+                p.b = b.data(), p.residual = r.data();
+                way.loops.packed_linear(p);
+                CHECK(y.intact());
+                CHECK(memcmp(y.data(), want.data(), sizeof(float) * size_t(n) * size_t(OC)) == 0);
+                p.residual = nullptr, p.gelu = true;
+                way.loops.packed_linear(p);
+                CHECK(y.intact());
+                CHECK(memcmp(y.data(), gelu.data(), sizeof(float) * size_t(n) * size_t(OC)) == 0);
+            }
+        });
+    }
 }
 TEST_CASE("packed weights: a matrix of several formats is the matrices one below the other") {
     check_product({256, {{64, BlockType::q4_k}, {17, BlockType::q6_k}, {50, BlockType::bf16}, {3, BlockType::f32}}, 1},

@@ -81,5 +81,18 @@ struct ByteRows {
 // configured for block_depth bytes. Reads and writes 16 rows at a time; those beyond the last may hold anything.
 typedef void (*BlockTiles)(void* set, float* sums, const char* panel, const ByteRows& x, int rows);
 BlockTiles block_tiles(BlockType format, Tiles kind);
+
+// Rows of x as three planes of bf16: of each 32 k in turn 16 words of each plane, pairs of k and k + 16. Beyond the
+// last k they are zero.
+struct PlaneRows {
+    static constexpr int STEP = 48;    // words of 32 k
+    const float* planes;
+    int64_t apart;    // words from row to row
+    int C, outputs;   // of the whole matrix
+};
+// The same for a panel of floats: sums (rows,48), by tiles configured for so many rows or more. ahead: PackedProduct's;
+// 0: nothing is prefetched.
+typedef void (*FloatTiles)(void* set, float* sums, const char* panel, const PlaneRows& x, int rows, int ahead);
+FloatTiles float_tiles(Tiles kind);
 constexpr int block_depth(BlockType format) { return format == BlockType::q6_k ? 16 : 32; }
 }   // namespace ISA

@@ -16,22 +16,25 @@ constexpr int TILE = 256;    // words of a tile
 namespace {
 struct Pretended {
     float tile[8][TILE];
-    int depth;
+    int depth, rows;    // rows: of sums and of tile 4
 
-    void configure(int bytes = 64) { __builtin_memset(tile, 0, sizeof tile), depth = bytes; }
+    void configure(int bytes = 64, int of_sums = 16) {
+        __builtin_memset(tile, 0, sizeof tile);
+        depth = bytes, rows = of_sums;
+    }
     void release() {}
     template <int t> void zero() { __builtin_memset(tile[t], 0, sizeof tile[t]); }
     // stride: bytes from a row in memory to the next
     template <int t> void load(const void* p, int64_t stride) {
-        const int rows = t >= 6 ? depth / 4 : 16, words = t == 4 || t == 5 ? depth / 4 : 16;
+        const int lines = t >= 6 ? depth / 4 : t == 5 ? 16 : rows, words = t == 4 || t == 5 ? depth / 4 : 16;
         const char* from = static_cast<const char*>(p);
-        if (rows + words < 32) zero<t>();
-        for (int i = 0; i < rows; i++, from += stride)
+        if (lines + words < 32) zero<t>();
+        for (int i = 0; i < lines; i++, from += stride)
             for (int j = 0; j < words; j += 4) __builtin_memcpy(tile[t] + 16 * i + j, from + 4 * j, 16);
     }
     template <int t> void load_past_l1(const void* p, int64_t stride) { load<t>(p, stride); }
     template <int t> void store(void* p, int64_t stride) const {
-        for (int i = 0; i < 16; i++) __builtin_memcpy(static_cast<char*>(p) + i * stride, tile[t] + 16 * i, 64);
+        for (int i = 0; i < rows; i++) __builtin_memcpy(static_cast<char*>(p) + i * stride, tile[t] + 16 * i, 64);
     }
 
     static INLINE_MEMBER vf flushed(vf x) {    // denormals become zeros
@@ -49,7 +52,7 @@ struct Pretended {
     // and one over the odd; their sum is added to c. All rounded to nearest even; denormals are zeros wherever they
     // come in or out. Which NaN comes of several, nobody relies on.
     template <int c, int a, int b> [[gnu::noinline]] void products() {
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < rows; i++)
             for (int j = 0; j < 16; j += VW) {
                 vf even = {}, odd = {};
                 for (int k = 0; k < 16; k++) {
@@ -65,7 +68,7 @@ struct Pretended {
     }
     // c += a b of bytes with sign, in 32 bits (TDPBSSD).
     template <int c, int a, int b> [[gnu::noinline]] void byte_products() {
-        for (int i = 0; i < 16; i++)
+        for (int i = 0; i < rows; i++)
             for (int j = 0; j < 16; j += VW) {
                 float* to = tile[c] + 16 * i + j;
                 vu sum = reinterpret_cast<vu>(words(to));
@@ -86,7 +89,7 @@ struct Pretended {
 #if defined(__x86_64__)
 // GCC 12's _tile_loadd does not say that it reads memory: stores before it may sink below it.
 struct Amx {
-    static void configure(int depth = 64) {
+    static void configure(int depth = 64, int rows = 16) {
         struct alignas(64) {    // Intel's manual, "LDTILECFG"
             uint8_t palette = 1, start_row = 0, reserved[14] = {};
             uint16_t bytes[16] = {};
@@ -94,7 +97,7 @@ struct Amx {
         } config;
         for (int i = 0; i < 8; i++) {
             config.bytes[i] = i == 4 || i == 5 ? uint16_t(depth) : 64;
-            config.rows[i] = i >= 6 ? uint8_t(depth / 4) : 16;
+            config.rows[i] = uint8_t(i >= 6 ? depth / 4 : i == 5 ? 16 : rows);
         }
         __asm__ volatile("ldtilecfg %0" ::"m"(config));
     }
@@ -169,19 +172,20 @@ static void strip_by(Set& set, int N, int K, const float* a, int64_t ra, const f
         }
 }
 
-// f(tiles) with this thread's tiles of the kind that the table uses; depth: bytes.
-template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64) {
+// f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: of sums and of tile 4; fewer
+// are sooner done.
+template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64, int rows = 16) {
 #if defined(__AVX512BF16__)    // no CPU has AMX alone
     if (kind == Tiles::amx) {
         Amx tiles;
-        tiles.configure(depth);
+        tiles.configure(depth, rows);
         f(tiles);
         return tiles.release();
     }
 #endif
     (void)kind;
     Pretended tiles;
-    tiles.configure(depth);
+    tiles.configure(depth, rows);
     f(tiles);
     tiles.release();
 }
