@@ -125,7 +125,7 @@ Status bench_prompt(Bench& bench, const Config& c, int tokens, const std::string
     Work work = count.all();
     work.bytes = 0;
     if (!weights.empty()) work.products = 0;    // no peak is measured for integers
-    bench.print(prompt(tokens, weights), times, work, inference_peak(bench).floor(work));
+    bench.print(prompt(tokens, weights), times, work, bench.peak.floor(work));
     if (!bench.o.json)
         printf("%-46s %.0f tokens/s\n", "", tokens / *std::min_element(times.begin(), times.end()));
     return {};

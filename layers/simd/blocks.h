@@ -88,7 +88,7 @@ struct PlaneRows {
     static constexpr int STEP = 48;    // words of 32 k
     const float* planes;
     int64_t apart;    // words from row to row
-    int C, outputs;   // of the whole matrix
+    int C, outputs;    // the whole matrix's
 };
 // The same for a panel of floats: sums (rows,48), by tiles configured for so many rows or more. ahead: PackedProduct's;
 // 0: nothing is prefetched.
