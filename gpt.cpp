@@ -35,7 +35,7 @@ void Model::forward(bool drops) {
     B = next_B, S = next_S, next_B = 0, now = next;
     training = drops;
     if (drops) first_sequence = sequences + int64_t(plan.rank) * B, sequences += int64_t(plan.ranks) * B;
-    ends.assign(size_t(B), S), prompts = true, unfinished = false;
+    ends.assign(size_t(B), S), prompt_sums = true, unfinished = false;
     op.take(input, staged, input_bytes(now.spans ? input_ints() : 2 * most()));
     counting = drops && totals.router_totals;
     blocks(nullptr);
@@ -225,7 +225,7 @@ void Model::loss(bool train, float scale) {
     for (int n = 0; n < N; n += head_rows) {
         const int rows = std::min(head_rows, N - n);
         const int64_t at = int64_t(n) * C;
-        op.linear_forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp);
+        products().forward(head, op.at(lnf, at), head_w, w.headb, nullptr, rows, C, Vp);
         op.cross_entropy(losses + n, train ? head : nullptr, head, target() + n, scale, c.logits_of(), rows, V, Vp);
         if (!train) continue;
         Into<Gradient> into = shards.into(head_dw);

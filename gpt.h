@@ -296,7 +296,7 @@ struct Model {
         decltype(Table::linear_backward) backward;
     };
     Products products() const {
-        const bool own = prompts && op.linear_forward_prompt;
+        const bool own = prompt_sums && op.linear_forward_prompt;
         return {own ? op.linear_forward_prompt : op.linear_forward,
                 own ? op.linear_gelu_forward_prompt : op.linear_gelu_forward, op.linear_backward};
     }
@@ -314,9 +314,9 @@ struct Model {
     void ffn_backward(int l, Activation* to);
     void attention_backward(int l);
     std::vector<int> host_input;
-    std::vector<int> ends;    // how many of the S positions each sequence of the last call has
-    bool prompts = false;       // the rows have a prompt's sums (Pages::sums)
-    bool unfinished = false;    // `blocks` stopped, or is to stop, after the last attention
+    std::vector<int> ends;       // how many of the S positions each sequence of the last call has
+    bool prompt_sums = false;    // the rows' (Pages::Sums)
+    bool unfinished = false;     // `blocks` stopped, or is to stop, after the last attention
     std::vector<float> host_losses;
     std::vector<char> host_logits;
     void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece

@@ -54,13 +54,13 @@ void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Ta
         cache.table.rewind(running.back(), 0);
         rows.push_back(needle_sequence(o, length, cells[t.cell].depth, t.trial));
     }
-    auto feed = [&](int from, int to) {
+    auto feed = [&](int from, int to, Pages::Sums sums) {
         std::vector<int> tokens;
         for (auto& row : rows) tokens.insert(tokens.end(), row.begin() + from, row.begin() + to);
-        g.extend(cache, tokens.data(), to - from, running);
+        g.extend(cache, tokens.data(), to - from, running, {}, sums);
     };
     const int asked = length - NEEDLE_TOKENS, piece = std::max(1, int(g.most() / B));
-    for (int s = 0; s < asked; s += piece) feed(s, std::min(asked, s + piece));
+    for (int s = 0; s < asked; s += piece) feed(s, std::min(asked, s + piece), Pages::Sums::prompt);
     std::vector<float> logits(size_t(B) * size_t(V));
     std::vector<char> right(size_t(B), 1);
     for (int s = asked; s < length; s++) {
@@ -74,7 +74,7 @@ void answer(Model& g, Cache& cache, const NeedleOptions& o, const std::vector<Ta
             cells[tasks[size_t(b)].cell].logprob += double(z[wanted] - top) - std::log(sum);
             if (std::max_element(z, z + V) - z != wanted) right[size_t(b)] = 0;
         }
-        if (s + 1 < length) feed(s, s + 1);
+        if (s + 1 < length) feed(s, s + 1, Pages::Sums::steps);
     }
     for (size_t b = 0; b < tasks.size(); b++) cells[tasks[b].cell].trials++, cells[tasks[b].cell].found += right[b];
 }

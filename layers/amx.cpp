@@ -129,7 +129,7 @@ struct Leaving {
     int m = 0, n = 0;
 };
 
-enum class Then { add, slope, gelu, become_gelu };    // what the epilogue does besides adding bias and residual
+enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;
@@ -184,10 +184,9 @@ template <Then then, class X, class Y> struct Product {
                 if (g.bias) v += place.get(g.bias + l.n + j);
                 if (g.residual) v += place.get(g.residual + row + j);
                 if constexpr (then == Then::slope) v *= gelu_slope(place.get(g.gelu_of + row + j));
-                if constexpr (then == Then::gelu) put(g.gelu + row + j, gelu(v), place);
-                if constexpr (then == Then::become_gelu) v = gelu(v);
             }
             put(g.c + row + j, v, place);
+            if (then == Then::gelu && k.ends) put(g.gelu + row + j, gelu(v), place);    // which may be C
         });
     }
     // Asks for what row r of this block will meet when it leaves.
@@ -353,8 +352,6 @@ template <Then then, class X, class Y> struct Product {
     }
 };
 template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
-    if constexpr (sizeof(Y) == 4)
-        if (g.gelu && g.gelu == g.c) return Product<Then::become_gelu, X, Y>(g).run();
     if (g.gelu) Product<Then::gelu, X, Y>(g).run();
     else if (g.gelu_of) Product<Then::slope, X, Y>(g).run();
     else Product<Then::add, X, Y>(g).run();

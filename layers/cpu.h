@@ -79,7 +79,7 @@ template <class X, class Y> struct Matmul {
     const Y* bias = nullptr;             // (N)      C += bias
     const float* residual = nullptr;     // (M,N)    C += residual
     const float* gelu_of = nullptr;      // (M,N)    C *= gelu'(gelu_of)
-    Y* gelu = nullptr;                   // (M,N)    = gelu(C); tiles take C itself, too
+    Y* gelu = nullptr;                   // (M,N)    = gelu(C); by tiles it may be C
     float* row_sums = nullptr;           // (M)      += sum over k of A(m,k), not rounded; X is float
 };
 

@@ -1,7 +1,8 @@
 // packed.h - weights that are only read: each matrix in the format that its file has, laid out as inference reads it.
 //
 // Outputs (rows of the matrix) lie side by side in panels, k after k. A lane of a vector is an output: no sum goes
-// across lanes, and each goes through k in order. So a row of x gives the same bits whatever other rows come along.
+// across lanes, and each goes through k in order; tiles have an order of their own. So a row of x gives the same bits
+// whatever other rows come along.
 //   fp32, fp16   48 outputs: [k][48]             bf16   48 outputs, pairs of k: [k/2][48][2]
 //   8 to 4 bits  16 outputs, in the blocks of their format: 32 numbers of k take [16] scales, [16] offsets, bits above
 //                the fourth, and quarters of 4 k: [4 or 8][16][4]. A byte of 4-bit numbers holds k and k + 16.

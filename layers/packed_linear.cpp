@@ -5,8 +5,8 @@
 // panels, and blocks of BLOCK rows, which read the panel again from L2. With weights in blocks of integers x becomes
 // int8 in blocks of 32 with a scale; their products are exact in 32 bits, and scales are applied once a block. Tiles
 // multiply bytes, too (packed_tiles.cpp), from TILES_FROM rows on: the same bits.
-// A prompt's rows meet fp32 weights by tiles (linear_forward_prompt), FEW at most in packed_tiles.cpp, more in
-// amx.cpp: again the same bits.
+// A prompt's rows meet fp32 weights by tiles (linear_forward_prompt): FEW at most in packed_tiles.cpp, more in amx.cpp,
+// both with the same bits, which are not those of vectors.
 // bf16 weights: x is rounded to bf16 where the CPU multiplies pairs of it, by vectors or AMX's tiles, else the weights
 // are widened.
 // Bound by memory for few rows: each weight is read once. For many by multiplications: 2 N C OC.
@@ -125,13 +125,7 @@ static Places places(const PackedProduct& product, int64_t N) {
     p.bytes = 4 * p.int_at + (p.need.ints ? (N + TILE_ROWS) * p.int_row : 0) + 64;
     return p;
 }
-// Bytes that a product asks for. Many rows ask for what few would, too: those may come later.
-static int64_t scratch_of(const PackedProduct& p, int64_t N) {
-    if (!by_planes(p)) return places(p, N).bytes;
-    const int64_t few = places(p, least64(N, FEW)).bytes, many = tile_matmul_scratch(p.N, p.OC, p.C, false);
-    return N > FEW && many > few ? many : few;
-}
-// The same, by the formats of its weights.
+// What the products ask for, by the formats of their weights.
 int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     PackedPart parts[32];
     int count = 0;
@@ -141,14 +135,15 @@ int64_t packed_scratch(const CallSizes& call, Tiles tiles) {
     PackedProduct p = {nullptr, nullptr, &w, nullptr, nullptr, call.rows, call.in, call.out, false, tiles};
     p.prompt = call.operation == Operation::linear_forward_prompt ||
                call.operation == Operation::linear_gelu_forward_prompt;
-    return scratch_of(p, call.rows);
+    const bool many = by_planes(p) && p.N > FEW;
+    return many ? tile_matmul_scratch(p.N, p.OC, p.C, false) : places(p, p.N).bytes;
 }
 // Called outside of parallel regions.
 static Prepared place_rows(const PackedProduct& product, int64_t N) {
     const Places at = places(product, N);
     Prepared p = {product.x, nullptr, nullptr, nullptr, nullptr, at.float_row, at.pair_row, at.plane_row, at.int_row,
                   product.C, product.ahead};
-    float* room = static_cast<float*>(cpu_scratch(scratch_of(product, N)));
+    float* room = static_cast<float*>(cpu_scratch(at.bytes));
     if (at.copied) p.floats = p.copy = room;
     if (at.need.pairs) p.pairs = room + at.pair_at;
     if (at.need.planes) p.planes = room + at.plane_at;
@@ -380,7 +375,6 @@ void packed_linear(const PackedProduct& p) {
     if (by_planes(p) && p.N > FEW) {
         const float* w = reinterpret_cast<const float*>(p.w->parts[0].data);
         constexpr int W = panel_outputs(BlockType::f32);
-        cpu_scratch(scratch_of(p, p.N));
         return tile_matmul(Floats{.M = p.N, .N = p.OC, .K = p.C, .a = p.x, .ra = p.C, .ca = 1, .b = w, .rb = W, .cb = 1,
                                   .c = p.y, .tiles = p.tiles, .panel = W, .bias = p.b, .residual = p.residual,
                                   .gelu = p.gelu ? p.y : nullptr});

@@ -262,7 +262,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     B = int(running.size()), S = more, ends = lengths, training = false;
-    ends.resize(size_t(B), S), prompts = !Pages::steps(sums, S), unfinished = S > 1;
+    ends.resize(size_t(B), S), prompt_sums = !Pages::steps(sums, S), unfinished = S > 1;
     const int N = B * S;
     CHECK(int64_t(B) * S <= int64_t(plan.B) * plan.S, "B=%d S=%d", B, S);
     const bool rebuild = cache.table.changed || running != cache.running;

@@ -49,7 +49,7 @@ Plan inference_plan(const Bench& bench, const Config& c, Plan plan, const std::s
 // What inference computes with: on a CPU a model with packed weights. The device's own model is gone.
 Status inference_model(Bench& bench, const Config& c, const Plan& plan, const std::string& weights);
 
-const Peaks& inference_peak(const Bench& bench);    // what bounds its products
+const Peaks& inference_peak(const Bench& bench);    // what bounds a token's products
 
 // Steps of generation as `flatgpt sample` takes them. Where the table draws tokens, a step begins before the host knows
 // those of the last one; elsewhere the host gets all logits.
