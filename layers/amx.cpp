@@ -133,7 +133,7 @@ enum class Then { add, slope, gelu };    // what the epilogue does besides addin
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
     typedef typename PlanesOf<Y>::type Planes;
-    static constexpr int DEEP = Planes::DEEP, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
+    static constexpr int MOST = Planes::MOST, SUB = Planes::SUB, SUB_PAST_CACHES = Planes::SUB_PAST_CACHES;
     static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels that are packed together
     const Form& g;
     const Operand<Planes> a, b;
@@ -143,7 +143,7 @@ template <Then then, class X, class Y> struct Product {
     static int steps_of(int K) { return parts(K, 32); }
     static bool passes_by(const Form& g) {
         auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
-        return VW == 16 && !g.add && steps_of(g.K) <= DEEP && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
+        return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
                whole_lines(g.c) && whole_lines(g.gelu);
     }
     explicit Product(const Form& g)
@@ -159,11 +159,11 @@ template <Then then, class X, class Y> struct Product {
 
     // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
     static int64_t shared_words(int M, int N, int K) {
-        const int64_t panels = parts(least(M, N), SIDE), steps = least(steps_of(K), DEEP);
+        const int64_t panels = parts(least(M, N), SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
     static int64_t own_words(int K) {
-        const int steps = least(steps_of(K), DEEP);
+        const int steps = least(steps_of(K), MOST);
         return GROUP * steps * STEP + (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
     }
     static int64_t scratch(int M, int N, int K) {
@@ -317,7 +317,7 @@ template <Then then, class X, class Y> struct Product {
         const int steps = steps_of(g.K);
         const int64_t shared_size = shared_words(g.M, g.N, g.K);
         float* own = room + 2 * shared_size + id * own_words(g.K);
-        float* out = own + GROUP * least(steps, DEEP) * STEP;
+        float* out = own + GROUP * least(steps, MOST) * STEP;
         int flip = 0;
         for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
             for (int k0 = 0; k0 < steps; k0 += deep, flip ^= 1) {
