@@ -143,8 +143,8 @@ template <Then then, class X, class Y> struct Product {
     static int steps_of(int K) { return parts(K, 32); }
     static bool passes_by(const Form& g) {
         auto whole_lines = [&](const void* p) { return reinterpret_cast<uintptr_t>(p) % 64 == 0; };
-        return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 && int64_t(g.M) * g.N * 4 > PASSES_BY &&
-               whole_lines(g.c) && whole_lines(g.gelu);
+        return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 &&
+               int64_t(g.M) * g.N * 4 > PASSES_BY && whole_lines(g.c) && whole_lines(g.gelu);
     }
     explicit Product(const Form& g)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},

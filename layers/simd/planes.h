@@ -9,9 +9,9 @@ constexpr int RESIDENT = 800 << 8;      // words: 800 KiB, as half of an L2 is a
 
 INLINE int parts(int n, int most) { return (n + most - 1) / most; }
 
-// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. block_steps has DEEP
-// and MOST; a part of a block of k has SUB steps of 32, or SUB_PAST_CACHES where results pass the caches. Each step asks
-// for ASKS lines of the next panel.
+// How many planes of bf16 an operand becomes, and which of A and B are multiplied, in this order. DEEP and MOST are
+// block_steps'; a part of a block of k has SUB steps of 32, or SUB_PAST_CACHES where results pass the caches. Each step
+// asks for ASKS lines of the next panel.
 struct OnePlane {    // bf16, or floats rounded to it
     static constexpr int PLANES = 1, PRODUCTS = 1, A[] = {0}, B[] = {0};
     static constexpr int DEEP = 24, MOST = 32, SUB = 16, SUB_PAST_CACHES = 12, ASKS = 3;
@@ -33,8 +33,8 @@ struct ThreePlanes {    // floats
 
 // Steps of a block of k; a block's sums begin at zero and are added to those of the blocks before. More than DEEP steps
 // are cut so that all columns can be resident. If too few steps could: MOST, as each further block reads and writes all
-// results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: 8 to 12 % less time for both
-// gradients). The number of rows does not count: it must not change a row's sums.
+// results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8 to
+// 12 % less time). The number of rows does not count: it must not change a row's sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;
