@@ -243,6 +243,7 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  {700, 40, 30, true, false, true, false, false, false, false, true},
                                  {1000, 528, 20, false, false, false, true, false, true},
                                  {1000, 528, 40, true, true, false, false, false, false, false, true},
+                                 {1000, 960, 416, true, true},
                                  {1000, 960, 1000, true, true},
                                  {1000, 990, 700, true, true, false, true, false, false, true, true}};
 }    // namespace
