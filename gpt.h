@@ -315,7 +315,7 @@ struct Model {
     void attention_backward(int l);
     std::vector<int> host_input;
     std::vector<int> ends;       // how many of the S positions each sequence of the last call has
-    bool prompt_sums = false;    // the rows' (Pages::Sums)
+    bool prompt_sums = false;    // the batch's rows have a prompt's sums, not a token's (Pages::Sums)
     bool unfinished = false;     // `blocks` stopped, or is to stop, after the last attention
     std::vector<float> host_losses;
     std::vector<char> host_logits;

@@ -30,7 +30,8 @@ namespace {
 template <class Y> struct PlanesOf { typedef OnePlane type; };    // by the type of B
 template <> struct PlanesOf<float> { typedef ThreePlanes type; };
 
-// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i, or so in panels.
+// A or B as it lies in memory. along: k is contiguous, element (i,k) at i*ld + k; else at k*ld + i. B that is not along
+// may lie in panels (Matmul).
 template <class Planes> struct Operand {
     static constexpr int PLANE = 2 * TILE, STEP = Planes::PLANES * PLANE;    // words of a step of a panel
     const void* p;
@@ -38,7 +39,7 @@ template <class Planes> struct Operand {
     int64_t ld;
     bool along;
     int n, K;    // i is below n
-    int panel = 0;    // Matmul's
+    int panel = 0;    // its columns; 0: B does not lie in panels
 
     int64_t place(int i, int k) const {
         return along ? i * ld + k : k * ld + (panel ? int64_t(i / panel) * panel * K + i % panel : i);

@@ -48,7 +48,7 @@ template <Isa isa, Tiles tiles> struct PackedOps {
                                int C, int OC) {
         PackedProduct p = product(y, x, w, N, C, OC);
         p.b = floats(b), p.residual = residual, p.prompt = prompt;
-        CHECK(!prompt || !y || residual != y, "residual is y");
+        CHECK(!prompt || residual != y, "residual is y");
         loops().packed_linear(p);
     }
     template <bool prompt>

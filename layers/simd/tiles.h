@@ -172,8 +172,8 @@ static void strip_by(Set& set, int N, int K, const float* a, int64_t ra, const f
         }
 }
 
-// f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: of sums and of tile 4; fewer
-// are sooner done.
+// f(tiles) with this thread's tiles of the kind that the table uses. depth: bytes. rows: sums and tile 4 have so many;
+// products of fewer rows take less time.
 template <class F> INLINE void with_tiles(Tiles kind, F f, int depth = 64, int rows = 16) {
 #if defined(__AVX512BF16__)    // no CPU has AMX alone
     if (kind == Tiles::amx) {
