@@ -7,14 +7,16 @@
 //
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
 // or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
-// in four tile registers; a step of it is four loads and four products, with floats 14 and 24. The smaller operand is
-// resident: all threads pack a part of it that fits every L2, together. The other one is streamed: a thread packs a
-// panel of it into L1 and L2 and multiplies it by all resident panels, SUB steps of k at a time, so that what it reads
-// again stays in L1; resident tiles pass by L1. While a block is computed, the one before leaves through the epilogue,
-// evenly over the products, as bursts of stores hold tile loads up, and the memory of the next streamed panel is asked
-// for. Where a panel has only a line or two of each row of memory, GROUP of them are packed together instead: a core
-// reads single lines of many rows a quarter as fast as four of each (speed.md). Work is divided in blocks; k never is,
-// and its order depends on K and N alone: neither threads nor other rows change the bits of a sum.
+// in four tile registers; a step of it is four loads and four products, with floats 14 and 24. Each thread has a
+// rectangle of the result, and packs what it needs of A and B into memory of its own: packing twice takes less time
+// than writing lines that another core has cached, and reading them there. One operand is resident: a part of it that
+// fits L2 is packed. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all resident
+// panels, SUB steps of k at a time, so that what is read again stays in L1; resident tiles pass by L1. While a block is
+// computed, the one before leaves through the epilogue, evenly over the products, as bursts of stores hold tile loads
+// up, and the memory of the next streamed panel is asked for. Where a panel has only a line or two of each row of
+// memory, GROUP of them are packed together instead: a core reads single lines of many rows a quarter as fast as four
+// of each (speed.md). k is never divided among threads, and its order depends on K and N alone: neither threads nor
+// other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
@@ -89,8 +91,19 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
+    // Both tiles of B of bf16 that does not lie along: whole lines of memory in half the time.
+    [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
+        for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
+            for (int j = 0; j < SIDE; j += 2 * VW) {
+                vf r[2];
+                pairs_across(r, from + j, from + ld + j);
+                for (int i = 0; i < 2; i++) store(to + (j + i * VW) / 16 * TILE + (j + i * VW) % 16, r[i]);
+            }
+    }
     // The step of a panel that begins at element k0 of k. sums, if not null: += the sums over its k of its rows.
     [[gnu::noinline]] void pack(float* to, bool is_a, int i0, int k0, float* sums) const {
+        if (Planes::PLANES == 1 && half && !is_a && !along && !panel && i0 + SIDE <= n && k0 + 32 <= K)
+            return pack_lines(to, static_cast<const bf16*>(p) + place(i0, k0), ld);
         for (int h = 0; h < 2; h++)
             if (Planes::PLANES == 1 && half) pack_tile<bf16>(to + h * TILE, is_a, i0 + 16 * h, k0);
             else pack_tile<float>(to + h * TILE, is_a, i0 + 16 * h, k0);
@@ -130,6 +143,37 @@ struct Leaving {
     int m = 0, n = 0;
 };
 
+struct Panels {
+    int from, to;
+    static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
+};
+// What one of `threads` computes of M x N panels. Threads form a grid; each has some rows times some columns, all k.
+// The grid and the resident operand leave a thread the least to multiply, then the least to pack. most: panels that can
+// be resident; more come in parts, and for each part the streamed panels are packed again.
+struct Share {
+    bool a_resident = false, sums = false;    // sums: this thread adds up its rows of A
+    Panels resident = {}, streamed = {};
+    int part = 0;    // resident panels of a part
+
+    Share(int M, int N, int most, int thread, int threads) {
+        int64_t least_products = INT64_MAX, least_packed = INT64_MAX;
+        int down = 1, across = 1;
+        for (int i = 1; i <= least(M, threads); i++) {
+            const int j = least(N, threads / i), m = parts(M, i), n = parts(N, j);
+            const int64_t products = int64_t(m) * n;
+            const int64_t by_a = m + int64_t(n) * parts(m, most), by_b = n + int64_t(m) * parts(n, most);
+            const int64_t packed = least64(by_a, by_b);
+            if (products > least_products || (products == least_products && packed >= least_packed)) continue;
+            least_products = products, least_packed = packed, down = i, across = j, a_resident = by_a < by_b;
+        }
+        if (thread >= down * across) return;    // nothing is left for it
+        const Panels rows = Panels::share(M, thread / across, down);
+        const Panels columns = Panels::share(N, thread % across, across);
+        resident = a_resident ? rows : columns, streamed = a_resident ? columns : rows;
+        sums = thread % across == 0;
+        part = parts(resident.to - resident.from, parts(resident.to - resident.from, most));
+    }
+};
 enum class Then { add, slope, gelu };    // what the epilogue does besides adding bias and residual
 template <Then then, class X, class Y> struct Product {
     typedef Matmul<X, Y> Form;
@@ -138,8 +182,10 @@ template <Then then, class X, class Y> struct Product {
     static constexpr int STEP = Operand<Planes>::STEP, GROUP = 8;    // panels that are packed together
     const Form& g;
     const Operand<Planes> a, b;
-    const bool a_resident, past_caches;
-    const int deep, strips;    // steps of a block of k, resident panels of a part
+    const bool past_caches;
+    const int deep;    // steps of a block of k
+    const Share share;
+    const bool a_resident = share.a_resident;
 
     static int steps_of(int K) { return parts(K, 32); }
     static bool passes_by(const Form& g) {
@@ -147,28 +193,26 @@ template <Then then, class X, class Y> struct Product {
         return VW == 16 && !g.add && steps_of(g.K) <= block_steps<Planes>(g.N, g.K) && g.N % 16 == 0 &&
                int64_t(g.M) * g.N * 4 > PASSES_BY && whole_lines(g.c) && whole_lines(g.gelu);
     }
-    explicit Product(const Form& g)
+    Product(const Form& g, int thread, int threads)
         : g(g), a{g.a, sizeof(X) == 2, g.ca == 1 && !g.row_sums ? g.ra : g.ca, g.ca == 1 && !g.row_sums, g.M, g.K},
-          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel}, a_resident(g.M <= g.N),
-          past_caches(passes_by(g)), deep(block_steps<Planes>(g.N, g.K)), strips(even_strips()) {}
-    int even_strips() const {
-        const int all = parts(resident().n, SIDE), most = RESIDENT / (deep * STEP);
-        return parts(all, parts(all, most));
-    }
+          b{g.b, sizeof(Y) == 2, g.rb == 1 ? g.cb : g.rb, g.rb == 1, g.N, g.K, g.panel},
+          past_caches(passes_by(g)), deep(block_steps<Planes>(g.N, g.K)),
+          share(parts(g.M, SIDE), parts(g.N, SIDE), RESIDENT / (deep * STEP), thread, threads) {}
     const Operand<Planes>& resident() const { return a_resident ? a : b; }
     const Operand<Planes>& streamed() const { return a_resident ? b : a; }
 
-    // Words of scratch; not less for a product with more of M, N or K. Sums of parts of k: a block for each strip.
-    static int64_t shared_words(int M, int N, int K) {
-        const int64_t panels = parts(least(M, N), SIDE), steps = least(steps_of(K), MOST);
+    // A thread's words of scratch; not less for a product with more of M, N or K.
+    static int64_t resident_words(int M, int N, int K) {
+        const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    static int64_t own_words(int K) {
+    static int64_t own_words(int M, int N, int K) {    // sums of parts of k: a block for each resident panel
         const int steps = least(steps_of(K), MOST);
-        return GROUP * steps * STEP + (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
+        return resident_words(M, N, K) + GROUP * steps * STEP +
+               (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
     }
     static int64_t scratch(int M, int N, int K) {
-        return int64_t(sizeof(float)) * (2 * shared_words(M, N, K) + omp_get_max_threads() * own_words(K));
+        return int64_t(sizeof(float)) * omp_get_max_threads() * own_words(M, N, K);
     }
 
     template <bool whole> INLINE_MEMBER void leave_row(const Leaving& l, const Depth& k, int r, int columns) const {
@@ -264,98 +308,86 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
-    // The streamed panel at t0 times resident panels first..end of a part that begins at r0.
+    // The streamed panel at t0 times the n resident panels from r0 on.
     template <class Set>
-    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* shared, int r0, int first, int end,
-               float* sums, Leaving& leaving, Asked asked) const {
+    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* resident, int r0, int n, float* sums,
+               Leaving& leaving, Asked asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
-            const int n = least(sub, k.steps - s);
-            for (int r = first; r < end; r++) {
-                const float *theirs = shared + (r * int64_t(k.steps) + s) * STEP, *mine = own + s * STEP;
-                float* out = sums + (pieces > 1 ? r - first : 0) * SIDE * SIDE;    // what was there has left by then
+            const int steps = least(sub, k.steps - s);
+            for (int r = 0; r < n; r++) {
+                const float *theirs = resident + (r * k.steps + s) * STEP, *mine = own + s * STEP;
+                float* out = sums + (pieces > 1 ? r : 0) * SIDE * SIDE;    // what was there has left by then
                 const int at = r0 + r * SIDE;
                 const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
-                block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, n, s > 0, out, k, here, leaving,
-                      asked);
+                block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, steps, s > 0, out, k, here,
+                      leaving, asked);
                 leaving.from = nullptr;
-                if (s + n < k.steps) continue;
+                if (s + steps < k.steps) continue;
                 if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) leaving = here;
                 else leave_now(here, k, least(SIDE, g.M - here.m), least(SIDE, g.N - here.n));
             }
         }
     }
 
-    // All threads pack the n resident panels of a part.
-    void pack_resident(float* to, int r0, int n, const Depth& k) const {
+    // The n resident panels from p0 on, packed in the order of memory, which the CPU then fetches ahead.
+    void pack_resident(float* to, int p0, int n, const Depth& k) const {
         const Operand<Planes>& r = resident();
-        float* sums = a_resident ? g.row_sums : nullptr;
-        auto pack = [&](int p, int step) {
-            r.pack(to + (p * k.steps + step) * STEP, a_resident, r0 + p * SIDE, 32 * (k.from + step), sums);
-        };
-        if (sums) {    // one thread adds up all k of a row, in order
-            const Range mine = my_share(n, 1);
-            for (int step = 0; step < k.steps; step++)
-                for (int p = int(mine.from); p < mine.to; p++) pack(p, step);
-#pragma omp barrier
-        } else {    // in the order of memory, which the CPU then fetches ahead
-#pragma omp for schedule(static)
-            for (int i = 0; i < n * k.steps; i++)
-                r.along || r.panel ? pack(i / k.steps, i % k.steps) : pack(i % n, i / n);
+        const bool by_panels = r.along || r.panel;
+        for (int i = 0; i < n * k.steps; i++) {
+            const int p = by_panels ? i / k.steps : i % n, step = by_panels ? i % k.steps : i / n;
+            r.pack(to + (p * k.steps + step) * STEP, a_resident, (p0 + p) * SIDE, 32 * (k.from + step),
+                   a_resident && share.sums ? g.row_sums : nullptr);
         }
     }
-    // A thread packs streamed panels first..end-1. From `summed` on their rows are added up.
-    void pack_streamed(float* to, int first, int end, const Depth& k, int summed) const {
+    // The n streamed panels from p0 on. sums: their rows are added up.
+    void pack_streamed(float* to, int p0, int n, const Depth& k, bool sums) const {
         for (int step = 0; step < k.steps; step++)
-            for (int p = first; p < end; p++)
-                streamed().pack(to + ((p - first) * k.steps + step) * STEP, !a_resident, p * SIDE, 32 * (k.from + step),
-                                a_resident || p < summed ? nullptr : g.row_sums);
+            for (int p = 0; p < n; p++)
+                streamed().pack(to + (p * k.steps + step) * STEP, !a_resident, (p0 + p) * SIDE, 32 * (k.from + step),
+                                sums ? g.row_sums : nullptr);
     }
 
-    // What thread `id` of `threads` does: it shares packing with the others, and has a range of all blocks.
-    template <class Set> void work(Set& tiles, float* room, int64_t id, int64_t threads) const {
-        const Operand<Planes> &r = resident(), &t = streamed();
+    template <class Set> void work(Set& tiles, float* room) const {
+        const Panels r = share.resident, t = share.streamed;
         const int steps = steps_of(g.K);
-        const int64_t shared_size = shared_words(g.M, g.N, g.K);
-        float* own = room + 2 * shared_size + id * own_words(g.K);
-        float* out = own + GROUP * least(steps, MOST) * STEP;
-        int flip = 0;
-        for (int r0 = 0; r0 < r.n; r0 += strips * SIDE)
-            for (int k0 = 0; k0 < steps; k0 += deep, flip ^= 1) {
+        float *own = room + resident_words(g.M, g.N, g.K), *out = own + GROUP * least(steps, MOST) * STEP;
+        for (int r0 = r.from; r0 < r.to; r0 += share.part)
+            for (int k0 = 0; k0 < steps; k0 += deep) {
                 const Depth k = {k0, least(deep, steps - k0), g.add || k0 > 0, k0 + deep >= steps};
-                const int here = least(strips, parts(r.n - r0, SIDE)), panels = parts(t.n, SIDE);
-                float* shared = room + flip * shared_size;
-                pack_resident(shared, r0, here, k);
-                const int64_t all = int64_t(here) * panels, from = all * id / threads, to = all * (id + 1) / threads;
-                const int last = int((to + here - 1) / here);
-                int packed = int(from / here), group = packed;    // panels group..packed-1 are packed
+                const int n = least(share.part, r.to - r0);
+                pack_resident(room, r0, n, k);
+                int group = t.from, packed = group;    // panels group..packed-1 are packed
                 Leaving leaving;
-                for (int64_t i = from; i < to;) {
-                    const int p = int(i / here), first = int(i % here), end = int(least64(here, first + to - i));
-                    if (p == packed) {    // the rows of a panel that the thread before begins are added up there
-                        group = p, packed = least(last, p + (t.along ? 1 : GROUP));
-                        pack_streamed(own, p, packed, k, r0 > 0 ? last : p + (first > 0));
+                for (int p = t.from; p < t.to; p++) {
+                    if (p == packed) {
+                        group = p, packed = least(t.to, p + (streamed().along ? 1 : GROUP));
+                        pack_streamed(own, p, packed - p, k, !a_resident && share.sums && r0 == r.from);
                     }
                     Asked asked;
-                    if (t.along && i + end - first < to) asked = next_panel(t, (p + 1) * SIDE, 32 * k0, k.steps);
-                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, shared, r0, first, end, out, leaving,
+                    if (streamed().along && p + 1 < t.to)
+                        asked = next_panel(streamed(), (p + 1) * SIDE, 32 * k0, k.steps);
+                    panel(tiles, k, own + (p - group) * k.steps * STEP, p * SIDE, room, r0 * SIDE, n, out, leaving,
                           asked);
-                    i += end - first;
                 }
                 if (leaving.from) leave_now(leaving, k, SIDE, SIDE);
             }
         if (past_caches) __sync_synchronize();
     }
-    void run() const {
+    static void run(const Form& g) {
         float* room = static_cast<float*>(cpu_scratch(scratch(g.M, g.N, g.K)));
 #pragma omp parallel
-        with_tiles(g.tiles, [&](auto& tiles) { work(tiles, room, omp_get_thread_num(), omp_get_num_threads()); });
+        {
+            const int thread = omp_get_thread_num();
+            const Product mine(g, thread, omp_get_num_threads());
+            with_tiles(g.tiles, [&](auto& tiles) { mine.work(tiles, room + thread * own_words(g.M, g.N, g.K)); });
+        }
     }
 };
 template <class X, class Y> void multiply(const Matmul<X, Y>& g) {
-    if (g.gelu) Product<Then::gelu, X, Y>(g).run();
-    else if (g.gelu_of) Product<Then::slope, X, Y>(g).run();
-    else Product<Then::add, X, Y>(g).run();
+    if (g.gelu) Product<Then::gelu, X, Y>::run(g);
+    else if (g.gelu_of) Product<Then::slope, X, Y>::run(g);
+    else Product<Then::add, X, Y>::run(g);
 }
 }   // namespace
 

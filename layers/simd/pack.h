@@ -32,6 +32,20 @@ INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16
     const vu low = reinterpret_cast<vu>(load_most(p, n)), high = reinterpret_cast<vu>(q ? load_most(q, n) : vf{});
     return reinterpret_cast<vf>(low >> 16 | high);
 }
+// The same of 2*VW columns.
+INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
+    typedef uint16_t halves __attribute__((vector_size(4 * VW)));
+    halves low, high, first, second;
+    __builtin_memcpy(&low, p, sizeof low);
+    __builtin_memcpy(&high, q, sizeof high);
+#pragma GCC unroll 16
+    for (int i = 0; i < VW; i++) {
+        first[2 * i] = uint16_t(i), first[2 * i + 1] = uint16_t(2 * VW + i);
+        second[2 * i] = uint16_t(VW + i), second[2 * i + 1] = uint16_t(3 * VW + i);
+    }
+    to[0] = reinterpret_cast<vf>(__builtin_shuffle(low, high, first));
+    to[1] = reinterpret_cast<vf>(__builtin_shuffle(low, high, second));
+}
 
 // How elements of type E become words: pairs of bf16, or floats, which `rounds` rounds to bf16 values.
 template <class E, bool pairs, bool rounds> struct Words {
