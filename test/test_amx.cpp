@@ -245,7 +245,10 @@ const std::vector<Form> LARGE = {{65, 130, 600, false, false, false, true, true}
                                  {1000, 528, 40, true, true, false, false, false, false, false, true},
                                  {1000, 960, 416, true, true},
                                  {1000, 960, 1000, true, true},
-                                 {1000, 990, 700, true, true, false, true, false, false, true, true}};
+                                 {1000, 990, 700, true, true, false, true, false, false, true, true},
+                                 // with one thread A is streamed twice; with two each has all of A, resident
+                                 {1440, 720, 165, true, true, false, false, false, false, false, true},
+                                 {30, 960, 1000, true, true, false, false, false, false, false, true}};
 }    // namespace
 
 TEST_CASE("amx: products against the reference, awkward shapes and every epilogue") {
