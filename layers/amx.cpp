@@ -8,9 +8,9 @@
 // Both operands are packed into tiles: A into 16 rows of 32 k, B into 16 pairs of k of 16 columns. A panel is 32 rows
 // or columns: for each plane of a step of 32 k two tiles, 2 KiB, the steps one after the other. A block is 32 x 32 sums
 // in four tile registers; a step of it is four loads and four products, with floats 14 and 24. Each thread has a
-// rectangle of the result, and packs what it needs of A and B into memory of its own: packing twice takes less time
-// than writing lines that another core has cached, and reading them there. One operand is resident: a part of it that
-// fits L2 is packed. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all resident
+// rectangle of the result, and packs what it needs of A and B into memory of its own: to pack twice takes less time
+// than to share, as lines go from core to core slowly (speed.md). One operand is resident: it is packed, a part at a
+// time that fits L2. The other one is streamed: a panel of it is packed into L1 and L2 and multiplied by all resident
 // panels, SUB steps of k at a time, so that what is read again stays in L1; resident tiles pass by L1. While a block is
 // computed, the one before leaves through the epilogue, evenly over the products, as bursts of stores hold tile loads
 // up, and the memory of the next streamed panel is asked for. Where a panel has only a line or two of each row of
@@ -91,7 +91,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Both tiles of B of bf16 that does not lie along: whole lines of memory in half the time.
+    // Both tiles at once, where B is bf16 and does not lie along: takes half as long as pack_tile.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -147,9 +147,10 @@ struct Panels {
     int from, to;
     static Panels share(int n, int i, int of) { return {int(int64_t(n) * i / of), int(int64_t(n) * (i + 1) / of)}; }
 };
-// What one of `threads` computes of M x N panels. Threads form a grid; each has some rows times some columns, all k.
-// The grid and the resident operand leave a thread the least to multiply, then the least to pack. most: panels that can
-// be resident; more come in parts, and for each part the streamed panels are packed again.
+// What a thread computes. Threads form a grid over the result, M x N panels; each has some rows and some columns of it,
+// and all k. Grid and resident operand are chosen so that the busiest thread multiplies least, then packs least; of
+// equals B is resident. most: panels that can be resident; more come in parts, and for each part the streamed panels
+// are packed again.
 struct Share {
     bool a_resident = false, sums = false;    // sums: this thread adds up its rows of A
     Panels resident = {}, streamed = {};
@@ -206,7 +207,8 @@ template <Then then, class X, class Y> struct Product {
         const int64_t panels = parts(M > N ? M : N, SIDE), steps = least(steps_of(K), MOST);
         return least64(panels * steps * STEP, RESIDENT);
     }
-    static int64_t own_words(int M, int N, int K) {    // sums of parts of k: a block for each resident panel
+    // Resident panels, streamed panels, and blocks on their way out: one for each resident panel if k comes in parts.
+    static int64_t own_words(int M, int N, int K) {
         const int steps = least(steps_of(K), MOST);
         return resident_words(M, N, K) + GROUP * steps * STEP +
                (steps > SUB_PAST_CACHES ? RESIDENT / (SUB_PAST_CACHES * STEP) : 1) * SIDE * SIDE;
@@ -308,16 +310,17 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
-    // The streamed panel at t0 times the n resident panels from r0 on.
+    // The streamed panel of rows (or columns) from t0 on times the n resident panels of columns (or rows) from r0 on.
+    // blocks: where their sums go before they leave.
     template <class Set>
-    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* resident, int r0, int n, float* sums,
+    void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0, int n, float* blocks,
                Leaving& leaving, Asked asked) const {
         const int pieces = parts(k.steps, past_caches ? SUB_PAST_CACHES : SUB), sub = parts(k.steps, pieces);
         for (int s = 0; s < k.steps; s += sub) {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
-                const float *theirs = resident + (r * k.steps + s) * STEP, *mine = own + s * STEP;
-                float* out = sums + (pieces > 1 ? r : 0) * SIDE * SIDE;    // what was there has left by then
+                const float *theirs = packed + (r * k.steps + s) * STEP, *mine = own + s * STEP;
+                float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the block before has left
                 const int at = r0 + r * SIDE;
                 const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
                 block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, steps, s > 0, out, k, here,

@@ -32,7 +32,7 @@ INLINE vf pairs_across(const bf16* p, const bf16* q, int n) {    // widened bf16
     const vu low = reinterpret_cast<vu>(load_most(p, n)), high = reinterpret_cast<vu>(q ? load_most(q, n) : vf{});
     return reinterpret_cast<vf>(low >> 16 | high);
 }
-// The same of 2*VW columns.
+// The same of 2*VW columns, as two vectors.
 INLINE void pairs_across(vf* to, const bf16* p, const bf16* q) {
     typedef uint16_t halves __attribute__((vector_size(4 * VW)));
     halves low, high, first, second;

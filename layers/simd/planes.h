@@ -32,9 +32,9 @@ struct ThreePlanes {    // floats
 };
 
 // Steps of a block of k; a block's sums begin at zero and are added to those of the blocks before. More than DEEP steps
-// are cut so that all columns can be resident. If too few steps could: MOST, as each further block reads and writes all
-// results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8 to
-// 12 % less time). The number of rows does not count: it must not change a row's sums.
+// are cut so that all columns could be resident. If too few steps could: MOST, as each further block reads and writes
+// all results again (the weight gradient of 3072 to 768 at 1024 rows, one block instead of two: both gradients take 8
+// to 12 % less time). Neither the number of rows nor that of threads counts: they must not change a row's sums.
 template <class Planes> INLINE int block_steps(int N, int K) {
     const int all = parts(K, 32), fits = RESIDENT / (parts(N, SIDE) * Planes::PLANES * 2 * TILE);
     const int most = all > Planes::DEEP && fits >= Planes::SUB ? least(fits, Planes::DEEP) : Planes::MOST;
