@@ -319,12 +319,12 @@ template <Then then, class X, class Y> struct Product {
         for (int s = 0; s < k.steps; s += sub) {
             const int steps = least(sub, k.steps - s);
             for (int r = 0; r < n; r++) {
-                const float *theirs = packed + (r * k.steps + s) * STEP, *mine = own + s * STEP;
+                const float *from_resident = packed + (r * k.steps + s) * STEP, *from_streamed = own + s * STEP;
                 float* out = blocks + (pieces > 1 ? r : 0) * SIDE * SIDE;    // written after the block before has left
                 const int at = r0 + r * SIDE;
                 const Leaving here = {out, a_resident ? at : t0, a_resident ? t0 : at};
-                block(tiles, a_resident ? theirs : mine, a_resident ? mine : theirs, steps, s > 0, out, k, here,
-                      leaving, asked);
+                block(tiles, a_resident ? from_resident : from_streamed, a_resident ? from_streamed : from_resident,
+                      steps, s > 0, out, k, here, leaving, asked);
                 leaving.from = nullptr;
                 if (s + steps < k.steps) continue;
                 if (here.m + SIDE <= g.M && here.n + SIDE <= g.N) leaving = here;
