@@ -14,9 +14,9 @@
 // panels, SUB steps of k at a time, so that what is read again stays in L1; resident tiles pass by L1. While a block is
 // computed, the one before leaves through the epilogue, evenly over the products, as bursts of stores hold tile loads
 // up, and the memory of the next streamed panel is asked for. Where a panel has only a line or two of each row of
-// memory, GROUP of them are packed together instead: a core reads single lines of many rows a quarter as fast as four
-// of each (speed.md). k is never divided among threads, and its order depends on K and N alone: neither threads nor
-// other rows change the bits of a sum.
+// memory, GROUP of them are packed together instead: a core reads single lines of many rows at a quarter of the speed
+// that it has with four lines a row (speed.md). k is never divided among threads, and its order depends on K and N
+// alone: neither threads nor other rows change the bits of a sum.
 //
 // Bound by tile products: 16 cycles for 8192 multiply-adds, 20 with random numbers. Measurements of the prototype (2
 // cores of an Intel server, 2026-11-22): bursts of stores cost 15 %, resident tiles that pass through L1 18 %. Large
@@ -91,7 +91,7 @@ template <class Planes> struct Operand {
         if (along) is_a ? pack_whole<true, false>(to, from, step) : pack_whole<true, true>(to, from, step);
         else is_a ? pack_whole<false, true>(to, from, step) : pack_whole<false, false>(to, from, step);
     }
-    // Both tiles at once, where B is bf16 and does not lie along: takes half as long as pack_tile.
+    // Packs both tiles at once, where B is bf16 and does not lie along: each line of memory is loaded once, not twice.
     [[gnu::noinline]] static void pack_lines(float* to, const bf16* from, int64_t ld) {
         for (int line = 0; line < 16; line++, to += 16, from += 2 * ld)
             for (int j = 0; j < SIDE; j += 2 * VW) {
@@ -310,7 +310,7 @@ template <Then then, class X, class Y> struct Product {
         for (int r = 0; r < rows; r++) leave_row<false>(l, k, r, columns);
     }
 
-    // The streamed panel of rows (or columns) from t0 on times the n resident panels of columns (or rows) from r0 on.
+    // Multiplies the streamed panel at row or column t0 by the n resident panels from column or row r0 on.
     // blocks: where their sums go before they leave.
     template <class Set>
     void panel(Set& tiles, const Depth& k, const float* own, int t0, const float* packed, int r0, int n, float* blocks,
@@ -333,7 +333,7 @@ template <Then then, class X, class Y> struct Product {
         }
     }
 
-    // The n resident panels from p0 on, packed in the order of memory, which the CPU then fetches ahead.
+    // Packs the n resident panels from p0 on, in the order of memory, which the CPU then fetches ahead.
     void pack_resident(float* to, int p0, int n, const Depth& k) const {
         const Operand<Planes>& r = resident();
         const bool by_panels = r.along || r.panel;
@@ -343,7 +343,7 @@ template <Then then, class X, class Y> struct Product {
                    a_resident && share.sums ? g.row_sums : nullptr);
         }
     }
-    // The n streamed panels from p0 on. sums: their rows are added up.
+    // Packs the n streamed panels from p0 on. sums: their rows are added up.
     void pack_streamed(float* to, int p0, int n, const Depth& k, bool sums) const {
         for (int step = 0; step < k.steps; step++)
             for (int p = 0; p < n; p++)
