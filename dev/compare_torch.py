@@ -15,6 +15,9 @@ import statistics
 import subprocess
 import time
 
+# A second backend would get the first one's graph: PyTorch's key for it does not have the backend (its issue 185449).
+os.environ["TORCHINDUCTOR_AUTOGRAD_CACHE"] = "0"
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -176,17 +179,27 @@ def training(args):
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
-    for name, backend in BACKENDS.items():
+    for name, backend in ((n, BACKENDS[n]) for n in args.sdpa.split(",")):
         try:
             with sdpa_kernel(backend):
                 ms = timed(step, args.device, args.steps)
+                kernels = attention_kernels(step) if args.device == "cuda" else []
         except RuntimeError as error:
             print(json.dumps({"what": f"training, sdpa {name}", "error": str(error).splitlines()[0]}), flush=True)
             torch.compiler.reset()
             continue
         print(json.dumps({"what": f"training step, compiled bf16, sdpa {name}", "ms": ms,
-                          "tokens_per_second": B * T / ms * 1e3}), flush=True)
+                          "tokens_per_second": B * T / ms * 1e3, "attention kernels": kernels}), flush=True)
         torch.compiler.reset()
+
+
+def attention_kernels(step):
+    """The names of the attention kernels that a step runs: a compiled graph may have another backend than was asked."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    words = ("flash", "fmha", "sdpa", "cudnn_generated", "attention")
+    return sorted({e.key[:60] for e in seen.key_averages() if any(w in e.key.lower() for w in words)})
 
 
 # Name, family, layers, heads, channels, vocabulary (ours, and padded as everybody pads it), batch, sequence.
@@ -269,6 +282,7 @@ if __name__ == "__main__":
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--device", default="cuda")
     p.add_argument("--attention-only", action="store_true")
+    p.add_argument("--sdpa", default="flash,cudnn", help="the backends of attention that a step is compiled with")
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--models", default="0,1,2,3,4,5")
     p.add_argument("--threads", type=int, default=os.cpu_count())
