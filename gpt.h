@@ -2,6 +2,7 @@
 // same code trains and generates on every device and in every type. It opens no file; ranks meet in model/shards.h.
 #pragma once
 #include <functional>
+#include <map>
 
 #include "model/cache.h"
 #include "model/packed_weights.h"
@@ -84,8 +85,9 @@ struct Cache {
 
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
+    bool from_start = false;         // the last call began all its sequences
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
-    void* graph = nullptr;           // the recorded step of one token
+    std::map<int, void*> graphs;     // the recorded step of one token, for each number of sequences
     const Table* op = nullptr;       // whose memory it is
     Cache() = default;
     Cache(const Cache&) = delete;

@@ -50,7 +50,7 @@ COPY = 0.90                 # of DRAM's rate, what a copy reaches (measured on a
 LATENCY = 600e-9            # seconds from a load to its data
 CUBLAS = 0.78               # of the peak: 769 to 798 of 989 TFLOP/s were measured on an H200, 8192^3 of random numbers
 TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
-WORKSPACE = 32 << 20        # bytes that linear.cu gives to a product
+WORKSPACE = 128 << 20       # bytes that linear.cu gives to a product
 LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles
 

@@ -282,7 +282,7 @@ template <class T> Ops<T> make_table(Dtype dtype) {
     o.upload_ahead = upload_ahead, o.take = take, o.download_later = download_later, o.mark = mark, o.wait = wait;
     o.record = record, o.recorded = recorded, o.replay = replay, o.release_graph = release_graph;
     for (const CudaEntries& enter : CudaEntries::all()) enter(o, dtype);
-    o.logits_bytes = CUDA_LOGITS_BYTES;
+    o.logits_bytes = cuda_logits_bytes(b.device.memory);
     o.scratch_bytes = scratch_bytes<T>;
     o.free_bytes = free_bytes;
     const char* missing = missing_operation(o);

@@ -65,42 +65,51 @@ template <class T, int W, int N, int R> struct GemvLane {
     }
 };
 
+// b's and residual's elements are asked for ahead of the products, so that no wait for memory follows them. 1 << shift
+// warps share rows of w.
 template <class T, int W, int N, int R>
 __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
-                            int split) {
+                            int shift) {
     SHARED(float[GEMV_WARPS][R][N], sums);
-    const int warp = threadIdx.x / 32, groups = GEMV_WARPS / split;
-    const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + warp / split * R;
+    const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift;
+    const int64_t first = blockIdx.x * int64_t(groups * R), mine = first + (warp >> shift) * R;
     auto row = [&](int r) { return w + (mine + r < OC ? mine + r : OC - 1) * C; };    // past the last: that one again
-    GemvLane<T, W, N, R> own(C, split);
+    GemvLane<T, W, N, R> own(C, 1 << shift);
     own.fetch(row);
+    const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
+    const int64_t o = first + group * R + r, at = n * int64_t(OC) + o;
+    const bool writes = group < groups && o < OC;
+    T bias = {}, before = {};
+    if (b && writes) bias = b[o];
     wait_for_previous();
     let_next_start();
+    if (residual && writes) before = residual[at];
     for (; own.from < C; own.fetch(row)) own.add(x);
     own.finish(sums[warp]);
     __syncthreads();
-    const int t = threadIdx.x, n = t % N, r = t / N % R, group = t / (N * R);
-    const int64_t o = first + group * R + r, at = n * int64_t(OC) + o;
-    if (group >= groups || o >= OC) return;
-    float s = (b ? to_float(b[o]) : 0) + (residual ? to_float(residual[at]) : 0);
-    for (int i = 0; i < split; i++) s += sums[group * split + i][r][n];
+    if (!writes) return;
+    float s = to_float(bias) + to_float(before);
+#pragma unroll
+    for (int i = 0; i < GEMV_WARPS; i++)
+        if (i < 1 << shift) s += sums[(group << shift) + i][r][n];
     if (pre) pre[at] = from_float<T>(s), s = gelu(s);
     y[at] = from_float<T>(s);
 }
 
-template <class T> int gemv_split(int C) {
+// The logarithm of the number of warps that share a row.
+template <class T> int gemv_shift(int C) {
     const int64_t loads = ceil_div(C, 32 * VEC<T>);
-    return loads <= 4 ? 1 : loads <= 8 ? 2 : 4;
+    return loads <= 4 ? 0 : loads <= 8 ? 1 : 2;
 }
 template <class T, int MOST = GEMV_ROWS, int N = 1>
 void gemv(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int rows, int C, int OC) {
     if constexpr (N < MOST)
         if (rows > N) return gemv<T, MOST, N + 1>(y, pre, x, w, b, residual, rows, C, OC);
     constexpr int R = N > 1 ? 2 : 1;    // two rows of w halve the loads of x, if it has several rows
-    const int split = gemv_split<T>(C);
-    const Launch by = {.grid = unsigned(ceil_div(OC, GEMV_WARPS / split * R)), .block = GEMV_WARPS * 32,
+    const int shift = gemv_shift<T>(C);
+    const Launch by = {.grid = unsigned(ceil_div(OC, (GEMV_WARPS >> shift) * R)), .block = GEMV_WARPS * 32,
                        .overlaps = true};
-    auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, split); };
+    auto run = [&](auto kernel) { launch(kernel, by, y, pre, x, w, b, residual, C, OC, shift); };
     rows_align<T>(C) ? run(gemv_kernel<T, VEC<T>, N, R>) : run(gemv_kernel<T, 1, N, R>);
 }
 

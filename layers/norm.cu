@@ -4,11 +4,13 @@
 // Forward: one warp per row, or one block per row where C is large. x stays in registers, so the variance is a second
 // pass over registers, not E[x^2] - E[x]^2, which cancels. Bound by memory: reads N C, writes N C elements + 8 N bytes.
 //
-// Backward: a block takes up to 4 rows at once and steps on by PARTS * 4 rows. A thread has the same columns of all of
-// them, so the sums for dw and db of these columns stay in its registers. Each block writes its sums to a row of
-// scratch, and a second kernel adds the rows in order. PARTS is a constant, so the bits depend on N and C alone, not on
-// the GPU. Bound by memory: reads 3 N C, writes N C elements, and up to 2 * PARTS * 8 C bytes of partial sums that stay
-// in L2. In bf16 instructions are close behind: about 30 per element, where an H200's memory leaves time for 49.
+// Backward: a row is a warp's where it has at most 128 vectors of 16 bytes. Longer rows are a block's, which takes up to
+// 4 rows at once. A thread has the same columns of all its rows, so the sums for dw and db of these columns stay in its
+// registers. Each block writes its sums to a row of scratch, and a second kernel adds the rows in order. The numbers of
+// blocks are constants, so the bits depend on N and C alone, not on the GPU. Bound by memory: reads 3 N C, writes N C
+// elements, and up to 2 * PARTS * 8 C bytes of partial sums that stay in L2. In bf16 instructions are close behind:
+// about 30 per element for a block, where an H200's memory leaves time for 49; with 3 warps on a scheduler, which wait
+// for each other twice a row, that was 86 us for 32768 rows of 768 (H200, 2026-11-27), 48 by the copy's speed.
 //
 // The product before this layer adds the residual (linear_forward) and reads N C more for it: 4 N C of traffic from the
 // product's output to y. A fused add + LayerNorm would move 5 N C, as it reads the product's output back.
@@ -67,14 +69,14 @@ norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, cons
         for (int k = 0; k < VECS; k++)
 #pragma unroll
             for (int i = 0; i < W; i++) s += xn[k][i];
-        m = sum(s) * inv_C;
+        m = norm_mean(sum(s), inv_C);
     }
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if ((k * threads + thread) * W < C)
 #pragma unroll
-            for (int i = 0; i < W; i++) squares += (xn[k][i] - m) * (xn[k][i] - m);
-    const float r = rsqrtf(sum(squares) * inv_C + norm.eps);
+            for (int i = 0; i < W; i++) squares = norm_add_square(squares, xn[k][i], m);
+    const float r = norm_rstd(sum(squares), inv_C, norm.eps);
 #pragma unroll
     for (int k = 0; k < VECS; k++)
         if (int c = (k * threads + thread) * W; c < C) {
@@ -83,7 +85,7 @@ norm_forward_kernel(T* y, float* mean, float* rstd, const T* x, const T* w, cons
 #pragma unroll
             for (int i = 0; i < W; i++) {
                 const float factor = K == Kind::layer ? weight[i] : weight[i] + norm.plus;
-                out.set(i, K == Kind::rms ? xn[k][i] * r * factor : (xn[k][i] - m) * r * factor + bias[i]);
+                out.set(i, norm_value(xn[k][i], K == Kind::rms ? 0 : m, r, factor, bias[i]));
             }
             store<W>(y + n * C + c, out);
         }
@@ -110,11 +112,11 @@ __global__ void norm_forward_any_kernel(T* y, float* mean, float* rstd, const T*
     float s = 0, squares = 0;
     if (!norm.rms)
         for (int c = lane; c < C; c += 32) s += to_float(xn[c]);
-    const float m = warp_sum(s) * inv_C;
-    for (int c = lane; c < C; c += 32) squares += (to_float(xn[c]) - m) * (to_float(xn[c]) - m);
-    const float r = rsqrtf(warp_sum(squares) * inv_C + norm.eps);
+    const float m = norm.rms ? 0 : norm_mean(warp_sum(s), inv_C);
+    for (int c = lane; c < C; c += 32) squares = norm_add_square(squares, to_float(xn[c]), m);
+    const float r = norm_rstd(warp_sum(squares), inv_C, norm.eps);
     for (int c = lane; c < C; c += 32)
-        y[n * C + c] = from_float<T>((to_float(xn[c]) - m) * r * factor_at(w, c, norm) + bias_at(b, c));
+        y[n * C + c] = from_float<T>(norm_value(to_float(xn[c]), m, r, factor_at(w, c, norm), bias_at(b, c)));
     if (lane == 0) rstd[n] = r;
     if (lane == 0 && !norm.rms) mean[n] = m;
 }
@@ -210,6 +212,77 @@ __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS]
                 if (K != Kind::rms) db[k][i] += d;
             }
         }
+}
+
+// Rows of up to 128 vectors. A warp has a row: all of it stays in registers, and the sums of its columns for dw and db,
+// so that nothing waits for another warp before the end. Then a block's warps add their sums in order.
+constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // of a block; at most, a thread's vectors of a row
+template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // of a multiprocessor: registers allow no more
+template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks: those of 128 multiprocessors
+static_assert(ROW_PARTS<1> <= PARTS);
+
+// partial: as below.   32 * V * VEC<T> >= C
+template <class T, int V, Kind K>
+__global__ void __launch_bounds__(ROW_WARPS * 32, ROW_BLOCKS<V>)
+norm_backward_row_kernel(T* dx, float* partial, const T* dy, const T* x, const T* w, const float* mean,
+                         const float* rstd, Norm norm, int N, int C, float inv_C) {
+    constexpr int W = VEC<T>;
+    SHARED(float[2][32 * V * W], sums);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    auto column = [&](int k) { return (k * 32 + lane) * W; };
+    Vec<T> weight[V] = {};
+#pragma unroll
+    for (int k = 0; k < V; k++)
+        if (column(k) < C) weight[k] = load_any<K, W>(w, column(k));
+    auto factor = [&](int k, int i) { return K == Kind::layer ? weight[k][i] : weight[k][i] + norm.plus; };
+    float dw[V][W] = {}, db[V][W] = {};
+    for (int64_t n = blockIdx.x * int64_t(ROW_WARPS) + warp; n < N; n += int64_t(gridDim.x) * ROW_WARPS) {
+        Vec<T> dyn[V] = {}, xn[V] = {}, out[V] = {};
+#pragma unroll
+        for (int k = 0; k < V; k++)
+            if (const int64_t at = n * C + column(k); column(k) < C)
+                dyn[k] = load<W>(dy + at), xn[k] = load<W>(x + at), out[k] = load<W>(dx + at);
+        const float m = is_rms<K>(norm) ? 0 : mean[n], r = rstd[n];
+        auto centred = [&](int k, int i) { return K == Kind::rms ? xn[k][i] : xn[k][i] - m; };
+        float shift = 0, slope = 0;
+#pragma unroll
+        for (int k = 0; k < V; k++)
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float d = dyn[k][i], product = d * centred(k, i);
+                if (K != Kind::rms) shift += d * factor(k, i);
+                slope += product * factor(k, i);
+                dw[k][i] += product * r;
+                if (K != Kind::rms) db[k][i] += d;
+            }
+        // dx += r (w dy - mean(w dy) - (x - m) r^2 mean(w dy (x - m))); in RMSNorm without mean(w dy)
+        shift = is_rms<K>(norm) ? 0 : warp_sum(shift) * inv_C;
+        slope = warp_sum(slope) * inv_C * r * r;
+#pragma unroll
+        for (int k = 0; k < V; k++) {
+#pragma unroll
+            for (int i = 0; i < W; i++)
+                out[k].set(i, out[k][i] + r * (dyn[k][i] * factor(k, i) - shift - centred(k, i) * slope));
+            if (column(k) < C) store<W>(dx + n * C + column(k), out[k]);
+        }
+    }
+    for (int turn = 0; turn < ROW_WARPS; turn++) {
+        if (turn == warp)
+#pragma unroll
+            for (int k = 0; k < V; k++)
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    const int c = column(k) + i;
+                    sums[0][c] = turn ? sums[0][c] + dw[k][i] : dw[k][i];
+                    if (K != Kind::rms) sums[1][c] = turn ? sums[1][c] + db[k][i] : db[k][i];
+                }
+        __syncthreads();
+    }
+    float* part = partial + int64_t(blockIdx.x) * (K == Kind::rms ? 1 : 2) * C;
+    for (int c = threadIdx.x; c < C; c += ROW_WARPS * 32) {
+        part[c] = sums[0][c];
+        if (K != Kind::rms) part[C + c] = sums[1][c];
+    }
 }
 
 // partial (gridDim.x,2,C), in RMSNorm (gridDim.x,C): the block's sums of dw and db.   VECS * blockDim.x * VEC<T> >= C
@@ -314,8 +387,8 @@ void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, con
     const Norm norm = with_weights(given, w);
     float* partial = static_cast<float*>(cuda_scratch(norm_scratch(N, C)));
     int parts, columns = 2 * C;
-    auto run = [&](auto kernel, int64_t groups, int64_t threads, int64_t shared) {
-        parts = int(std::min<int64_t>(PARTS, groups));
+    auto run = [&](auto kernel, int64_t groups, int64_t threads, int64_t shared, int most = PARTS) {
+        parts = int(std::min<int64_t>(most, groups));
         const Launch where = {unsigned(parts), unsigned(threads), size_t(shared)};
         launch(kernel, where, dx, partial, dy, x, w, mean, rstd, norm, N, C, 1 / float(C));
     };
@@ -327,7 +400,18 @@ void norm_backward(T* dx, Grad<T>* dw, Grad<T>* db, const T* dy, const T* x, con
             run(norm_backward_kernel<T, VECS, K>, ceil_div(N, 4 / VECS), threads, threads * Held<T, VECS>::SLOTS * 16);
         });
     };
-    if (vectors <= MAX_THREADS) run_vectors.template operator()<1>();
+    auto run_rows = [&]<int V>() {
+        const Kind kind = kind_of(given, w, db);
+        if (kind == Kind::rms) columns = C;
+        for_kind(kind, [&](auto K) {
+            run(norm_backward_row_kernel<T, V, K>, ceil_div(N, ROW_WARPS), ROW_WARPS * 32, 0, ROW_PARTS<V>);
+        });
+    };
+    if (vectors <= 32) run_rows.template operator()<1>();
+    else if (vectors <= 64) run_rows.template operator()<2>();
+    else if (vectors <= 96) run_rows.template operator()<3>();
+    else if (vectors <= 32 * ROW_VECS) run_rows.template operator()<ROW_VECS>();
+    else if (vectors <= MAX_THREADS) run_vectors.template operator()<1>();
     else if (vectors <= 2 * MAX_THREADS) run_vectors.template operator()<2>();
     else if (vectors <= 4 * MAX_THREADS) run_vectors.template operator()<4>();
     else run(norm_backward_any_kernel<T>, N, 256, 0);

@@ -26,41 +26,56 @@ enum class Finish { none, activated, gated };
 // y (N,O)  w (O,C), gated (2*O,C)
 template <class T, int W, int N, Finish F>
 __global__ void __launch_bounds__(GEMV_WARPS * 32, BLOCKS)
-normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int split) {
+normed_kernel(T* y, const T* x, const NormOf<T> norm, const T* w, const T* b, Act act, int C, int O, int shift) {
     constexpr int R = F == Finish::gated || N > 1 ? 2 : 1, OUTPUTS = F == Finish::gated ? 1 : R;    // a warp's
     SHARED(float[GEMV_WARPS][R][N], sums);
     T* const normed = dynamic_shared<Vec<T>>().v;
-    const int warp = threadIdx.x / 32, groups = GEMV_WARPS / split, each = groups * OUTPUTS;
+    const int warp = threadIdx.x / 32, groups = GEMV_WARPS >> shift, each = groups * OUTPUTS;
     int64_t first = blockIdx.x * int64_t(each);
     auto row = [&](int r) {    // past the last output: that one again
-        const int64_t o = first + warp / split * OUTPUTS + (F == Finish::gated ? 0 : r), last = o < O ? o : O - 1;
+        const int64_t o = first + (warp >> shift) * OUTPUTS + (F == Finish::gated ? 0 : r), last = o < O ? o : O - 1;
         return w + (F == Finish::gated ? last + r * int64_t(O) : last) * C;
     };
-    GemvLane<T, W, N, R> own(C, split);
-    own.fetch(row);
+    const int t = threadIdx.x, n = t % N, r = t / N % OUTPUTS, group = t / (N * OUTPUTS);
+    GemvLane<T, W, N, R> own(C, 1 << shift);
+    T bias[F == Finish::gated ? 2 : 1] = {};
+    auto fetch = [&] {    // of w and of b; what this thread will write is bias's row
+        own.fetch(row);
+        const int64_t o = first + group * OUTPUTS + r;
+        if (!b || group >= groups || o >= O) return;
+        bias[0] = b[o];
+        if (F == Finish::gated) bias[F == Finish::gated] = b[O + o];
+    };
+    fetch();
+    norm.prefetch(C);
     wait_for_previous();
     let_next_start();
     norm_rows<GEMV_WARPS, T, W, N>(normed, x, norm, C);
     for (;;) {
         for (; own.from < C; own.fetch(row)) own.add(normed);
         own.finish(sums[warp]);
-        const int t = threadIdx.x, n = t % N, r = t / N % OUTPUTS, group = t / (N * OUTPUTS);
         const int64_t o = first + group * OUTPUTS + r;
+        const bool writes = group < groups && o < O;
+        float s[F == Finish::gated ? 2 : 1];
+#pragma unroll
+        for (int i = 0; i < (F == Finish::gated ? 2 : 1); i++) s[i] = to_float(bias[i]);
         first += int64_t(gridDim.x) * each;
-        if (first < O) own.fetch(row);    // under way while the sums meet
+        if (first < O) fetch();    // under way while the sums meet
         __syncthreads();
-        auto product = [&](int64_t row, int r) {
-            float s = b ? to_float(b[row]) : 0;
-            for (int i = 0; i < split; i++) s += sums[group * split + i][r][n];
-            return s;
-        };
-        if (group < groups && o < O) {
-            float s = product(o, r);
+        if (writes) {
+            auto product = [&](int which, int r) {
+#pragma unroll
+                for (int i = 0; i < GEMV_WARPS; i++)
+                    if (i < 1 << shift) s[which] += sums[(group << shift) + i][r][n];
+                return s[which];
+            };
+            float out = product(0, r);
             if (F == Finish::activated)
-                s = act == Act::gelu_tanh ? gelu(s) : activated(act, to_float(from_float<T>(s)));
+                out = act == Act::gelu_tanh ? gelu(out) : activated(act, to_float(from_float<T>(out)));
             if (F == Finish::gated)
-                s = activated(act, to_float(from_float<T>(s))) * to_float(from_float<T>(product(O + o, 1)));
-            y[n * int64_t(O) + o] = from_float<T>(s);
+                out = activated(act, to_float(from_float<T>(out))) *
+                      to_float(from_float<T>(product(F == Finish::gated, 1)));
+            y[n * int64_t(O) + o] = from_float<T>(out);
         }
         if (first >= O) return;
         __syncthreads();    // the sums have been read
@@ -72,12 +87,12 @@ void normed(T* y, const T* x, const NormOf<T>& norm, const T* w, const T* b, Act
     if constexpr (N < GEMV_ROWS)
         if (rows > N) return normed<T, F, N + 1>(y, x, norm, w, b, act, rows, C, O);
     constexpr int OUTPUTS = F != Finish::gated && N > 1 ? 2 : 1;
-    const int split = gemv_split<T>(C);
+    const int shift = gemv_shift<T>(C);
     const int64_t most = int64_t(BLOCKS) * cuda_multiprocessors();
-    const int64_t blocks = std::min(ceil_div(O, GEMV_WARPS / split * OUTPUTS), most);
+    const int64_t blocks = std::min(ceil_div(O, (GEMV_WARPS >> shift) * OUTPUTS), most);
     const Launch by = {.grid = unsigned(blocks), .block = GEMV_WARPS * 32,
                        .shared = size_t(round_up(int64_t(N) * C, VEC<T>)) * sizeof(T), .overlaps = true};
-    auto run = [&](auto kernel) { launch(kernel, by, y, x, norm, w, b, act, C, O, split); };
+    auto run = [&](auto kernel) { launch(kernel, by, y, x, norm, w, b, act, C, O, shift); };
     rows_align<T>(C) ? run(normed_kernel<T, VEC<T>, N, F>) : run(normed_kernel<T, 1, N, F>);
 }
 template <class T> bool takes(int N, int C) {

@@ -7,8 +7,12 @@
 
 #include "ops.h"
 
-// A chunk of logits: 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU.
-constexpr int64_t CUDA_LOGITS_BYTES = int64_t(512) << 20;
+// A chunk of logits. In 512 MiB are 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU; but each
+// chunk reads and writes the head's gradient in fp32, and so GPUs with much memory have fewer. memory: the GPU's bytes.
+inline int64_t cuda_logits_bytes(int64_t memory) {
+    const int64_t GIB = int64_t(1) << 30;
+    return memory >= 40 * GIB ? 2 * GIB : memory >= 20 * GIB ? GIB : GIB / 2;
+}
 
 // embedding_backward: two orders of the positions, a place for each digit and tile, and two rows of sums for each piece
 // of the positions.
@@ -47,9 +51,10 @@ inline int64_t rope_scratch(int64_t N, Heads h, Turn t) {
     return t.norm == Turn::Normed::none ? 0 : std::min<int64_t>(ROPE_PARTS, N) * (h.NH + h.NKV) * h.HS * 4;
 }
 
-// A product: cuBLASLt's workspace (what NVIDIA advises for Hopper) and a sum of each column. Where the library computes
+// A product: cuBLASLt's workspace (four times what NVIDIA advises for Hopper, as gradients of weights may split a sum
+// over all positions into parts of 9 MB, GPT-2's) and a sum of each column. Where the library computes
 // no sums: those of ranges of rows in float, by themselves.
-constexpr int64_t WORKSPACE = 32 << 20;
+constexpr int64_t WORKSPACE = 128 << 20;
 inline int64_t column_sum_rows(int64_t N) { return std::max<int64_t>(64, ceil_div(N, 128)); }    // in a range
 inline int64_t linear_scratch(int64_t N, int64_t columns, int64_t sum_bytes) {
     return std::max(round_up(columns * sum_bytes, 256) + WORKSPACE, ceil_div(N, column_sum_rows(N)) * columns * 4);
@@ -172,6 +177,9 @@ struct CachedPlan {
     }
 };
 
+// attention_cached of a prompt: the lse of attention_forward.
+inline int64_t prompt_scratch(int B, int S, Heads h) { return 4 * int64_t(B) * h.NH * S; }
+
 // The scratch of a call on a GPU with so many multiprocessors. sm90: it has the sm_90 attention kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
     switch (c.operation) {
@@ -202,7 +210,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
         case Operation::rope_attention_cached:
-            if (c.S > 1 || !CachedPlan::takes(c.heads)) return 0;
+            if (c.S > 1 || !CachedPlan::takes(c.heads)) return prompt_scratch(c.B, c.S, c.heads);
             return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
         case Operation::sample: return SampleScratch(c.rows, c.in).bytes;
         case Operation::sum_of_squares: return SQUARES_PARTS * 8;

@@ -173,14 +173,14 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     return {};
 }
 Cache::~Cache() {
-    if (graph) op->release_graph(graph);
+    for (const auto& [rows, graph] : graphs) op->release_graph(graph);
     if (memory) op->release(memory, bytes);
 }
 Pages Cache::layer(const Config& c, int l) const {
     CHECK(!c.recurrent(l), "layer %d keeps a state", l);
     const int64_t rows = int64_t(pages) * c.NKV * Pages::SIZE, row = c.HS * element_bytes(type);
     char* k = memory + (l - c.recurrent_before(l)) * round_up(pages * layer_bytes(c, type), 64);
-    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sums};
+    Pages p = {type, k, k + rows * row, nullptr, nullptr, c.NKV, page_numbers, width, sums, from_start};
     if (has_factors(type)) p.k_factor = reinterpret_cast<float*>(k + 2 * rows * row), p.v_factor = p.k_factor + rows;
     return p;
 }
@@ -294,6 +294,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     // The whole prompt is the prefix.
     const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
                         std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
+    cache.from_start = prompt && prompt_sums;
     now.spans = c.sees == Sees::prefix && prompt;
     if (now.spans) {
         Spans prompts;
@@ -320,17 +321,19 @@ void Model::upload_table(Cache& cache) {
     cache.table.changed = false;
 }
 
-// The blocks; from the third step of one token for as many sequences on as they were recorded.
+// The blocks. A step of one token is recorded, once for each number of sequences: what it reads of them lies on the
+// device. Not the first in a row, which allocates what it needs.
 void Model::run(Cache& cache, bool as_before) {
     cache.steps = as_before ? cache.steps + 1 : S == 1;
-    if (cache.graph && !as_before) op.release_graph(cache.graph), cache.graph = nullptr;    // scratch may move
-    if (!op.record || cache.steps < 2) return blocks(&cache);    // the first one allocates what it needs
-    if (!cache.graph) {
+    if (!op.record || S > 1 || now.spans) return blocks(&cache);
+    auto graph = cache.graphs.find(B);
+    if (graph == cache.graphs.end()) {
+        if (cache.steps < 2) return blocks(&cache);
         op.record();
         blocks(&cache);
-        cache.graph = op.recorded();
+        graph = cache.graphs.emplace(B, op.recorded()).first;
     }
-    op.replay(cache.graph);
+    op.replay(graph->second);
 }
 
 // ---- logits ---------------------------------------------------------------------------------------------------------

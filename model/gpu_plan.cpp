@@ -83,7 +83,7 @@ template <class T> Table table_of(const std::string& name) {
     kept = name;
     Ops<T> table;
     table.name = kept.c_str();
-    table.logits_bytes = CUDA_LOGITS_BYTES;
+    table.logits_bytes = cuda_logits_bytes(int64_t(planned.memory));
     table.scratch_bytes = scratch_bytes<T>;
     table.free_bytes = [] { return int64_t(planned.memory) - DRIVER_BYTES; };
 #define OPERATION(entry, need, arguments, ...) \

@@ -146,32 +146,40 @@ Status bench_generation(Bench& bench, const Config& c, int rows, const std::stri
     Cache no_cache;
     TRY(counted.allocate(c, {Use::infer, rows, 1}));
     TRY(counted.cache_allocate(no_cache, rows, c.T));
-    Peaks peak = inference_peak(bench);
-    std::vector<Measured> tokens;
-    double spent = 0, before = cpu ? cpu_read() : 0;
-    for (int t = 0; t < c.T && (t < 64 || (cpu && spent < 2 && t < 512)); t++) {
-        const double start = now_seconds();
-        steps.step();
-        const double seconds = now_seconds() - start, after = cpu ? cpu_read() : 0;
+    auto next_work = [&] {    // weights, keys and values; the rest lies in caches
         count.clear();
         counted.extend(no_cache, tok.data(), 1);
         counted.logits(logits.data());
-        Work work;    // weights, keys and values; the rest lies in caches
+        Work work;
         for (Operation o : {Operation::linear_forward, Operation::linear_gelu_forward, Operation::norm_linear_forward,
                             Operation::norm_ffn_forward, Operation::attention_cached, Operation::rope_attention_cached})
             work += count.of(o).work;
         work.bytes += double(g.packed.bytes_beside_fp32(c));
         if (!weights.empty()) work.products = 0;    // no peak is measured for integers
+        return work;
+    };
+    // On a GPU a step is handed over while the one before runs: nothing may lie between, or it is that which is timed.
+    const int most = cpu ? std::min(c.T, 512) : std::min(c.T, 128);
+    std::vector<Work> counts;
+    for (int t = 0; t < most && !cpu; t++) counts.push_back(next_work());
+    Peaks peak = inference_peak(bench);
+    std::vector<Measured> tokens;
+    double spent = 0, before = cpu ? cpu_read() : 0;
+    for (int t = 0; t < most && (t < 64 || !cpu || spent < 2); t++) {
+        const double start = now_seconds();
+        steps.step();
+        const double seconds = now_seconds() - start, after = cpu ? cpu_read() : 0;
+        const Work work = cpu ? next_work() : counts[size_t(t)];
         const double bandwidth = cpu ? (before + after) / 2 : bench.peak.bytes;
         const bool steady = std::abs(after - before) <= 0.1 * (after + before) / 2;
-        if (t > 2 && steady)
+        if (t > (cpu ? 2 : 8) && steady)
             peak.bytes = bandwidth, tokens.push_back({seconds, peak.floor(work), bandwidth, work});
         before = after, spent += seconds;
     }
     if (tokens.empty()) return {};
     auto times = each(tokens, [](const Measured& t) { return t.seconds; });
     const double floor = middle(each(tokens, [](const Measured& t) { return t.floor; }));
-    const double ratio = cpu ? middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; })) : 0;
+    const double ratio = middle(each(tokens, [](const Measured& t) { return t.floor / t.seconds; }));
     bench.print(generation(rows, weights), times, tokens[tokens.size() / 2].work, floor, ratio);
     if (cpu && !bench.o.json) print_ratios(tokens);
     return {};

@@ -20,6 +20,7 @@ struct Rows {
     const int B, S, N;
     const Heads h;
     std::vector<std::pair<void*, int64_t>> held;
+    bool* any = nullptr;    // else no row is timed: whether one is wanted
 
     Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}
@@ -37,13 +38,13 @@ struct Rows {
         std::vector<float> host(CHUNK);
         for (int64_t i = 0; i < CHUNK; i++) host[size_t(i)] = scale * philox_normal(4, held.size(), uint64_t(i));
         for (X*& p : sets) {
-            if ((!bench.device.gpu || bench.instead) && p != sets[0]) {    // flushed instead, or not timed
+            if ((!bench.device.gpu || bench.instead || any) && p != sets[0]) {    // flushed instead, or not timed
                 p = sets[0];
                 continue;
             }
             p = allocate<X>(op.bytes(p, n));
             if (!p) return {};
-            if (bench.instead) continue;
+            if (bench.instead || any) continue;
             std::vector<char> some(size_t(op.bytes(p, CHUNK)));
             from_floats(some.data(), op.element(p), host.data(), CHUNK);
             for (int64_t i = 0; i < n; i += CHUNK)
@@ -103,6 +104,10 @@ struct Rows {
     template <auto entry, auto counts, class Args>
     void row(const std::string& name, const Table& from, Args args) {
         if (!bench.wanted(name)) return;
+        if (any) {
+            *any = true;
+            return;
+        }
         const WorkOf work(op, [this](void* to, const void* from, int64_t bytes) {
             op.download(to, from, bytes);
             return true;

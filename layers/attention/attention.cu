@@ -12,11 +12,9 @@
 // (plain.cu). attention_kernels (layers/scratch.h) chooses. Generation is in cached.cu.
 #include "attention.cuh"
 
-namespace {
+static AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }
 
-AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }
-
-template <class T> void forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
+template <class T> void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h) {
     if constexpr (sizeof(T) == 2) {
         const AttentionKernels k = kernels(h);
         if (k == AttentionKernels::sm90) return attention_forward_sm90(y, lse, qkv, B, S, h);
@@ -24,6 +22,10 @@ template <class T> void forward(T* y, float* lse, const T* qkv, int B, int S, He
     }
     attention_forward_plain(y, lse, qkv, B, S, h);
 }
+template void attention_forward(float*, float*, const float*, int, int, Heads);
+template void attention_forward(bf16*, float*, const bf16*, int, int, Heads);
+
+namespace {
 
 template <class T>
 void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, int B, int S, Heads h) {
@@ -36,7 +38,7 @@ void backward(T* dqkv, const T* dy, const T* y, const T* qkv, const float* lse, 
 }
 
 const CudaEntries entries([]<class T>(Ops<T>& o, Dtype) {
-    o.attention_forward = forward<T>;
+    o.attention_forward = attention_forward<T>;
     o.attention_backward = backward<T>;
     o.attention_cached = attention_cached<T>;
     o.rope_attention_cached = rope_attention_cached<T>;

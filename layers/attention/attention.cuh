@@ -72,6 +72,9 @@ template <class F> void for_shape(const Scores& s, F f) {
     else f(std::false_type());
 }
 
+// layers/attention/attention.cu: by the kernels that attention_kernels chooses.
+template <class T> void attention_forward(T* y, float* lse, const T* qkv, int B, int S, Heads h);
+
 // layers/attention/sm80.cu: mma.sync, for sm_80 and newer. Head sizes that are multiples of 8, up to 256.
 void attention_forward_sm80(bf16* y, float* lse, const bf16* qkv, int B, int S, Heads h);
 void attention_backward_sm80(bf16* dqkv, const bf16* dy, const bf16* y, const bf16* qkv, const float* lse, int B, int S,

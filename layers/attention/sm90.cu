@@ -155,7 +155,8 @@ template <int n> __device__ __forceinline__ void softmax(float (&S)[n], Softmax&
         for (int i = 2 * r; i < n; i += 4) top = fmaxf(top, fmaxf(S[i], S[i + 1]));
         top = warp_max<4>(top);
         const float shift = top * scale_log2;
-        x.shrink[r] = exp2_approx(x.top[r] * scale_log2 - shift);
+        // The difference first: with FMAs a product less the same one, rounded, is far from 0 where no key was seen.
+        x.shrink[r] = exp2_approx((x.top[r] - top) * scale_log2);
         x.top[r] = top;
 #pragma unroll
         for (int i = 2 * r; i < n; i += 4)

@@ -28,8 +28,7 @@ double relative_error(const Numbers& got, const Numbers& expected) {
 }
 double largest_error(const Numbers& got, const Numbers& expected) {
     double worst = 0;
-    for (size_t i = 0; i < got.size(); i++)
-        if (double e = std::fabs(got[i] - expected[i]); !(e <= worst)) worst = e;
+    for (size_t i = 0; i < got.size(); i++) worst = worse(worst, std::fabs(got[i] - expected[i]));
     return worst;
 }
 

@@ -106,6 +106,12 @@ inline unsigned atomicInc(unsigned* p, unsigned top) {
 
 using std::max;
 using std::min;
+// Products and sums that no compiler joins: the emulated kernels are contracted as nvcc contracts.
+inline float __fmul_rn(float a, float b) {
+    volatile float product = a * b;
+    return product;
+}
+inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 // glibc declares __expf and its like, so these cannot be functions.
 #define __expf(x) expf(x)

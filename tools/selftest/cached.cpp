@@ -125,7 +125,9 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     Array<int> p(m, Numbers(at.begin(), at.end()));
     Numbers y(size_t(out.size()));
     reference_ops().attention_cached(y.data(), qkv.data(), cache.reference(), B, S, at.data(), h);
-    op.attention_cached(out, in, cache.device(), B, S, p, device);
+    Pages pages = cache.device();
+    pages.from_start = S > 1 && pos == 0;
+    op.attention_cached(out, in, pages, B, S, p, device);
     Numbers got = out.read();
     for (size_t i = 0; i < got.size(); i++)
         if (at[i / size_t(h.width())] < 0) got[i] = y[i] = 0;    // padding
