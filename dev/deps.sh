@@ -3,7 +3,7 @@
 # Usage: deps.sh [quiet] [PACKAGE...]   extra packages are installed when they are missing, too
 quiet=; [ "$1" = quiet ] && { quiet=1; shift; }
 want= may=
-# A header counts as there in the system's place or in a folder of $CPATH (what dev/gpu.sh carries along).
+# A header counts as there in the system's place or in a folder of $CPATH, where somebody without root may unpack it.
 has() {
     for folder in /usr/include $(echo "$CPATH" | tr : ' '); do [ -e "$folder/$1" ] && return; done
     false

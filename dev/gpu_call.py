@@ -3,9 +3,10 @@
 
 usage: dev/gpu_call.py SECONDS STEP...      STEPS below has their names
 
-Runs the binaries of carry/gpu.tar.xz, which dev/gpu_pack.sh makes. Each step ends by its own limit or the deadline, with all that it
-has started. After each, $OUT (default build/call) has summary.txt and results.tar.gz and nothing else, as few files come
-back. Prints a row for each step with the figures found in it: the end of the output is all that is seen at once.
+Runs the binaries of carry/gpu.tar.xz, which dev/gpu_pack.sh makes. Each step ends by its own limit
+or the deadline, with all that it has started. After each, $OUT (default build/call) has summary.txt
+and results.tar.gz and nothing else, as few files come back. Prints a row for each step with the
+figures found in it: the end of the output is all that is seen at once.
 """
 import concurrent.futures
 import glob
@@ -14,106 +15,29 @@ import json
 import os
 import re
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
 import tarfile
-import tempfile
 import threading
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BIN = os.environ.get("GPU_BIN", f"{ROOT}/carry/gpu")
-OUT = os.environ.get("OUT", f"{ROOT}/build/call")
-WORK = tempfile.mkdtemp(dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)    # a checkpoint is 1.7 GB
-PARTS = f"{WORK}/parts"
-START, DEADLINE = time.monotonic(), 0.0
+from gpu_step import BIN, PARTS, SPARE, WORK, archive, begin, beside, execute, left, number, part, samples, say, step
+
 ONLY = [f"-tc={os.environ['GPU_TESTS']}"] if os.environ.get("GPU_TESTS") else []    # doctest's filter
-SPARE = 6    # seconds at the end, for the archive
-summary, samples = [], []
-
-
-def say(text):
-    summary.append(text)
-    print(text, flush=True)
-
-
-def archive():
-    with open(f"{OUT}/summary.txt", "w") as f:
-        f.write("\n".join(summary) + "\n")
-    with tarfile.open(f"{WORK}/results.tar.gz", "w:gz") as tar:
-        tar.add(PARTS, "parts")
-        tar.add(f"{OUT}/summary.txt", "summary.txt")
-    shutil.move(f"{WORK}/results.tar.gz", f"{OUT}/results.tar.gz")
-
-
-def left():
-    return DEADLINE - SPARE - time.monotonic()
-
-
-def execute(name, seconds, command, **environment):
-    """(exit status, or 'over 30 s'; output), which parts/NAME.txt has, too"""
-    path = f"{PARTS}/{name}.txt"
-    seconds = min(seconds, left())
-    if seconds < 2:
-        return "no time left", ""
-    with open(path, "w") as f:
-        try:
-            p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=f, stderr=subprocess.STDOUT, cwd=ROOT,
-                                 env={**os.environ, **environment}, start_new_session=True)
-        except OSError as error:
-            return str(error), ""
-        try:
-            status = p.wait(seconds)
-        except subprocess.TimeoutExpired:
-            status = f"over {seconds:.0f} s"
-        try:
-            os.killpg(p.pid, signal.SIGKILL)    # a hung kernel sees nothing gentler, and what was started goes along
-        except ProcessLookupError:
-            pass
-        try:
-            p.wait(5)
-        except subprocess.TimeoutExpired:
-            status = f"{status}, cannot be killed"
-    return status, open(path, errors="replace").read()
-
-
-def clocks(since):
-    rows = [r for t, r in list(samples) if t >= since]
-    rows = [(float(r[0]), float(r[1]), r[2]) for r in rows if re.match(r"[\d.]+$", r[0]) and re.match(r"[\d.]+$", r[1])]
-    if not rows:
-        return ""
-    why = {r[2] for r in rows} - {"0x0000000000000000", "0x0000000000000001", "0x0000000000000004"}    # idle, power
-    return (f"SM {min(r[0] for r in rows):.0f}-{max(r[0] for r in rows):.0f} MHz, {max(r[1] for r in rows):.0f} W" +
-            (f", SLOWED {' '.join(sorted(why))}" if why else ""))
-
-
-def step(name, seconds, command, figures=None, lines=8, **environment):
-    began = time.monotonic()
-    status, text = execute(name, seconds, command, **environment)
-    say(f"{name:22} {'exit ' + str(status) if isinstance(status, int) else status:16} "
-        f"{time.monotonic() - began:5.1f} s  {clocks(began)}")
-    found = [line for line in text.splitlines() if figures and re.search(figures, line)]
-    if status != 0 and not found:
-        found = text.splitlines()[-3:]
-    for line in found[:lines]:
-        say(f"    {line[:150]}")
-    archive()
-    return status == 0
-
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
 
 def watch():
     """One for all steps: the driver stays loaded, and no step pays for asking."""
-    if not shutil.which("nvidia-smi"):
-        return
     p = subprocess.Popen(["nvidia-smi", "--query-gpu=clocks.sm,power.draw,clocks_event_reasons.active,memory.used",
                           "--format=csv,noheader,nounits", "-lms", "250"], stdout=subprocess.PIPE,
                          stderr=subprocess.DEVNULL, text=True)
+    beside.append(p)
     for line in p.stdout:
-        samples.append((time.monotonic(), [x.strip() for x in line.split(",")]))
+        row = [x.strip() for x in line.split(",")]
+        if len(row) == 4:    # older drivers refuse the query in a sentence
+            samples.append((time.monotonic(), row))
 
 
 def find_libraries():
@@ -138,11 +62,12 @@ def find_libraries():
 
 
 def machine():
-    threading.Thread(target=watch, daemon=True).start()
+    if shutil.which("nvidia-smi"):
+        threading.Thread(target=watch, daemon=True).start()
     find_libraries()
     # Read once now, beside the tests, what PyTorch takes long to load from a cold disk.
-    subprocess.Popen([sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"], stdout=subprocess.DEVNULL,
-                     stderr=subprocess.DEVNULL)
+    beside.append(subprocess.Popen([sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"],
+                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
     return step("machine", 60, ["bash", "-c", f"""
         nvidia-smi --query-gpu=name,driver_version,memory.total,clocks.max.sm --format=csv,noheader
         echo "$(uname -r), $(nproc) cores, $(lscpu | sed -n 's/^Model name: *//p')"; cat {BIN}/commit
@@ -152,17 +77,18 @@ def machine():
 
 # ---- tests ----------------------------------------------------------------------------------------------------------
 
-def cases(first, last, seconds, tool=(), part="cases"):
-    """{number: 'passed', 'failed' or 'skipped'} of those that came to their end, exit status, output"""
-    status, text = execute(f"{part}-{first}-{last}", seconds,
-                           [*tool, f"{BIN}/test_cuda", *ONLY, f"-f={first}", f"-l={last}"], OMP_NUM_THREADS="2")
+def cases(first, last, seconds, tool=(), kind="cases"):
+    """{number: 'passed', 'failed' or 'skipped'} for cases that came to their end, exit status, output"""
+    head = "".join(f"{n}: {names[n - 1]}\n" for n in range(first, last + 1))    # a hang prints no name
+    status, text = execute(f"{kind}-{first}-{last}", seconds, [
+        *tool, f"{BIN}/test_cuda", *ONLY, f"-f={first}", f"-l={last}"], head, OMP_NUM_THREADS="2")
     ended = re.findall(r"^(passed|FAILED|skipped) +[\d.]+ s  ", text, re.M)
     return {first + i: e.lower() for i, e in enumerate(ended)}, status, text
 
 
 def report(number, status, text):
     say(f"    FAILED {status}: {names[number - 1]}")
-    for line in [x for x in text.splitlines() if re.search(r"GPU failed|ERROR|values:|CHECK|=====", x)][:2]:
+    for line in [x for x in text.splitlines() if re.search(r"GPU failed|ERROR|values:|CHECK|===== [^C]", x)][:2]:
         say(f"        {line.strip()[:130]}")
 
 
@@ -174,39 +100,44 @@ def tests():
     its own, as a kernel that fails or hangs takes its process with it. What fails then runs again with nothing beside
     it: cases that look at free memory may fail beside others."""
     began = time.monotonic()
-    listed = subprocess.run([f"{BIN}/test_cuda", *ONLY, "-ltc", "-nv"], capture_output=True, text=True, timeout=60).stdout
-    names[:] = [x for x in listed.splitlines() if not re.match(r"\[doctest\]|===", x)]
-    limit, result = float(os.environ.get("CASE_LIMIT", 40)), {}
+    status, listed = execute("list", 60, [f"{BIN}/test_cuda", *ONLY, "-ltc", "-nv"])
+    names[:] = "".join(re.split(r"^===+\n", listed, flags=re.M)[1:2]).splitlines()
+    if status != 0 or not names:
+        say(f"{'tests':22} no case is listed: exit {status}")
+        return archive()
+    limit, last = float(os.environ.get("CASE_LIMIT", 40)), {}    # number: verdict, exit status, output
     end = time.monotonic() + float(os.environ.get("TESTS_LIMIT", 130))    # a hang must not take all that follows along
 
-    def run(first, last, seconds):
-        return cases(first, last, min(seconds, end - time.monotonic()))
+    def run(first, count, seconds):
+        has = min(seconds, end - time.monotonic(), left())
+        ended, status, text = cases(first, first + count - 1, has)
+        return ended, "no time left" if has < seconds and str(status).startswith("over") else status, text
+
+    def judge(n, ended, status, text):
+        if n in ended and status in (0, 1):
+            last[n] = ended[n], status, text
+        elif status != "no time left":
+            last[n] = "hung" if str(status).startswith("over") else f"exit {status}", status, text
+
     with concurrent.futures.ThreadPoolExecutor(int(os.environ.get("JOBS", 8))) as pool:
-        again = []
-        for first, (ended, status, _) in zip(range(1, len(names) + 1, 5), pool.map(
-                lambda f: run(f, min(f + 4, len(names)), 2 * limit), range(1, len(names) + 1, 5))):
-            whole = len(ended) == min(5, len(names) - first + 1) and status in (0, 1)
-            result |= {n: e for n, e in ended.items() if e != "failed"}
-            again += [n for n, e in ended.items() if e == "failed"]
-            again += [] if whole else [n for n in range(first, min(first + 5, len(names) + 1)) if n not in ended]
+        groups = [range(n, min(n + 5, len(names) + 1)) for n in range(1, len(names) + 1, 5)]
+        for group, (ended, status, text) in zip(groups, pool.map(lambda g: run(g[0], len(g), 2 * limit), groups)):
+            if len(ended) < len(group) or status in (0, 1):    # else the process died behind its last case
+                last.update({n: (e, status, text) for n, e in ended.items()})
+        again = [n for group in groups for n in group if n not in last or last[n][0] == "failed"]
         say(f"{'tests':22} {len(names)} cases, {len(again)} of them again  {time.monotonic() - began:5.1f} s")
-        alone = {n: (status, text) for n, (ended, status, text) in
-                 zip(again, pool.map(lambda n: run(n, n, limit), again)) if not ended or ended[n] == "failed"}
-        result |= {n: "passed" for n in again if n not in alone}
-    for n, (status, text) in alone.items():
-        if status == "no time left":
-            continue
-        hung, ended = str(status).startswith("over"), {}
-        if not hung and end - time.monotonic() > 2:
-            ended, status, text = run(n, n, limit)
-        result[n] = "hung" if hung else ended.get(n, f"exit {status}")
-        if result[n] not in ("passed", "skipped"):
-            failed[n] = status, text
-    with open(f"{PARTS}/tests.txt", "w") as f:
-        f.writelines(f"{result.get(n, 'not run')}\t{name}\n" for n, name in enumerate(names, 1))
-    count = {e: list(result.values()).count(e) for e in sorted(set(result.values()))}
-    say(f"    {', '.join(f'{n} {e}' for e, n in count.items())}, {len(names) - len(result)} not run; "
-        f"{time.monotonic() - began:.1f} s")
+        archive()
+        for n, result in zip(again, pool.map(lambda n: run(n, 1, limit), again)):
+            judge(n, *result)
+    for n in again:
+        if n in last and last[n][0] not in ("passed", "skipped", "hung"):
+            judge(n, *run(n, 1, limit))
+    verdicts = [last.get(n, ("not run",))[0] for n in range(1, len(names) + 1)]
+    failed.update({n: x[1:] for n, x in sorted(last.items()) if x[0] not in ("passed", "skipped")})
+    with open(part("tests"), "w") as f:
+        f.writelines(f"{v}\t{name}\n" for v, name in zip(verdicts, names))
+    count = ", ".join(f"{verdicts.count(v)} {v}" for v in sorted(set(verdicts)))
+    say(f"    {count}; {time.monotonic() - began:.1f} s")
     for n in list(failed)[:20]:
         report(n, *failed[n])
     archive()
@@ -245,15 +176,17 @@ def train(name, seconds, *flags, **environment):
                          "--seq-len", "1024", "--batch", "32", "--out", run, *flags], r"GPU failed|warning", 4,
          **environment)
     if os.path.exists(f"{run}/metrics.jsonl"):
-        shutil.copy(f"{run}/metrics.jsonl", f"{PARTS}/{name}-metrics.jsonl")
+        shutil.copy(f"{run}/metrics.jsonl", part(f"{name}-metrics", ".jsonl"))
         rows = [json.loads(x) for x in open(f"{run}/metrics.jsonl") if x.endswith("\n")]
         late = rows[len(rows) // 4:]    # the first steps choose algorithms
+        memory = max((number(r[3]) for t, r in list(samples) if t >= began), default=0)
         if late:
             say(f"    steps {late[0]['step']} to {late[-1]['step']}: median "
                 f"{statistics.median(x['tokens_per_second'] for x in late):.0f} tokens/s, "
                 f"{statistics.median(x['ms'] for x in late):.1f} ms, MFU "
                 f"{100 * statistics.median(x.get('mfu', 0) for x in late):.1f} %; loss {rows[0]['loss']:.3f} to "
-                f"{rows[-1]['loss']:.3f}; most memory {max((float(r[3]) for t, r in list(samples) if t >= began), default=0):.0f} MiB")
+                f"{rows[-1]['loss']:.3f}; most memory {memory:.0f} MiB")
+        archive()
 
 
 def losses():
@@ -277,7 +210,8 @@ def losses():
 
 def bench():
     step("bench", 110, [f"{BIN}/flatgpt", "bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024"],
-         r"ceilings|tokens/s|training step|generation, (1|64) |attention_(for|back)ward  |linear_forward (qkv|fc)  ", 14)
+         r"ceilings|tokens/s|training step|generation, (1|64) |attention_(for|back)ward  |linear_forward (qkv|fc)  ",
+         14)
 
 
 def profile():
@@ -309,16 +243,14 @@ def same_bits():
     def run(name, from_4, killed=False):
         to = f"{WORK}/bits-{name}"
         if from_4:
-            os.makedirs(to)
-            for f in os.listdir(f"{WORK}/bits-whole"):
-                source = f"{WORK}/bits-whole/{f}"
-                if f == "step_00000004": shutil.copytree(source, f"{to}/{f}")
-                elif os.path.isfile(source): shutil.copy(source, to)
+            whole = f"{WORK}/bits-whole"
+            shutil.copytree(whole, to, ignore=lambda folder, files: [
+                f for f in files if folder == whole and f != "step_00000004" and os.path.isdir(f"{whole}/{f}")])
         command = [f"{BIN}/flatgpt", "train", *flags, "--resume", "auto", "--out", to]
         if killed:
             p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL)
-            until = time.monotonic() + 30
+            until = time.monotonic() + min(30, left())
             while time.monotonic() < until and not os.path.exists(f"{to}/step_00000006/model.safetensors"):
                 time.sleep(0.005)
             p.kill()
@@ -359,11 +291,10 @@ def ncu():
         step(f"ncu-{name}", 40, [*tool, "--set", "full", "-k", f"regex:{kernel}", "--launch-skip", "2",
                                  "--launch-count", "1", *bench, row],
              r"==ERROR==|No kernels|Duration|Throughput +%|Registers Per|Achieved Occ|L2 Hit|Issue Slots", 12)
-    for name, launches, skip in (("token", "80", "600"),):
-        step(f"ncu-{name}", 60, [*tool, "--cache-control", "none", "--csv", "--page", "raw", "--metrics",
-                                 "gpu__time_duration.sum,dram__bytes.sum,launch__grid_size,launch__block_size",
-                                 "--launch-skip", skip, "--launch-count", launches, f"{BIN}/flatgpt", "bench",
-                                 "--device", "cuda", "--filter", "generation, 1 "], "==ERROR==|No kernels")
+    step("ncu-token", 60, [*tool, "--cache-control", "none", "--csv", "--page", "raw", "--metrics",
+                           "gpu__time_duration.sum,dram__bytes.sum,launch__grid_size,launch__block_size",
+                           "--launch-skip", "600", "--launch-count", "80", f"{BIN}/flatgpt", "bench", "--device",
+                           "cuda", "--filter", "generation, 1 "], "==ERROR==|No kernels")
 
 
 def torch(*flags):
@@ -381,20 +312,18 @@ STEPS = {
         "1024", "--batch", "32", "--steps", "50", "--dry-run"], "total|driver"),
     "fp8": lambda: [step(f"gpt2-xl-{t}", 60, [
         f"{BIN}/flatgpt", "bench", "--device", "cuda", "--model", "gpt2-xl", "--batch", "8", "--seq-len", "1024",
-        "--filter", "training", "--dtype", t], r"tokens/s|training step|algorithm") for t in ("bf16", "fp8", "fp8-block")],
+        "--filter", "training", "--dtype", t], r"tokens/s|training step|algorithm")
+        for t in ("bf16", "fp8", "fp8-block")],
     "sdpa": lambda: torch("--attention-only"), "torch": torch,
     "ladders": lambda: [step(os.path.basename(f), 25, [f], "WRONG") for f in sorted(glob.glob(f"{BIN}/ladder_*"))],
 }
 
 
 def main():
-    global DEADLINE
-    DEADLINE = START + float(sys.argv[1])
     unknown = [s for s in sys.argv[2:] if s not in STEPS]
-    if unknown:
-        sys.exit(f"{unknown[0]}: expected {' '.join(STEPS)}")
-    os.makedirs(OUT, exist_ok=True)
-    os.makedirs(PARTS)
+    if len(sys.argv) < 3 or unknown or not number(sys.argv[1]):
+        sys.exit(f"{' '.join(sys.argv[1:])}: expected SECONDS STEP..., steps are {' '.join(STEPS)}")
+    begin(number(sys.argv[1]))
     if not os.path.exists(BIN):
         with tarfile.open(f"{BIN}.tar.xz") as tar:
             tar.extractall(os.path.dirname(BIN), filter="data")
@@ -408,7 +337,10 @@ def main():
                 break
         except Exception as error:    # the next step may still show something
             say(f"{name:22} the script failed: {type(error).__name__}: {error}")
-    say(f"{DEADLINE - time.monotonic():.0f} s left")
+            archive()
+    for p in beside:
+        p.kill()
+    say(f"{left() + SPARE:.0f} s left")
     archive()
 
 
