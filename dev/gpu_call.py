@@ -177,6 +177,8 @@ def train(name, seconds, *flags, **environment):
          **environment)
     if os.path.exists(f"{run}/metrics.jsonl"):
         shutil.copy(f"{run}/metrics.jsonl", part(f"{name}-metrics", ".jsonl"))
+        for state in glob.glob(f"{run}/step_*/state.json"):    # which products cuBLASLt was chosen for
+            shutil.copy(state, part(f"{name}-state", ".json"))
         rows = [json.loads(x) for x in open(f"{run}/metrics.jsonl") if x.endswith("\n")]
         late = rows[len(rows) // 4:]    # the first steps choose algorithms
         memory = max((number(r[3]) for t, r in list(samples) if t >= began), default=0)
@@ -270,12 +272,25 @@ def same_bits():
 
 
 def sample():
-    """Tokens as a user gets them, behind a prompt, with the model's loading in it."""
+    """Microseconds a token, as a user gets them: the time of 900 tokens less that of 100, which leaves out the start."""
     run = f"{WORK}/run"
-    for name, flags in (("1", ()), ("64", ("--num", "64")), ("top-p", ("--top-p", "0.9")),
-                        ("lookup", ("--temperature", "0", "--lookup", "8"))):
-        step(f"sample-{name}", 40, ["bash", "-c", f"time {BIN}/flatgpt sample {run} --tokens 512 --ignore-end "
-             f"--device cuda --prompt 'The model' {' '.join(flags)} >/dev/null"], r"^real|token", 4)
+    binaries = [("flatgpt", f"{BIN}/flatgpt")]
+    binaries += [(os.path.basename(f), f) for f in sorted(glob.glob(f"{BIN}/variant_*"))]
+    ways = [("1", ()), ("host", ()), ("greedy", ("--temperature", "0")), ("top-p", ("--top-p", "0.9")),
+            ("64", ("--num", "64"))]
+    for name, binary in binaries:
+        figures = []
+        for way, flags in ways if binary == f"{BIN}/flatgpt" else ways[:1]:
+            seconds = []
+            for tokens in (100, 900):
+                began = time.monotonic()
+                status, _ = execute(f"sample-{name}-{way}-{tokens}", 30, [
+                    binary, "sample", run, "--tokens", str(tokens), "--ignore-end", "--device", "cuda", "--seed", "1",
+                    *flags], **({"FLATGPT_SAMPLER": "host"} if way == "host" else {}))
+                seconds.append(time.monotonic() - began if status == 0 else float("nan"))
+            figures.append(f"{way}: {(seconds[1] - seconds[0]) / 800 * 1e6:.1f} (start {seconds[0]:.2f} s)")
+        say(f"{'sample ' + name:22} us a token  {', '.join(figures)}")
+    archive()
 
 
 def ncu():
@@ -286,7 +301,7 @@ def ncu():
     for name, kernel, row in (("forward", "forward_kernel", "attention_forward"),
                               ("backward", "backward_kernel", "attention_backward"),
                               ("cross_entropy", "cross_entropy", "cross_entropy"),
-                              ("norm_backward", "norm_backward_kernel", "norm_backward"),
+                              ("norm_backward", "norm_backward_row", "norm_backward"),
                               ("adamw", "adamw_kernel", "adamw")):
         step(f"ncu-{name}", 40, [*tool, "--set", "full", "-k", f"regex:{kernel}", "--launch-skip", "2",
                                  "--launch-count", "1", *bench, row],
@@ -315,6 +330,8 @@ STEPS = {
         "--filter", "training", "--dtype", t], r"tokens/s|training step|algorithm")
         for t in ("bf16", "fp8", "fp8-block")],
     "sdpa": lambda: torch("--attention-only"), "torch": torch,
+    "token": lambda: [step(os.path.basename(f), 40, [f], r"^ +\d+ |a token|WRONG", 14)
+                      for f in sorted(glob.glob(f"{BIN}/ladder_token*"))],
     "ladders": lambda: [step(os.path.basename(f), 25, [f], "WRONG") for f in sorted(glob.glob(f"{BIN}/ladder_*"))],
 }
 
