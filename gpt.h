@@ -85,7 +85,7 @@ struct Cache {
 
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
-    bool from_start = false;         // the last call began all its sequences
+    bool from_start = false;         // the last call began all its sequences, and had no padding
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
     std::map<int, void*> graphs;     // the recorded step of one token, for each number of sequences
     const Table* op = nullptr;       // whose memory it is

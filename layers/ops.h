@@ -109,7 +109,9 @@ struct Pages {
     enum class Sums { by_length, prompt, steps } sums = Sums::by_length;
     static bool steps(Sums sums, int S) { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
     bool steps(int S) const { return steps(sums, S); }
-    bool from_start = false;    // every sequence's first position of the call is 0: the call has all that it sees
+    // Every sequence's S positions of the call are its first ones: the call has all that they see. Not with padding,
+    // whose keys and values may be NaN.
+    bool from_start = false;
     HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(page) * NKV + kv) * SIZE + i; }
     HOST_DEVICE int64_t row(int b, int kv, int j) const {
         return row_of(table[int64_t(b) * width + j / SIZE], kv, j % SIZE);

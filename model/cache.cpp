@@ -294,7 +294,8 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     // The whole prompt is the prefix.
     const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
                         std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
-    cache.from_start = prompt && prompt_sums;
+    cache.from_start = prompt && prompt_sums &&
+                       std::all_of(ends.begin(), ends.end(), [&](int length) { return length == S; });
     now.spans = c.sees == Sees::prefix && prompt;
     if (now.spans) {
         Spans prompts;
