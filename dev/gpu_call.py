@@ -271,28 +271,6 @@ def same_bits():
     archive()
 
 
-def sample():
-    """Microseconds a token, as a user gets them: the time of 900 tokens less that of 100, which leaves out the start."""
-    run = f"{WORK}/run"
-    binaries = [("flatgpt", f"{BIN}/flatgpt")]
-    binaries += [(os.path.basename(f), f) for f in sorted(glob.glob(f"{BIN}/variant_*"))]
-    ways = [("1", ()), ("host", ()), ("greedy", ("--temperature", "0")), ("top-p", ("--top-p", "0.9")),
-            ("64", ("--num", "64"))]
-    for name, binary in binaries:
-        figures = []
-        for way, flags in ways if binary == f"{BIN}/flatgpt" else ways[:1]:
-            seconds = []
-            for tokens in (100, 900):
-                began = time.monotonic()
-                status, _ = execute(f"sample-{name}-{way}-{tokens}", 30, [
-                    binary, "sample", run, "--tokens", str(tokens), "--ignore-end", "--device", "cuda", "--seed", "1",
-                    *flags], **({"FLATGPT_SAMPLER": "host"} if way == "host" else {}))
-                seconds.append(time.monotonic() - began if status == 0 else float("nan"))
-            figures.append(f"{way}: {(seconds[1] - seconds[0]) / 800 * 1e6:.1f} (start {seconds[0]:.2f} s)")
-        say(f"{'sample ' + name:22} us a token  {', '.join(figures)}")
-    archive()
-
-
 def ncu():
     """Counters of single kernels of bench, and the times of all kernels of some tokens. Their rows' names come from
     the command line, as the kernels' do."""
@@ -321,7 +299,7 @@ STEPS = {
     "machine": machine, "tests": tests, "sanitizer": sanitizer, "selftest": selftest, "losses": losses, "bench": bench,
     "train": lambda: train("train", 60, "--lr", "6e-4", "--steps", "40"),
     "train80": lambda: train("train80", 60, "--lr", "6e-4", "--steps", "20", FLATGPT_ATTENTION="sm80"),
-    "profile": profile, "variants": variants, "bits": same_bits, "sample": sample, "ncu": ncu,
+    "profile": profile, "variants": variants, "bits": same_bits, "ncu": ncu,
     "cudnn": lambda: torch("--sdpa", "cudnn"), "dry": lambda: step("dry-run", 20, [
         f"{BIN}/flatgpt", "train", "--data", f"{BIN}/train.bin", "--model", "gpt2", "--device", "cuda", "--seq-len",
         "1024", "--batch", "32", "--steps", "50", "--dry-run"], "total|driver"),

@@ -33,7 +33,7 @@ git describe --always --dirty >"$to/commit" 2>/dev/null || echo unknown >"$to/co
 "$to/flatgpt" tokenize --tokenizer gpt2 --out "$to/t" --overwrite "$@" >/dev/null 2>&1
 mv "$to"/t_train_000.bin "$to/train.bin" && rm -f "$to"/t_*
 # Steps of GPT-2 on the CPU in fp32: what a GPU's losses are held to.
-echo "${LOSSES:---model gpt2 --batch 4 --seq-len 256 --steps 6 --lr 6e-4 --seed 1}" >"$to/losses.flags"
+echo "${LOSSES:---model gpt2 --batch 4 --seq-len 256 --steps 6 --lr 1e-4 --seed 1}" >"$to/losses.flags"
 run=$(mktemp -d)
 read -ra flags <"$to/losses.flags"
 "$to/flatgpt" train --data "$to/train.bin" --device cpu --dtype fp32 --out "$run/run" "${flags[@]}" \

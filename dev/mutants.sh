@@ -40,7 +40,10 @@ passes() {    # tree, binary, test cases; the first failure ends it
 passes_best() {    # of the layers' tests, those of the best instruction set
     FLATGPT_ISA=$best passes "$@"
 }
-binary_of() {    # file
+binary_of() {    # file, test cases
+    case $2 in
+        "model on cuda"*) echo build/emu/test_cuda && return ;;
+    esac
     case $1 in
         train_gpt.cu) echo build/test_all ;;    # no kernels
         dev/*.cu) echo build/test_all ;;    # runs ladders
@@ -73,7 +76,7 @@ goals_of() {    # binary, file, test cases
 try() {    # tree, row: prints the verdict
     local tree=$1 file change cases flag binary goals later=() object
     split "$2"
-    binary=$(binary_of "$file")
+    binary=$(binary_of "$file" "$cases")
     mapfile -t goals < <(goals_of "$binary" "$file" "$cases")
     while IFS= read -r object; do later+=(-o "$object"); done < <(cd "$tree" && find build/layers -name '*.base.o' \
         -o -name '*.avx2.o' -o -name '*.avx512.o' -o -name '*.avx512bf16.o' | grep -v "\.$best\.o$")
@@ -112,7 +115,7 @@ for binary in build/test_all build/emu/test_cuda; do    # every row names a test
     mapfile -t names < <(cd $all/0 && "$binary" -ltc)
     while IFS= read -r row; do
         split "$row"
-        [ "$(binary_of "$file")" = $binary ] || continue
+        [ "$(binary_of "$file" "$cases")" = $binary ] || continue
         for name in "${names[@]}"; do [[ $name == $cases ]] && continue 2; done
         echo "FAILED   $file: $binary has no such test case: $cases"
         gone=1
@@ -126,7 +129,7 @@ while IFS= read -r row; do
     split "$row"
     can_run "$file" "$flag" || { echo "skipped  $file: not on this machine: $change"; skipped=$((skipped + 1)); continue; }
     list+=("$row")
-    case $(binary_of "$file") in
+    case $(binary_of "$file" "$cases") in
         build/test_all) clean_all+="${clean_all:+,}$cases" ;;
         *) clean_cuda+="${clean_cuda:+,}$cases" ;;
     esac

@@ -10,7 +10,7 @@ namespace {
 // y[n,o] = sum_c x[n,c] w[o,c] + b[o] + residual[n,o];  with pre: pre = that, y = gelu(pre)
 //
 // Generation's products. Bound by reading w once: OC C elements; x comes from L1. A warp takes R rows of w; where C is
-// long, `split` warps share them, so that a lane has about four 16-byte loads of w, all in flight. A weight costs N
+// long, 2 or 4 warps share them, so that a lane has about four 16-byte loads of w, all in flight. A weight costs N
 // multiply-adds and its conversion. Per clock, a multiprocessor of an H200 reads 10 bf16 weights and does 128
 // operations: with N = 8 these would be the bound.
 //
@@ -65,7 +65,7 @@ template <class T, int W, int N, int R> struct GemvLane {
     }
 };
 
-// b's and residual's elements are asked for ahead of the products, so that no wait for memory follows them. 1 << shift
+// The elements of b and residual are loaded ahead of the products, so that no wait for memory follows these. 1 << shift
 // warps share rows of w.
 template <class T, int W, int N, int R>
 __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,

@@ -14,8 +14,8 @@ template <class T> inline int norm_threads(int C) {
     return !rows_align<T>(C) || vectors <= 8 * 32 ? 32 : int(round_up(ceil_div(vectors, 4), 32));
 }
 
-// What the kernels compute of a row, each rounding written out: which products and sums nvcc makes an FMA depends on what
-// stands around them, and a norm within a product has the bits of the norm alone.
+// A norm's steps, each rounding written out: which products and sums nvcc makes an FMA depends on what stands around
+// them, and a norm within a product must have the bits of the norm alone.
 __device__ inline float norm_mean(float sum, float inv_C) { return __fmul_rn(sum, inv_C); }
 __device__ inline float norm_add_square(float sum, float x, float mean) {
     const float d = x - mean;

@@ -225,10 +225,11 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
     if (!bench.o.json) print_head(bench, c, B, S);
     if (bench.o.steps_only) return {};
     typedef void (Rows::*Group)();
+    static constexpr Group GROUPS[] = {&Rows::memory_bound, &Rows::rope, &Rows::head_and_update, &Rows::sample,
+                                       &Rows::attention, &Rows::biases, &Rows::recurrences,
+                                       static_cast<Group>(&Rows::linear), &Rows::experts};
     // Buffers of a group take gigabytes: only where a row of it is wanted, as a table that allocates nothing shows.
-    for (Group group : std::initializer_list<Group>{&Rows::memory_bound, &Rows::rope, &Rows::head_and_update, &Rows::sample,
-                                                    &Rows::attention, &Rows::biases, &Rows::recurrences, &Rows::linear,
-                                                    &Rows::experts}) {
+    for (Group group : GROUPS) {
         bool any = false;
         {
             const Count counts(rows.op);

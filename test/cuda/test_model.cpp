@@ -145,7 +145,7 @@ TEST_CASE("model on cuda: generation, one token at a time and replayed, equals t
 }
 
 // Each piece but the first sees what lies before it. A text that joins does not cost the others their recorded step.
-TEST_CASE("model on cuda: a prompt in pieces is the prompt at once, and the recorded steps of each number of texts stay") {
+TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded steps stay") {
     const int B = 2, S = 24, V = SMALL.V;
     auto in = toy_tokens(B * S, V, 1);
     for (bool half : {false, true}) {
@@ -236,7 +236,8 @@ TEST_CASE("model on cuda: scratch held is the scratch announced, and the one tha
         }
     };
     const CudaDevice& device = cuda_device();
-    const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, double(device.memory), 0, 0, 0};
+    const Gpu gpu = {"here", "here", 10 * device.major + device.minor, device.multiprocessors, double(device.memory),
+                     0, 0, 0};
     for (Dtype dtype : {Dtype::bf16, Dtype::fp32, Dtype::fp8, Dtype::fp8_block})
         for (auto [NH, NKV, HS] : {std::array{2, 1, 64}, {2, 2, 128}, {4, 2, 24}, {3, 3, 7}}) {
             if (dtype == Dtype::fp8 ? gpu.capability < 89 : dtype == Dtype::fp8_block && gpu.capability != 90) continue;

@@ -49,7 +49,7 @@ TEST_CASE("norm: with and without weights, biases and what is added to weights")
     each_order([] {
         each_table([](auto& op) {
             for (NormForm form : NORM_FORMS)
-                for (int C : {1, 7, 64, 200, 1032}) {
+                for (int C : {1, 7, 64, 200, 640, 1000, 1032}) {
                     EXPECT(check_norm_forward(op, 5, C, form));
                     EXPECT(check_norm_backward(op, 67, C, form));
                 }
