@@ -73,8 +73,8 @@ NVFLAGS = -std=c++20 -O3 -lineinfo -MMD -MP -I. -Xcompiler -Wall,-Wextra,-Wno-un
 CUDA_LIBS := $(if $(NVCC),-L$(CUDA)/lib64 -Wl$(comma)-rpath$(comma)$(CUDA)/lib64 -lcudart_static -lrt -ldl)
 # nvcc contracts a product and a sum to an FMA: so does the emulator, on a CPU that has them. An H200 gave NaN where a
 # rounded product was taken from the same one unrounded.
-EMU_FLAGS := -O2 $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -fno-strict-aliasing -Wno-unknown-pragmas -Wno-attributes=clang:: -Itest/cuda_on_cpu/include \
-             -DHAVE_CUDA -DEMULATED_GPU
+EMU_FLAGS := $(if $(shell grep -m1 -ow fma /proc/cpuinfo),-mfma) -O2 -fno-strict-aliasing -Wno-unknown-pragmas \
+             -Wno-attributes=clang:: -Itest/cuda_on_cpu/include -DHAVE_CUDA -DEMULATED_GPU
 
 ROOMS := base files data model comm checkpoint infer train tools tools/selftest
 REFERENCE := $(wildcard layers/reference*.cpp layers/attention/*reference.cpp)

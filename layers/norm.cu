@@ -215,8 +215,8 @@ __device__ __forceinline__ void add_rows(float (&sums)[2 * R], float (&dw)[VECS]
 
 // Rows of up to 128 vectors. A warp has a row: all of it stays in registers, and the sums of its columns for dw and db,
 // so that nothing waits for another warp before the end. Then a block's warps add their sums in order.
-constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // of a block; at most, a thread's vectors of a row
-template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // of a multiprocessor: registers allow no more
+constexpr int ROW_WARPS = 4, ROW_VECS = 4;                         // warps a block; at most, vectors a thread
+template <int V> constexpr int ROW_BLOCKS = V <= 2 ? 4 : 6 - V;    // blocks a multiprocessor: registers allow no more
 template <int V> constexpr int ROW_PARTS = 128 * ROW_BLOCKS<V>;    // blocks: those of 128 multiprocessors
 static_assert(ROW_PARTS<1> <= PARTS);
 

@@ -52,7 +52,7 @@ __device__ inline void norm_rows(T* to, const T* x, const NormOf<T>& of, int C) 
     SHARED(float[N][32], sums);
     SHARED(float[N][32], squares);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    Vec<T, W> weight = {}, bias = {};    // of the next columns, under way while the sums meet
+    Vec<T, W> weight = {}, bias = {};    // the next columns', under way while the sums meet
     auto fetch = [&](int c) {
         if (of.w && c < C) weight = load<W>(of.w + c);
         if (of.b && c < C) bias = load<W>(of.b + c);

@@ -107,9 +107,9 @@ inline void lt_multiply(float* sum, const float* a, const float* b, int64_t m, i
         }
 }
 
-// The same of fp8. sm_90's tensor cores cut off what a sum of 32 products has beyond 13 bits of mantissa; every 128 k
-// cuBLASLt adds that sum to one in float. (DeepSeek-V3 2024, section 3.3; on an H200, 2026-11-27, results of 16 to 272 k
-// were off by 3.6e-5 to 1.4e-4 of their size.)
+// The product of fp8 factors. The tensor cores of sm_90 cut off what a sum of 32 products has beyond 13 bits of
+// mantissa; every 128 k cuBLASLt adds that sum to one in float (DeepSeek-V3 2024, section 3.3). On an H200 (2026-11-27)
+// results of 16 to 272 k were off by 3.6e-5 to 1.4e-4 of their size.
 inline void lt_multiply_fp8(float* sum, const float* a, const float* b, int64_t m, int64_t n, int64_t k) {
     constexpr int64_t STEP = 32, PROMOTED = 128;
     std::vector<float> kept(size_t(m * n));
