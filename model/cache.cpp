@@ -172,8 +172,12 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     cache.copies = cache.sequences + sequences;
     return {};
 }
+void Cache::release_graphs() {
+    for (const auto& [sequences, graph] : graphs) op->release_graph(graph);
+    graphs.clear();
+}
 Cache::~Cache() {
-    for (const auto& [rows, graph] : graphs) op->release_graph(graph);
+    release_graphs();
     if (memory) op->release(memory, bytes);
 }
 Pages Cache::layer(const Config& c, int l) const {
@@ -294,7 +298,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     // The whole prompt is the prefix.
     const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
                         std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
-    cache.from_start = prompt && prompt_sums &&
+    cache.from_start = S > 1 && prompt && prompt_sums &&
                        std::all_of(ends.begin(), ends.end(), [&](int length) { return length == S; });
     now.spans = c.sees == Sees::prefix && prompt;
     if (now.spans) {
@@ -323,10 +327,14 @@ void Model::upload_table(Cache& cache) {
 }
 
 // The blocks. A step of one token is recorded, once for each number of sequences: what it reads of them lies on the
-// device. Not the first in a row, which allocates what it needs.
+// device. The first step in a row is not recorded, because it allocates what it needs.
 void Model::run(Cache& cache, bool as_before) {
     cache.steps = as_before ? cache.steps + 1 : S == 1;
-    if (!op.record || S > 1 || now.spans) return blocks(&cache);
+    if (const int64_t rows = int64_t(B) * S; rows > cache.most_rows) {
+        cache.most_rows = rows;    // scratch may grow, and the smaller one would stay as long as a graph holds it
+        cache.release_graphs();
+    }
+    if (!op.record || S > 1 || now.spans || after_attention) return blocks(&cache);
     auto graph = cache.graphs.find(B);
     if (graph == cache.graphs.end()) {
         if (cache.steps < 2) return blocks(&cache);

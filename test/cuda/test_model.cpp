@@ -169,10 +169,18 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
             CHECK(cache.graphs.size() == 1);
             for (int i = 0; i < 2; i++) extend(1, {0});
             CHECK(cache.graphs.size() == 2);
+            extend(1, {1});    // another sequence by the same recording
             extend(1, {0, 1});
             CHECK(cache.graphs.size() == 2);
-            std::vector<float> logits(size_t(B * V));
+            std::vector<float> logits(size_t(B * V)), alone(logits);
             g->logits(logits.data());
+            for (int b = 0; b < B; b++) {
+                Cache one;
+                REQUIRE(g->cache_allocate(one, 1, SMALL.T).ok());
+                g->extend(one, in.data() + b * S, cache.table[b].pos);
+                g->logits(alone.data() + b * V);
+            }
+            CHECK(relative(logits, alone) < (half ? 2e-2 : 1e-5));
             ends.push_back(logits);
         }
         for (const auto& logits : ends) CHECK(relative(logits, ends[0]) < (half ? 2e-2 : 1e-5));
@@ -181,28 +189,29 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
 
 // What pads a shorter text may be NaN: of a layer that keeps a state, or what another operation left.
 TEST_CASE("model on cuda: prompts of different lengths in one call are what they are alone") {
-    const Config small = {.V = 94, .T = 24, .L = 2, .NH = 2, .C = 32, .F = 24, .NKV = 1};
+    const Config small = {.V = 94, .T = 24, .L = 2, .NH = 2, .C = 64, .F = 24, .NKV = 1};    // heads of 32
     const std::vector<int> lengths = {5, 11};
     const int S = 11;
-    for (const auto& [name, c] : kind_configs(small)) {
-        if (c.sees == Sees::all) continue;
-        CAPTURE(std::string(name));
-        const auto in = toy_tokens(2 * S, c.V, 1);
-        auto g = cuda_model<float>();
-        toy_model(*g, c, {Use::infer, 2, c.T});
-        std::vector<float> together(size_t(2 * c.V)), alone(together);
-        Cache both;
-        REQUIRE(g->cache_allocate(both, 2, c.T).ok());
-        g->extend(both, in.data(), S, {}, lengths);
-        g->logits(together.data());
-        for (int b : {0, 1}) {
-            Cache one;
-            REQUIRE(g->cache_allocate(one, 1, c.T).ok());
-            g->extend(one, in.data() + b * S, lengths[size_t(b)]);
-            g->logits(alone.data() + b * c.V);
+    for (bool half : {false, true})
+        for (const auto& [name, c] : kind_configs(small)) {
+            if (c.sees == Sees::all) continue;
+            CAPTURE(std::string(name)); CAPTURE(half);
+            const auto in = toy_tokens(2 * S, c.V, 1);
+            auto g = cuda_model_of(half);
+            toy_model(*g, c, {Use::infer, 2, c.T});
+            std::vector<float> together(size_t(2 * c.V)), alone(together);
+            Cache both;
+            REQUIRE(g->cache_allocate(both, 2, c.T).ok());
+            g->extend(both, in.data(), S, {}, lengths);
+            g->logits(together.data());
+            for (int b : {0, 1}) {
+                Cache one;
+                REQUIRE(g->cache_allocate(one, 1, c.T).ok());
+                g->extend(one, in.data() + b * S, lengths[size_t(b)]);
+                g->logits(alone.data() + b * c.V);
+            }
+            CHECK(relative(together, alone) < (half ? 5e-2 : 1e-5));
         }
-        CHECK(relative(together, alone) < 1e-5);
-    }
 }
 
 TEST_CASE("model on cuda: stochastic rounding trains, and without fp32 weights") {

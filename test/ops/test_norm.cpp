@@ -40,6 +40,8 @@ TEST_CASE("norm: many rows, each block takes several times four") {
         }
         set_order(0);
         EXPECT(check_norm_backward(op, rows, 16));
+        EXPECT(check_norm_backward(op, 1600, 640));     // a warp has a second row
+        EXPECT(check_norm_backward(op, 1100, 1000));
         EXPECT(check_norm_backward(op, 1030, 7, RMSNORM));
         EXPECT(check_norm_forward(op, rows, 7));
     });
