@@ -98,7 +98,7 @@ def beside(HS, seconds, published, work):
 #     BACK_PRODUCTS x 10 64 M HS / TENSOR   +   BACK_EXP x 64 M / MUFU
 # and a block BACK_FIXED more. Fitted to figure 6 (full mask; FLOPs are 2.5 times the forward's), tiles as in
 # hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull request 1893); ours
-# took an H200 no longer than in any order (443 and 447 us at B=32, NH=12, T=1024, HS=64; 2026-11-27).
+# took an H200 no longer than in any order (435 and 447 us at B=32, NH=12, T=1024, HS=64; 2026-11-27).
 
 BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.12, 16300, 1
 FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}

@@ -2,8 +2,8 @@
 """What every operation of `flatgpt bench` should take on a GPU, and what bounds it.   make gpu-time [ARGS=...]
 
 No GPU is needed: these are expectations, to be held beside the day's measurements (--measured). What was fitted to
-an H200's (2026-11-27, dev/results) says so. FLOPs, bytes and launches are those of dev/launches.cpp: bench's own counts, at bench's sizes. Rates are
-the data sheet's. Then:
+an H200's (2026-11-27, dev/results) says so. FLOPs, bytes and launches are those of dev/launches.cpp: bench's own
+counts, at bench's sizes. Rates are the data sheet's. Then:
 - an operation of ours takes as long as its busiest unit: DRAM, or one of a multiprocessor's, by the instructions of
   the kernel's main loop as nvcc has compiled it; attention by mma.sync or without softmax by gpu_ways.py, with the
   tiles that masks visit, dropout's random numbers and biases;
@@ -53,8 +53,8 @@ SUSTAINED = 0.82            # of that, the products of GPT-2 124M, whose clock f
 TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
 WORKSPACE = 128 << 20       # bytes that linear.cu gives to a product
 LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
-# Seconds that a block takes besides, which nothing hides: a norm, a split's merge, barriers. Fitted: an H200's kernels of
-# a token, by ncu, less LAUNCH and their bytes.
+# Seconds that a block takes besides, which nothing hides: a norm, a split's merge, barriers. Fitted: an H200's kernels
+# of a token, by ncu, less LAUNCH and their bytes.
 FIXED = [(r"normed normed_kernel", 3.6e-6), (r"attention/cached decode_kernel", 3.2e-6),
          (r"sampling parts_kernel", 3.9e-6), (r"sampling choose_kernel<\(Way\)1", 6.2e-6)]
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles

@@ -65,8 +65,8 @@ template <class T, int W, int N, int R> struct GemvLane {
     }
 };
 
-// The elements of b and residual are loaded ahead of the products, so that no wait for memory follows these. 1 << shift
-// warps share rows of w.
+// The elements of b and residual are loaded ahead of the products: loaded behind them, each would be waited for.
+// 1 << shift warps share rows of w.
 template <class T, int W, int N, int R>
 __global__ void gemv_kernel(T* y, T* pre, const T* x, const T* w, const T* b, const T* residual, int C, int OC,
                             int shift) {

@@ -19,8 +19,9 @@
 
 namespace {
 constexpr int BLOCKS = 6;    // on a multiprocessor
-// One sequence's kernels leave registers for a block of the next one, or that cannot begin early: with 77 registers and
-// 6 blocks a token of GPT-2 took 290 us on an H200 (2026-11-27), with 72 it had taken 263.
+// The kernels of one sequence leave registers for a block of the next kernel, which otherwise cannot begin early. That
+// is the likely reason why a token of GPT-2 took 290 us on an H200 (2026-11-27) when these had 77 registers, and 263
+// when they had 72.
 template <int N> constexpr int RESIDENT = BLOCKS + (N == 1);
 constexpr int64_t MOST_SHARED = int64_t(46) << 10;    // with the sums within what every launch may have
 

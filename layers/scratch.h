@@ -7,8 +7,8 @@
 
 #include "ops.h"
 
-// A chunk of logits. In 512 MiB are 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU; but each
-// chunk reads and writes the head's gradient in fp32, and so GPUs with much memory have fewer. memory: the GPU's bytes.
+// A chunk of logits. In 512 MiB are 5,300 rows of GPT-2 in bf16, enough for the head's products to fill a GPU. But each
+// chunk reads and writes the head's gradient in fp32, so larger ones are faster where there is memory for them.
 inline int64_t cuda_logits_bytes(int64_t memory) {
     const int64_t GIB = int64_t(1) << 30;
     return memory >= 40 * GIB ? 2 * GIB : memory >= 20 * GIB ? GIB : GIB / 2;

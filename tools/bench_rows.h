@@ -20,7 +20,7 @@ struct Rows {
     const int B, S, N;
     const Heads h;
     std::vector<std::pair<void*, int64_t>> held;
-    bool* any = nullptr;    // else no row is timed: whether one is wanted
+    bool* any = nullptr;    // not null: rows are looked for instead of timed, and this says whether one is wanted
 
     Rows(Bench& bench, const Table& op, const Config& c, int B, int S)
         : bench(bench), op(op), c(c), B(B), S(S), N(B * S), h(c.heads(0)) {}

@@ -363,7 +363,7 @@ template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B,
     const bool narrow = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
     const bool prompt = S > 1 || !CachedPlan::takes(h) || (narrow && !aligned);    // too rare for kernels of its own
     if (prompt || narrow) cache_append(qkv, cache, B, S, pos, h);
-    if (prompt && cache.from_start && !narrow) {
+    if (prompt && cache.from_start && !narrow) {    // a narrow cache's keys are rounded: later steps read them so, too
         float* lse = static_cast<float*>(cuda_scratch(prompt_scratch(B, S, h)));
         return attention_forward(y, lse, qkv, B, S, h);
     }

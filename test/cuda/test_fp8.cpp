@@ -71,7 +71,7 @@ Products products(const Ops<bf16>& op, const Numbers& x, const Numbers& w, const
 }
 Numbers halves(int64_t n, uint64_t stream, double scale) { return rounded<bf16>(random_normal(n, stream, scale)); }
 
-// Tensor cores keep some 14 bits of fp8's sums: half a place each for the few sums that are added in float.
+// Tensor cores keep some 14 bits of fp8's sums. A result is a sum of a few such sums, each cut off by less than 2^-13.
 constexpr double FP8_SUMS = 0x1p-12;
 
 // Rows and columns get sizes of their own, blocks of columns too: another's scale is then seen.
