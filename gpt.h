@@ -88,7 +88,7 @@ struct Cache {
     bool from_start = false;         // the last call began all its sequences, and had no padding
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
     std::map<int, void*> graphs;     // the recorded step of one token, for each number of sequences
-    int64_t most_rows = 0;           // of a call so far
+    int64_t most_rows = 0;           // rows of the largest call so far
     const Table* op = nullptr;       // whose memory it is
     void release_graphs();
     Cache() = default;
