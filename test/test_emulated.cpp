@@ -96,7 +96,7 @@ TEST_CASE("cuda command line: a GPU with too little memory") {
     CHECK(contains(r.err, "--batch"));
     // auto: what fits
     r = run_emulated(small(toy, "b", {"--batch", "auto", "--steps", "1", "--total-batch", "256", "--channels", "256"}),
-                     {"EMU_MEMORY_MB=68"});
+                     {"EMU_MEMORY_MB=168"});
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(contains(r.err, "--batch auto: "));
