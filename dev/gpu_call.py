@@ -24,6 +24,7 @@ import time
 
 from gpu_step import BIN, PARTS, SPARE, WORK, archive, begin, beside, execute, left, number, part, samples, say, step
 
+BENCH = ["bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024"]
 ONLY = [f"-tc={os.environ['GPU_TESTS']}"] if os.environ.get("GPU_TESTS") else []    # doctest's filter
 
 # ---- the machine ----------------------------------------------------------------------------------------------------
@@ -211,15 +212,15 @@ def losses():
 
 
 def bench():
-    step("bench", 110, [f"{BIN}/flatgpt", "bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024"],
+    step("bench", 110, [f"{BIN}/flatgpt", *BENCH],
          r"ceilings|tokens/s|training step|generation, (1|64) |attention_(for|back)ward  |linear_forward (qkv|fc)  ",
          14)
 
 
 def profile():
     """Training and generation alone: what an operation takes within a step."""
-    step("steps", 70, [f"{BIN}/flatgpt", "bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024",
-                       "--steps-only", "--profile"], r"ceilings|tokens/s|training step|generation, |prompt", 12)
+    step("steps", 70, [f"{BIN}/flatgpt", *BENCH, "--steps-only", "--profile"],
+         r"ceilings|tokens/s|training step|generation, |prompt", 12)
 
 
 def variants():
@@ -232,8 +233,8 @@ def variants():
         rows = ("attention_forward ", "attention_backward ") if environment else os.environ.get(
             "VARIANT_ROWS", "attention_forward |attention_backward |training|generation, 1 ").split("|")
         for row in rows:
-            step(f"{name}, {row}", 40, [binary, "bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024",
-                                        "--filter", row.strip()], rf"^{row}|tokens/s", 3, **environment)
+            step(f"{name}, {row}", 40, [binary, *BENCH, "--filter", row.strip()], rf"^{row}|tokens/s", 3,
+                 **environment)
 
 
 def same_bits():
@@ -274,7 +275,6 @@ def same_bits():
 def ncu():
     """Counters of single kernels of bench, and the times of all kernels of some tokens. Their rows' names come from
     the command line, as the kernels' do."""
-    bench = [f"{BIN}/flatgpt", "bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024", "--filter"]
     tool = ["ncu", "--clock-control", "none"]
     for name, kernel, row in (("forward", "forward_kernel", "attention_forward"),
                               ("backward", "backward_kernel", "attention_backward"),
@@ -282,7 +282,7 @@ def ncu():
                               ("norm_backward", "norm_backward_row", "norm_backward"),
                               ("adamw", "adamw_kernel", "adamw")):
         step(f"ncu-{name}", 40, [*tool, "--set", "full", "-k", f"regex:{kernel}", "--launch-skip", "2",
-                                 "--launch-count", "1", *bench, row],
+                                 "--launch-count", "1", f"{BIN}/flatgpt", *BENCH, "--filter", row],
              r"==ERROR==|No kernels|Duration|Throughput +%|Registers Per|Achieved Occ|L2 Hit|Issue Slots", 12)
     step("ncu-token", 60, [*tool, "--cache-control", "none", "--csv", "--page", "raw", "--metrics",
                            "gpu__time_duration.sum,dram__bytes.sum,launch__grid_size,launch__block_size",
@@ -291,8 +291,7 @@ def ncu():
 
 
 def torch(*flags):
-    step("torch", 200, [sys.executable, "dev/compare_torch.py", *flags], r"tflops|tokens|kernels|error|Error", 14,
-         TORCHINDUCTOR_AUTOGRAD_CACHE="0")
+    step("torch", 200, [sys.executable, "dev/compare_torch.py", *flags], r"tflops|tokens|kernels|error|Error", 14)
 
 
 STEPS = {
