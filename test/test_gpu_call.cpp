@@ -20,7 +20,7 @@ std::vector<std::string> lines(const std::string& text) {
 }
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// A process lives as long as it is more than a row of the process table that nobody has read.
+// False also for a zombie: a process that has ended and that its parent has not waited for.
 bool lives(int pid) {
     const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
     return !stat.empty() && !contains(stat, ") Z ");
@@ -300,7 +300,7 @@ TEST_CASE("gpu call: the deadline holds, and what it cut off is not called a han
     for (const char* line : {"test_cuda -tc=* -ltc -nv\n", "test_cuda -tc=* -f=6 -l=10\n"})
         CHECK_MESSAGE(contains(t.log(), line), line);
     CHECK(contains(t.row("bench"), "NOT RUN: the time is over"));
-    Tree slow;    // its step never ends
+    Tree slow;    // a tree with a step without end
     const double start = now();
     const ProcessResult s = slow.run({"9", "dry", "bench"}, 13);
     INFO(s.out << s.err);

@@ -187,7 +187,7 @@ TEST_CASE("model on cuda: a prompt in pieces is the prompt at once; recorded ste
     }
 }
 
-// What pads a shorter text may be NaN: of a layer that keeps a state, or what another operation left.
+// Padding may be NaN: a layer with a state does not write its outputs there, and buffers hold what others left.
 TEST_CASE("model on cuda: prompts of different lengths in one call are what they are alone") {
     const Config small = {.V = 94, .T = 24, .L = 2, .NH = 2, .C = 64, .F = 24, .NKV = 1};    // heads of 32
     const std::vector<int> lengths = {5, 11};
