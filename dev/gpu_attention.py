@@ -1,5 +1,5 @@
 """How long causal attention takes on an H100 (sm_90): a model of three constants, fitted to what FlashAttention-3
-published for causal masks, and shown beside it. gpu_time.py has the rates, and adds the other kernels."""
+published at some lengths, and shown beside the others. gpu_time.py has the rates, and adds the other kernels."""
 import heapq
 import math
 import re
@@ -18,7 +18,7 @@ MUFU = 16                   # exponentials, reciprocals
 # SOFTMAX < 1: what the other warpgroup's products do not hide. Rows go to 132 SMs, the longest first. The constants are
 # FA3's: that ours behaves like it, where instructions, tiles and overlap are alike, is assumed.
 
-PRODUCTS, SOFTMAX, FIXED = 1.10, 0.87, 5030
+PRODUCTS, SOFTMAX, FIXED = 1.13, 0.82, 4450
 # Without the overlap of a warpgroup's own softmax and products: FA3's ablation, 661 and 582 TFLOP/s (Shah et al. 2024,
 # section 4.2).
 NO_OVERLAP = 661 / 582
@@ -29,6 +29,7 @@ NOT_PERSISTENT = 1800
 # halves. Tiles: hopper/tile_size.h of that code. Of its other sizes the figure has 256, in tiles of 128 x 80, where the
 # model gives 14 to 21 % more than the 427 to 642 published: other sizes than these are shown, and held to nothing.
 LENGTHS = (1024, 2048, 4096, 8192, 16384)
+LEFT_OUT = (2048, 8192)     # of the fit
 FA3 = {64: (265, 371, 420, 460, 473), 128: (423, 521, 579, 602, 616)}
 FA3_TILE = {64: (192, 128), 128: (128, 128)}
 
@@ -51,13 +52,13 @@ def tflops(B, NH, S, HS, seconds):
 
 
 def attention_forward(kernels):
-    """(the largest difference of the model from what FA3 published, the least share of that which ours should reach,
-    {HS: a function of a shape and what queries see: seconds})"""
+    """(the largest differences of the model from what FA3 published, where it was fitted and where not; the least share
+    of that which ours should reach; {HS: a function of a shape and what queries see: seconds})"""
     print(f"FlashAttention-3 forward by this model / as published, causal, TFLOP/s, T {LENGTHS}")
-    worst, least, ours = 0, math.inf, {}
+    worst, least, ours = [0, 0], math.inf, {}
     for HS, published in FA3.items():
         now = [tflops(*s, forward_seconds(*s, causal(s[2]), *FA3_TILE[HS])) for s in shapes(HS)]
-        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
+        worst = differences(worst, now, published)
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90 forward_kernel"):
         HS, loop = sass.size_of(k), k.loop_with("HGMMA", "MUFU.EX2")
@@ -72,6 +73,12 @@ def attention_forward(kernels):
         ours[HS] = lambda *s, found=(128, sass.forward_keys(HS), work, overlap, fixed): forward_seconds(*s, *found)
         least = min(least, beside(HS, lambda *s, f=ours[HS]: f(*s, causal(s[2])), FA3.get(HS), 1))
     return worst, least, ours
+
+
+def differences(worst, now, published):
+    """The largest of both kinds: lengths that the model was fitted to, lengths left out."""
+    errors = {T: abs(n / p - 1) for T, n, p in zip(LENGTHS, now, published)}
+    return [max([worst[left]] + [e for T, e in errors.items() if (T in LEFT_OUT) == left]) for left in (False, True)]
 
 
 def chosen(kernels, name):
@@ -100,7 +107,7 @@ def beside(HS, seconds, published, work):
 # hopper/flash_bwd_launch_template.h. dq added in turns took FA3 575 / 474 times as long (its pull request 1893); ours
 # took an H200 no longer than in any order (435 and 447 us at B=32, NH=12, T=1024, HS=64; 2026-11-27).
 
-BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.12, 16300, 1
+BACK_PRODUCTS, BACK_EXP, BACK_FIXED, TURNS = 1.47, 1.13, 16800, 1
 FA3_BACK = {64: (363, 422, 453, 472, 474), 128: (424, 501, 542, 559, 561)}
 FA3_BACK_ROWS = {64: 128, 128: 80}
 
@@ -122,10 +129,10 @@ def backward_seconds(B, NH, S, HS, sees, M):
 
 def attention_backward(kernels):
     print(f"\nFlashAttention-3 backward by this model / as published, full mask, TFLOP/s, T {LENGTHS}")
-    worst, ours = 0, {}
+    worst, ours = [0, 0], {}
     for HS, published in FA3_BACK.items():
         now = [5 * tflops(*s, backward_seconds(*s, everything(s[2]), FA3_BACK_ROWS[HS])) for s in shapes(HS)]
-        worst = max([worst, *(abs(n / p - 1) for n, p in zip(now, published))])
+        worst = differences(worst, now, published)
         print(f"  HS {HS:3}: " + "   ".join(f"{n:.0f} / {p}" for n, p in zip(now, published)))
     for k in chosen(kernels, "attention/sm90_backward backward_kernel"):
         HS = sass.size_of(k)
@@ -140,8 +147,11 @@ def check(kernels):
     """([(whether, what is wrong otherwise)], {direction: {HS: a function of a shape and what queries see: seconds}})"""
     worst, least, forward = attention_forward(kernels)
     worst_back, backward = attention_backward(kernels)
-    print(f"The model meets what FA3 published within {100 * worst:.0f} % (forward) and {100 * worst_back:.0f} % "
-          f"(backward); 10 % are allowed.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.")
-    return [(max(worst, worst_back) <= 0.10, "the model of attention is off by more than 10 %"),
+    print(f"The model meets what FA3 published within {100 * worst[0]:.1f} % (forward) and "
+          f"{100 * worst_back[0]:.1f} % (backward) where it was fitted, and within "
+          f"{100 * worst[1]:.1f} % and {100 * worst_back[1]:.1f} % at T {LEFT_OUT}, which the fit left out; 10 % are "
+          f"allowed, 5 % there.\nOur forward should reach {least:.2f} of that at least; 0.9 is the bar.")
+    return [(max(worst[0], worst_back[0]) <= 0.10, "the model of attention is off by more than 10 %"),
+            (max(worst[1], worst_back[1]) <= 0.05, "the model of attention is off by more than 5 % where not fitted"),
             (0.9 <= least < math.inf, f"our forward should reach {least:.2f} of FA3's at least, the bar is 0.9")
             ], {"forward": forward, "backward": backward}

@@ -9,16 +9,19 @@ counts, at bench's sizes. Rates are the data sheet's. Then:
   tiles that masks visit, dropout's random numbers and biases;
 - attention on sm_90 takes what gpu_attention.py says, for the tiles that its mask visits;
 - a product of cuBLASLt reaches CUBLAS of the peak in full waves of tiles: an assumption, whose source is below;
-- a launch adds LAUNCH seconds, an assumption.
+- a launch adds its gap and what its blocks wait from begin to end (gpu_latency.py), a copy between host and device a
+  launch's gap, and each wait of the host for results HOST_WAIT.
 An expectation is too low by what is not counted:
-- what a block does before and after its main loop (on sm_90 attention's is), and what waits at barriers;
+- rounds of loops that wait, but for main loops that move memory; another warp's instructions meanwhile;
 - attention: a softmax's new maximum; on sm_90 the tests of masked tiles, and where half of the peak is assumed
   (attention_units) all of a tile but its visible pairs;
 - attention without softmax: the state's decay, and what is stored; of a single token, all but the products;
 - double arithmetic's own unit, and code behind other branches: sampling, the router, a cache in 8 bits.
-An instruction whose predicate is false counts. Last, the operations of a training step and of a token, by what they
-take above bench's floor, and what each would save if its bound were halved: the first line is where to begin.
-NAME: only the rows whose names contain one.
+An instruction whose predicate is false counts. Then the operations of a training step and of a token, by what they
+take above bench's floor, and what each would save if its bound were halved: the first line is where to begin. Then
+tokens, a checked draft and a prompt of this model and of Llama 3.2 1B, and the bars. gpu_measured.py holds the whole
+against what an H200 has measured, where the constants were not fitted to it, and against published figures.
+--save and --before show what a change of kernels gains. NAME: only the rows whose names contain one.
 """
 import argparse
 import collections
@@ -30,8 +33,12 @@ import sys
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import gpu_attention    # noqa: E402
-import gpu_ways    # noqa: E402
+import gpu_latency      # noqa: E402
+import gpu_measured     # noqa: E402
+import gpu_ways         # noqa: E402
 import sass_read        # noqa: E402
+from gpu_latency import LAUNCH    # noqa: E402
+from gpu_measured import bench_rows    # noqa: E402
 from gpu_ways import way_with    # noqa: E402
 from sass_read import Launch    # noqa: E402
 
@@ -52,11 +59,11 @@ CUBLAS = 0.78               # of the peak: 769 to 798 of 989 TFLOP/s were measur
 SUSTAINED = 0.82            # of that, the products of GPT-2 124M, whose clock falls at the limit of 700 W: fitted
 TILE = (128, 256)           # and cuBLASLt's outputs of one block there; a last wave may be partly empty
 WORKSPACE = 128 << 20       # bytes that linear.cu gives to a product
-LAUNCH = 2e-6               # seconds from the end of one kernel's work to the next one's, in a recorded graph
-# Seconds that a block takes besides, which nothing hides: a norm, a split's merge, barriers. Fitted: an H200's kernels
-# of a token, by ncu, less LAUNCH and their bytes.
-FIXED = [(r"normed normed_kernel", 3.6e-6), (r"attention/cached decode_kernel", 3.2e-6),
-         (r"sampling parts_kernel", 3.9e-6), (r"sampling choose_kernel<\(Way\)1", 6.2e-6)]
+LIBRARY = 3.8e-6            # seconds of its blocks' begin and end: fitted to GPT-2's token of 16 sequences, 562 us
+LLAMA = "llama-3.2-1b"      # the other model
+STEP = 54.3e3               # us of a training step of GPT-2 124M, B=32 T=1024, on an H200: the median of two runs
+HOST_WAIT = 6e-6            # seconds of an upload that was waited for (profile of a token, a84e32b)
+PCIE = 25e9                 # bytes a second between host and device: an assumption, for memory that is not pinned
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles
 
 # Kernels that compute products: (FLOPs that they execute, as a part of what their operation counts). The scores again
@@ -137,7 +144,10 @@ def memory_units(k, gpu, launch, bytes):
     warps = launch["threads"] / 32 * min(resident, launch["blocks"] / gpu.sms)
     in_flight = gpu.sms * warps * max(moved(way, "LDG"), moved(way) / 2)
     units = {unit: gpu.clocks(c * rounds) / spread(gpu, launch) for unit, c in clocks_of(k, way, gpu).items()}
-    return units | {"DRAM": bytes / (COPY * gpu.dram), "latency": bytes / in_flight * LATENCY}
+    # Blocks behind those that begin together wait for their ends.
+    waves = max(0, launch["blocks"] / gpu.sms / resident - 1)
+    return units | {"DRAM": bytes / (COPY * gpu.dram), "latency": max(
+        bytes / in_flight * LATENCY, waves * gpu_latency.waits_of(k) / gpu.clock)}
 
 
 def product_units(k, gpu, launch, row, flops):
@@ -165,7 +175,7 @@ def library_units(gpu, m, n, k):
 
 # ---- an operation ----------------------------------------------------------------------------------------------------
 
-Phase = collections.namedtuple("Phase", "kernel units")
+Phase = collections.namedtuple("Phase", "kernel units fixed")    # fixed: seconds of a block from begin to end
 
 
 def attention_units(row, k, part, gpu, models):
@@ -204,8 +214,11 @@ def phases_of(row, gpu, kernels, models):
             units["DRAM"] = row["bytes"] / sum(bool(part) for *_, part in own) / (COPY * gpu.dram)
         else:
             units = memory_units(k, gpu, l, row["bytes"]) if l is largest and not computes else {}
-        phases.append(Phase("cuBLASLt" if "product" in l else f"{k.file} {k.name}" if k else "?", units))
-    return phases or [Phase("a copy", {"DRAM": row["bytes"] / (COPY * gpu.dram)})]
+        name = "cuBLASLt" if "product" in l else f"{k.file} {k.name}" if k else "?"
+        counted = not k or re.match(r"attention/sm90", name)    # what attention's model has
+        phases.append(Phase(name, units, LIBRARY if "product" in l else 0 if counted else
+                            gpu_latency.block_clocks(k) / gpu.clock))
+    return phases or [Phase("a copy", {"DRAM": row["bytes"] / (COPY * gpu.dram)}, 0)]
 
 
 class Expected:
@@ -215,11 +228,11 @@ class Expected:
         self.row, self.floor = row, gpu.floor(row)
         self.phases = phases_of(row, gpu, kernels, models)
         times = [max(p.units.values(), default=0) for p in self.phases]
-        launches = sum(LAUNCH + sum(s for pattern, s in FIXED if re.match(pattern, p.kernel)) for p in self.phases)
-        self.seconds = sum(times) + launches
-        self.kernel, units = self.phases[times.index(max(times))]
-        if launches > max(times):
-            self.bound, self.half = "launch", launches / 2
+        gaps, fixed = LAUNCH * len(self.phases), sum(p.fixed for p in self.phases)
+        self.seconds = sum(times) + gaps + fixed
+        self.kernel, units, _ = self.phases[times.index(max(times))]
+        if max(gaps, fixed) > max(times):
+            self.bound, self.half = "launch" if gaps > fixed else "a block's waits", max(gaps, fixed) / 2
         else:
             self.bound = max(units, key=units.get)
             self.half = max(times) - max([max(times) / 2] + [s for unit, s in units.items() if unit != self.bound])
@@ -228,13 +241,6 @@ class Expected:
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
-
-def read_bench(path):
-    """{row: microseconds}: the medians that `flatgpt bench` printed."""
-    rows = (re.match(r"(\S.{45}.*?) +[\d.]+ +([\d.]+) .* [\d.]+ +\d+ %$", line)    # a name has 46 columns or more
-            for line in open(path, errors="replace"))
-    return {row[1].strip(): float(row[2]) for row in rows if row}
-
 
 def print_bench(rows, measured):
     print(f"{'':46} {'us':>9} {'floor us':>9} {'ratio':>6} {'DRAM':>5} {'peak':>5}  bound" +
@@ -248,29 +254,55 @@ def print_bench(rows, measured):
         print(f"{line}  {e.kernel}" if not measured else line)
 
 
-def print_step(what, rows, gpu):
-    """Operations of a step: those first that lose most. Returns the step's seconds."""
-    total = sum(e.row["times"] * e.seconds for e in rows)
-    floor = sum(e.row["times"] * e.floor for e in rows)
-    flops = sum(e.row["times"] * (e.row["products"] + e.row["arithmetic"]) for e in rows)
-    print(f"\n{what}: {1e3 * total:.2f} ms expected, {1e3 * floor:.2f} ms by the floors, "
-          f"{100 * flops / total / gpu.peak:.0f} % of the peak of products\n"
+class Total:
+    """A table's operations, one after the other, and its copies between host and device."""
+
+    def __init__(self, rows, copies, gpu):
+        def add(get):
+            return sum(e.row["times"] * get(e) for e in rows)
+        host = (LAUNCH * (copies["uploads"] + copies["downloads"]) + copies["bytes"] / PCIE +
+                HOST_WAIT * copies["waits"])
+        self.copies, self.launches = copies, add(lambda e: len(e.phases))
+        self.seconds, self.floor = add(lambda e: e.seconds) + host, add(lambda e: e.floor)
+        self.share = self.floor / self.seconds
+        self.mfu = add(lambda e: e.row["products"] + e.row["arithmetic"]) / self.seconds / gpu.peak
+
+
+def print_step(what, rows, total):
+    """Operations of a step: those first that lose most."""
+    print(f"\n{what}: {1e3 * total.seconds:.2f} ms expected, {1e3 * total.floor:.2f} ms by the floors, "
+          f"{100 * total.mfu:.0f} % of the peak of products\n"
           f"'half saves': what halving the bound would save; microseconds of the whole step\n"
           f"{'':36} {'times':>5} {'us':>9} {'above':>8} {'half saves':>10}  bound")
     for e in sorted(rows, key=lambda e: -e.row["times"] * (e.seconds - e.floor)):
         n = e.row["times"]
         print(f"{e.row['name']:36} {n:5} {1e6 * n * e.seconds:9.0f} {1e6 * n * (e.seconds - e.floor):8.0f} "
               f"{1e6 * n * e.half:10.0f}  {e.bound:15} {e.kernel}")
-    return total
 
 
-def operations(binary, arguments):
-    """What dev/launches.cpp says: the GPU, and {table: rows}."""
+def print_totals(model, totals, before, when):
+    """before: {table: us} of other kernels, when of which time."""
+    print(f"\n{model:36} {'us':>9} {'floor':>8} {'share':>6} {'launches':>8} {'copies':>7} {'kB':>6}  waits" +
+          (f"{when + ' us':>35}  ratio" if before else ""))
+    for table, t in totals.items():
+        c, us = t.copies, 1e6 * t.seconds
+        waits = f"{c['waits']}" + (f", {c['later']} for the step before" if c["later"] else "")
+        was = f"{before[table]:14.0f} {us / before[table]:6.2f}" if table in before else ""
+        print(f"{table:36} {us:9.0f} {1e6 * t.floor:8.0f} {100 * t.share:5.0f}% {t.launches:8} "
+              f"{c['uploads'] + c['downloads']:7} {c['bytes'] / 1e3:6.0f}  {waits:26}{was}".rstrip())
+
+
+def operations(binary, **options):
+    """What dev/launches.cpp says: the GPU, {table: rows}, {table: its copies}."""
+    arguments = [x for name, value in options.items() for x in ("--" + name.replace("_", "-"), str(value))]
     lines = [json.loads(line) for line in sass_read.output(binary, *arguments).splitlines()]
-    tables = collections.defaultdict(list)
+    tables, copies = collections.defaultdict(list), {}
     for row in lines[1:]:
-        tables[row["table"]].append(row)
-    return Gpu(lines[0]), tables
+        if "uploads" in row:
+            copies[row["table"]] = row
+        else:
+            tables[row["table"]].append(row)
+    return Gpu(lines[0]), tables, copies
 
 
 def kernels_by_address(binary, compiled):
@@ -280,6 +312,23 @@ def kernels_by_address(binary, compiled):
             for name in names if name in named}
 
 
+def beside_an_h200(expected):
+    """[(whether, what is wrong otherwise)]: bench's rows of GPT-2 124M there, and published figures."""
+    _, rows, totals = expected("h200", "gpt2", batch=32, seq_len=1024, prompt=512)
+    measured = bench_rows(gpu_measured.archived())
+    tables = {"token" if n == 1 else f"token of {n} sequences":
+              measured[f"generation, {n} sequence{'s' * (n > 1)}"] for n in (1, 2, 4, 8, 16, 64)}
+    tables |= {"step": STEP, "prompt of 512": measured["prompt of 512"]}
+    print("\nOn an H200:")
+    print_totals("gpt2", totals, tables, "measured")
+    attention = {e.row["name"]: e.seconds for e in rows["bench"]}
+    checks = gpu_measured.beside_bench(rows["bench"], measured)
+    checks += gpu_measured.beside_published(COPY, attention["attention_forward"], attention["attention_backward"])
+    off = 1e6 * totals["step"].seconds / STEP - 1
+    # Kernels may have become faster since.
+    return checks + [(-0.25 < off < 0.1, f"a training step: {100 * off:.0f} % off what an H200 took")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", default="h100", help="as flatgpt train --gpu has them")
@@ -287,30 +336,51 @@ def main():
     parser.add_argument("--seq-len", default="1024", help="bench's")
     parser.add_argument("--model", default="gpt2", help="bench's")
     parser.add_argument("--measured", metavar="FILE", help="also put beside it what flatgpt bench printed on a GPU")
+    parser.add_argument("--save", metavar="FILE", help="also write there what steps, tokens and prompts take")
+    parser.add_argument("--before", metavar="FILE", help="also put beside them what another commit's --save wrote")
     parser.add_argument("--emulated", default="build/emu", help="the folder with make's launches")
     parser.add_argument("--objects", nargs="*", default=[], help="what make has compiled")
     parser.add_argument("names", nargs="*", metavar="NAME", help="only rows whose names contain one of these")
     a = parser.parse_args()
     sass_read.find_tools()
     binary = os.path.join(a.emulated, "launches")
-    gpu, tables = operations(binary, ["--gpu", a.gpu, "--batch", a.batch, "--seq-len", a.seq_len, "--model", a.model])
-    compiled = sass_read.read(a.objects, gpu.chip.arch)
-    kernels, models, checks = kernels_by_address(binary, compiled), {"forward": {}, "backward": {}}, []
-    if gpu.chip.arch == "sm_90a":
-        checks, models = gpu_attention.check(compiled)
-    checks += gpu_ways.check(compiled)
-    rows = {table: [Expected(row, gpu, kernels, models) for row in all] for table, all in tables.items()}
+    compiled = sass_read.read(a.objects, operations(binary, gpu=a.gpu)[0].chip.arch)
+    kernels, models = kernels_by_address(binary, compiled), {"forward": {}, "backward": {}}
+    checks = gpu_ways.check(compiled)
+    hopper = any(k.arch == "sm_90a" for k in compiled)
+    if hopper:
+        found, models = gpu_attention.check(compiled)
+        checks += found + gpu_latency.check()
+
+    def expected(card, model, **options):
+        """(the GPU, {table: expectations}, {table: Total})"""
+        gpu, tables, copies = operations(binary, gpu=card, model=model, **options)
+        rows = {table: [Expected(row, gpu, kernels, models) for row in all] for table, all in tables.items()}
+        for e in sum(rows.values(), []):
+            checks.append(("?" not in [p.kernel for p in e.phases], f"{e.row['name']}: a kernel that no object has"))
+            checks.append((e.seconds >= 0.999 * e.floor, f"{e.row['name']}: expected below its floor"))
+        return gpu, rows, {table: Total(rows[table], copies[table], gpu) for table in copies}
+
+    gpu, rows, totals = expected(a.gpu, a.model, batch=a.batch, seq_len=a.seq_len)
     chosen = [e for e in rows["bench"] if not a.names or any(n in e.row["name"] for n in a.names)]
     print(f"\nflatgpt bench --model {a.model} --batch {a.batch} --seq-len {a.seq_len} on one {gpu.name}, as expected: "
           f"{gpu.sms} SMs at {gpu.clock / 1e9:.2f} GHz, {gpu.peak / 1e12:.0f} TFLOP/s of bf16 products, "
           f"{gpu.dram / 1e12:.2f} TB/s")
-    print_bench(chosen, read_bench(a.measured) if a.measured else {})
+    print_bench(chosen, bench_rows(open(a.measured, errors="replace")) if a.measured else {})
     if not a.names:
-        print_step(f"a training step, B={a.batch} T={a.seq_len}", rows["step"], gpu)
-        print_step("a generated token, 1 sequence", rows["token"], gpu)
-    for e in rows["bench"] + rows["step"] + rows["token"]:
-        checks.append(("?" not in [p.kernel for p in e.phases], f"{e.row['name']}: a kernel that no object has"))
-        checks.append((e.seconds >= 0.999 * e.floor, f"{e.row['name']}: expected below its floor"))
+        print_step(f"a training step, B={a.batch} T={a.seq_len}", rows["step"], totals["step"])
+        print_step("a generated token, 1 sequence", rows["token"], totals["token"])
+        _, _, llama = expected(a.gpu, LLAMA, batch=1, prompt=8192)
+        all_totals = {a.model: totals, LLAMA: llama}
+        before = json.load(open(a.before)) if a.before else {}
+        for model, some in all_totals.items():
+            print_totals(model, some, before.get(model, {}), "before")
+        gpu_measured.print_bars(gpu, all_totals)
+        if a.save:
+            json.dump({model: {table: 1e6 * t.seconds for table, t in some.items()}
+                       for model, some in all_totals.items()}, open(a.save, "w"), indent=1)
+    if not a.names and hopper:
+        checks += beside_an_h200(expected)
     wrong = [why for right, why in checks if not right]
     print("".join(f"FAILED {why}\n" for why in wrong) +
           f"\n{len(checks) - len(wrong)} passed, {len(wrong)} failed, 0 skipped")

@@ -1,9 +1,13 @@
-// launches.cpp - what each operation of `flatgpt bench`, and of a training step and a generated token, costs and
-// launches on a GPU that is not here: for dev/gpu_time.py, which adds times.   build/emu/launches --gpu h100
+// launches.cpp - what each operation of `flatgpt bench`, of a training step, a prompt, generated tokens and a checked
+// draft costs and launches on a GPU that is not here: for dev/gpu_time.py, which adds times.
+//     build/emu/launches --gpu h100 --model llama-3.2-1b --prompt 8192
 //
 // The CUDA backend runs on the emulator, which takes the GPU's number of multiprocessors and capability, notes what is
 // launched and computes nothing. Costs are the counting table's (layers/operations.inc), as bench's floors are. A line
-// of JSON for the GPU, then one for each operation; kernels are named by their addresses in this binary's file.
+// of JSON for the GPU, then one for each operation; kernels are named by their addresses in this binary's file. The
+// last row of each table but bench's has the copies between host and device, and how often the host waits.
+#include <numeric>
+
 #include "base/console.h"
 #include "files/json.h"
 #include "layers/attention/streams.h"
@@ -48,7 +52,6 @@ void print(const char* table, const std::string& name, int64_t times, const Work
 // The operations that a model calls, one after the other; those of the same sizes once.
 class Calls : public Count {
   public:
-    using Count::Count;
     struct Row {
         std::string name;
         Work work;
@@ -56,8 +59,17 @@ class Calls : public Count {
         int64_t times;
     };
     std::vector<Row> rows;
+    int64_t later = 0;    // how often the host waits for the step before
+    explicit Calls(const Table& like) : Count(like) {
+        current = this;
+        table.wait = [](int64_t) { current->waited++; };
+    }
+    void begin() { rows.clear(), clear(), waited = 0; }    // what came before is no part of the table
+    void end() { later = waited; }                         // and objects that end may wait, too
 
   private:
+    inline static Calls* current = nullptr;
+    int64_t waited = 0;
     void call(const Work& work, const std::function<void()>& run) override {
         Count::call(work, run);
         const CallSizes& c = work.call;
@@ -78,12 +90,57 @@ Status print_calls(const char* table, const Table& op, const Config& c, const Pl
     Calls calls(op);
     Model model(calls.table);
     TRY(model.allocate(c, plan));
+    calls.begin();
     run(model, calls);
     for (const Calls::Row& r : calls.rows) print(table, r.name, r.times, r.work, r.launched);
+    auto calls_of = [&](auto... operations) { return (calls.of(operations).calls + ...); };
+    auto bytes_of = [&](auto... operations) { return (calls.of(operations).work.bytes + ...) / 2; };
+    printf("{\"table\":\"%s\",\"uploads\":%lld,\"downloads\":%lld,\"bytes\":%.17g,\"waits\":%lld,"
+           "\"later\":%lld}\n", table,
+           (long long)calls_of(Operation::upload, Operation::upload_ahead),
+           (long long)calls_of(Operation::download, Operation::download_later),
+           bytes_of(Operation::upload, Operation::upload_ahead, Operation::download, Operation::download_later),
+           (long long)calls_of(Operation::download), (long long)calls.later);
     return {};
 }
 
-Status run(const Gpu& gpu, BenchOptions& o) {
+constexpr int DRAFT = 8, POSITION = 1000;
+constexpr int SEQUENCES[] = {1, 2, 4, 8, 16, 64};
+
+// A token of so many sequences behind `position` others: the second of two, as the first one's is the host's.
+Status print_token(const std::string& table, const Table& op, const Config& c, int sequences, int position) {
+    const Plan plan = {Use::infer, sequences, std::max(1, position)};
+    return print_calls(table.c_str(), op, c, plan, [&](Model& g, Calls& calls) {
+        Cache cache;
+        CHECK(g.cache_allocate(cache, sequences, std::min(c.T, 2 * (POSITION + DRAFT))).ok(), "no memory for a cache");
+        const std::vector<int> prompt(size_t(sequences) * size_t(position), 1);
+        if (position) g.extend(cache, prompt.data(), position);
+        TokenSteps steps(g, cache, sequences, c.V);
+        CHECK(steps.open().ok(), "no memory for tokens");
+        steps.step();
+        calls.begin();
+        steps.step();
+        calls.end();
+    });
+}
+// A prompt from position 0, or what comes behind one: a draft, whose logits all go to the host.
+Status print_prompt(const std::string& table, const Table& op, const Config& c, int tokens, int position) {
+    return print_calls(table.c_str(), op, c, {Use::infer, 1, std::max(tokens, position)}, [&](Model& g, Calls& calls) {
+        Cache cache;
+        CHECK(g.cache_allocate(cache, 1, tokens + position).ok(), "no memory for a cache");
+        const std::vector<int> tok(size_t(std::max(tokens, position)), 1);
+        std::vector<int> rows(size_t(position ? tokens : 1));
+        std::iota(rows.begin(), rows.end(), position ? 0 : tokens - 1);
+        std::vector<float> logits(rows.size() * size_t(c.V));
+        if (position) g.extend(cache, tok.data(), position);
+        calls.begin();
+        g.extend(cache, tok.data(), tokens, {}, {}, position ? Pages::Sums::steps : Pages::Sums::prompt);
+        g.logits(logits.data(), rows);
+        calls.end();
+    });
+}
+
+Status run(const Gpu& gpu, BenchOptions& o, int prompt) {
     emu::config.runs = false;
     emu::config.capability = gpu.capability, emu::config.multiprocessors = gpu.multiprocessors;
     emu::config.memory_bytes = size_t(1) << 46;    // nobody touches it
@@ -101,15 +158,14 @@ Status run(const Gpu& gpu, BenchOptions& o) {
     const int B = o.batch, S = o.seq_len;
     TRY(bench_operations(bench, c, B, S));
     const Table& op = bench.device.model->op;
-    TRY(print_calls("step", op, c, {Use::train, B, S}, [](Model& g, Calls&) { count_step(g); }));
-    return print_calls("token", op, c, {Use::infer, 1, 1}, [&](Model& g, Calls& calls) {
-        Cache cache;
-        CHECK(g.cache_allocate(cache, 1, c.T).ok(), "no memory for a cache");
-        TokenSteps steps(g, cache, 1, c.V);
-        CHECK(steps.open().ok(), "no memory for tokens");
-        calls.rows.clear();
-        steps.step();
-    });
+    TRY(print_calls("step", op, c, {Use::train, B, S}, [](Model& g, Calls& calls) { count_step(g), calls.end(); }));
+    for (int sequences : SEQUENCES)
+        TRY(print_token(sequences == 1 ? "token" : formatted("token of %d sequences", sequences), op, c, sequences, 0));
+    if (c.T >= POSITION + DRAFT) {
+        TRY(print_token(formatted("token at position %d", POSITION), op, c, 1, POSITION));
+        TRY(print_prompt(formatted("draft of %d at position %d", DRAFT, POSITION), op, c, DRAFT, POSITION));
+    }
+    return print_prompt(formatted("prompt of %d", std::min(prompt, c.T)), op, c, std::min(prompt, c.T), 0);
 }
 }    // namespace
 
@@ -117,18 +173,20 @@ int main(int argc, char** argv) {
     BenchOptions o;
     o.batch = 32, o.seq_len = 1024;
     std::string gpu = "h100";
+    int prompt = 512;
     Command c{"launches", "What operations cost and launch on a GPU.", "launches --gpu h100 --batch 32"};
     c.flags = config_flags(o.shape);
     c.flags.insert(c.flags.end(), {{"--gpu", &gpu, "which: " + gpu_names()},
                                    {"--model", &o.model, "sizes: " + config_names()},
                                    {"--batch", &o.batch, "sequences", 1, 65536},
                                    {"--seq-len", &o.seq_len, "tokens of a sequence", 1, 1 << 20},
+                                   {"--prompt", &prompt, "tokens of a prompt", 1, 1 << 20},
                                    {"--dtype", &o.device.dtype, "as bench's"}});
     const Result<bool> parsed = command_parse(c, {argv + 1, argv + argc});
     Status s = parsed.status;
     if (s.ok()) {
         const Result<Gpu> found = gpu_named(gpu);
-        s = found.ok() ? run(found.value, o) : found.status;
+        s = found.ok() ? run(found.value, o, prompt) : found.status;
     }
     if (!s.ok()) fprintf(stderr, "launches: %s\n", s.message.c_str());
     return int(s.code);

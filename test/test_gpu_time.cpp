@@ -22,10 +22,15 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     const json gpu = json::parse(line);
     CHECK((gpu["multiprocessors"] == 132 && gpu["bandwidth"] == 4.8e12));
     std::map<std::string, double> flops, bytes;
-    std::map<std::string, json> bench;
+    std::map<std::string, json> bench, copies, attention;
     while (std::getline(text, line)) {
         const json row = json::parse(line);
         const std::string table = row["table"];
+        if (row.contains("uploads")) {
+            copies[table] = row;
+            continue;
+        }
+        if (row["name"] == "attention_cached") attention[table] = row;
         const double times = row["times"];
         flops[table] += times * (row["products"].get<double>() + row["arithmetic"].get<double>());
         bytes[table] += times * row["bytes"].get<double>();
@@ -49,6 +54,19 @@ TEST_CASE("gpu time: the emulated backend launches each operation of bench and o
     const double causal = bench["attention_forward"]["products"], documents =
         bench["attention_forward, 8 documents"]["products"];
     CHECK(documents < 0.2 * causal);
+    // A token waits for the one before, and a prompt or a draft for its own logits.
+    for (const char* token : {"token", "token of 4 sequences", "token at position 1000"}) {
+        const json& c = copies[token];
+        CHECK((c["uploads"] == 1 && c["downloads"] == 1 && c["waits"] == 0 && c["later"] == 1));
+    }
+    CHECK((copies["step"]["waits"] == 0 && copies["prompt of 512"]["waits"] == 1));
+    CHECK(copies["draft of 8 at position 1000"]["bytes"] > 8 * 50257 * 2);
+    // Keys and values, of bf16: those before, and those of the call.
+    auto cached = [&](const char* table) { return attention[table]["bytes"].get<double>() / (2 * 2 * 768); };
+    CHECK(cached("token") < 10);
+    CHECK((cached("token at position 1000") > 1000 && cached("token at position 1000") < 1010));
+    CHECK((cached("draft of 8 at position 1000") > 1008 && cached("draft of 8 at position 1000") < 1030));
+    CHECK(attention["draft of 8 at position 1000"]["S"] == 8);
     // What a row's queries see.
     CHECK(bench["attention_forward"]["spans"].empty());
     const json& pattern = bench["attention_backward, window 8, stride 64, 4 global"];
@@ -96,10 +114,37 @@ TEST_CASE("gpu time: the rows that bench prints are read, whatever their names")
                    row("router_forward, 2 of 8", "       10.5       11.0                2400.9        8.1    77 %") +
                    row("attention_forward, window 64, stride 64, 4 global", "   99.5   101.0    240.9    8.1   108 %") +
                    row("", "128000 tokens/s") + "\nduring: SM 1755 to 1980 MHz\n");
-    const ProcessResult r = run_process({"python3", "-c", "import sys; sys.path.insert(0, 'dev'); import gpu_time; "
-                                         "print(sorted(gpu_time.read_bench(sys.argv[1]).items()))", file});
+    const ProcessResult r = run_process({"python3", "-c", "import sys; sys.path.insert(0, 'dev'); import gpu_measured; "
+                                         "print(sorted(gpu_measured.bench_rows(open(sys.argv[1])).items()))", file});
     INFO(r.err);
     CHECK(r.exit_code == 0);
     CHECK(r.out == "[('attention_forward', 163.9), ('attention_forward, window 64, stride 64, 4 global', 101.0), "
                    "('router_forward, 2 of 8', 11.0)]\n");
+}
+
+TEST_CASE("gpu time: a block waits for loads that need each other in turn, and at barriers; overlap hides its begin") {
+    const ProcessResult r = run_process({"python3", "-c", R"(
+import sys
+sys.path.insert(0, 'dev')
+import gpu_latency as g
+from sass_read import Instruction as I
+def code(*lines):
+    return [I(16 * n, predicate, op, operands) for n, (predicate, op, operands) in enumerate(lines)]
+load = lambda to, at: ('', 'LDG.E', f'R{to}, desc[UR4][R{at}.64]')
+clocks = lambda *lines: g.waits(code(*lines), memory=600)
+add, end, bar = ('', 'FADD', 'R8, R2, R4'), ('', 'EXIT', ''), ('', 'BAR.SYNC.DEFER_BLOCKING', '0x0')
+print(clocks(load(2, 10), load(4, 12), add, end), clocks(load(2, 10), load(4, 2), add, end))
+print(clocks(load(2, 10), load(4, 12), bar, end))
+print(clocks(load(2, 10), ('', 'ACQBULK', ''), ('', 'FADD', 'R8, R2, R2'), end))
+print(clocks(('', 'ISETP.GE.AND', 'P0, PT, R1, R3, PT'), ('P0', 'BRA', '0x20'), end))
+wide = ('', 'LDG.E.128', 'R4, desc[UR4][R10.64]')
+way = g.way_through(code(('P0', 'BRA', '0x40'), wide, wide, wide, ('P1', 'BRA', '0x60'), wide, bar, end))
+print([i.address for i in way])
+constants = g.LAUNCH, g.MEMORY, g.FETCH
+rows = [r._replace(us=1e6 * g.seconds(r)) for r in g.FITTED]
+print(all(abs(x / y - 1) < 1e-9 for x, y in zip(g.fit(rows), constants)))
+)"});
+    INFO(r.err);
+    CHECK(r.exit_code == 0);
+    CHECK(r.out == "(603, 4) (1202, 4)\n(44, 4)\n(2, 2)\n(7, 3)\n[0, 64, 80, 96, 112]\nTrue\n");
 }
