@@ -81,7 +81,7 @@ BARS = [
 
 def print_bars(gpu, totals):
     """totals: {model: {table: Total}}"""
-    print(f"\nBars, as expected on one {gpu.name}; no GPU has confirmed any that names another card than the H200")
+    print(f"\nBars: expectations for one {gpu.name}, no measurements")
     for what, card, model, value, bar, unit, more in BARS:
         if model not in totals or (card and not gpu.name.startswith(card)):
             continue
