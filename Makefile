@@ -62,7 +62,7 @@ ifeq ($(ARCH),native)    # wgmma needs the a of sm_90a
 override ARCH := $(subst 90,90a,$(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader | head -1 | tr -d .))
 $(if $(ARCH),,$(error ARCH=native: expected a GPU, nvidia-smi names none))
 endif
-KERNELS := $(wildcard layers/*.cu layers/attention/*.cu) comm/nccl.cu
+KERNELS := $(wildcard layers/attention/*.cu layers/*.cu) comm/nccl.cu
 GENCODE = $(foreach a,$(or $(ONLY),$(ARCH)),-gencode arch=compute_$a,code=sm_$a) \
           $(if $(ONLY),,-gencode arch=compute_$(lastword $(ARCH)),code=compute_$(lastword $(ARCH)))
 # If ARCH has changed since the last time, the kernels are compiled again.
@@ -96,13 +96,14 @@ ON_EMULATOR := $(addprefix test/cuda/test_,emulator.cpp emulated_grids.cpp launc
 
 flatgpt: $(BUILD)/flatgpt
 	@ln -sf $< $@
+# What nvcc compiles comes first, as it takes longest: a parallel build then does not wait for it at its end.
 LINK = @echo "  link $@"; $(if $(V),set -x;) $(CXX) $(FLAGS) $^ $(LIBS)
-$(BUILD)/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(CUDA_OBJ)
+$(BUILD)/flatgpt: $(CUDA_OBJ) $(BUILD)/main.cpp.o $(OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 # Products come first: of an inline function that tests hold, too, theirs is kept, which may be sanitized.
-$(BUILD)/test_all: $(OBJ) $(CUDA_OBJ) $(TEST_OBJ)
+$(BUILD)/test_all: $(CUDA_OBJ) $(OBJ) $(TEST_OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
-$(BUILD)/test_ranks: $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ) $(CUDA_OBJ)
+$(BUILD)/test_ranks: $(CUDA_OBJ) $(RANKS_TEST:%=$(BUILD)/%.o) $(OBJ)
 	$(LINK) $(CUDA_LIBS) -o $@
 $(BUILD)/emu/flatgpt: $(BUILD)/main.cpp.o $(OBJ) $(EMU_OBJ)
 	$(LINK) -o $@
