@@ -102,13 +102,14 @@ bool take_part() {
     return true;
 }
 
-// The value of --first, which counts from 1.
-int first_of(int argc, char** argv) {
-    int first = 1;
+// The value of doctest's option --NAME, also -N; 0 without it.
+int value_of(const std::string& name, int argc, char** argv) {
+    const std::string letter = name.substr(0, 1) + "=", word = name + "=";
+    int value = 0;
     for (int i = 1; i < argc; i++)
-        for (const char* key : {"-f=", "--first=", "-dt-f=", "--dt-first="})
-            if (!strncmp(argv[i], key, strlen(key))) first = std::max(1, atoi(argv[i] + strlen(key)));
-    return first;
+        for (const std::string& key : {"-" + letter, "--" + word, "-dt-" + letter, "--dt-" + word})
+            if (!strncmp(argv[i], key.c_str(), key.size())) value = atoi(argv[i] + key.size());
+    return value;
 }
 
 // Runs all cases and prints the closing line; the exit status. clean_up: called before this process image ends early.
@@ -124,18 +125,22 @@ int run_counted(int argc, char** argv, void (*clean_up)() = nullptr) {
     }
     doctest::Context context(argc, argv);
     context.setOption("no-breaks", true);
-    Count::next = first_of(argc, argv);
+    Count::next = std::max(1, value_of("first", argc, argv));
+    const int last = value_of("last", argc, argv);
     if (const char* so_far = getenv(SO_FAR)) {
         if (sscanf(so_far, "%d %d %d %d", &Count::passed, &Count::failed, &Count::skipped, &Count::next) != 4) return 2;
         context.setOption("first", Count::next);
         unsetenv(SO_FAR);    // concerns this binary, not those that its cases start
     }
+    const auto close = [] {
+        printf("\n%d passed, %d failed, %d skipped\n", Count::passed, Count::failed, Count::skipped);
+        return Count::failed || Count::passed == 0;
+    };
+    if (last && Count::next > last) return close();    // doctest would run all that follow
     given.argv = argv, given.clean_up = clean_up;
     Limit::watch(start_again);
     const int result = context.run();
-    if (context.shouldExit()) return result;    // --help and the like
-    printf("\n%d passed, %d failed, %d skipped\n", Count::passed, Count::failed, Count::skipped);
-    return Count::failed || Count::passed == 0;
+    return context.shouldExit() ? result : close();    // --help and the like count no cases
 }
 }   // namespace
 
