@@ -85,7 +85,7 @@ struct Cache {
 
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
-    bool from_start = false;         // the last call began all its sequences, and had no padding
+    bool from_start = false;         // the last call began all its sequences
     int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
     std::map<int, void*> graphs;     // the recorded step of one token, for each number of sequences
     int64_t most_rows = 0;           // rows of the largest call so far
@@ -322,6 +322,7 @@ struct Model {
     bool prompt_sums = false;    // the batch's rows have a prompt's sums, not a token's (Pages::Sums)
     bool unfinished = false;     // `blocks` stopped, or is to stop, after the last attention
     std::vector<float> host_losses;
-    std::vector<char> host_logits;
+    char* host_logits = nullptr;    // pinned: a chunk of logits on its way to the caller
+    int64_t host_logits_bytes = 0;
     void* arena = nullptr;    // the device's memory but for caches and scratch, in one piece
 };

@@ -86,7 +86,7 @@ def read_table():
 STACK = [
     (r"attention/sm80\S* \w+<\d+, (true, )+", 136, "caps, slopes, spans or dropout"),
     (r"attention/plain\S* ", 200, "streams of keys, and dropout's function"),
-    (r"attention/cached \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
+    (r"attention/cached\w* \w+<(bf16, fp8|float, bf16), 1, 32", 24, "heads wider than 128"),
     (r"attention/cached decode_kernel<bf16, bf16, 4, 8, 8, 4, true, As", 40, "four queries with caps in 168 registers"),
     (r"attention/sm90_backward \w+<(32|64), true>", 16, "caps and slopes: three registers a tile"),
     (r"rope turn_backward_\w+<.*Normed\)[12]", 8, "QK-norm: a register"),
@@ -180,7 +180,7 @@ def no_moves_to_uniform(k):
 
 # Kernels that may have fences, and how many.
 FENCES = [
-    (r"attention/cached decode_kernel", 2),             # the last block of a head sees what the others wrote
+    (r"attention/cached\w* decode_kernel", 2),          # the last block of a head sees what the others wrote
     (r"attention/sm90_backward backward_kernel", 4),    # dS and dq for the async proxy; dq's turn passes on (2)
     (r"attention/sm90_backward_wide backward_kernel", 5),    # P, too
 ]
@@ -230,10 +230,10 @@ RULES = [
     ("no other fences", "", "", no_other_fences),
     ("16 bytes a thread", r"(?!attention/cached|router)\S+ \w+<(bf16, 8|float, 4)\b(?!, \w+ByPosition)", "", wide),
     ("16 bytes a thread", r"attention/(sm80\S*|sm90_backward\w* (prepare|finish))|adamw (adamw|squares)_kernel|"
-                          r"attention/cached \w+<(bf16, bf16|float, float), \d, \d+, (8|4)|experts tensor_kernel", "",
+                          r"experts tensor_kernel|attention/cached\w* \w+<(bf16, bf16|float, float), \d, \d+, [84]", "",
      wide),
     ("overlaps the kernel in front", r"(linear gemv|normed normed)_kernel", "sm_90a", overlaps("LDG", 4)),
-    ("overlaps the kernel in front", r"attention/cached decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
+    ("overlaps the kernel in front", r"attention/cached\w* decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
     ("overlaps the kernel in front", r"norm norm_forward", "sm_90a", overlaps("LDG", 0)),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
     ("probabilities overlap dy v^T", r"attention/sm90_backward\w* backward_kernel<\d+, false>", "sm_90a",

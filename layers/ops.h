@@ -109,8 +109,8 @@ struct Pages {
     enum class Sums { by_length, prompt, steps } sums = Sums::by_length;
     static bool steps(Sums sums, int S) { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
     bool steps(int S) const { return steps(sums, S); }
-    // Every sequence's S positions of the call are its first ones, so the call has all that they see. It is false where
-    // a shorter sequence is padded: keys and values of padding may be NaN.
+    // Every sequence's S positions of the call are its first ones, so the call has all that they see. Padding must then
+    // be finite in qkv: a tile multiplies its values by 0.
     bool from_start = false;
     HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(page) * NKV + kv) * SIZE + i; }
     HOST_DEVICE int64_t row(int b, int kv, int j) const {

@@ -156,29 +156,30 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
     return 4 * int64_t(B) * h.NH * (kernels == AttentionKernels::sm80 ? 2 * round_up(S, SM80_STATS_ROWS) : S);
 }
 
-// attention_cached of one position: E elements per lane, G heads per item, and partial results for the splits of each
-// item's keys.
+// attention_cached: E elements per lane, G queries per item, and partial results for the splits of each item's keys. A
+// query is a head of a position. Of several positions: attention_forward's lse, too, if they are a prompt's first.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: on a multiprocessor
+    // From 17 positions on a tile of a prompt's 64 queries does more for the keys that it reads.
+    static constexpr int MOST_POSITIONS = 16;
     static constexpr int unroll(int E) { return E == 8 ? 4 : 1; }
-    static bool takes(Heads h) { return h.HS <= 1024; }                  // else computed like a prompt
+    bool takes;    // else computed like a prompt
     int G, E, lanes = 1, items, splits;
     int64_t bytes;
-    CachedPlan(int B, int maxT, bool aligned, Heads h, int multiprocessors) {
-        const int group = h.NH / h.NKV;
+    CachedPlan(int B, int S, int maxT, bool aligned, Heads h, int multiprocessors) {
+        const int queries = S * (h.NH / h.NKV);    // that share a kv head's keys
         E = aligned && h.HS <= 256 ? 8 : 32;
-        G = E == 32 || group == 1 ? 1 : group == 2 ? 2 : 4;
+        takes = S == 1 ? h.HS <= 1024 : S <= MOST_POSITIONS && E == 8;
+        G = E == 32 || queries == 1 ? 1 : S == 1 && queries == 2 ? 2 : 4;
         while (lanes * E < h.HS) lanes *= 2;
-        const int64_t all = int64_t(B) * h.NKV * ceil_div(group, G);
-        const int64_t rounds = ceil_div(maxT, THREADS / lanes * unroll(E));
+        const int64_t all = int64_t(B) * h.NKV * ceil_div(queries, G);
+        const int64_t rounds = ceil_div(maxT, std::max(THREADS / lanes, 1) * unroll(E));
         const int64_t fill = all > MAX_ITEMS ? 1 : ceil_div(int64_t(BLOCKS) * multiprocessors, all);
         items = int(all), splits = int(std::min(fill, rounds));
-        bytes = splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0;
+        bytes = std::max(takes && splits > 1 ? all * splits * G * lanes * (E + 2) * 4 : 0,
+                         S > 1 ? 4 * int64_t(B) * h.NH * S : 0);
     }
 };
-
-// attention_cached of a prompt: the lse of attention_forward.
-inline int64_t prompt_scratch(int B, int S, Heads h) { return 4 * int64_t(B) * h.NH * S; }
 
 // The scratch of a call on a GPU with so many multiprocessors. sm90: it has the sm_90 attention kernels.
 inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multiprocessors, bool sm90) {
@@ -210,8 +211,7 @@ inline int64_t cuda_call_scratch(const CallSizes& c, int type_bytes, int multipr
         case Operation::linear_attention_backward: return LinearAttentionScratch(c.B, c.S, c.heads).backward();
         case Operation::attention_cached:
         case Operation::rope_attention_cached:
-            if (c.S > 1 || !CachedPlan::takes(c.heads)) return prompt_scratch(c.B, c.S, c.heads);
-            return CachedPlan(c.B, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
+            return CachedPlan(c.B, c.S, c.maxT, c.heads.HS % (16 / type_bytes) == 0, c.heads, multiprocessors).bytes;
         case Operation::sample: return SampleScratch(c.rows, c.in).bytes;
         case Operation::sum_of_squares: return SQUARES_PARTS * 8;
         default: return 0;

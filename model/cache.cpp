@@ -298,8 +298,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     // The whole prompt is the prefix.
     const bool prompt = (S > 1 || sums == Pages::Sums::prompt) &&
                         std::all_of(first.begin(), first.end(), [](int pos) { return pos == 0; });
-    cache.from_start = S > 1 && prompt && prompt_sums &&
-                       std::all_of(ends.begin(), ends.end(), [&](int length) { return length == S; });
+    cache.from_start = S > 1 && prompt && prompt_sums;
     now.spans = c.sees == Sees::prefix && prompt;
     if (now.spans) {
         Spans prompts;
@@ -380,18 +379,18 @@ void Model::logits(float* out, const std::vector<int>& asked) {
     B = 1, S = all, ends = {all};
     if (unfinished) end_blocks(true);
     unfinished = false;
+    if (const int64_t bytes = op.bytes(head, int64_t(std::min(head_rows, all)) * Vp); bytes > host_logits_bytes) {
+        if (host_logits) op.release_host(host_logits, host_logits_bytes);
+        host_logits = static_cast<char*>(op.allocate_host(bytes));
+        CHECK(host_logits, "%lld bytes of pinned memory for logits", static_cast<long long>(bytes));
+        host_logits_bytes = bytes;
+    }
     for (int n = 0; n < all; n += head_rows) {
         const int rows = std::min(head_rows, all - n);
         head_product(op.at(lnf, int64_t(n) * C), rows);
-        const bool floats = op.activation == Element::f32;    // then each row goes straight to its place
-        if (!floats) {
-            host_logits.resize(size_t(op.bytes(head, int64_t(rows) * Vp)));
-            op.download(host_logits.data(), head, int64_t(host_logits.size()));
-        }
+        op.download(host_logits, head, op.bytes(head, int64_t(rows) * Vp));
         for (int i = 0; i < rows; i++, out += V) {
-            const int64_t row = int64_t(i) * Vp;
-            if (floats) op.download(out, op.at(head, row), int64_t(sizeof(float)) * V);
-            else to_floats(out, host_logits.data() + op.bytes(head, row), op.activation, V);
+            to_floats(out, host_logits + op.bytes(head, int64_t(i) * Vp), op.activation, V);
             const Logits z = c.logits_of();
             for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
                 out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];

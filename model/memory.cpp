@@ -239,6 +239,7 @@ Model::Model(const Table& table) : op(table), shards(op) {
 Model::~Model() {
     if (arena) op.release(arena, arena_bytes);
     if (results) op.release_host(results, 2 * result_bytes());
+    if (host_logits) op.release_host(host_logits, host_logits_bytes);
 }
 
 Status Model::allocate(const Config& config, const Plan& what) {

@@ -198,6 +198,50 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
     }
 }
 
+namespace {
+// What is held of allocate_host's memory, and what was downloaded since.
+struct Pinned {
+    std::set<void*> held;
+    int allocated = 0, downloads = 0, elsewhere = 0;
+} pinned;
+Table pinning(Table op) {
+    static void (*download)(void*, const void*, int64_t);
+    download = op.download, pinned = {};
+    op.allocate_host = [](int64_t bytes) {
+        void* p = reference_ops().allocate_host(bytes);
+        return pinned.allocated++, pinned.held.insert(p), p;
+    };
+    op.release_host = [](void* p, int64_t bytes) { pinned.held.erase(p), reference_ops().release_host(p, bytes); };
+    op.download = [](void* to, const void* from, int64_t bytes) {
+        pinned.downloads++, pinned.elsewhere += !pinned.held.contains(to);
+        download(to, from, bytes);
+    };
+    return op;
+}
+}    // namespace
+
+TEST_CASE("cache: logits come by one download into pinned memory that the model keeps") {
+    for (const Table& table : {Table(reference_ops()), Table(cpu_ops<float>()), Table(cpu_ops<bf16>())}) {
+        const Table op = pinning(table);
+        {
+            Model g(op);
+            toy_model(g, PLAIN, {Use::infer, 3, 8});
+            Cache cache;
+            REQUIRE(g.cache_allocate(cache, 3, 32).ok());
+            const Ids in = toy_tokens(3 * 8, PLAIN.V, 1);
+            const int before = pinned.allocated;
+            for (int S : {8, 1, 4}) {
+                pinned.downloads = pinned.elsewhere = 0;
+                g.extend(cache, in.data(), S);
+                (void)logits_of(g);
+                CHECK((pinned.downloads == 1 && pinned.elsewhere == 0));
+            }
+            CHECK(pinned.allocated == before + 1);
+        }
+        CHECK(pinned.held.empty());
+    }
+}
+
 TEST_CASE("cache: narrow types agree with the reference's, and cost little") {
     const Ids tokens = toy_tokens(60, PLAIN.V, 1);
     const Config c = rotating();

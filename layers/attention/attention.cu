@@ -9,7 +9,7 @@
 //     y_i = sum_j r_ij p_ij v_j     dp_ij = r_ij dy_i . v_j     dv_j = sum_i r_ij p_ij dy_i
 //
 // bf16 runs on tensor cores (sm90.cu, sm80.cu) where these take the head size. Other head sizes, and float, run on FMAs
-// (plain.cu). attention_kernels (layers/scratch.h) chooses. Generation is in cached.cu.
+// (plain.cu). attention_kernels (layers/scratch.h) chooses. Generation is in cached.cuh.
 #include "attention.cuh"
 
 static AttentionKernels kernels(Heads h) { return attention_kernels(sizeof(bf16), h, attention_has_sm90()); }

@@ -97,7 +97,7 @@ template <class T> void attention_delta(float* delta, const T* dy, const T* y, i
 template <class T>
 void attention_prompt(T* y, const T* qkv, const Pages& cache, int B, int S, const int* pos, Heads h);
 
-// layers/attention/cached.cu, pages.cu: generation.
+// layers/attention/cached.cuh, pages.cu: generation.
 template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h);
 template <class T>
 void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,

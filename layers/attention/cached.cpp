@@ -396,6 +396,7 @@ void prompt(Outputs y, const float* qkv, TypedCache<X> typed, const Pages& cache
 template <class P>
 void attention_cached(P* to, const float* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
     const Outputs y = outputs(to);
+    clear_padding(y, pos, B * S, h.width());
     with_type(cache, [&](auto typed) {
         if (cache.steps(S)) return decode(y, qkv, typed, cache, B, S, pos, h);
         for (int b = 0; b < B; b++) {

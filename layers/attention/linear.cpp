@@ -7,7 +7,6 @@
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T    dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
 // with g the gradient of num. elu's weights are num's of a value that is 1 everywhere: their gradient joins P, S and U
 // as z and r do. A chunk ends where a document does; the next one begins without a state.
-//
 // An item of work is a key/value head of a sequence, with its query heads; all lies in the thread's L2. Bound by FMAs:
 // a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
 #include "tiles.h"
@@ -321,6 +320,7 @@ template <class P>
 void cached(P* y, States states, const float* qkv, const float* gates, int B, int S, const int* pos, Heads h) {
     const Call c = {qkv, gates, S, h};
     const int HS = h.HS;
+    clear_padding(outputs(y), pos, B * S, h.width());
     each_item(B, h, [&](const Room& r, int b, int kv) {
         float* all = static_cast<float*>(states.p) + states.of[b] * states.stride;
         float *state = all + int64_t(kv) * HS * HS, *z = all + (int64_t(h.NKV) * HS + kv) * HS;

@@ -340,9 +340,9 @@ walk_kernel(Out<T> out, Call<T> c, States states, const int* pos) {
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// y = n num, a warp for each row. norms: null in generation
+// y = n num, a warp for each row. In generation norms is null, and where pos is padding y is 0.
 template <class T> __global__ void __launch_bounds__(THREADS)
-finish_kernel(T* y, float* norms, const float* num, Call<T> c) {
+finish_kernel(T* y, float* norms, const float* num, Call<T> c, const int* pos) {
     const int64_t row = int64_t(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
     if (row >= int64_t(c.B) * c.S * c.h.NH) return;
     const int lane = threadIdx.x % 32, HS = c.h.HS;
@@ -351,8 +351,9 @@ finish_kernel(T* y, float* norms, const float* num, Call<T> c) {
     for (int d = lane; d < HS; d += 32) squares += from[d] * from[d];
     squares = warp_sum(squares);
     const float n = c.elu() ? 1 / (from[HS] + LINEAR_EPS) : 1 / sqrtf(squares / float(HS) + LINEAR_EPS);
-    for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(from[d] * n);
     const int64_t position = row / c.h.NH, head = row % c.h.NH;
+    const bool there = !pos || pos[position] >= 0;
+    for (int d = lane; d < HS; d += 32) y[row * HS + d] = from_float<T>(there ? from[d] * n : 0);
     if (norms && lane == 0) norms[(position / c.S * c.h.NH + head) * c.S + position % c.S] = n;
 }
 // g, the gradients of num and, of elu, of the weights.
@@ -393,7 +394,7 @@ template <class T> void forward(T* y, float* norms, const T* qkv, const T* gates
     const LinearAttentionScratch scratch(B, S, h);
     float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
     walk<Walk::y, T>({num}, c);
-    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, norms, num, c);
+    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, norms, num, c, static_cast<const int*>(nullptr));
 }
 template <class T>
 void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, const int* pos, Heads h) {
@@ -401,7 +402,7 @@ void cached(T* y, States states, const T* qkv, const T* gates, int B, int S, con
     const LinearAttentionScratch scratch(B, S, h);
     float* num = static_cast<float*>(cuda_scratch(scratch.forward()));
     walk<Walk::y, T>({num}, c, states, pos);
-    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c);
+    launch(finish_kernel<T>, {row_blocks(c), THREADS}, y, static_cast<float*>(nullptr), num, c, pos);
 }
 template <class T>
 void backward(T* dqkv, T* dgates, const T* dy, const T* y, const T* qkv, const T* gates, const float* norms, int B,

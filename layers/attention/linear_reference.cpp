@@ -136,6 +136,8 @@ void linear_attention_cached(T* y, States states, const T* qkv, const T* gates, 
     for (int b = 0; b < B; b++) {
         T* all = static_cast<T*>(states.p) + states.of[b] * states.stride;
         if (pos[int64_t(b) * S] == 0) std::fill_n(all, h.state(), T(0));
+        for (int64_t n = int64_t(b) * S; n < int64_t(b + 1) * S; n++)
+            if (pos[n] < 0) std::fill_n(y + n * h.width(), h.width(), T(0));
         for (int s = 0; s < S && pos[int64_t(b) * S + s] >= 0; s++)
             for (int kv = 0; kv < h.NKV; kv++) {
                 Head at = {qkv, gates, S, b, kv, 0, h};

@@ -41,7 +41,7 @@ __device__ inline void online_softmax(Tile& p, Sums (&o)[U], float (&top)[ROWS],
 // Where keys and values lie: in packed qkv,
 template <class T> struct PackedKeys {
     typedef Rows<T> Some;
-    static constexpr bool DROPS = true;
+    static constexpr bool CACHED = false;
     const T* qkv;
     __device__ int first(int, int) const { return 0; }            // position of a sequence's first query
     __device__ int queries(int, int S) const { return S; }
@@ -53,7 +53,7 @@ template <class T> struct PackedKeys {
 // or in a cache. pos (B,S): where the queries are, -1 from some on.
 struct PagedKeys {
     typedef PagedRows Some;
-    static constexpr bool DROPS = false;    // generation has no dropout
+    static constexpr bool CACHED = true;    // generation has no dropout
     Pages cache;
     const int* pos;
     __device__ int first(int b, int S) const { return pos[b * S]; }
@@ -85,10 +85,16 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const int HS = h.HS;
     const Work w = work<D>(B, h.NH, S, HS, true);
     const int p0 = source.first(w.b, S), queries = source.queries(w.b, S), to = min(queries, w.row + TILE);
+    const Head<T> at(h, S, w.b, w.head);
+    if constexpr (Source::CACHED) {    // padding, from `queries` on
+        const int columns = min(D, HS - w.column), pad = max(queries, w.row), rows = min(S, w.row + TILE) - pad;
+        T* from = y + at.y + pad * at.y_stride + w.column;
+        for (int i = int(threadIdx.x); i < rows * columns; i += THREADS)
+            from[i / columns * at.y_stride + i % columns] = from_float<T>(0);
+    }
     if (to <= w.row) return;
     const Span first = keys_of(h, S, w.b, p0 + w.row), last = keys_of(h, S, w.b, p0 + to - 1);
     const Streams streams(h, p0 + queries);
-    const Head<T> at(h, S, w.b, w.head);
     const Rows<T> q = at.in_qkv(qkv, w.row, to);
     const int kv = w.head / (h.NH / h.NKV);
     const Some k = source.keys(h, S, w.b, kv), v = source.values(h, S, w.b, kv);
@@ -96,7 +102,7 @@ forward_kernel(T* y, float* lse, const T* qkv, Source source, int B, int S, Head
     const Tilt slope = SHAPED ? scores.slope(w.head) : Tilt{};
 
     auto stays = [&](int r, int key) {
-        return !Source::DROPS || keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key);
+        return Source::CACHED || keeps(h, w.b, w.head, p0 + w.row + tile_row(r), key);
     };
     Sums o[D / TILE] = {};
     float top[ROWS], sum[ROWS] = {};    // top: largest score in units of log 2; sum: over this thread's columns

@@ -158,16 +158,21 @@ void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* 
     std::vector<std::vector<T>> k, v;
     for (int b = 0; b < B; b++)
         for (int s = 0; s < S; s++)
-            for (int i = 0; i < h.NH && pos[b * S + s] >= 0; i++) {
+            for (int i = 0; i < h.NH; i++) {
                 const int p = pos[b * S + s];
+                T* out = y + ((int64_t(b) * S + s) * h.NH + i) * h.HS;
+                if (p < 0) {
+                    std::fill_n(out, h.HS, T(0));
+                    continue;
+                }
                 k.clear(), v.clear();
                 for (int j = 0; j <= p; j++) {
                     const int64_t row = cache.row(b, i / group, j);
                     k.push_back(keys.get(row)), v.push_back(values.get(row));
                 }
-                attend(y + ((int64_t(b) * S + s) * h.NH + i) * h.HS, qkv + at.q(b, s, i), p, p + 1, h, i,
-                       [&](int j) { return sees(h, S, b, p, j); }, [&](int j) { return k[size_t(j)].data(); },
-                       [&](int j) { return v[size_t(j)].data(); }, [](int) { return 1; });
+                attend(out, qkv + at.q(b, s, i), p, p + 1, h, i, [&](int j) { return sees(h, S, b, p, j); },
+                       [&](int j) { return k[size_t(j)].data(); }, [&](int j) { return v[size_t(j)].data(); },
+                       [](int) { return 1; });
             }
 }
 

@@ -76,6 +76,15 @@ INLINE Outputs outputs(bf16* y) { return {nullptr, y}; }
 INLINE Results results(const float* y) { return {y, nullptr}; }
 INLINE Results results(const bf16* y) { return {nullptr, y}; }
 
+// y (N,width) of padding, positions below 0, is 0.
+INLINE void clear_padding(Outputs y, const int* pos, int N, int width) {
+    for (int n = 0; n < N; n++)
+        if (pos[n] < 0)
+            y.with(int64_t(n) * width, [&](auto* row) {
+                each_vector(width, [&](int64_t d, auto at) { at.put(row + d, vf{}); });
+            });
+}
+
 // delta = dy . y, the sum over keys of p dp, of n rows that lie C apart.
 template <class Y> INLINE void deltas(float* delta, const float* dy, const Y* y, int n, int64_t C, int HS) {
     for (int i = 0; i < n; i++, dy += C, y += C) {

@@ -81,7 +81,8 @@ TEST_CASE("attention cached: each kernel on a GPU") {
     for (Element type : {Element::f64, Element::bf16, Element::fp8, Element::int8})
         for (int NH : {1, 2, 4})
             for (int HS : {64, 264})
-                cached({{1, 1, 70, 71, {NH, 1, HS}}, {1, 1, 70, 71, shaped({NH, 1, HS}, 0.3f, 1)}}, type);
+                cached({{1, 1, 70, 71, {NH, 1, HS}}, {1, 1, 70, 71, shaped({NH, 1, HS}, 0.3f, 1)},
+                        {1, 3, 70, 73, {NH, 1, HS}}, {1, 3, 70, 73, shaped({NH, 1, HS}, 0.3f, 1)}}, type);
 }
 
 TEST_CASE("attention cached: a scale, soft caps and ALiBi") {
@@ -103,6 +104,27 @@ TEST_CASE("attention cached: several positions at once, of sequences of differen
             {40, 70, 60, 133, {1, 1, 8}},
             {1, 3, 127, 131, {2, 2, 128}},
             {2, 20, 300, 400, {2, 1, 6, 10}}});
+}
+
+// Pairs of position and head share a block: of different positions, heads and lengths, some of them padding; blocks of
+// padding alone; a window or a pattern that ends between two of them; splits, and more positions than go so.
+TEST_CASE("attention cached: a few positions of each sequence") {
+    std::vector<Call> calls;
+    for (int S : {2, 3, 5, 8, 16, 17})
+        for (Heads h : {Heads{2, 2, 32}, {4, 1, 64}, {8, 1, 80, 20}, {3, 1, 128}})
+            calls.push_back({2, S, 70 + S, 100, h});
+    for (int S : {3, 8})
+        for (Heads h : {shaped({2, 2, 64, 33}, 0.3f, 1), shaped({8, 2, 32}, 0, 0, true), Heads{2, 1, 256},
+                        patterned({2, 2, 32, 8}, 4, 0), patterned({4, 1, 64, 30}, 16, 4),
+                        Heads{.NH = 4, .NKV = 2, .HS = 32, .reach = 40}})
+            calls.push_back({2, S, 150, 170, h});
+    calls.push_back({5, 9, 64, 80, {2, 1, 64}});        // the last sequences are nearly all padding
+    calls.push_back({1, 8, 1500, 1537, {1, 1, 64}});    // more rounds than splits
+    calls.push_back({20, 4, 200, 210, {2, 2, 64}});     // no splits
+    calls.push_back({2, 6, 40, 60, {2, 1, 24}});        // vectors of bf16 alone, not of bf16's cache
+    cached(calls);
+    for (Element type : TYPES)
+        cached({{2, 8, 150, 170, {4, 2, 64}}, {2, 5, 90, 100, shaped({8, 1, 80, 40}, 0.2f, 2)}}, type);
 }
 
 TEST_CASE("attention cached: narrow types hold what the reference's do") {
@@ -149,6 +171,7 @@ TEST_CASE("attention cached: a sequence in calls of any length equals the whole"
         in_calls(op, 1, {2, 2, 16}, {1, 1, 1, 5, 1, 60, 1, 64, 2}, 3);
         in_calls(op, 2, {4, 2, 20, 30}, {7, 1, 1, 50, 1}, 0);
         in_calls(op, 2, {3, 1, 64}, {65, 1, 1}, 10);
+        in_calls(op, 2, {4, 2, 64, 30}, {5, 3, 16, 2, 17, 8, 1, 70, 4, 1}, 3);
         in_calls(op, 1, {3, 1, 136}, {1, 16, 1}, 10);
         in_calls(op, 1, {2, 1, 80}, {255, 1, 1, 1, 300, 1}, 5);    // beyond one split of the CPU's keys
         in_calls(op, 1, {2, 1, 16, 300}, {600, 1, 1}, 3);          // more than one in the window
@@ -163,16 +186,20 @@ TEST_CASE("attention cached: the same bits in any order") {
         const Memory m(op);
         const int B = 2;
         for (Heads h : {Heads{2, 2, 64}, Heads{6, 2, 64}, Heads{4, 2, 24}})
-            for (int at : {200, 599}) {
-                Array<T> qkv(m, random_normal(packed(B, 1, h), 1));
-                CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
-                Array<int> pos(m, Numbers{double(at), std::max(-1.0, double(at - 300))});
-                expect_same_bits([&] {
-                    Array<InputType<T, P>> y(m, Numbers(size_t(heads(B, 1, h))));
-                    op.attention_cached(y, qkv, cache.device(), B, 1, pos, h);
-                    return y.bits();
-                });
-            }
+            for (int at : {200, 599})
+                for (int S : {1, 5}) {
+                    Array<T> qkv(m, random_normal(packed(B, S, h), 1));
+                    CacheArrays<T> cache(m, element_of<T>, h.NKV, h.HS, 40, {at, at - 300});
+                    Numbers numbers;
+                    for (int first : {at, at - 300})
+                        for (int s = 0; s < S; s++) numbers.push_back(first < 0 ? -1 : first + s);
+                    Array<int> pos(m, numbers);
+                    expect_same_bits([&] {
+                        Array<InputType<T, P>> y(m, heads(B, S, h));
+                        op.attention_cached(y, qkv, cache.device(), B, S, pos, h);
+                        return y.bits();
+                    });
+                }
     });
 }
 

@@ -119,18 +119,21 @@ Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int max
     Array<float> device_bias(m, biases);
     Heads device = h;
     if (h.reach) h.bias = reinterpret_cast<const float*>(biases.data()), device.bias = device_bias;
-    const Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    Pages pages = cache.device();
+    pages.from_start = S > 1 && pos == 0;
+    Numbers qkv = rounded<T>(random_normal(int64_t(B) * S * h.qkv_width(), 1, scale));
+    auto pads = [&](size_t i, int width) { return at[i / size_t(width)] < 0; };
+    for (size_t i = 0; i < qkv.size(); i++)
+        if (!pages.from_start && pads(i, h.qkv_width())) qkv[i] = NAN;
     Array<T> in(m, qkv);
-    Array<InputType<T, P>> out(m, Numbers(size_t(int64_t(B) * S * h.width())));
+    Array<InputType<T, P>> out(m, int64_t(B) * S * h.width());
     Array<int> p(m, Numbers(at.begin(), at.end()));
     Numbers y(size_t(out.size()));
     reference_ops().attention_cached(y.data(), qkv.data(), cache.reference(), B, S, at.data(), h);
-    Pages pages = cache.device();
-    pages.from_start = S > 1 && pos == 0 && B == 1;    // more sequences have padding
     op.attention_cached(out, in, pages, B, S, p, device);
     Numbers got = out.read();
     for (size_t i = 0; i < got.size(); i++)
-        if (at[i / size_t(h.width())] < 0) got[i] = y[i] = 0;    // padding
+        if (pages.from_start && pads(i, h.width()) && std::isfinite(got[i])) got[i] = 0;
     check.note("y", out.intact() ? Check::error_over_limit(got, y, LIMIT<InputType<T, P>>) : INFINITY,
                sizeof(InputType<T, P>) == 2);
     if (!cache.same()) check.note("cache", INFINITY);

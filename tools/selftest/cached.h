@@ -26,7 +26,8 @@ template <class T> struct CacheArrays {
     Pages device_pages, reference_pages;
 };
 
-// Sequence b begins its S positions at pos - 5 b; of several it has S - 3 b, the rest is padding. type f64: T's own.
+// Sequence b begins its S positions at pos - 5 b; of several it has S - 3 b, the rest is padding, whose y must be 0, or
+// finite where pos is 0. type f64: T's own.
 template <class T, class P>
 Check check_attention_cached(const Ops<T, P>& op, int B, int S, int pos, int maxT, Heads h, double scale = 1,
                              Element type = Element::f64);

@@ -1,0 +1,448 @@
+// cached.cuh - attention in generation: new positions append their keys and values to the caches and see all of them.
+// cached.cu and cached_float.cu compile it, each for one type of activations, as it takes nvcc long.
+//
+// One new position (S = 1). The keys of a head are split among blocks, so that all multiprocessors read, BLOCKS blocks
+// each. Only the device knows pos: it computes the splits, and blocks without one end at once. Each block writes its
+// output, maximum and sum to scratch. The last block of a head to finish adds them up, in the same order whichever
+// block is last. For a few positions (a draft that is checked, a short turn of a chat) pairs of a position and a head
+// take the place of heads: each masks those of the block's keys that it does not see.
+//
+// Thread mapping: `lanes` lanes hold a row of keys, E elements each; 128 / lanes rows are read at once, U times before
+// the first is used: 128 bytes per thread in flight for bf16. Each lane keeps maximum, sum and output over its keys for
+// G queries that share them. More than 4 are cut; their keys come from memory once and then from L2.
+//
+// Bound by memory: each key and value is read once, 2 NKV HS (pos + 1) elements per sequence. For GPT-2 that is 3.1 MB
+// at position 1024, less than a microsecond, so one sequence alone is bound by latency: one launch, few dependent
+// reads. Keys lie in pages of 16 positions: each row's place comes from the table, which L1 holds. A narrow type's
+// factors multiply scores and weights.
+//
+// One position's queries and key may be normed and turned in the same launch: each block turns its own, rounded as
+// rope_forward does, into shared memory. Splits do it again, while their first keys would only just be asked for.
+// The first keys and values of each block are on their way to L2 before the kernel in front, which makes qkv, has ended
+// (Launch::overlaps): positions and the table of pages are the step's, and are there.
+//
+// Several positions are appended by a kernel of their own (pages.cu) before, and so is a new key of another type than
+// the activations'. Many of them attend in tiles of queries, as in training: over the cache (plain.cu), or, if they are
+// the first ones, among themselves (attention.cu).
+#pragma once
+#include "attention.cuh"
+#include "layers/rope.cuh"
+
+namespace {
+
+constexpr int THREADS = CachedPlan::THREADS, WARPS = THREADS / 32, MAX_ITEMS = CachedPlan::MAX_ITEMS;
+constexpr int MOST_TURNED = 256;    // the largest head that is turned here: CachedPlan's E is 8 up to there
+
+// How many blocks of an item have finished: 0 between launches.
+__device__ unsigned finished[MAX_ITEMS];
+
+// The part of a row that a lane holds: E elements, zero beyond HS, moved W at a time.
+template <class T, int E, int W> struct Piece {
+    Vec<T, W> x[E / W];
+    __device__ float operator[](int e) const { return x[e / W][e % W]; }
+    __device__ void set(int e, float f) { x[e / W].set(e % W, f); }
+    __device__ void from(const T* row, int lane, int HS) {
+#pragma unroll
+        for (int i = 0; i < E / W; i++) {
+            const int d = lane * E + i * W;
+            x[i] = d < HS ? load<W>(row + d) : Vec<T, W>{};
+        }
+    }
+    __device__ void to(T* row, int lane, int HS) const {
+#pragma unroll
+        for (int i = 0; i < E / W; i++)
+            if (lane * E + i * W < HS) store(row + lane * E + i * W, x[i]);
+    }
+};
+
+template <int E, int W, class T> __device__ inline void copy_row(T* to, const T* from, int lane, int HS) {
+    Piece<T, E, W> x;
+    x.from(from, lane, HS);
+    x.to(to, lane, HS);
+}
+
+// A softmax under way. top: the largest score so far, in units of log 2. sum and o (E elements of the weighted values)
+// are relative to it.
+template <int E> struct alignas(8) State { float top, sum, o[E]; };
+template <int E> __device__ inline State<E> nothing() {
+    State<E> s = {};
+    s.top = -INFINITY;
+    return s;
+}
+template <int E> __device__ inline void rescale(State<E>& s, float top, float base) {
+    const float factor = exp2f(s.top - base);
+    s.top = top, s.sum *= factor;
+#pragma unroll
+    for (int e = 0; e < E; e++) s.o[e] *= factor;
+}
+__device__ inline float finite(float top) { return top == -INFINITY ? 0 : top; }
+template <int E> __device__ inline void add(State<E>& s, State<E> other) {
+    const float top = fmaxf(s.top, other.top);
+    rescale(s, top, finite(top));
+    rescale(other, top, finite(top));
+    s.sum += other.sum;
+#pragma unroll
+    for (int e = 0; e < E; e++) s.o[e] += other.o[e];
+}
+
+// The first `lanes` threads of the block get the sum of all states of their part of rows. Two calls need a barrier
+// between them.
+template <int G, int E> __device__ inline void add_up(State<E> (&s)[G], int lanes) {
+    typedef State<E> States[WARPS][G][32];
+    SHARED(States, parts);
+    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        for (int bit = lanes; bit < 32; bit *= 2) {
+            State<E> other;
+            other.top = __shfl_xor_sync(0xffffffff, s[g].top, bit);
+            other.sum = __shfl_xor_sync(0xffffffff, s[g].sum, bit);
+#pragma unroll
+            for (int e = 0; e < E; e++) other.o[e] = __shfl_xor_sync(0xffffffff, s[g].o[e], bit);
+            add(s[g], other);
+        }
+        if (lane < lanes) parts[warp][g][lane] = s[g];
+    }
+    __syncthreads();
+    if (warp > 0 || lane >= lanes) return;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        for (int w = 1; w < WARPS; w++) add(s[g], parts[w][g][lane]);
+}
+
+// Whether this block is the last of `count` to come here for the item. It then sees what all of them have written.
+__device__ inline bool last_to_finish(int item, int count) {
+    SHARED(bool[1], last);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();    // the block's writes come before its count, the last block's reads after it
+        last[0] = atomicInc(&finished[item], unsigned(count - 1)) == unsigned(count - 1);    // back to 0 by the last
+        __threadfence();
+    }
+    __syncthreads();
+    return last[0];
+}
+// Reads past L1, which may hold old data.
+template <int E> __device__ inline State<E> read(const State<E>* from) {
+    State<E> s;
+#pragma unroll
+    for (int i = 0; i < (E + 2) / 2; i++) {
+        const float2 two = __ldcg(reinterpret_cast<const float2*>(from) + i);
+        (i ? s.o[2 * i - 2] : s.top) = two.x;
+        (i ? s.o[2 * i - 1] : s.sum) = two.y;
+    }
+    return s;
+}
+
+// The keys of a split: first..end-1 are cut into whole rounds. Only `count` splits have keys.
+struct Range { int from, to, count; };
+__device__ inline Range range(int first, int end, int round, int splits, int split) {
+    const int rounds = (end - first + round - 1) / round, each = (rounds + splits - 1) / splits;
+    const int from = first + split * each * round;
+    return {from, min(end, from + each * round), (rounds + each - 1) / each};
+}
+
+// Asks for a lane's part of a split's first keys and values.
+template <class X, int E, int U>
+__device__ inline void prefetch_first(const Pages& cache, const SeenKeys& seen, const Range& keys, int b, int kv,
+                                      int row, int rows, int lane, int HS) {
+    if (lane * E >= HS) return;
+#pragma unroll
+    for (int u = 0; u < U; u++) {
+        const int64_t place = cache.row(b, kv, seen.key(min(keys.from + row + u * rows, keys.to - 1)));
+        prefetch_l2(static_cast<const X*>(cache.k) + place * HS + lane * E);
+        prefetch_l2(static_cast<const X*>(cache.v) + place * HS + lane * E);
+    }
+}
+
+// A block's work: one split of an item, which is up to G of the queries that share keys and values of kv head (b,kv):
+// pairs of one of S positions and one of `group` heads, position after position.
+template <int G> struct Work {
+    int split, item, cut, kv, b, S, group, count;    // count: queries
+    __device__ Work(const Heads& h, int S, int splits) : S(S), group(h.NH / h.NKV) {
+        const int cuts = (S * group + G - 1) / G;
+        split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
+        kv = item / cuts % h.NKV, b = item / cuts / h.NKV, count = min(G, S * group - cut * G);
+    }
+    __device__ int64_t row(int g) const { return S == 1 ? b : int64_t(b) * S + (cut * G + g) / group; }    // of (B,S)
+    __device__ int head(int g) const { return kv * group + (S == 1 ? cut * G + g : (cut * G + g) % group); }
+};
+
+// The queries of a block's work. P = 1: heads of position p[0]; else P = G, each at a position of its own, below 0 if
+// there is none. SHAPED: with soft caps and slopes.
+template <int G, int E, int P> struct Queries {
+    float q[G][E];    // times what makes its products scores, in units of log 2, or what tanh takes
+    Tilt slope[G];
+    int p[P];
+    __device__ int at(int g) const { return p[P == 1 ? 0 : g]; }
+    // Finds the positions, and the keys that any of them sees if the first one is no padding.
+    __device__ SeenKeys find(const int* pos, const Work<G>& w, const Heads& h) {
+        p[0] = pos[w.row(0)];
+        int last = p[0];
+#pragma unroll
+        for (int g = 1; g < P; g++) last = max(last, p[g] = g < w.count ? pos[w.row(g)] : -1);
+        SeenKeys seen(h, max(p[0], 0));
+        seen.n += last - p[0];
+        return seen;
+    }
+    // Whether query g sees a key that the block reads; -1: beyond the last one.
+    __device__ bool sees(const Heads& h, int g, int key) const {
+        if constexpr (P == 1) return key >= 0;
+        const int behind = p[g] - key;
+        return key >= 0 && behind >= 0 && (!h.window || behind < h.window || in_pattern(h, key));
+    }
+    // A lane's part of w.count queries; after the last, that one again. from(g): where query g is
+    template <bool SHAPED, int W, class From>
+    __device__ void load(const Work<G>& w, From from, const Scores& scores, int lane, int HS) {
+        const float scale = SHAPED && scores.inner != 0 ? scores.inner : scores.log2;
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            const int last = min(g, w.count - 1);
+            Piece<std::remove_cvref_t<decltype(*from(0))>, E, W> x;
+            x.from(from(last), lane, HS);
+#pragma unroll
+            for (int e = 0; e < E; e++) q[g][e] = x[e] * scale;
+            slope[g] = SHAPED ? scores.slope(w.head(last)) : Tilt{};
+        }
+    }
+};
+
+// U rows of keys or values, as the cache has them, and their factors.
+template <class X, int E, int W, int U> struct Rows {
+    Piece<X, E, W> x[U];
+    float factor[U];
+};
+
+// Adds U keys and values to the softmaxes of G queries. key: their positions; -1 does not count.
+template <bool SHAPED, class X, int G, int E, int W, int U, int P>
+__device__ inline void add_keys(State<E> (&s)[G], const Queries<G, E, P>& query, const Heads& h, const Scores& scores,
+                                const Rows<X, E, W, U>& k, const Rows<X, E, W, U>& v, const int (&key)[U], int lanes) {
+    float score[G][U] = {};
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int u = 0; u < U; u++)
+#pragma unroll
+            for (int e = 0; e < E; e++) score[g][u] += query.q[g][e] * k.x[u][e];
+    for (int bit = lanes / 2; bit; bit /= 2)
+#pragma unroll
+        for (int g = 0; g < G; g++)
+#pragma unroll
+            for (int u = 0; u < U; u++) score[g][u] += __shfl_xor_sync(0xffffffff, score[g][u], bit);
+#pragma unroll
+    for (int g = 0; g < G; g++)
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (LARGEST<X> != 0) score[g][u] *= k.factor[u];
+            if constexpr (SHAPED) {
+                const float capped = scores.inner != 0 ? tanh_of(score[g][u]) * scores.log2 : score[g][u];
+                score[g][u] = capped - query.slope[g] * float(query.at(g) - key[u]);
+            }
+        }
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        float top = s[g].top;
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            if (!query.sees(h, g, key[u])) score[g][u] = -INFINITY;
+            top = fmaxf(top, score[g][u]);
+        }
+        rescale(s[g], top, finite(top));
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            const float weight = exp2f(score[g][u] - finite(top)), factor = LARGEST<X> != 0 ? v.factor[u] : 1;
+            s[g].sum += weight;
+#pragma unroll
+            for (int e = 0; e < E; e++) s[g].o[e] += weight * factor * v.x[u][e];
+        }
+    }
+}
+
+// The sum over all splits of an item, in the first `lanes` threads of the last block to finish. False in other blocks.
+template <int G, int E>
+__device__ inline bool add_splits(State<E> (&s)[G], State<E>* partial, int item, int split, int splits, int count,
+                                  int lanes) {
+    State<E>* part = partial + int64_t(item) * splits * G * lanes;
+    const int lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes, rows = THREADS / lanes;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (row == 0) part[(split * G + g) * lanes + lane] = s[g];    // part (splits,G,lanes)
+    if (!last_to_finish(item, count)) return false;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        s[g] = nothing<E>();
+        for (int i = row; i < count; i += rows) add(s[g], read(part + (i * G + g) * lanes + lane));
+    }
+    add_up(s, lanes);
+    return true;
+}
+
+// A lane's part of a row of y, in a block's first `lanes` threads. Padding: 0
+template <int W, class T, int E> __device__ inline void put_out(T* y, const State<E>& s, bool there, int lane, int HS) {
+    Piece<T, E, W> out;
+#pragma unroll
+    for (int e = 0; e < E; e++) out.set(e, there ? s.o[e] / s.sum : 0);
+    out.to(y, lane, HS);
+}
+
+// AsTheyAre: one position's queries and key have been turned. Turned: they are turned here. Several: there are S
+// positions, whose keys are in the cache.
+struct AsTheyAre {
+    static constexpr bool TURNS = false;
+    static constexpr int S = 1;
+};
+struct Several {
+    static constexpr bool TURNS = false;
+    int S;
+};
+template <class T> struct Turned {
+    static constexpr bool TURNS = true;
+    static constexpr int S = 1;
+    TurnCall c;
+    const T *qw, *kw;
+};
+// to (count + 1,HS), in shared memory = `count` heads of a row of qkv and the key's head, normed and turned.
+template <class T, bool INTERLEAVED>
+__device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int b, int head, int count, int key) {
+    const TurnCall& c = by.c;
+    const int lane = int(threadIdx.x) % c.lanes, groups = THREADS / c.lanes;
+    TurnPiece<VEC<T>, INTERLEAVED> piece(c, lane);
+    const Angles<VEC<T>> angles(c, piece, c.angles(b));
+    for (int i = int(threadIdx.x) / c.lanes, first = i; i - first <= count; i += groups) {    // as often for all lanes
+        const bool there = i <= count;
+        const int from = i < count ? head + i : key;
+        if (there) piece.load(row + int64_t(from) * c.h.HS);
+        if (c.t.norm == Normed::head) {
+            const float own = rsqrtf(sum_over(there ? piece.squares() : 0, c.lanes) / float(c.h.HS) + c.t.eps);
+            if (there) piece.norm(c.weights(by.qw, by.kw, from), own, c.t.plus);
+        }
+        if (!there) continue;
+        angles.turn(piece);
+        piece.store(to + i * c.h.HS);
+    }
+}
+
+// A cache of another type than T holds the new keys already, and for several positions any cache does; else no block
+// reads the new key there in this launch, and one of them puts it there.
+template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
+__global__ void __launch_bounds__(THREADS)
+decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
+              Scores scores, const First first) {
+    constexpr bool SEVERAL = std::is_same_v<First, Several>, APPENDS = std::is_same_v<T, X> && !SEVERAL;
+    const int HS = h.HS, rows = THREADS / lanes, lane = int(threadIdx.x) % lanes, row = int(threadIdx.x) / lanes;
+    const Work<G> w(h, first.S, splits);
+    Queries<G, E, SEVERAL ? G : 1> queries;
+    const SeenKeys seen = queries.find(pos, w, h);
+    const Range keys = range(0, seen.n, U * rows, splits, w.split);
+    const int p = queries.p[0];
+    const bool works = p >= 0 && w.split < keys.count;
+    if (works) prefetch_first<X, E, U>(cache, seen, keys, w.b, w.kv, row, rows, lane, HS);
+    wait_for_previous();
+    let_next_start();
+    auto out = [&](int g) { return y + (w.row(g) * h.NH + w.head(g)) * HS; };
+    if (!works) {
+        for (int g = 0; p < 0 && w.split == 0 && row == 0 && g < w.count; g++) Piece<T, E, W>{}.to(out(g), lane, HS);
+        return;
+    }
+
+    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS, *q = in + int64_t(w.head(0)) * HS;    // of one position
+    const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
+    if constexpr (First::TURNS) {
+        SHARED(Vec<T>[(G + 1) * MOST_TURNED / VEC<T>], own);
+        if (first.c.t.interleaved) turn_heads<T, true>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
+        else turn_heads<T, false>(own[0].v, in, first, w.b, w.head(0), w.count, h.NH + w.kv);
+        __syncthreads();
+        q = own[0].v, new_k = q + w.count * HS;
+    }
+    auto query = [&](int g) { return SEVERAL ? qkv + (w.row(g) * (h.NH + 2 * h.NKV) + w.head(g)) * HS : q + g * HS; };
+    queries.template load<SHAPED, W>(w, query, scores, lane, HS);
+    X *const all_k = static_cast<X*>(cache.k), *const all_v = static_cast<X*>(cache.v);
+    State<E> s[G];
+#pragma unroll
+    for (int g = 0; g < G; g++) s[g] = nothing<E>();
+    for (int j = keys.from + row; j - row < keys.to; j += U * rows) {    // equally often for all rows
+        Rows<X, E, W, U> k, v;
+        int key[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {    // beyond the last key: the last one again, with no weight
+            const int i = j + u * rows, at = seen.key(min(i, keys.to - 1));
+            const int64_t place = cache.row(w.b, w.kv, at);
+            const X *from_k = all_k + place * HS, *from_v = all_v + place * HS;
+            if constexpr (APPENDS)
+                if (at == p) from_k = new_k, from_v = new_v;
+            k.x[u].from(from_k, lane, HS);
+            v.x[u].from(from_v, lane, HS);
+            if (LARGEST<X> != 0) k.factor[u] = cache.k_factor[place], v.factor[u] = cache.v_factor[place];
+            key[u] = i < keys.to ? at : -1;
+        }
+        add_keys<SHAPED>(s, queries, h, scores, k, v, key, lanes);
+    }
+    if constexpr (APPENDS)
+        if (w.split == 0 && w.cut == 0 && row == 0) {
+            const int64_t place = cache.row(w.b, w.kv, p) * HS;
+            copy_row<E, W>(all_k + place, new_k, lane, HS);
+            copy_row<E, W>(all_v + place, new_v, lane, HS);
+        }
+    add_up(s, lanes);
+    if (keys.count > 1 && !add_splits(s, partial, w.item, w.split, splits, keys.count, lanes)) return;
+#pragma unroll
+    for (int g = 0; g < G; g++)
+        if (g < w.count && row == 0) put_out<W>(out(g), s[g], !SEVERAL || queries.at(g) >= 0, lane, HS);
+}
+
+template <class T, class X, int G, int E, int W, bool SHAPED, class First>
+void decode(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h, const First& first) {
+    State<E>* partial = x.bytes ? static_cast<State<E>*>(cuda_scratch(x.bytes)) : nullptr;
+    const Launch grid = {.grid = unsigned(x.items) * unsigned(x.splits), .block = THREADS, .overlaps = true};
+    launch(decode_kernel<T, X, G, E, W, CachedPlan::unroll(E), SHAPED, First>, grid, y, qkv, cache, partial, pos,
+           x.splits, x.lanes, h, Scores(h), first);
+}
+template <class T, class X, int G, int E, int W, class First>
+void decode_shape(const CachedPlan& x, T* y, const T* qkv, const Pages& cache, const int* pos, Heads h, First first) {
+    for_shape(Scores(h), [&](auto SHAPED) { decode<T, X, G, E, W, SHAPED>(x, y, qkv, cache, pos, h, first); });
+}
+
+}   // namespace
+
+template <class T> void attention_cached(T* y, const T* qkv, Pages cache, int B, int S, const int* pos, Heads h) {
+    CHECK(!h.keys, "spans in generation");
+    const bool narrow = cache.type != element_of<T>, aligned = rows_align<T>(h.HS);
+    const CachedPlan x(B, S, cache.width * Pages::SIZE, aligned, h, cuda_multiprocessors());
+    void* scratch = x.bytes ? cuda_scratch(x.bytes) : nullptr;
+    const bool prompt = !x.takes || (narrow && !aligned);    // the latter is too rare for kernels of its own
+    if (S > 1 || prompt || narrow) cache_append(qkv, cache, B, S, pos, h);
+    if (S > 1 && cache.from_start && !narrow)    // a narrow cache's keys are rounded: later steps read them so, too
+        return attention_forward(y, static_cast<float*>(scratch), qkv, B, S, h);
+    if (prompt) return attention_prompt(y, qkv, cache, B, S, pos, h);
+    if (!aligned) return decode_shape<T, T, 1, 32, 1>(x, y, qkv, cache, pos, h, AsTheyAre{});
+    with_cache_type<T>(cache.type, [&]<class X>(X*) {
+        if (S > 1) return decode_shape<T, X, 4, 8, VEC<T>>(x, y, qkv, cache, pos, h, Several{S});
+        (x.E == 32  ? decode_shape<T, X, 1, 32, VEC<T>, AsTheyAre>
+         : x.G == 1 ? decode_shape<T, X, 1, 8, VEC<T>, AsTheyAre>
+         : x.G == 2 ? decode_shape<T, X, 2, 8, VEC<T>, AsTheyAre>
+                    : decode_shape<T, X, 4, 8, VEC<T>, AsTheyAre>)(x, y, qkv, cache, pos, h, AsTheyAre{});
+    });
+}
+
+// In two launches where there are no kernels: scores with caps and slopes, norms over all heads, narrow caches, heads
+// that are no vectors.
+template <class T>
+void rope_attention_cached(T* y, T* turned, float* rstd, const T* qkv, const T* qw, const T* kw, const float* turns,
+                           Pages cache, int B, int S, const int* place, const int* pos, Heads h, Turn t) {
+    const bool vectors = turns_by_vectors<T>(h, t) && h.HS <= MOST_TURNED && t.norm != Normed::all;
+    if (S > 1 || !vectors || Scores(h).shaped() || cache.type != element_of<T>) {
+        rope_forward(turned, rstd, qkv, qw, kw, turns, B, S, place, h, t);
+        return attention_cached(y, turned, cache, B, S, pos, h);
+    }
+    CHECK(!h.keys, "spans in generation");
+    const CachedPlan x(B, S, cache.width * Pages::SIZE, true, h, cuda_multiprocessors());
+    const Turned<T> by = {TurnCall::of<VEC<T>>(turns, place, B, 1, h, t), qw, kw};
+    constexpr int E = 8;
+    (x.G == 1   ? decode<T, T, 1, E, VEC<T>, false, Turned<T>>
+     : x.G == 2 ? decode<T, T, 2, E, VEC<T>, false, Turned<T>>
+                : decode<T, T, 4, E, VEC<T>, false, Turned<T>>)(x, y, qkv, cache, pos, h, by);
+}
+#define CACHED(T)                                                                                               \
+    template void attention_cached(T*, const T*, Pages, int, int, const int*, Heads);                           \
+    template void rope_attention_cached(T*, T*, float*, const T*, const T*, const T*, const float*, Pages, int, \
+                                        int, const int*, const int*, Heads, Turn);
