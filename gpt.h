@@ -63,6 +63,15 @@ struct Activations {
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
+// How the next token of each text is drawn after its step, as Ops::sample does, of V tokens. All on the device.
+struct Drawing {
+    int* counts = nullptr;           // as `said`
+    const double* bias = nullptr;
+    DrawAt* at = nullptr;
+    Draw draw = {};
+    int V = 0;
+    bool operator==(const Drawing&) const = default;
+};
 // Keys and values of generation, and the last call's positions and tokens.
 struct Cache {
     PageTable table;                 // what each sequence holds; fork and rewind sequences there
@@ -86,8 +95,11 @@ struct Cache {
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
     bool from_start = false;         // the last call began all its sequences
-    int steps = 0;                   // equally many sequences' single-token steps since the last longer piece
-    std::map<int, void*> graphs;     // the recorded step of one token, for each number of sequences
+    std::vector<int> on_device;      // what slot and place hold there when all that was handed over is done
+    int steps = 0;                   // steps of one token in a row, of equally many sequences, drawn as the last one
+    bool drawn = false;              // the last call drew tokens
+    Drawing drawing;                 // the last one, which graphs have
+    std::map<std::pair<int, bool>, void*> graphs;    // recorded steps, by the number of sequences, and if they draw
     int64_t most_rows = 0;           // rows of the largest call so far
     const Table* op = nullptr;       // whose memory it is
     void release_graphs();
@@ -148,14 +160,14 @@ struct Model {
     // Generation (model/cache.cpp). The cache must end before the model. exit 5: no memory
     Status cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind = {});
     // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
-    // padding; none: all S.     tok (B,S), host; null: those that `sample` has drawn for the same sequences
+    // padding; none: all S.     tok (B,S), host; null: those that the last step has drawn for the same sequences
+    // drawing: S is 1, and cache.tok (B) gets the next tokens; the caller has put `at` there, and after each other tok.
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
-                const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length);
+                const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length,
+                const Drawing* drawing = nullptr);
     // After forward or extend, once: of these rows of (B,S), which rise; none: each sequence's last position. Of the
     // batch, only these rows are left.
     void logits(float* out, const std::vector<int>& rows = {});    // (rows,V), host
-    // After one more token of each: the next, of `choices` tokens, to cache.tok (B). As Ops::sample, on the device.
-    void sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices);
 
     // The flat buffers as floats (model/shards.h).
     void read(Part part, int64_t offset, int64_t n, float* to) const {
@@ -264,7 +276,8 @@ struct Model {
     void copy_pages(Cache& cache, const std::vector<PageTable::Copy>& copies);
     void copy_states(Cache& cache);
     void upload_table(Cache& cache);
-    void run(Cache& cache, bool as_before);
+    void run(Cache& cache, bool as_before, const Drawing* drawing);
+    void draw(Cache& cache, const Drawing& d);
     template <class X> void to_front(X* x, int width, const std::vector<int>& rows);
     void head_product(const Input* x, int rows);
     // The end of a branch: its product (in (N,width) times w, and what the experts add), before its norm, and the norm.

@@ -32,17 +32,10 @@ class Ahead {
   private:
     Model& g;
     Cache& cache;
-    Draw draw;
-    int V = 0;
-    struct Memory {    // the device's, in one piece
-        char* p = nullptr;
-        int64_t bytes = 0;
-        DrawAt* at = nullptr;
-        double* bias = nullptr;    // null: none
-        int* counts = nullptr;     // (slots,V); null where nothing is penalised
-    } device;
+    char* device = nullptr;    // memory in one piece, of what drawing has there
+    int64_t bytes = 0;
+    Drawing drawing;           // counts (slots,V); null where nothing is penalised
     int* ids = nullptr;    // (2,slots), pinned
     std::vector<int> which, fed;
-    std::vector<DrawAt> at;
     int64_t marks[2] = {}, begun = 0, heard = 0;
 };

@@ -169,6 +169,7 @@ struct Draw {
     int top_k = 0;
     double top_p = 1, min_p = 0, repetition = 1, presence = 0, frequency = 0;
     uint64_t seed = 1;
+    bool operator==(const Draw&) const = default;
     bool penalises() const { return repetition != 1 || presence != 0 || frequency != 0; }
 };
 // Which text's next token: its random number is philox(seed, sequence, place), its row of counts is `text`.

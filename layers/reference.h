@@ -49,8 +49,8 @@ void experts_backward(double* dx, Into<double> dw, const double* dy, const doubl
                       Router r, int N, int C, int OC);
 void row_gate_forward(double* y, const double* x, const double* gate, int N, int F);
 void row_gate_backward(double* dx, double* dgate, const double* dy, const double* x, const double* gate, int N, int F);
-void sample(int* ids, int* said, const double* logits, const double* bias, const DrawAt* at, Draw draw, Logits z, int N,
-            int V, int Vp);
+void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const double* logits, const double* bias, Draw draw,
+            Logits z, int N, int V, int Vp);
 // What a head of one sequence makes of its scores: each query's probability of each key, and how many keys it sees;
 // without dropout.     p (S,S): rows are queries   visible (S)   qkv (S,NH+2*NKV,HS), normed and turned
 void probabilities(double* p, int* visible, const double* qkv, int S, const Heads& h, int head);

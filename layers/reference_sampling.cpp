@@ -43,8 +43,8 @@ int drawn(std::vector<Token> all, const Draw& d, const DrawAt& at) {
 }
 }    // namespace
 
-void sample(int* ids, int* said, const double* logits, const double* bias, const DrawAt* at, Draw d, Logits z, int N,
-            int V, int Vp) {
+void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const double* logits, const double* bias, Draw d,
+            Logits z, int N, int V, int Vp) {
     for (int n = 0; n < N; n++) {
         int* row = said ? said + at[n].text * V : nullptr;
         std::vector<Token> all;
@@ -54,6 +54,9 @@ void sample(int* ids, int* said, const double* logits, const double* bias, const
         }
         const int id = ids[n] = drawn(std::move(all), d, at[n]);
         if (row) row[id] = said_again(row[id]);
+        at[n].place++;
+        if (slot) slot[n]++;
+        if (place) place[n]++;
     }
 }
 

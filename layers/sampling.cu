@@ -1,20 +1,21 @@
 // sampling.cu - the next token of a few texts, drawn on the device: the id is all that leaves it.
 //
-// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to four rows at a time:
+// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to sixteen rows at a time:
 //   parts   a block takes 1024 tokens of a row: their scores, the likeliest one, and running sums of their weights
 //           exp((score - the part's largest) / temperature). Where likelihood orders the tokens (top-k, top-p), it
 //           sorts them first (Batcher 1968); else their order is that of ids.
 //   choose  a block takes a row, a thread each part. The likeliest token; or the first at which the sum over all parts
 //           exceeds the random number: by ids that is a part, then a token in it. By likelihood it is found in rounds:
-//           a token is tried, the middle one of the longest list; each list says how many of its own come before it
-//           and what those weigh; then either these or those behind it are left out. The cuts of top-k and top-p are
-//           found so, too.
+//           eight tokens are tried at once, spread over all that are left; each list finds how many of its own come
+//           before each and what those weigh; then what lies before or behind all that it can be is left out. The cuts
+//           of top-k and top-p are found so, too. Last it raises what the next step reads: places and positions.
 // min-p without an order needs the largest score of all before it can sum: then the parts are summed once more.
 //
 // Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each; 152k tokens are 149
-// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. A round
-// of a search reads some ten numbers from L2 one after the other. Top-p and the draw take 20 to 40 of them together, by
-// a simulation with random logits; ten for each list at worst.
+// blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. Top-p
+// 0.9 and the draw take 9 to 13 rounds together, and 41 to 73 reads from L2 that wait for each other (normal logits,
+// alike in all lists or rising along the vocabulary; 50k and 152k tokens; simulated). A token at a time took 23 to 36
+// rounds, 108 to 222 reads, 123 us on an H200 (2026-11-27). How long the rounds take now no GPU has said.
 //
 // All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
 #include "cuda.cuh"
@@ -162,14 +163,31 @@ struct List {
     __device__ double weight(int n) const { return n > 0 ? factor * sum[n - 1] : 0; }    // those of the first n
 };
 
-// How many of the list's tokens from..to-1 and those before them come before this one.
-__device__ inline int count_before(const List& list, int from, int to, const Token& token) {
-    while (from < to) {
-        const int middle = (from + to) / 2;
-        if (before(list[middle], token)) from = middle + 1;
-        else to = middle;
+// A token by where it is: the n-th of a list. Lists follow each other as their ids do.
+struct Pivot {
+    double score;
+    int list, n;
+};
+// n[i]: how many of this thread's list, between early and late, come before pivot i. All searches take their steps
+// together, so that they wait for memory once.
+template <int P> __device__ inline void count_before(int (&n)[P], const List& list, int early, int late,
+                                                     const Pivot (&pivots)[P]) {
+    const int t = int(threadIdx.x);
+    for (int& x : n) x = early;
+    int step = 1;
+    while (2 * step <= late - early) step *= 2;
+    for (; early < late && step > 0; step /= 2) {
+        double score[P];
+#pragma unroll
+        for (int i = 0; i < P; i++) score[i] = list.score[min(n[i] + step, late) - 1];
+#pragma unroll
+        for (int i = 0; i < P; i++)
+            if (n[i] + step <= late &&
+                (score[i] > pivots[i].score || (score[i] == pivots[i].score && t < pivots[i].list)))
+                n[i] += step;
     }
-    return from;
+    for (int i = 0; i < P; i++)
+        if (pivots[i].list == t) n[i] = pivots[i].n;
 }
 // Cuts off what is not among the k likeliest because k lists begin with a likelier token: usually nearly all.
 __device__ inline void cut_by_firsts(List& list, int k) {
@@ -181,31 +199,52 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     int rank = 0;
     for (int i = 0; i < lists; i++) rank += before(firsts[i], own);
     const Token last = block_first(rank == k - 1 ? own : none);
-    const int n = count_before(list, 0, list.length, last);
-    if (last.id != none.id) list.length = n + (n < list.length && list.id[n] == last.id);
+    if (last.id == none.id) return;
+    const Pivot pivot[1] = {{last.score, last.id / PART, 0}};
+    int n[1];
+    count_before(n, list, 0, list.length, pivot);
+    list.length = n[0] + (pivot[0].list == int(threadIdx.x));
 }
 
 // Goes through all lists' tokens in order of likelihood, and cuts off those after the first at which the sum of
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
-// cut off.
-struct Around { double without, with; };    // sums up to a token
+// cut off. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
+constexpr int PIVOTS = 8;
+struct Before { double sums[PIVOTS]; };    // of what comes before each
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
-    SHARED(Token, tried);
+    SHARED(Pivot[PIVOTS], pivots);
+    SHARED(int, id);
+    if (!enough(block_sum(value(list.length)))) return -1;
     int early = 0, late = list.length;    // how many of the list are too early; are not too late
     for (;;) {
-        const Token longest = block_first({double(late - early), int(threadIdx.x)});    // how long, whose
-        if (longest.score == 0) return -1;
-        if (longest.id == int(threadIdx.x)) tried = list[(early + late) / 2];
+        const int length = late - early;
+        const Sums<int> left = block_sums(length);
+        if (left.all == 1) break;
+#pragma unroll
+        for (int i = 0; i < PIVOTS; i++) {    // of lists all over the vocabulary, at places all over the lists
+            const int place = int(left.all * (2 * i + 1LL) / (2 * PIVOTS)) - (left.to_here - length);
+            if (place < 0 || place >= length) continue;
+            const int n = early + (left.all <= PIVOTS ? place : length * (2 * (5 * i % PIVOTS) + 1) / (2 * PIVOTS));
+            pivots[i] = {list.score[n], int(threadIdx.x), n};
+        }
         __syncthreads();
-        const Token token = tried;
-        const int n = count_before(list, early, late, token), own = n < late && list.id[n] == token.id;
-        const Around sum = block_reduce(Around{value(n), value(n + own)}, Around{0, 0}, [](Around x) {
-            return Around{warp_sum(x.without), warp_sum(x.with)};
+        int n[PIVOTS];
+        count_before(n, list, early, late, pivots);
+        Before own;
+#pragma unroll
+        for (int i = 0; i < PIVOTS; i++) own.sums[i] = value(n[i]);
+        const Before all = block_reduce(own, Before{}, [](Before x) {
+            for (double& sum : x.sums) sum = warp_sum(sum);
+            return x;
         });
-        if (enough(sum.without)) late = n;
-        else if (!enough(sum.with)) early = n + own;
-        else return list.length = n + own, token.id;
+        for (int i = 0; i < PIVOTS; i++)
+            if (enough(all.sums[i])) late = min(late, n[i]);
+            else early = max(early, n[i]);
     }
+    if (early < late) id = list.id[early];
+    __syncthreads();
+    list.length = late;
+    return id;
 }
 
 __device__ int draw_by_likelihood(List& list, double top, const Draw& d, const DrawAt& at) {
@@ -254,7 +293,7 @@ __device__ int draw_by_ids(const Lists& from, int64_t first_list, int parts, dou
 // A thread for each part.
 template <Way way>
 __global__ void __launch_bounds__(1024, 1)
-choose_kernel(int* ids, int* said, const Lists from, const DrawAt* at, Draw d, int V, int parts) {
+choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const Lists from, Draw d, int V, int parts) {
     const int n = blockIdx.x, t = threadIdx.x;
     const int64_t first_list = int64_t(n) * parts, own = first_list + (t < parts ? t : 0);
     const Token top = block_first(t < parts ? Token{from.top[own], from.first[own]} : Token{-INFINITY, INT32_MAX});
@@ -274,11 +313,14 @@ choose_kernel(int* ids, int* said, const Lists from, const DrawAt* at, Draw d, i
         int& count = said[at[n].text * V + id];
         count = said_again(count);
     }
+    at[n].place++;
+    if (slot) slot[n]++;
+    if (place) place[n]++;
 }
 
 template <class T, Way way>
-void run(int* ids, int* said, const T* logits, const double* bias, const DrawAt* at, Draw d, Logits z, int N, int V,
-         int Vp) {
+void run(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits, const double* bias, Draw d, Logits z,
+         int N, int V, int Vp) {
     for (int n = 0; n < N; n += SampleScratch::ROWS) {
         const int rows = N - n < SampleScratch::ROWS ? N - n : SampleScratch::ROWS;
         const SampleScratch s(rows, V);
@@ -289,15 +331,16 @@ void run(int* ids, int* said, const T* logits, const double* bias, const DrawAt*
                 launch(parts_kernel<T, way>, grid, lists, logits + int64_t(n) * Vp, said, bias, at + n, d, z, V, Vp,
                        again);
         const Launch threads = {dim3(unsigned(rows)), dim3(unsigned(round_up(s.parts, 32)))};
-        launch(choose_kernel<way>, threads, ids + n, said, lists, at + n, d, V, s.parts);
+        launch(choose_kernel<way>, threads, ids + n, said, at + n, slot ? slot + n : nullptr,
+               place ? place + n : nullptr, lists, d, V, s.parts);
     }
 }
 template <class T>
-void sample(int* ids, int* said, const T* logits, const double* bias, const DrawAt* at, Draw d, Logits z, int N, int V,
-            int Vp) {
+void sample(int* ids, int* said, DrawAt* at, int* slot, int* place, const T* logits, const double* bias, Draw d,
+            Logits z, int N, int V, int Vp) {
     CHECK(V <= Draw::MOST, "%d tokens", V);
     if (d.top_k >= V) d.top_k = 0;
-    auto with = [&](auto way) { run<T, way>(ids, said, logits, bias, at, d, z, N, V, Vp); };
+    auto with = [&](auto way) { run<T, way>(ids, said, at, slot, place, logits, bias, d, z, N, V, Vp); };
     if (d.temperature == 0) with(std::integral_constant<Way, Way::likeliest>());
     else if (d.top_k > 0 || d.top_p < 1) with(std::integral_constant<Way, Way::likelihood>());
     else with(std::integral_constant<Way, Way::ids>());

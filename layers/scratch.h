@@ -86,7 +86,7 @@ struct Fp8Scratch {
 // sample, for each part of the vocabulary in some rows: scores and sums of weights of its tokens; its largest score,
 // what weights are relative to, their sum; ids; the likeliest token, how many are in its list.
 struct SampleScratch {
-    static constexpr int PART = 1024, ROWS = 4;    // tokens of a part; rows at a time
+    static constexpr int PART = 1024, ROWS = 16;    // tokens of a part; rows at a time
     int parts;
     int64_t lists, tokens, bytes;    // parts of all rows, and their tokens
     SampleScratch(int N, int V)

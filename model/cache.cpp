@@ -173,7 +173,7 @@ Status Model::cache_allocate(Cache& cache, int sequences, int positions, const C
     return {};
 }
 void Cache::release_graphs() {
-    for (const auto& [sequences, graph] : graphs) op->release_graph(graph);
+    for (const auto& [step, graph] : graphs) op->release_graph(graph);
     graphs.clear();
 }
 Cache::~Cache() {
@@ -262,7 +262,7 @@ void Model::copy_states(Cache& cache) {
 // ---- a step ---------------------------------------------------------------------------------------------------------
 
 void Model::extend(Cache& cache, const int* from_tok, int more, const std::vector<int>& which,
-                   const std::vector<int>& lengths, Pages::Sums sums) {
+                   const std::vector<int>& lengths, Pages::Sums sums, const Drawing* drawing) {
     std::vector<int> running = which;
     for (int b = 0; which.empty() && b < cache.table.sequences(); b++) running.push_back(b);
     B = int(running.size()), S = more, ends = lengths, training = false;
@@ -273,7 +273,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
     const bool as_before = S == 1 && B == int(cache.running.size());
     cache.running = std::move(running), cache.sums = sums;
     cache_roll(cache, ends);
-    std::vector<int> host(size_t(3 * N)), first;
+    std::vector<int> host(size_t(2 * N)), first;
     std::vector<PageTable::Copy> copies;
     for (int i = 0; i < B; i++) {
         const int b = cache.running[size_t(i)], length = ends[size_t(i)];
@@ -282,14 +282,16 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         for (int n = i * S, k = 0; k < S; n++, k++) {
             host[size_t(n)] = k < length ? s.length() + k : -1;
             host[size_t(N + n)] = cache.kind.rolls ? n : k < length ? s.pos + k : -1;
-            if (from_tok) host[size_t(2 * N + n)] = from_tok[n];
         }
         cache.table.grow(b, length, copies);
     }
     copy_pages(cache, copies);
     copy_states(cache);
     CHECK(from_tok || as_before, "B=%d S=%d: tokens of other sequences", B, S);
-    op.upload(cache.ints, host.data(), int64_t(sizeof(int)) * (from_tok ? 3 : 2) * N);
+    const bool there = !from_tok && host == cache.on_device;
+    cache.on_device = host;
+    if (from_tok) host.insert(host.end(), from_tok, from_tok + N);
+    if (!there) op.upload(cache.ints, host.data(), int64_t(sizeof(int) * host.size()));
     cache.slot = cache.ints, cache.place = cache.ints + N, cache.tok = cache.ints + 2 * N;
     if (rebuild || cache.table.changed) upload_table(cache);
     for (int table : {0, 1})
@@ -311,7 +313,7 @@ void Model::extend(Cache& cache, const int* from_tok, int more, const std::vecto
         op.upload(queries(), prompts.queries.data(), int64_t(sizeof(Span)) * N);
     }
     shards.await();    // not within a recording
-    run(cache, as_before);
+    run(cache, as_before, drawing);
 }
 
 void Model::upload_table(Cache& cache) {
@@ -325,21 +327,32 @@ void Model::upload_table(Cache& cache) {
     cache.table.changed = false;
 }
 
-// The blocks. A step of one token is recorded, once for each number of sequences: what it reads of them lies on the
-// device. The first step in a row is not recorded, because it allocates what it needs.
-void Model::run(Cache& cache, bool as_before) {
-    cache.steps = as_before ? cache.steps + 1 : S == 1;
+// The blocks, and what is drawn. A step of one token is recorded, once for each number of sequences: what it reads of
+// them lies on the device. The first step in a row is not recorded, because it allocates what it needs.
+void Model::run(Cache& cache, bool as_before, const Drawing* drawing) {
+    if (drawing && *drawing != cache.drawing) {
+        cache.drawing = *drawing, as_before = false;
+        cache.release_graphs();
+    }
+    cache.steps = as_before && cache.drawn == (drawing != nullptr) ? cache.steps + 1 : S == 1;
+    cache.drawn = drawing != nullptr;
     if (const int64_t rows = int64_t(B) * S; rows > cache.most_rows) {
         cache.most_rows = rows;    // scratch may grow, and the smaller one would stay as long as a graph holds it
         cache.release_graphs();
     }
-    if (!op.record || S > 1 || now.spans || after_attention) return blocks(&cache);
-    auto graph = cache.graphs.find(B);
-    if (graph == cache.graphs.end()) {
-        if (cache.steps < 2) return blocks(&cache);
-        op.record();
+    auto step = [&] {
         blocks(&cache);
-        graph = cache.graphs.emplace(B, op.recorded()).first;
+        if (drawing) draw(cache, *drawing);
+    };
+    // `draw` raises the device's positions; where the cache rolls, `place` counts rows.
+    for (int i = 0; drawing && i < (cache.kind.rolls ? B : 2 * B); i++) cache.on_device[size_t(i)]++;
+    if (!op.record || S > 1 || now.spans || after_attention) return step();
+    auto graph = cache.graphs.find({B, cache.drawn});
+    if (graph == cache.graphs.end()) {
+        if (cache.steps < 2) return step();
+        op.record();
+        step();
+        graph = cache.graphs.emplace(std::pair(B, cache.drawn), op.recorded()).first;
     }
     op.replay(graph->second);
 }
@@ -349,12 +362,13 @@ void Model::run(Cache& cache, bool as_before) {
 void Model::head_product(const Input* x, int rows) {
     products().forward(head, x, c.tied ? w.wte : w.headw, w.headb, nullptr, rows, c.C, c.Vp());
 }
-void Model::sample(Cache& cache, int* said, const double* bias, const DrawAt* at, const Draw& draw, int choices) {
+void Model::draw(Cache& cache, const Drawing& d) {
     CHECK(S == 1, "S=%d", S);
     for (int n = 0; n < B; n += head_rows) {
         const int rows = std::min(head_rows, B - n);
         head_product(op.at(lnf, int64_t(n) * c.C), rows);
-        op.sample(cache.tok + n, said, head, bias, at + n, draw, c.logits_of(), rows, choices, c.Vp());
+        op.sample(cache.tok + n, d.counts, d.at + n, cache.slot + n, cache.kind.rolls ? nullptr : cache.place + n,
+                  head, d.bias, d.draw, c.logits_of(), rows, d.V, c.Vp());
     }
 }
 // As rows rise, each is read before it is overwritten.

@@ -2,6 +2,7 @@
 // scratch, memory, messages). The profile is another one.
 #pragma once
 #include <array>
+#include <cstring>
 #include <map>
 
 #include "gpt.h"
@@ -31,6 +32,14 @@ class Observer {
     void add_formats(CallSizes&, auto) const {}
     bool look(void* to, const void* from, int64_t bytes) const;
     void remember(Operation operation, void* to, const void* from, int64_t bytes);
+    void remember(Operation, int*, int*, DrawAt*, int* slot, auto...) {    // sample raises it
+        if (const auto held = uploads.find(reinterpret_cast<char*>(slot)); slot && held != uploads.end()) {
+            int first;
+            memcpy(&first, held->second.data(), sizeof first);
+            first++;
+            memcpy(held->second.data(), &first, sizeof first);
+        }
+    }
     void remember(Operation, auto...) {}    // other operations
 };
 const char* operation_name(Operation operation);

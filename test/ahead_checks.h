@@ -55,8 +55,8 @@ template <class T, class P> void expect_draws_of_sampler(const Ops<T, P>& op, in
             Array<T> x(m, logits);
             Array<int> ids(m, N), said(m, counts);
             Array<uint64_t> places(m, at);
-            op.sample(ids, or_null(draw->penalises(), said), x, or_null(!biases.empty(), bias),
-                      reinterpret_cast<const DrawAt*>(static_cast<uint64_t*>(places)), *draw, {}, N, V, Vp);
+            op.sample(ids, or_null(draw->penalises(), said), reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places)),
+                      nullptr, nullptr, x, or_null(!biases.empty(), bias), *draw, {}, N, V, Vp);
             const Numbers got = ids.read(), now = said.read();
             for (int n = 0; n < N; n++) {
                 CAPTURE(s.temperature); CAPTURE(s.top_k); CAPTURE(s.top_p); CAPTURE(s.min_p); CAPTURE(n);

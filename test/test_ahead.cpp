@@ -9,9 +9,9 @@ namespace {
 int in_flight, most_in_flight, steps;
 Ops<double> watched() {
     Ops<double> op = reference_ops();
-    op.sample = [](int* ids, int* said, const double* logits, const double* bias, const DrawAt* at, Draw draw, Logits z,
-                   int N, int V, int Vp) {
-        reference_ops().sample(ids, said, logits, bias, at, draw, z, N, V, Vp);
+    op.sample = [](int* ids, int* said, DrawAt* at, int* slot, int* place, const double* logits, const double* bias,
+                   Draw draw, Logits z, int N, int V, int Vp) {
+        reference_ops().sample(ids, said, at, slot, place, logits, bias, draw, z, N, V, Vp);
         most_in_flight = std::max(most_in_flight, ++in_flight), steps++;
     };
     op.wait = [](int64_t) { in_flight--; };

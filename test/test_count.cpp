@@ -344,6 +344,24 @@ TEST_CASE("count: a generated token sees the positions before it") {
     g.extend(cache, tok.data(), 1);
     CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * 6);
 }
+TEST_CASE("count: a drawn token sees the positions before it, which the device has raised") {
+    const Config c = {97, 40, 2, 3, 48};
+    Count count{Table(reference_ops())};
+    Model g(count.table);
+    REQUIRE(g.allocate(c, {Use::infer, 1, 8}).ok());
+    Cache cache;
+    REQUIRE(g.cache_allocate(cache, 1, c.T).ok());
+    const std::vector<int> tok(8, 1);
+    const Drawing drawing = {.V = c.V};
+    g.extend(cache, tok.data(), 5);
+    for (int n = 6; n < 9; n++) {
+        count.clear();
+        g.extend(cache, n > 6 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::steps, &drawing);
+        CHECK(count.of(Operation::attention_cached).work.flops() == 4.0 * c.L * c.NH * c.HS * n);
+        CHECK(count.of(Operation::sample).calls == 1);
+        CHECK((count.of(Operation::upload).calls > 0) == (n == 6));
+    }
+}
 
 TEST_CASE("experts: scratch is counted for any number of rows that one may get") {
     auto check = [](const auto& op) {

@@ -64,10 +64,9 @@ class TokenSteps {
   private:
     Model& g;
     Cache& cache;
-    const int V;
     std::vector<int> tok;
     std::vector<float> logits;
-    DrawAt* at = nullptr;    // (rows), the device's
+    Drawing drawing;         // nothing is counted
     int* drawn = nullptr;    // (rows), pinned
     int64_t last = -1;       // the mark behind the step in flight
 };

@@ -56,25 +56,26 @@ std::string prompt(int tokens, const std::string& weights) {
 }
 
 TokenSteps::TokenSteps(Model& g, Cache& cache, int rows, int V)
-    : g(g), cache(cache), V(V), tok(size_t(rows), 1), logits(g.op.sample ? 0 : size_t(rows) * size_t(V)) {}
+    : g(g), cache(cache), tok(size_t(rows), 1), logits(g.op.sample ? 0 : size_t(rows) * size_t(V)), drawing{.V = V} {}
 TokenSteps::~TokenSteps() {
     if (last >= 0) g.op.wait(last);
-    if (at) g.op.release(at, int64_t(sizeof *at * tok.size()));
+    if (drawing.at) g.op.release(drawing.at, int64_t(sizeof(DrawAt) * tok.size()));
     if (drawn) g.op.release_host(drawn, int64_t(sizeof *drawn * tok.size()));
 }
 Status TokenSteps::open() {
     if (!g.op.sample) return {};
     const std::vector<DrawAt> places(tok.size());
-    at = static_cast<DrawAt*>(g.op.allocate(int64_t(sizeof *at * tok.size())));
+    const int64_t bytes = int64_t(sizeof(DrawAt) * tok.size());
+    drawing.at = static_cast<DrawAt*>(g.op.allocate(bytes));
     drawn = static_cast<int*>(g.op.allocate_host(int64_t(sizeof *drawn * tok.size())));
-    if (!at || !drawn) return fail(Exit::device, "out of memory");
-    g.op.upload(at, places.data(), int64_t(sizeof *at * tok.size()));
+    if (!drawing.at || !drawn) return fail(Exit::device, "out of memory");
+    g.op.upload(drawing.at, places.data(), bytes);
     return {};
 }
 void TokenSteps::step() {
-    g.extend(cache, last >= 0 ? nullptr : tok.data(), 1);
+    g.extend(cache, last >= 0 ? nullptr : tok.data(), 1, {}, {}, Pages::Sums::by_length,
+             g.op.sample ? &drawing : nullptr);
     if (!g.op.sample) return g.logits(logits.data());
-    g.sample(cache, nullptr, nullptr, at, Draw(), V);
     g.op.download_later(drawn, cache.tok, int64_t(sizeof *drawn * tok.size()));
     const int64_t before = last;
     last = g.op.mark();

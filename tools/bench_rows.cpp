@@ -107,11 +107,11 @@ void Rows::sample() {
         if (!logits[0] || !drawn[0] || !at[0]) return bench.short_of_memory("sample");
         const std::vector<DrawAt> places(static_cast<size_t>(texts));
         for (float* a : at) op.upload(a, places.data(), int64_t(sizeof(DrawAt)) * texts);
-        int* no_said = nullptr;
+        int* none = nullptr;
         const double* no_bias = nullptr;
         const std::string name = formatted(", %d text%s", texts, texts == 1 ? "" : "s");
         for (auto [how, draw] : {std::pair{"", Draw()}, {", top-p 0.9", Draw{.top_p = 0.9}}})
-            ROW(sample, name + how, drawn[i], no_said, logits[i], no_bias, reinterpret_cast<const DrawAt*>(at[i]),
+            ROW(sample, name + how, drawn[i], none, reinterpret_cast<DrawAt*>(at[i]), none, none, logits[i], no_bias,
                 draw, c.logits_of(), texts, c.V, c.Vp());
         free_all();
     }

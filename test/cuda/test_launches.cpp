@@ -1,12 +1,63 @@
-// test_launches.cpp - the emulator notes what is launched, for `make sass` and `make gpu-time`. Not for a GPU.
+// test_launches.cpp - the emulator notes what is launched, for `make sass` and `make gpu-time`, and what a generated
+// token hands to the device. Not for a GPU.
+#include "infer/ahead.h"
 #include "layers/cuda.cuh"
 
 #include "cuda_test.h"
+#include "test/toy_model.h"
 
 #include "tools/selftest/cached.h"
 
 namespace {
 __global__ void write_one(int* p) { p[threadIdx.x] = 1; }
+
+typedef std::map<std::string, int> Handed;
+const Handed STEADY = {{"graph", 1}, {"download", 1}, {"record", 1}};    // the mark's event
+
+// Tokens of two texts, and what each step handed to the device.
+struct Drawn {
+    struct Step { Handed handed; bool page; };    // page: a text went on in a new one
+    std::vector<int> ids;
+    std::vector<Step> all;
+    Model g;
+    Cache cache;
+    Drawn(const Table& op, const Config& c, const CacheKind& kind) : g(op) {
+        toy_model(g, c, {Use::infer, 2, 5});
+        REQUIRE(g.cache_allocate(cache, 2, 64, kind).ok());
+    }
+    void prompt(const std::vector<int>& which, int S) {
+        g.extend(cache, toy_tokens(int(which.size()) * S, g.c.V, 7).data(), S, which);
+    }
+    void steps(Ahead& ahead, const Sampler& sampler, int place, int n) {
+        ahead.begin({{0, 3, place, &sampler, false}, {1, 4, place, &sampler, false}});
+        for (int i = 0; i < n; i++) {
+            std::vector<emu::Entry> journal;
+            emu::journal = &journal;
+            ahead.step();
+            emu::journal = nullptr;
+            Step step = {{}, false};
+            for (const emu::Entry& e : journal) step.handed[e.what]++;
+            for (int b : {0, 1}) step.page |= cache.table[b].pos % Pages::SIZE == 1;
+            all.push_back(step);
+            const int* drawn = ahead.next();
+            ids.insert(ids.end(), drawn, drawn + 2);
+        }
+    }
+    // Two settings one after the other, and in each another text in the second place after 14 steps.
+    void run(int last) {
+        prompt({0, 1}, 5);
+        for (const Sampling& s : {Sampling{.temperature = 1.5, .top_k = 0, .top_p = 0.95},
+                                  {.temperature = 2, .top_k = 0, .penalties = {.repetition = 1.3}, .seed = 5}}) {
+            const Sampler sampler = Sampler::open(s, {}, g.c.V).value;
+            Ahead ahead(g, cache);
+            REQUIRE(ahead.open(sampler, g.c.V));
+            steps(ahead, sampler, 0, 14);
+            cache.table.rewind(1, 0);
+            prompt({1}, 3);
+            steps(ahead, sampler, 14, last);
+        }
+    }
+};
 }   // namespace
 
 TEST_CASE("emulator: launches are noted, with or without being run") {
@@ -56,4 +107,40 @@ TEST_CASE("emulator: a draft over a long cache keeps an H100's multiprocessors b
     int status;
     const std::string text = run_again("EMU_SMS=132", "--no-skip -tc='launches: a draft*'", &status);
     CHECK_MESSAGE(status == 0, text);
+}
+
+TEST_CASE("emulator: a token that the device draws is one recorded step and one download") {
+    const Table op(cuda_ops<bf16>(Dtype::bf16));
+    Drawn drawn(op, {101, 64, 3, 2, 64}, {});
+    drawn.run(6);
+    REQUIRE(drawn.all.size() == 40);
+    for (int i = 0; i < 40; i++) {
+        CAPTURE(i);
+        auto& [handed, page] = drawn.all[size_t(i)];
+        const int step = i % 20;    // 14: tokens of another text, by the recording
+        CHECK((handed["upload"] > 0) == (step == 0 || step == 14 || page));
+        handed.erase("upload");
+        if (step == 0) CHECK((handed["graph"] == 0 && handed["kernel"] > 15));
+        else CHECK(handed == STEADY);
+    }
+}
+
+TEST_CASE("emulator: tokens drawn by recorded steps are those of steps that are not recorded") {
+    const Table op(cuda_ops<bf16>(Dtype::bf16));
+    Table plain = op;
+    plain.record = nullptr;
+    const std::vector<Kind> kinds = kind_configs({.V = 61, .T = 64, .L = 1, .NH = 2, .C = 32, .F = 48, .NKV = 1});
+    for (size_t i = 0; i < kinds.size(); i += 4)
+        for (bool rolls : {false, true}) {
+            const Config& c = kinds[i].c;
+            if (c.sees == Sees::all || (rolls && (i > 0 || cache_cannot_roll(c)))) continue;
+            CAPTURE(std::string(kinds[i].name)); CAPTURE(rolls);
+            const CacheKind kind = {.rolls = rolls, .sinks = 4};
+            emu::schedule(rolls);
+            Drawn recorded(op, c, kind), steps(plain, c, kind);
+            recorded.run(rolls ? 30 : 6), steps.run(rolls ? 30 : 6);
+            emu::schedule(0);
+            CHECK(recorded.ids == steps.ids);
+            CHECK(recorded.all.back().handed.count("graph") == 1);
+        }
 }

@@ -20,11 +20,13 @@ TEST_CASE("cuda sampling: a token that the device draws is at most five launches
             REQUIRE(g.cache_allocate(cache, B, 32).ok());
             Array<int> said(g.op, Numbers(size_t(B * c.V)));
             Array<uint64_t> at(g.op, Numbers(size_t(3 * B)));
-            for (int i = 0; i < 6; i++) {    // from the fourth on as recorded
+            const Drawing drawing = {.counts = or_null(draw.penalises(), said),
+                                     .at = reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(at)), .draw = draw,
+                                     .V = c.V};
+            for (int i = 0; i < 6; i++) {    // from the second on as recorded
                 const int64_t before = cuda_launches();
-                g.extend(cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1);
-                g.sample(cache, draw.penalises() ? static_cast<int*>(said) : nullptr, nullptr,
-                         reinterpret_cast<const DrawAt*>(static_cast<uint64_t*>(at)), draw, c.V);
+                g.extend(cache, i > 2 ? nullptr : toy_tokens(B, c.V, uint64_t(i)).data(), 1, {}, {},
+                         Pages::Sums::steps, &drawing);
                 CAPTURE(i); CAPTURE(B);
                 CHECK(cuda_launches() - before <= 5 * c.L + 6);
             }

@@ -194,15 +194,16 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind
     check_copy(to, from, n, kind);
     const bool pageable_from = kind == cudaMemcpyHostToDevice && !find(from, n);
     const bool pageable_to = kind == cudaMemcpyDeviceToHost && !find(to, n);
+    const char* what = kind == cudaMemcpyHostToDevice ? "upload" : kind == cudaMemcpyDeviceToHost ? "download" : "copy";
     if (pageable_from) {    // such a copy has read its source on return
         const char* bytes = static_cast<const char*>(from);
-        enqueue(s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); });
+        enqueue(s, [=, kept = std::vector<char>(bytes, bytes + n)] { std::memcpy(to, kept.data(), n); }, true, what);
         return cudaSuccess;
     }
     enqueue(s, [=] {
         check_copy(to, from, n, kind);    // again: a graph may outlive memory
         std::memmove(to, from, n);
-    });
+    }, true, what);
     return pageable_to ? cudaStreamSynchronize(s) : cudaSuccess;    // and such a one is over
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {

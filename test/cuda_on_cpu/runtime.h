@@ -118,8 +118,8 @@ struct DeviceAccess {
     ~DeviceAccess();
     DeviceAccess(const DeviceAccess&) = delete;
 };
-// What the host has handed to the streams, in order, as long as a test keeps a journal. event, number: which record of
-// it this is ("record") or waits for ("wait").
+// What the host has handed to the streams, in order, as long as a test keeps a journal; of a graph, that it was
+// launched. event, number: which record of it this is ("record") or waits for ("wait").
 struct Entry {
     cudaStream_t stream;
     std::string what;

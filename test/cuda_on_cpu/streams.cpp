@@ -239,7 +239,10 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t g, unsigned 
     return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t s) {
+    if (journal) journal->push_back({s, "graph"});
+    auto* kept = std::exchange(journal, nullptr);
     for (auto& work : exec->work) enqueue(s, work.run, &work == &exec->work.back(), work.what, work.begin);
+    journal = kept;
     return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t g) { return delete g, cudaSuccess; }

@@ -34,20 +34,25 @@ Check check_sample(const Ops<T, P>& op, int N, int V, int Vp, Draw draw, Logits 
     std::vector<int> ids(static_cast<size_t>(N)), counts(said.begin(), said.end());
     std::vector<uint64_t> places(at.begin(), at.end());
     const bool counted = draw.penalises();
-    reference_ops().sample(ids.data(), counted ? counts.data() : nullptr, logits.data(),
-                           bias ? biases.data() : nullptr, reinterpret_cast<const DrawAt*>(places.data()), draw, z, N,
-                           V, Vp);
+    std::vector<int> positions = random_tokens(2 * N, 1000, 4);
+    Array<int> positions_there(m, Numbers(positions.begin(), positions.end()));
+    Array<uint64_t> places_there(m, at);
+    reference_ops().sample(ids.data(), counted ? counts.data() : nullptr, reinterpret_cast<DrawAt*>(places.data()),
+                           positions.data(), bias ? nullptr : &positions[size_t(N)], logits.data(),
+                           bias ? biases.data() : nullptr, draw, z, N, V, Vp);
     Array<T> x(m, logits);
     Array<int> chosen(m, N), counts_there(m, said);
     Array<double> biases_there(m, biases);
-    Array<uint64_t> places_there(m, at);
-    op.sample(chosen, or_null(counted, counts_there), x, or_null(bias, biases_there),
-              reinterpret_cast<const DrawAt*>(static_cast<uint64_t*>(places_there)), draw, z, N, V, Vp);
-    auto same = [&](const char* what, const Array<int>& got, const std::vector<int>& expected) {
+    op.sample(chosen, or_null(counted, counts_there),
+              reinterpret_cast<DrawAt*>(static_cast<uint64_t*>(places_there)), positions_there,
+              bias ? nullptr : positions_there + N, x, or_null(bias, biases_there), draw, z, N, V, Vp);
+    auto same = [&](const char* what, const auto& got, const auto& expected) {
         check.note(what, got.intact() && got.read() == Numbers(expected.begin(), expected.end()) ? 0 : INFINITY);
     };
     same("ids", chosen, ids);
     same("counts", counts_there, counts);
+    same("places of draws", places_there, places);
+    same("positions", positions_there, positions);
     return check;
 }
 
