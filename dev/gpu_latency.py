@@ -107,7 +107,7 @@ def waits_of(kernel):
     return waits(way_through(kernel.code), overlaps=False)[0]
 
 
-# ---- the fit ---------------------------------------------------------------------------------------------------------
+# ---- the fit --------------------------------------------------------------------------------------------------------
 
 # What an H200 took on 2026-11-27 (dev/results, a84e32b): single kernels by ncu, whose launches do not overlap, then
 # chains and rows of bench. Launches; waits for memory, other clocks and instructions on the ways through their kernels
