@@ -54,7 +54,7 @@ struct CudaEntries {
 struct Launch {
     dim3 grid, block;
     size_t shared = 0;        // bytes of dynamic shared memory: sizeof of what dynamic_shared<> is asked for
-    bool in_order = false;    // the kernel waits for blocks of lower index (the emulator then keeps their order)
+    bool serial = false;      // blocks wait for such as began before them (the emulator then runs one at a time)
     bool together = false;    // blocks wait for each other: a cooperative launch, refused if they do not all fit
     // Its blocks may begin when all those of the kernel in front have called let_next_start or ended. All its threads
     // call wait_for_previous; before it they read only weights, and what was written before the kernel in front began:
@@ -111,7 +111,7 @@ constexpr bool EMULATED = true;    // checks run, times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
     emu::launch(kernel,
-                {c.grid, c.block, c.shared, c.in_order, c.together, {c.file, c.line}, c.overlaps && cuda_overlaps()},
+                {c.grid, c.block, c.shared, c.serial, c.together, {c.file, c.line}, c.overlaps && cuda_overlaps()},
                 c.stream ? c.stream : cuda_stream(), std::forward<A>(args)...);
 }
 

@@ -57,6 +57,13 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alig
     }
 };
 
+// ---- blocks that take turns -----------------------------------------------------------------------------------------
+
+// How many blocks of the launch have begun before the calling one. No manual promises that blocks begin in the order of
+// their index; by this number a block waits for blocks alone that run or have ended. One thread of each block calls it.
+// *begun is 0 between launches: the last block to begin makes it 0 again.
+__device__ inline int block_number(unsigned* begun) { return int(atomicInc(begun, gridDim.x - 1)); }
+
 #ifndef __CUDACC__
 constexpr bool SM90A = true;
 #include <hopper_on_cpu.h>
@@ -138,8 +145,7 @@ __device__ inline void fence_async() { asm volatile("fence.proxy.async.shared::c
 
 // ---- blocks that take turns -----------------------------------------------------------------------------------------
 
-// Waits until *turn is mine. Only a block of lower index may pass it on: blocks start in the order of their index (GPUs
-// do so; no manual promises it), so that block runs or has ended.
+// Waits until *turn is mine. Only a block of lower number may pass it on.
 __device__ inline void turn_wait(const int* turn, int mine) {
     int now;
     do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");

@@ -4,8 +4,8 @@
 // A block has BN keys and goes over the query tiles, of BM rows, that see them. So dq of a query tile is summed over
 // blocks. Turns keep the order the same every run: from the last key tile that the query tile sees (the one on the
 // diagonal, without spans) to the left. Key tile k visits one query tile per step. If it starts with or after tile
-// k + 1, it stays a step behind that one and hardly waits; blocks start in the order of their index, which falls with
-// k. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of tile k is its
+// k + 1, it stays a step behind that one and hardly waits; blocks get their tiles in the order in which they begin, the
+// last tile first. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of tile k is its
 // distance from the last. The first block stores, the others add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for
 // measurements, adds without turns.
 #pragma once
@@ -98,9 +98,8 @@ template <int HS> __global__ void prepare(const Backward a, const bf16* dy, cons
 // head of the group.
 struct Place {
     int b, kv_head, tile, first, tiles, group;
-    template <int HS> __device__ static Place of(const Backward& a) {
+    template <int HS> __device__ static Place of(const Backward& a, int i) {
         Place p;
-        const int i = int(blockIdx.x);
         p.tile = i % a.key_tiles;    // without turns the longest first; with turns from the last keys to the first
         if (a.turn) p.tile = a.key_tiles - 1 - p.tile;
         p.kv_head = i / a.key_tiles % a.h.NKV, p.b = i / a.key_tiles / a.h.NKV;
@@ -226,6 +225,8 @@ __device__ inline void store_rows(bf16* to, int64_t stride, int rows, const floa
         if (row < rows) store(to, load<8>(tile.piece(first + row, column)));
 }
 
+static __device__ unsigned begun;    // blocks of the main kernel: see block_number
+
 // A main kernel's block. produce, consume and Shared are its file's.
 template <int HS, bool SHAPED, class Shared>
 __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorMap& q, const CUtensorMap& dy,
@@ -233,11 +234,12 @@ __device__ __forceinline__ void run_block(const CUtensorMap& kv, const CUtensorM
     static_assert(sizeof(Shared) <= SHARED_BYTES);
     auto& s = dynamic_shared<Shared>();
     if (threadIdx.x == 0) {
+        const int number = block_number(&begun);    // the rest of this does not wait for it
         tensor_map_prefetch(kv), tensor_map_prefetch(q), tensor_map_prefetch(dy);
-        s.place = Place::of<HS>(a);
         mbarrier_init(&s.kv_full, 1);
         s.init_rings();
         mbarrier_init_fence();
+        s.place = Place::of<HS>(a, number);
     }
     __syncthreads();
     const int warpgroup = uniform_warpgroup();

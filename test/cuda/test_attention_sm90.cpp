@@ -51,7 +51,7 @@ Numbers part_of(const Numbers& qkv, const Case& c, int part) {
     return out;
 }
 
-// Both directions, each from the same inputs as the reference; in turns: the same bits whatever the schedule.
+// Both directions, each from the same inputs as the reference; in turns: the same bits in whatever order blocks begin.
 void check(const Case& c, bool in_turns = true) {
     CAPTURE(c.B); CAPTURE(c.S); CAPTURE(c.NH); CAPTURE(c.NKV); CAPTURE(c.HS); CAPTURE(c.window); CAPTURE(c.documents);
     const Memory memory(cuda_ops<bf16>(Dtype::bf16));

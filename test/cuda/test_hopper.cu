@@ -173,24 +173,31 @@ template <Ending ENDING> void check_bulk() {
 
 // ---- turns, registers -----------------------------------------------------------------------------------------------
 
-// x = 3 x + the block's index, block after block.
-__global__ void turn_kernel(int* x, int* turn, int skip) {
+// x = 3 x + the block's number, block after block. begun: null takes the index for it.
+__global__ void turn_kernel(int* x, int* turn, unsigned* begun, int skip) {
     if constexpr (SM90A) {
-        const int i = int(blockIdx.x);
         if (threadIdx.x == 0) {
+            const int i = begun ? block_number(begun) : int(blockIdx.x);
             turn_wait(turn, i + skip);
             *x = 3 * *x + i;
             turn_pass(turn, i + 1);
         }
     }
 }
-void check_turns(int skip) {
+void check_turns(int skip, bool numbers = true) {
+    Array<int> begun(memory(), Numbers{0});
     each_order([&] {
-        Array<int> x(memory(), Numbers{1}), turn(memory(), Numbers{0});
-        launch(turn_kernel, {12, 32, 0, true}, static_cast<int*>(x), static_cast<int*>(turn), skip);
-        int expected = 1;
-        for (int i = 0; i < 12; i++) expected = 3 * expected + i;
-        CHECK(x.read()[0] == expected);
+        for (int blocks : {12, 5}) {
+            Array<int> x(memory(), Numbers{1}), turn(memory(), Numbers{0});
+            launch(turn_kernel, {.grid = unsigned(blocks), .block = 32, .serial = true}, static_cast<int*>(x),
+                   static_cast<int*>(turn), numbers ? reinterpret_cast<unsigned*>(static_cast<int*>(begun)) : nullptr,
+                   skip);
+            int expected = 1;
+            for (int i = 0; i < blocks; i++) expected = 3 * expected + i;
+            const double got = x.read()[0];    // throws what the emulator holds against the kernel
+            CHECK(got == expected);
+            CHECK(begun.read()[0] == 0);
+        }
     });
 }
 
@@ -287,5 +294,6 @@ TEST_CASE("hopper: what the emulator holds against a kernel") {
     CHECK_THROWS((check_product<ALONG_K, ALONG_K, 64, STORED_UNFENCED>()));
     CHECK_THROWS(check_bulk<NO_WAIT>());
     CHECK_THROWS(check_turns(1));
+    CHECK_THROWS(check_turns(0, false));    // blocks begin in another order than their index
     cuda_schedule(0);
 }

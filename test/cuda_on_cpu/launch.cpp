@@ -109,7 +109,7 @@ std::vector<uint3> order_of_blocks(const Grid& g) {
         for (unsigned y = 0; y < g.blocks.y; y++)
             for (unsigned x = 0; x < g.blocks.x; x++) blocks.push_back({x, y, z});
     Rng order{config.seed};
-    if (config.seed && !g.in_order)
+    if (config.seed)
         for (size_t i = blocks.size(); i > 1; i--) std::swap(blocks[i - 1], blocks[order.below(i)]);
     return blocks;
 }
@@ -197,7 +197,7 @@ void run_grid(const Grid& g, void (*body)(void*), void* arg, Begun& begun) {
     const auto never = Team::Clock::time_point::max();
     if (g.together) {
         team.work_together();
-    } else if (config.seed || g.in_order || config.os_threads < 2) {
+    } else if (config.seed || g.serial || config.os_threads < 2) {
         team.work(never);
     } else {    // others are called when it turns out to be worth it
         team.work(Team::Clock::now() + std::chrono::microseconds(300));

@@ -17,7 +17,7 @@ namespace emu {
 struct Grid {
     dim3 blocks, threads;
     size_t shared = 0;        // bytes of dynamic shared memory
-    bool in_order = false;    // blocks run by index, whatever the seed
+    bool serial = false;      // blocks run one at a time, in the seed's order: each may wait for those before it
     bool together = false;    // all blocks run at once: a cooperative launch
     Location at;              // where the launch is written
     bool overlaps = false;    // begins before the work in front of it has ended; all of its threads wait for that
