@@ -234,7 +234,7 @@ RULES = [
      wide),
     ("overlaps the kernel in front", r"(linear gemv|normed normed)_kernel", "sm_90a", overlaps("LDG", 4)),
     ("overlaps the kernel in front", r"attention/cached\w* decode_kernel", "sm_90a", overlaps("CCTL.E.PF2", 2)),
-    ("overlaps the kernel in front", r"norm norm_forward", "sm_90a", overlaps("LDG", 0)),
+    ("overlaps the kernel in front", r"(norm norm_forward|embedding embed)", "sm_90a", overlaps("LDG", 0)),
     ("the softmax overlaps P v", r"attention/sm90 forward_kernel", "sm_90a", softmax_overlaps),
     ("probabilities overlap dy v^T", r"attention/sm90_backward\w* backward_kernel<\d+, false>", "sm_90a",
      probabilities_overlap),

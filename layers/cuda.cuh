@@ -69,6 +69,22 @@ struct Launch {
 // us with 4 rows by them, and 507 with 8 by cuBLASLt. How long they would take with 8 has not been measured.
 constexpr int GEMV_ROWS = 4;
 
+// Percent of a multiprocessor's largest shared memory that all kernels which overlap prefer. CUDA's manual: a kernel
+// that prefers another split of L1 than the one in front may have to wait for it (cudaFuncSetCacheConfig). The driver's
+// own choice may differ between kernels with dynamic shared memory (normed.cu) and without. That this costs a token
+// time is a guess, and so is the number: 7 blocks of normed_kernel fit with a row of 8192 in bf16, 5 of 6 with four
+// rows of 4096, and L1 keeps 60 KB for what is on its way from memory. No GPU has run it.
+constexpr int OVERLAP_CARVEOUT = 75;
+
+template <class... P> cudaError_t prepare_launch(void (*kernel)(P...), const Launch& c) {
+    cudaError_t error = cudaSuccess;
+    if (c.shared > 48 * 1024)
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
+    if (!error && c.overlaps && cuda_overlaps())
+        error = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, OVERLAP_CARVEOUT);
+    return error;
+}
+
 template <class T> struct Same { typedef T type; };
 
 #ifdef __CUDACC__
@@ -76,9 +92,7 @@ template <class T> struct Same { typedef T type; };
 constexpr bool EMULATED = false;
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
-    cudaError_t error = cudaSuccess;
-    if (c.shared > 48 * 1024)
-        error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(c.shared));
+    cudaError_t error = prepare_launch(kernel, c);
     if (!error) {
         const cudaStream_t stream = c.stream ? c.stream : cuda_stream();
         cudaLaunchAttribute how = {};
@@ -110,6 +124,7 @@ template <class T> __device__ T& dynamic_shared() {
 constexpr bool EMULATED = true;    // checks run, times mean nothing
 
 template <class... P, class... A> void launch(void (*kernel)(P...), Launch c, A&&... args) {
+    (void)prepare_launch(kernel, c);    // emu::launch says what is wrong
     emu::launch(kernel,
                 {c.grid, c.block, c.shared, c.serial, c.together, {c.file, c.line}, c.overlaps && cuda_overlaps()},
                 c.stream ? c.stream : cuda_stream(), std::forward<A>(args)...);

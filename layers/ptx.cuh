@@ -54,8 +54,8 @@ template <int but> __device__ inline void cp_async_wait() {
 __device__ inline void prefetch_l2(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 
 // For kernels that overlap (Launch). Waits until the kernel in front in the stream has ended and all that it wrote is
-// seen; at once where nothing overlaps. All kernels call let_next_start behind this wait: so when a kernel begins, all
-// before the one in front have ended.
+// seen; at once where nothing overlaps. All kernels call let_next_start behind this wait (the emulator refuses others):
+// so when a kernel begins, all before the one in front have ended.
 __device__ inline void wait_for_previous() {
     NV_IF_TARGET(NV_PROVIDES_SM_90, (asm volatile("griddepcontrol.wait;" ::: "memory");))
 }

@@ -35,6 +35,10 @@ template <Waits waits> __global__ void add_after(int* out, const int* in) {
     if (waits == Waits::late) wait_for_previous();
     out[blockIdx.x * 64 + threadIdx.x] = x + 1;
 }
+__global__ void starts_next_first() {
+    let_next_start();
+    wait_for_previous();
+}
 }   // namespace
 
 TEST_CASE("emulator: blocks of a cooperative grid wait for each other, or are said to wait for ever") {
@@ -98,4 +102,5 @@ TEST_CASE("emulator: a kernel that begins before the one in front has ended must
         expect_part(s, "[launched at");
     });
     CHECK(right(add_after<Waits::first>, true));
+    expect_part(message([&] { run(starts_next_first, {1, 64}); }), "wait_for_previous comes first");
 }

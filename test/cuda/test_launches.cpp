@@ -1,9 +1,12 @@
 // test_launches.cpp - the emulator notes what is launched, for `make sass` and `make gpu-time`, and what a generated
 // token hands to the device. Not for a GPU.
+#include <set>
+
 #include "infer/ahead.h"
 #include "layers/cuda.cuh"
 
 #include "cuda_test.h"
+#include "test/model_checks.h"
 #include "test/toy_model.h"
 
 #include "tools/selftest/cached.h"
@@ -143,4 +146,29 @@ TEST_CASE("emulator: tokens drawn by recorded steps are those of steps that are 
             CHECK(recorded.ids == steps.ids);
             CHECK(recorded.all.back().handed.count("graph") == 1);
         }
+}
+
+TEST_CASE("emulator: kernels that overlap prefer the same split of shared memory") {
+    if (!cuda_overlaps()) SKIP("before sm_90 no launches overlap: EMU_CC=90");
+    const Config gpt2 = {101, 48, 3, 2, 64};
+    const Config llama = kind_configs({.V = 61, .T = 40, .L = 2, .NH = 4, .C = 128, .F = 88, .NKV = 2, .HS = 32})[0].c;
+    std::vector<emu::Launched> all;
+    for (const bool half : {false, true})
+        for (const Config& c : {gpt2, llama}) {
+            Model g(half ? Table(cuda_ops<bf16>(Dtype::bf16)) : Table(cuda_ops<float>(Dtype::fp32)));
+            toy_model(g, c, {Use::infer, 1, 5});
+            Cache cache;
+            REQUIRE(g.cache_allocate(cache, 1, 32, {}).ok());
+            g.extend(cache, toy_tokens(5, c.V, 1).data(), 5);
+            emu::launched_now = &all;
+            g.extend(cache, toy_tokens(1, c.V, 2).data(), 1);
+            emu::launched_now = nullptr;
+        }
+    std::set<bool> dynamic;    // there are kernels with dynamic shared memory and without
+    for (const emu::Launched& l : all) {
+        if (!l.overlaps) continue;
+        CHECK(l.carveout == OVERLAP_CARVEOUT);
+        dynamic.insert(l.shared > 0);
+    }
+    CHECK(dynamic.size() == 2);
 }

@@ -159,8 +159,14 @@ struct Noted {    // each kernel's, with how often
 } noted;
 }   // namespace
 
-bool note_launch(const Launched& l) {
+static std::map<const void*, int> carveouts;    // of the kernels that prefer one
+void set_carveout(const void* kernel, int percent) {
     std::lock_guard lock(mutex);
+    carveouts[kernel] = percent;
+}
+bool note_launch(Launched l) {
+    std::lock_guard lock(mutex);
+    if (const auto found = carveouts.find(l.kernel); found != carveouts.end()) l.carveout = found->second;
     if (noted.path && l.kernel) noted.all[{l.kernel, l.threads, l.shared}]++;
     if (launched_now) launched_now->push_back(l);
     return config.runs;

@@ -38,9 +38,12 @@ struct Launched {
     dim3 blocks;
     unsigned threads;
     size_t shared;
+    bool overlaps = false;
+    int carveout = -1;    // percent of shared memory that the kernel prefers; -1: it has no preference
 };
 inline std::vector<Launched>* launched_now = nullptr;    // where the launches go, as long as somebody wants them
-bool note_launch(const Launched& l);
+bool note_launch(Launched l);
+void set_carveout(const void* kernel, int percent);
 uintptr_t address_in_file(const void* kernel);    // as nm shows it
 
 // Does the work when its turn in the stream has come: at once with seed 0; with another one perhaps as late as when
@@ -53,7 +56,7 @@ template <class... P, class... A>
 void launch(void (*kernel)(P...), const Grid& g, cudaStream_t stream, A&&... args) {
     check_launch(g);
     if (!note_launch({reinterpret_cast<const void*>(kernel), g.blocks, g.threads.x * g.threads.y * g.threads.z,
-                      g.shared}))
+                      g.shared, g.overlaps}))
         return;
     std::tuple<std::decay_t<P>...> params(std::forward<A>(args)...);
     auto body = [kernel, params] { std::apply(kernel, params); };

@@ -27,7 +27,9 @@ enum cudaMemcpyKind {
     cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3
 };
 enum cudaDeviceAttr { cudaDevAttrClockRate = 13 };    // in kHz
-enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+enum cudaFuncAttribute {
+    cudaFuncAttributeMaxDynamicSharedMemorySize = 8, cudaFuncAttributePreferredSharedMemoryCarveout = 9
+};
 enum cudaStreamCaptureMode { cudaStreamCaptureModeGlobal, cudaStreamCaptureModeThreadLocal };
 enum cudaStreamCaptureStatus {
     cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive, cudaStreamCaptureStatusInvalidated
@@ -52,7 +54,11 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device);
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 cudaError_t cudaSetDevice(int device);
 cudaError_t cudaDeviceSynchronize();
-template <class... P> cudaError_t cudaFuncSetAttribute(void (*)(P...), cudaFuncAttribute, int value) {
+template <class... P> cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute attribute, int value) {
+    if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) {
+        emu::set_carveout(reinterpret_cast<const void*>(kernel), value);
+        return value >= -1 && value <= 100 ? cudaSuccess : cudaErrorInvalidValue;
+    }
     return value >= 0 && size_t(value) <= emu::config.shared_limit ? cudaSuccess : cudaErrorInvalidValue;
 }
 template <class... P>

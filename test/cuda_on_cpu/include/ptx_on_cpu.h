@@ -65,7 +65,10 @@ inline void prefetch_l2(const void* p, EMU_AT) {
     if (!emu::on_device(p, 1)) emu::block->fail("prefetch", at, "the address is not the device's");
 }
 inline void wait_for_previous(EMU_AT) { emu::block->wait_for_grid(at); }
-inline void let_next_start() {}    // the emulator starts the next kernel whether or not this is called
+// The emulator starts the next kernel whether or not this is called.
+inline void let_next_start(EMU_AT) {
+    if (!emu::self->waited) emu::block->fail("let_next_start", at, "wait_for_previous comes first");
+}
 
 inline void named_barrier(int id, int threads, EMU_AT) { emu::block->sync(id, threads, 0, "bar.sync", at); }
 inline void named_barrier_arrive(int id, int threads, EMU_AT) {
