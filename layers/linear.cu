@@ -10,8 +10,9 @@
 //
 // An epilogue may be free, cost more than a kernel of its own, or not exist, depending on GPU, type and version.
 // So the first call of a form tries all algorithms on the call's operands, and the same work in separate steps, and
-// keeps the fastest (choice.h). An algorithm gives the same bits every time (cuBLAS guide, results reproducibility),
-// two need not. A plain product's only other way is own_products.h, for where cuBLASLt has no algorithm that runs.
+// keeps the fastest (choice.h); inference takes the heuristic's first that runs (cuda_choose_by_time). An algorithm
+// gives the same bits every time (cuBLAS guide, results reproducibility), two need not. A plain product's only other
+// way is own_products.h, for where cuBLASLt has no algorithm that runs.
 #include <algorithm>
 #include <cinttypes>
 #include <functional>
@@ -59,6 +60,7 @@ constexpr auto VEC128 = cublasLtMatmulMatrixScale_t(4), BLK128x128 = cublasLtMat
 std::map<std::string, std::string> chosen;
 constexpr double STAYS_WARM = 0.1;    // seconds
 double last_choice = -STAYS_WARM;     // when it was
+bool by_time = true;                  // see cuda_choose_by_time
 
 cublasLtHandle_t handle() {
     static cublasLtHandle_t h = nullptr;
@@ -205,9 +207,24 @@ bool trial_operands(const Form& f, Operands& x, char** memory) {
     return true;
 }
 
-// Takes the known algorithm, if cuBLASLt offers it (bytes from a file are compared, never used). Else the fastest on
-// the call's own operands; or none, where the steps are faster, or no algorithm runs: `said` is then the reason. For a
-// bias alone and for plain products the steps are not tried.
+// The fastest of these algorithms, or their number: the steps, if there are any, are faster. -1: none runs.
+int fastest(const std::vector<Candidate>& found, const std::function<bool(const Candidate&)>& runs,
+            const std::function<void()>& steps) {
+    const int algorithms = int(found.size());
+    const Stopwatch stopwatch;
+    // A prompt of a new length brings several forms at once: the first of them warms up for all.
+    const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
+    const auto times = least_times(algorithms + (steps != nullptr), [&](int i) {
+        if (i == algorithms) return stopwatch.time([&] { return steps(), true; });
+        return stopwatch.time([&] { return runs(found[size_t(i)]); });
+    }, warm_ms);
+    last_choice = now_seconds();
+    return pick(times);
+}
+
+// Takes the known algorithm, if cuBLASLt offers it (bytes from a file are compared, never used). Else, on the call's
+// own operands, the fastest or the first that runs; or none, where the steps are faster, or no algorithm runs: `said`
+// is then the reason. For a bias alone and for plain products the steps are not tried.
 void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std::string& known, cublasStatus_t* said) {
     if (known == f.other_way()) return;
     if (f.has_aux() && f.m % 8) return;    // cuBLASLt wants a leading dimension of aux that 8 divides
@@ -221,24 +238,18 @@ void choose(const Form& f, Plan& plan, Operands x, const Steps& steps, const std
         if (hex(c.algorithm) == known) return use(c);
     char* memory;
     if (!trial_operands(f, x, &memory)) return use(found[0]);
-    const int algorithms = int(found.size());
-    const bool also_steps = !f.plain() && f.epilogue != CUBLASLT_EPILOGUE_BIAS;
-    const Stopwatch stopwatch;
-    // A prompt of a new length brings several forms at once: the first of them warms up for all.
-    const float warm_ms = now_seconds() - last_choice < STAYS_WARM ? 0 : WARM_MS;
-    const auto times = least_times(algorithms + also_steps, [&](int i) {
-        if (i == algorithms) return stopwatch.time([&] { return steps(x), true; });
-        use(found[size_t(i)]);
-        return stopwatch.time([&] {
-            const cublasStatus_t status = run(f, plan, x);
-            if (status != CUBLAS_STATUS_SUCCESS) *said = status;
-            return status == CUBLAS_STATUS_SUCCESS;
-        });
-    }, warm_ms);
-    last_choice = now_seconds();
-    const int way = pick(times);
+    auto runs = [&](const Candidate& c) {
+        use(c);
+        const cublasStatus_t status = run(f, plan, x);
+        if (status != CUBLAS_STATUS_SUCCESS) *said = status;
+        return status == CUBLAS_STATUS_SUCCESS;
+    };
+    int way;
+    if (!by_time) way = int(std::find_if(found.begin(), found.end(), runs) - found.begin());
+    else if (f.plain() || f.epilogue == CUBLASLT_EPILOGUE_BIAS) way = fastest(found, runs, nullptr);
+    else way = fastest(found, runs, [&] { steps(x); });
     plan.usable = false;
-    if (way >= 0 && way < algorithms) use(found[size_t(way)]);
+    if (way >= 0 && way < int(found.size())) use(found[size_t(way)]);
     CUDA_CHECK(cudaFree(memory));
 }
 
@@ -326,11 +337,20 @@ std::string cuda_choices() {
     return s;
 }
 
-void cuda_choose(const std::string& choices) {
+static void forget_all() {
     for (auto& [form, plan] : plans) forget(plan);
     plans.clear();
     chosen.clear();
     last_choice = -STAYS_WARM;
+}
+
+void cuda_choose_by_time(bool now) {
+    if (now != by_time) forget_all();
+    by_time = now;
+}
+
+void cuda_choose(const std::string& choices) {
+    forget_all();
     const std::string ours = header() + ";";
     if (choices.compare(0, ours.size(), ours) != 0) return;
     for (size_t at = ours.size(), end; (end = choices.find(';', at)) != std::string::npos; at = end + 1)

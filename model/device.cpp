@@ -27,6 +27,7 @@ template const Ops<float>& cuda_ops(Dtype);
 template const Ops<bf16>& cuda_ops(Dtype);
 std::string cuda_choices() { return ""; }
 void cuda_choose(const std::string&) {}
+void cuda_choose_by_time(bool) {}
 Result<std::unique_ptr<Comm>> nccl_open(Watch&) { return fail(Exit::device, "%s", without); }
 Result<std::unique_ptr<Comm>> nccl_join(const std::string&, int, int, Pulse*, double) {
     return fail(Exit::device, "%s", without);
@@ -62,8 +63,9 @@ Result<Device> open_cpu(const DeviceOptions& o, bool train) {
     return d;
 }
 
-Result<Device> open_cuda(const DeviceOptions& o, int index) {
+Result<Device> open_cuda(const DeviceOptions& o, bool train, int index) {
     TRY(cuda_open(index));
+    cuda_choose_by_time(train);
     Device d;
     d.gpu = true;
     d.dtype = gpu_dtype(o.dtype);
@@ -133,7 +135,7 @@ Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank) {
     if (at >= devices.size())
         return fail(Exit::device, "rank %d of this machine: it has %zu GPUs; one rank for each, or fewer", local_rank,
                     devices.size());
-    return open_cuda(o, devices[at].index);
+    return open_cuda(o, train, devices[at].index);
 }
 
 static const char* const DTYPES[] = {"fp32", "tf32", "bf16", "fp8", "fp8-block"};    // in Dtype's order

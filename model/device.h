@@ -20,8 +20,9 @@ struct Device {
     bool planned = false;         // a GPU that is not here (model/gpu_plan.h): it has sizes, no operations
     double bandwidth = 0, link = 0;    // a planned GPU's bytes/s: of its memory, to other GPUs of its machine
 };
-// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32. Otherwise auto is bf16 on a GPU,
-// fp32 on the CPU. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
+// train: auto is bf16 on a GPU and where the CPU multiplies it natively, else fp32; a GPU's products are by the fastest
+// of the library's algorithms. Otherwise auto is bf16 on a GPU, fp32 on the CPU; products are by the first algorithm
+// that runs. local_rank: which of the GPUs that this process sees; the only one, if it sees no other. exit 5: no
 // such device.
 Result<Device> open_device(const DeviceOptions& o, bool train, int local_rank = 0);
 const char* dtype_name(Dtype dtype);     // as --dtype has it

@@ -25,6 +25,7 @@ void Bench::print(const std::string& name, std::vector<double> times, const Work
                json_number(median * 1e6).c_str(), json_number(floor * 1e6).c_str(), json_number(ratio).c_str());
         if (flops > 0) printf(",\"GFLOP/s\":%s", json_number(gflops).c_str());
         if (work.bytes > 0) printf(",\"GB/s\":%s", json_number(gbytes).c_str());
+        if (device.gpu) printf(",\"algorithms\":\"%s\"", trains ? "fastest" : "first");
         printf("}\n");
     } else {
         auto rate = [](double giga) { return giga > 0 ? formatted("%.1f", giga) : ""; };
@@ -113,6 +114,7 @@ Status run(const BenchOptions& o) {
         DeviceOptions device = o.device;
         if (!train && is_fp8(gpu_dtype(device.dtype))) device.dtype = "bf16";    // fp8 is training's
         bench.device = TRY(open_device(device, train));
+        bench.trains = train;
         return {};
     };
     if (bench.wanted(training(B, S))) {

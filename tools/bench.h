@@ -33,6 +33,7 @@ struct Bench {
     std::function<void(const std::string& name, const Work& work, const std::function<void()>& call)> instead = {};
     std::vector<std::string> names = {};    // first words of all rows
     bool any = false;                       // a row matched --filter
+    bool trains = true;                     // the device is open for training; else for inference
 };
 
 // tools/bench_rows.cpp: each operation by itself, at a model's sizes.

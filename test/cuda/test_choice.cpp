@@ -5,6 +5,7 @@
 
 #include "cuda_test.h"
 
+#include "model/device.h"
 #include "tools/selftest/linear.h"
 
 namespace {
@@ -13,6 +14,7 @@ struct Told {
     Told() { cuda_choose(""); }
     ~Told() {
         emu::lt_duration = nullptr, emu::lt_knows_none = nullptr, emu::lt_runs_none = nullptr, emu::lt_gelu_error = 0;
+        cuda_choose_by_time(true);
         cuda_choose("");
     }
 };
@@ -73,6 +75,36 @@ TEST_CASE("cuda choice: the fastest algorithm by the device's clock, the heurist
             product();
             CHECK(runs == 1);
         }
+    }
+}
+
+TEST_CASE("cuda choice: inference takes the heuristic's first that runs, and times nothing; training does") {
+    const Told told;
+    int runs = 0;
+    emu::lt_duration = [&](const LtProduct&, const LtAlgorithm& a) {
+        runs++;
+        return a.parts == LISTED[2] ? 0.1 : 1.0;
+    };
+    for (const bool train : {false, true, false}) {
+        CAPTURE(train);
+        REQUIRE(open_device({.device = "cuda", .dtype = "fp32"}, train).ok());
+        CHECK(cuda_choices().find("64 x 20 x 96") == std::string::npos);    // the other's are forgotten
+        runs = 0;
+        product();
+        CHECK((train ? runs > 60 : runs == 2));    // tried, then computed
+        CHECK(parts_of(choice_of("64 x 20 x 96")) == LISTED[train ? 2 : 0]);
+        runs = 0;
+        product();
+        CHECK(runs == 1);
+    }
+    // The trial adds to no result. Sums and epilogues are tried as plain products are; what runs none is in steps.
+    for (const bool none : {false, true}) {
+        if (none) emu::lt_runs_none = [](const LtProduct& p) { return p.op.epilogue != CUBLASLT_EPILOGUE_DEFAULT; };
+        for (const Residual r : {Residual::apart, Residual::in_y})
+            EXPECT(check_linear_forward(cuda_ops<float>(Dtype::fp32), 24, 96, 64, true, r));
+        EXPECT(check_linear_backward(cuda_ops<float>(Dtype::fp32), 24, 96, 64, true, true));
+        CHECK((choice_of("epilogue 512") == "-") == none);
+        cuda_choose("");
     }
 }
 
