@@ -1,21 +1,22 @@
 // sampling.cu - the next token of a few texts, drawn on the device: the id is all that leaves it.
 //
-// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to sixteen rows at a time:
+// In double, because what is drawn must be what the host's Sampler draws. Two kernels, for up to 16 rows at a time:
 //   parts   a block takes 1024 tokens of a row: their scores, the likeliest one, and running sums of their weights
 //           exp((score - the part's largest) / temperature). Where likelihood orders the tokens (top-k, top-p), it
 //           sorts them first (Batcher 1968); else their order is that of ids.
 //   choose  a block takes a row, a thread each part. The likeliest token; or the first at which the sum over all parts
 //           exceeds the random number: by ids that is a part, then a token in it. By likelihood it is found in rounds:
-//           eight tokens are tried at once, spread over all that are left; each list finds how many of its own come
+//           seven tokens are tried at once, spread over all that are left; each list finds how many of its own come
 //           before each and what those weigh; then what lies before or behind all that it can be is left out. The cuts
 //           of top-k and top-p are found so, too. Last it raises what the next step reads: places and positions.
 // min-p without an order needs the largest score of all before it can sum: then the parts are summed once more.
 //
 // Bound by latency, not by bytes: a block of parts sorts in 55 rounds with a barrier after each; 152k tokens are 149
 // blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. Top-p
-// 0.9 and the draw take 9 to 13 rounds together, and 41 to 73 reads from L2 that wait for each other (normal logits,
+// 0.9 and the draw take 9 to 13 rounds together, and 43 to 76 reads from L2 that wait for each other (normal logits,
 // alike in all lists or rising along the vocabulary; 50k and 152k tokens; simulated). A token at a time took 23 to 36
-// rounds, 108 to 222 reads, 123 us on an H200 (2026-11-27). How long the rounds take now no GPU has said.
+// rounds, 108 to 222 reads; on an H200 (2026-11-27, 50k) 123 us more than a draw without top-p. How long the rounds
+// take now no GPU has said.
 //
 // All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
 #include "cuda.cuh"
@@ -209,8 +210,8 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // Goes through all lists' tokens in order of likelihood, and cuts off those after the first at which the sum of
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
 // cut off. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
-constexpr int PIVOTS = 8;
-struct Before { double sums[PIVOTS]; };    // of what comes before each
+constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
+struct Before { double sums[PIVOTS]; };    // weights or numbers of what comes before each
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Pivot[PIVOTS], pivots);
     SHARED(int, id);
@@ -221,7 +222,7 @@ template <class Value, class Enough> __device__ int cut(List& list, Value value,
         const Sums<int> left = block_sums(length);
         if (left.all == 1) break;
 #pragma unroll
-        for (int i = 0; i < PIVOTS; i++) {    // of lists all over the vocabulary, at places all over the lists
+        for (int i = 0; i < PIVOTS; i++) {    // in lists all over the vocabulary, at places all over a list
             const int place = int(left.all * (2 * i + 1LL) / (2 * PIVOTS)) - (left.to_here - length);
             if (place < 0 || place >= length) continue;
             const int n = early + (left.all <= PIVOTS ? place : length * (2 * (5 * i % PIVOTS) + 1) / (2 * PIVOTS));
