@@ -110,7 +110,7 @@ struct Pages {
     static bool steps(Sums sums, int S) { return sums == Sums::by_length ? S == 1 : sums == Sums::steps; }
     bool steps(int S) const { return steps(sums, S); }
     // Every sequence's S positions of the call are its first ones, so the call has all that they see. Padding must then
-    // be finite in qkv: a tile multiplies its values by 0.
+    // be finite in qkv, as a tile multiplies its values by 0: no operation leaves padding's outputs unwritten.
     bool from_start = false;
     HOST_DEVICE int64_t row_of(int page, int kv, int i) const { return (int64_t(page) * NKV + kv) * SIZE + i; }
     HOST_DEVICE int64_t row(int b, int kv, int j) const {

@@ -164,7 +164,7 @@ template <int G> struct Work {
         split = int(blockIdx.x) % splits, item = int(blockIdx.x) / splits, cut = item % cuts;
         kv = item / cuts % h.NKV, b = item / cuts / h.NKV, count = min(G, S * group - cut * G);
     }
-    __device__ int64_t row(int g) const { return S == 1 ? b : int64_t(b) * S + (cut * G + g) / group; }    // of (B,S)
+    __device__ int64_t row(int g) const { return S == 1 ? b : int64_t(b) * S + (cut * G + g) / group; }    // in (B,S)
     __device__ int head(int g) const { return kv * group + (S == 1 ? cut * G + g : (cut * G + g) % group); }
 };
 
@@ -345,7 +345,7 @@ decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos
         return;
     }
 
-    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS, *q = in + int64_t(w.head(0)) * HS;    // of one position
+    const T *in = qkv + int64_t(w.b) * (h.NH + 2 * h.NKV) * HS, *q = in + int64_t(w.head(0)) * HS;    // one position's
     const T *new_k = in + int64_t(h.NH + w.kv) * HS, *new_v = new_k + int64_t(h.NKV) * HS;
     if constexpr (First::TURNS) {
         SHARED(Vec<T>[(G + 1) * MOST_TURNED / VEC<T>], own);
