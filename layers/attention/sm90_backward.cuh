@@ -5,9 +5,9 @@
 // blocks. Turns keep the order the same every run: from the last key tile that the query tile sees (the one on the
 // diagonal, without spans) to the left. Key tile k visits one query tile per step. If it starts with or after tile
 // k + 1, it stays a step behind that one and hardly waits; blocks get their tiles in the order in which they begin, the
-// last tile first. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of tile k is its
-// distance from the last. The first block stores, the others add: nothing is zeroed. FLATGPT_ATTENTION_ORDER=any, for
-// measurements, adds without turns.
+// last tile first. As no end of a span decreases, the key tiles of a query tile are a run without gaps, and the turn of
+// tile k is its distance from the last. The first block stores, the others add: nothing is zeroed.
+// FLATGPT_ATTENTION_ORDER=any, for measurements, adds without turns.
 #pragma once
 #include <cstdlib>
 #include <cstring>

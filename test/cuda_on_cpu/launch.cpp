@@ -159,7 +159,7 @@ struct Noted {    // each kernel's, with how often
 } noted;
 }   // namespace
 
-static std::map<const void*, int> carveouts;    // of the kernels that prefer one
+static std::map<const void*, int> carveouts;    // percent that a kernel prefers
 void set_carveout(const void* kernel, int percent) {
     std::lock_guard lock(mutex);
     carveouts[kernel] = percent;
