@@ -91,6 +91,10 @@ TEST_CASE("bench: a filter that leaves no row is an error that says which rows t
     CHECK(r.out.empty());
     for (const char* part : {"--filter nothing: no row has this in its name", "linear_forward", "adamw", "generation"})
         CHECK(r.err.find(part) != std::string::npos);
+    // In the order of the rows: what is asked for first comes first.
+    for (const char* operation : {"linear_forward", "adamw"})
+        for (const char* step : {"there are training", "generation", "prompt"})
+            CHECK(r.err.find(step) < r.err.find(operation));
     r = run({"--filter", "linear", "--steps-only"});
     CHECK(r.exit_code == 2);
     CHECK(r.err.find("there are training, generation") != std::string::npos);

@@ -1,4 +1,5 @@
-// bench.cpp - `flatgpt bench`: each operation, training steps and generation on a device: measured, floor, ratio.
+// bench.cpp - `flatgpt bench`: training steps, generation and each operation on a device: measured, floor, ratio.
+// Single operations come last: there are many, and one that fails takes nothing along.
 //
 // The floor of a row is the time its FLOPs and bytes (layers/operations.inc) take at the peaks, which are measured
 // first.
@@ -108,7 +109,7 @@ Status run(const BenchOptions& o) {
     const int S = std::min(c.T, o.seq_len ? o.seq_len : gpu ? 1024 : 256), B = o.batch ? o.batch : gpu ? 32 : 4;
     if (gpu) bench.peak.products = bench.peak.flops = measure_peak(bench.device);
     else bench.peak = cpu_peaks(bench.device.dtype == Dtype::bf16);
-    TRY(bench_operations(bench, c, B, S));
+    TRY(bench_ceilings(bench, c, B, S));
     const auto reopen = [&](bool train) -> Status {    // an empty model; the one before frees its memory
         bench.device.model.reset();
         DeviceOptions device = o.device;
@@ -137,13 +138,17 @@ Status run(const BenchOptions& o) {
         TRY(reopen(false));
         TRY(bench_prompt(bench, c, PROMPT, weights));
     }
+    if (!o.steps_only) {
+        TRY(reopen(true));
+        TRY(bench_operations(bench, c, B, S));
+    }
     return bench.close();
 }
 }    // namespace
 
 Command bench_command() {
     auto o = std::make_shared<BenchOptions>();
-    Command c{"bench", "Measure every operation, a training step and generation: time, floor, ratio.",
+    Command c{"bench", "Measure a training step, generation and every operation: time, floor, ratio.",
               "flatgpt bench --filter attention --batch 32 --seq-len 1024"};
     std::vector<Flag> sizes = config_flags(o->shape);
     sizes.insert(sizes.begin(), {"--model", &o->model, "sizes: " + config_names()});

@@ -36,7 +36,9 @@ struct Bench {
     bool trains = true;                     // the device is open for training; else for inference
 };
 
-// tools/bench_rows.cpp: each operation by itself, at a model's sizes.
+// tools/bench_rows.cpp: on a GPU memory's ceiling, which peak gets; the head of the table; each operation by itself, at
+// a model's sizes.
+Status bench_ceilings(Bench& bench, const Config& c, int B, int S);
 Status bench_operations(Bench& bench, const Config& c, int B, int S);
 
 // tools/bench_generation.cpp: one token after the other.

@@ -212,11 +212,11 @@ void print_head(const Bench& bench, const Config& c, int B, int S) {
 }
 }    // namespace
 
-Status bench_operations(Bench& bench, const Config& c, int B, int S) {
+Status bench_ceilings(Bench& bench, const Config& c, int B, int S) {
     Rows rows(bench, bench.device.model->op, c, B, S);
-    // The ceiling: copies of 256 MiB (less where memory is short), read and written. An H200 (2026-11-27) copies so at
-    // 4.2 TB/s; a GiB at once at 2.8 TB/s, as the driver then copies in another way.
-    if (bench.device.gpu && !bench.instead) {
+    // Copies of 256 MiB (less where memory is short), read and written. An H200 (2026-11-27) copies so at 4.2 TB/s; a
+    // GiB at once at 2.8 TB/s, as the driver then copies in another way.
+    if (bench.device.gpu) {
         const int64_t bytes = std::min<int64_t>(int64_t(1) << 28, rows.op.free_bytes() / 16);
         auto from = rows.arrays<float>(bytes / 4), to = rows.arrays<float>(bytes / 4);
         if (!from[0] || !to[0]) return fail(Exit::device, "out of memory");
@@ -225,7 +225,11 @@ Status bench_operations(Bench& bench, const Config& c, int B, int S) {
         rows.free_all();
     }
     if (!bench.o.json) print_head(bench, c, B, S);
-    if (bench.o.steps_only) return {};
+    return {};
+}
+
+Status bench_operations(Bench& bench, const Config& c, int B, int S) {
+    Rows rows(bench, bench.device.model->op, c, B, S);
     typedef void (Rows::*Group)();
     static constexpr Group GROUPS[] = {&Rows::memory_bound, &Rows::rope, &Rows::head_and_update, &Rows::sample,
                                        &Rows::attention, &Rows::biases, &Rows::recurrences,
