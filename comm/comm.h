@@ -149,6 +149,7 @@ struct Ranks {
     Place place;
     std::unique_ptr<Watch> watch;    // null: a process of its own
     std::unique_ptr<Comm> comm;      // null: likewise, or one rank that has none. After start
+    std::string no_nccl;             // why the one rank on a GPU has none
     int rank() const { return place.rank; }
     int count() const { return place.ranks; }
     bool first() const { return place.rank == 0; }

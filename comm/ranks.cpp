@@ -106,7 +106,8 @@ Status Ranks::start(bool gpu) {
     if (!watch) return {};
     if (gpu) {
         Result<std::unique_ptr<Comm>> c = nccl_open(*watch);
-        if (!c.ok()) return place.ranks == 1 ? Status{} : c.status;    // alone it does without
+        if (!c.ok() && place.ranks > 1) return c.status;
+        if (!c.ok()) return no_nccl = c.status.message, Status{};    // alone it does without
         comm = std::move(c.value);
         watch->before_exit([nccl = comm.get()] { nccl_abort(*nccl); });
     } else if (!comm && place.ranks == 1) {

@@ -233,6 +233,25 @@ TEST_CASE("cuda: a token by one kernel is right in any order of its blocks") {
     }
 }
 
+TEST_CASE("cuda command line: one rank of a launcher's says by what it would send, or why by nothing") {
+    NEED_EMULATED();
+    Toy toy;
+    std::vector<std::string> environment = {"RANK=0", "WORLD_SIZE=1", "LOCAL_RANK=0"};
+    ProcessResult r = run_emulated(small(toy, "with", {"--steps", "2"}), environment);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(contains(r.err, ", 1 rank by torchrun and NCCL 2."));
+    CHECK(!contains(r.err, "NCCL does not start"));
+    environment.push_back("EMU_NCCL_VERSION=21000");
+    r = run_emulated(small(toy, "without", {"--steps", "2"}), environment);
+    INFO(r.err);
+    REQUIRE(r.exit_code == 0);
+    CHECK(contains(r.err, "note: torchrun started one rank on a GPU, and NCCL does not start: NCCL's version is 21000, "
+                          "needed is 2.14 or newer. The run goes on without it"));
+    CHECK(contains(r.err, ", 1 rank by torchrun, "));
+    CHECK(toy.metrics("with") == toy.metrics("without"));
+}
+
 TEST_CASE("cuda command line: 2 ranks by NCCL are one GPU with the same global batch; resumed, the same bits") {
     NEED_EMULATED();
     NEED_MPIRUN();

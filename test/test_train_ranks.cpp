@@ -394,6 +394,7 @@ TEST_CASE("train ranks: by variables alone, one of two that waits in vain, and o
     r = run_flatgpt(args, o);
     INFO(r.err);
     CHECK(r.exit_code == 0);
+    CHECK(contains(r.err, ", 1 rank by torchrun, cpu "));
     // By flags; who was started where does not go into the run's file.
     r = run_flatgpt(toy.args("y", {"--steps", "2", "--rank", "0", "--ranks", "1", "--master", "127.0.0.1:1"}));
     REQUIRE(r.exit_code == 0);

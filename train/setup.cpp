@@ -167,6 +167,9 @@ Status Trainer::set_up() {
     if (plan.ranks == 1 && o.zero) progress.note("note: --zero changes nothing on one rank");
     if (plan.ranks == 1 && plan.wire != Element::f32) progress.note("note: --reduce-dtype changes nothing on one rank");
     if (o.dry_run) return dry_run();
+    if (!ranks.no_nccl.empty())
+        progress.note("note: " + ranks.place.launcher + " started one rank on a GPU, and NCCL does not start: " +
+                      ranks.no_nccl + ". The run goes on without it; with more ranks it would end here");
     TRY(open_run());
     measured = measure_peak(device);
     TRY(agreed(device.model->allocate(config, plan)));
@@ -179,12 +182,15 @@ Status Trainer::set_up() {
     if (const std::string warning = beyond_class_warning(config); !warning.empty() && !resuming) progress.note(warning);
     progress.note(human_count(double(config_parameters(config))) + " parameters, vocabulary " +
                   std::to_string(config.V) + ", " + human_count(double(data.tokens())) + " tokens, " +
-                  counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " +
-                  (ranks.count() > 1 ? std::to_string(ranks.count()) + " ranks by " + ranks.place.launcher + " and " +
-                                           ranks.comm->name() + ", each "
-                                     : "") +
-                  device.text);
+                  counted(o.steps, "step") + " of " + counted(o.total_batch, "token") + ", " + by_whom() + device.text);
     return {};
+}
+
+// "2 ranks by torchrun and NCCL 2.28.9, each "; "" where nobody but this process is told of
+std::string Trainer::by_whom() const {
+    if (ranks.place.launcher.empty()) return "";
+    return counted(ranks.count(), "rank") + " by " + ranks.place.launcher +
+           (ranks.comm ? " and " + ranks.comm->name() : "") + (ranks.count() > 1 ? ", each " : ", ");
 }
 
 // A small model may read a text several times: up to 4 times is nearly as good as new text, the 16th time brings half

@@ -89,6 +89,7 @@ struct Trainer {
     Status open_data();       // loaders
     Status plan_steps();      // what follows from the data's size: steps, warm-up, the schedule
     void warn_of_repetition();
+    std::string by_whom() const;
     Status open_run();    // the directory, locked
     Status take_run();
     Status open_metrics();
