@@ -6,7 +6,8 @@ usage: dev/gpu_call.py SECONDS STEP...      STEPS below has their names
 Runs the binaries of carry/gpu.tar.xz, which dev/gpu_pack.sh makes. Each step ends by its own limit
 or the deadline, with all that it has started. After each, $OUT (default build/call) has summary.txt
 and results.tar.gz and nothing else, as few files come back. Prints a row for each step with the
-figures found in it: the end of the output is all that is seen at once.
+figures found in it: the end of the output is all that is seen at once. Beside a figure stands that
+of the same row in the day's call before on such a card, from dev/results or the folder $GPU_BEFORE.
 """
 import concurrent.futures
 import glob
@@ -22,7 +23,8 @@ import tarfile
 import threading
 import time
 
-from gpu_step import BIN, PARTS, SPARE, WORK, archive, begin, beside, execute, left, number, part, samples, say, step
+from gpu_step import (BIN, PARTS, SPARE, WORK, archive, begin, beside, execute, figure, left, number, part, samples,
+                      say, step)
 
 BENCH = ["bench", "--device", "cuda", "--batch", "32", "--seq-len", "1024"]
 ONLY = [f"-tc={os.environ['GPU_TESTS']}"] if os.environ.get("GPU_TESTS") else []    # doctest's filter
@@ -106,6 +108,7 @@ def tests():
     if status != 0 or not names:
         say(f"{'tests':22} no case is listed: exit {status}")
         return archive()
+    archive()    # the names are out before anything runs
     limit, last = float(os.environ.get("CASE_LIMIT", 40)), {}    # number: verdict, exit status, output
     end = time.monotonic() + float(os.environ.get("TESTS_LIMIT", 130))    # a hang must not take all that follows along
 
@@ -174,8 +177,8 @@ def train(name, seconds, *flags, **environment):
     run, began = f"{WORK}/run", time.monotonic()
     shutil.rmtree(run, ignore_errors=True)
     step(name, seconds, [f"{BIN}/flatgpt", "train", "--data", f"{BIN}/train.bin", "--model", "gpt2", "--device", "cuda",
-                         "--seq-len", "1024", "--batch", "32", "--out", run, *flags], r"GPU failed|warning", 4,
-         **environment)
+                         "--seq-len", "1024", "--batch", "32", "--out", run, *flags],
+         r"GPU failed|warning|by torchrun|NCCL does not", 4, **environment)
     if os.path.exists(f"{run}/metrics.jsonl"):
         shutil.copy(f"{run}/metrics.jsonl", part(f"{name}-metrics", ".jsonl"))
         for state in glob.glob(f"{run}/step_*/state.json"):    # which products cuBLASLt was chosen for
@@ -184,11 +187,11 @@ def train(name, seconds, *flags, **environment):
         late = rows[len(rows) // 4:]    # the first steps choose algorithms
         memory = max((number(r[3]) for t, r in list(samples) if t >= began), default=0)
         if late:
-            say(f"    steps {late[0]['step']} to {late[-1]['step']}: median "
-                f"{statistics.median(x['tokens_per_second'] for x in late):.0f} tokens/s, "
-                f"{statistics.median(x['ms'] for x in late):.1f} ms, MFU "
-                f"{100 * statistics.median(x.get('mfu', 0) for x in late):.1f} %; loss {rows[0]['loss']:.3f} to "
-                f"{rows[-1]['loss']:.3f}; most memory {memory:.0f} MiB")
+            figure(f"steps {late[0]['step']} to {late[-1]['step']}: median "
+                   f"{statistics.median(x['tokens_per_second'] for x in late):.0f} tokens/s, "
+                   f"{statistics.median(x['ms'] for x in late):.1f} ms, MFU "
+                   f"{100 * statistics.median(x.get('mfu', 0) for x in late):.1f} %; loss {rows[0]['loss']:.3f} to "
+                   f"{rows[-1]['loss']:.3f}; most memory {memory:.0f} MiB")
         archive()
 
 
@@ -298,6 +301,9 @@ STEPS = {
     "machine": machine, "tests": tests, "sanitizer": sanitizer, "selftest": selftest, "losses": losses, "bench": bench,
     "train": lambda: train("train", 60, "--lr", "6e-4", "--steps", "40"),
     "train80": lambda: train("train80", 60, "--lr", "6e-4", "--steps", "20", FLATGPT_ATTENTION="sm80"),
+    # NCCL with one rank, as a launcher starts it.
+    "ranks": lambda: train("ranks", 60, "--lr", "6e-4", "--steps", "8", RANK="0", WORLD_SIZE="1", LOCAL_RANK="0",
+                           MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"),
     "profile": profile, "variants": variants, "bits": same_bits, "ncu": ncu,
     "cudnn": lambda: torch("--sdpa", "cudnn"), "dry": lambda: step("dry-run", 20, [
         f"{BIN}/flatgpt", "train", "--data", f"{BIN}/train.bin", "--model", "gpt2", "--device", "cuda", "--seq-len",

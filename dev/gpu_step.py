@@ -2,6 +2,7 @@
 that are whole whenever the machine is taken away."""
 import atexit
 import contextlib
+import glob
 import os
 import re
 import shutil
@@ -27,6 +28,62 @@ def say(text):
     print(text, flush=True)
 
 
+# ---- the day's call before ------------------------------------------------------------------------------------------
+
+BEFORE = "   before: "
+earlier = None    # figures() of that call, once the card is known
+
+
+def row_name(line):
+    """The text before a line's columns; or where it has none, the line without its numbers."""
+    fields = re.split(r"\s{2,}", line.strip())
+    return fields[0] if len(fields) > 1 else re.sub(r"\d[\d.]*", "#", fields[0])
+
+
+def figures(lines):
+    """{(step, row's name): its lines, as a step or a row may come twice}, and the last step"""
+    rows, last = {}, ""
+    for line in lines:
+        if found := re.match(r"(\S.*?) +(exit -?\d+|over \d+ s|no time left)\b", line):
+            last = found[1]
+        elif line.startswith("    "):
+            line = line.partition(BEFORE)[0]
+            rows.setdefault((last, row_name(line)), []).append(line)
+    return rows, last
+
+
+def card_of(lines):
+    return next((found[1] for line in lines if (found := re.match(r"    (NVIDIA[^,]*),", line))), None)
+
+
+def find_earlier():
+    """The newest of today's calls on this card in dev/results, which travels with the tree, or that in $GPU_BEFORE."""
+    global earlier
+    card, calls = card_of(summary), []
+    if earlier is not None or not card:    # the step `machine` says which card it is
+        return earlier or {}
+    for folder in glob.glob(os.environ.get("GPU_BEFORE", f"{ROOT}/dev/results/{time.strftime('%Y-%m-%d')}_*")):
+        with contextlib.suppress(OSError):
+            lines = open(f"{folder}/summary.txt").read().splitlines()
+            if card_of(lines) == card:
+                began = lines[0] if re.match(r"\d{4}-", lines[0]) else ""    # begin() says it
+                calls.append((began, folder, lines))
+    earlier = figures(max(calls)[2])[0] if calls else {}
+    if calls:
+        say(f"    beside figures that have changed: {os.path.basename(max(calls)[1])}")
+    return earlier
+
+
+def figure(line):
+    """Says a line of figures, with the same row of the call before beside it."""
+    before = find_earlier()
+    rows, last = figures(summary)
+    key = last, row_name(line)
+    same = before.get(key, [])[len(rows.get(key, [])):][:1]
+    old = " ".join(same).strip().removeprefix(key[1]).strip()
+    say(f"    {line}" + (BEFORE + re.sub(r"\s+", " ", old) if old and same != [f"    {line}"] else ""))
+
+
 def archive():
     """Both files are whole at any time: each is written on the same disk under another name, then renamed."""
     with open(f"{OUT}/.summary", "w") as f:
@@ -43,6 +100,7 @@ def begin(seconds):
     DEADLINE = START + seconds
     os.makedirs(OUT, exist_ok=True)
     os.makedirs(PARTS)
+    say(time.strftime("%Y-%m-%d %H:%M:%S"))
     archive()
 
 
@@ -105,6 +163,6 @@ def step(name, seconds, command, figures=None, lines=8, **environment):
     if status != 0 and not found:
         found = text.splitlines()[-3:]
     for line in found[:lines]:
-        say(f"    {line[:150]}")
+        figure(line[:150])
     archive()
     return status == 0

@@ -86,6 +86,29 @@ echo $! >>pids
 sleep 0.5
 )";
 
+// Prints what the step of that name printed on an H200.
+std::string printed(const std::string& step) {
+    return "sed -n '/^" + step + " /,/^[a-z]/s/^    //p' '" +
+           fs::absolute("dev/results/2026-11-27_NVIDIA-H200_a84e32b/summary.txt").string() + "'\n";
+}
+// As many steps as --steps says; a checkpoint at every second one, if it is to save.
+const char* const TRAINS = R"sh(
+[ "$1" = train ] || { echo "flatgpt bench: expected a row" >&2; exit 2; }
+[ -z "$RANK" ] || echo "8 steps of 32768 tokens, $WORLD_SIZE rank by torchrun and NCCL 2.28.9, cuda bf16 (NVIDIA H200)"
+steps=40 saves=
+while [ $# -gt 0 ]; do
+    case $1 in --out) out=$2 ;; --steps) steps=$2 ;; --save-every) saves=yes ;; esac
+    shift
+done
+mkdir -p "$out"
+for ((step = 1; step <= steps; step++)); do
+    echo "{\"step\":$step,\"loss\":7.25,\"tokens_per_second\":${SPEED:-500000},\"ms\":65.5,\"mfu\":0.41}"
+    [ "$saves" ] && [ $((step % 2)) = 0 ] || continue
+    mkdir -p "$out/step_0000000$step"
+    for file in model optimizer; do echo $step >"$out/step_0000000$step/$file.safetensors"; done
+    sleep 0.1
+done >"$out/metrics.jsonl")sh";
+
 // A copy of the script. Stand-ins run in `dir`, where each appends to `log` and, before it hangs, to `pids`.
 struct Tree {
     std::string dir = temporary_directory(), results = dir + "/results";
@@ -114,7 +137,7 @@ time.sleep(300)
         const char* path = getenv("PATH");
         environment = {"PATH=" + dir + "/bin:" + (path ? path : "/usr/bin:/bin"), "GPU_BIN=" + dir + "/gpu",
                        "OUT=" + results, "PYTHONPATH=" + dir + "/python", "CASE_LIMIT=2", "GPU_TESTS", "TESTS_LIMIT",
-                       "JOBS", "VARIANT_ROWS"};
+                       "JOBS", "VARIANT_ROWS", "GPU_BEFORE", "RANK", "WORLD_SIZE", "LOCAL_RANK"};
     }
     // Nothing that hangs outlives the test, whatever the script under test has left undone.
     ~Tree() {
@@ -169,7 +192,7 @@ time.sleep(300)
         return "";
     }
     // At most 8 files come back from a GPU's machine: here are two, and both are whole.
-    void check_results() const {
+    void check_results(bool last = true) const {
         int files = 0;
         for (const auto& entry : fs::recursive_directory_iterator(results)) files += entry.is_regular_file();
         CHECK(files >= 2);
@@ -177,7 +200,7 @@ time.sleep(300)
         const ProcessResult r = run_process({"tar", "-tzf", results + "/results.tar.gz"});
         CHECK_MESSAGE(r.exit_code == 0, r.err);
         CHECK(!summary().empty());
-        CHECK(archived("summary.txt") == summary());
+        if (last) CHECK(archived("summary.txt") == summary());    // else one may be newer than the other
     }
     void check_that_all_ended() const {
         for (int pid : pids()) {
@@ -278,6 +301,64 @@ TEST_CASE("gpu call: cut off in the middle of a step, it leaves all that came be
     for (const char* part : {"train-metrics", "train-metrics-2"})
         CHECK(lines(t.archived(std::string("parts/") + part + ".jsonl")).size() == 40);
     CHECK(contains(t.summary(), "median 500000 tokens/s"));
+}
+
+// All prints what it printed on an H200. The first call is kept, beside another card's and another day's.
+TEST_CASE("gpu call: a rehearsal of the planned calls; figures beside those of the day's call before") {
+    Tree t;
+    t.set("CASE_LIMIT", "1");
+    t.tool("gpu/flatgpt", "if [[ \"$*\" == bench*--steps-only* ]]; then " + printed("steps") +
+                              "elif [[ \"$*\" == bench* ]]; then " + printed("bench") + "else " + TRAINS + "\nfi");
+    t.tool("gpu/ladder_token", printed("ladder_token"));
+    t.tool("bin/ncu", printed("ncu-forward"));
+    t.tool("dev/torch", printed("torch"));
+    write_file(t.dir + "/dev/compare_torch.py", "import os\nos.execv('" + t.dir + "/dev/torch', ['torch'])\n");
+    write_file(t.dir + "/gpu/losses.flags", "--steps 2\n"), write_file(t.dir + "/gpu/losses.txt", "7.25\n7.25\n");
+    const auto call = [&](const std::vector<std::string>& words) {
+        std::string command = "\npython3 dev/gpu_call.py";
+        for (const std::string& word : words) command += " " + word;
+        CHECK_MESSAGE(contains(read_file("dev/results/PENDING.md"), command + " "), command);
+        Process p(t.command(words), t.options(60));
+        while (p.running()) {
+            usleep(300000);
+            if (fs::exists(t.results + "/summary.txt")) t.check_results(false);
+            if (words[2] == "tests" && contains(t.log(), "test_cuda -f="))    // names are known before cases run
+                CHECK(contains(t.archived("parts/list.txt"), "\nhangs\n"));
+        }
+        const std::string out = p.wait().out;
+        CHECK(out == t.summary());
+        CHECK(out.size() < 12000);    // so many characters of what is printed come back
+        for (const std::string& line : lines(out))    // all steps have run, and ended well
+            CHECK_MESSAGE((line.starts_with(" ") || !contains(line, " exit ") || contains(line, " exit 0")), line);
+        CHECK((!contains(out, "NOT RUN") && !contains(out, "the script failed")));
+        CHECK(contains(out, "    training step B=32 T=1024  "));
+        t.check_results();
+        return out;
+    };
+    std::string out = call({"330", "machine", "tests", "losses", "bits", "train", "ranks", "bench", "ncu"});
+    INFO(out);
+    t.verdicts();
+    for (const char* part : {"losses fp32            0: 2 of 2 steps, largest difference from the CPU's fp32 0.00e",
+                             "    the same bits; ", "1 rank by torchrun and NCCL 2.28.9", " median 500000 tokens/s"})
+        CHECK_MESSAGE(contains(out, part), part);
+    CHECK(!contains(out, "before: "));
+    const auto keep = [&](const std::string& name, const std::string& text) {
+        fs::create_directories(t.dir + "/dev/results/" + name);
+        write_file(t.dir + "/dev/results/" + name + "/summary.txt", text);
+    };
+    const std::string today = out.substr(0, 10);
+    keep(today + "_NVIDIA-H200_0123abc", out);
+    keep(today + "_NVIDIA-H200_old", "machine  exit 0\n    NVIDIA H200, 1\ntrain  exit 0\n    steps 11 to 40: old");
+    keep(today + "_NVIDIA-H100_0123abc", "9999-12-31 00:00:00\n    NVIDIA H100 80GB HBM3, 1\n");
+    const std::string other_day = out.substr(0, 4) + "-00-00_NVIDIA-H200_0123abc";
+    keep(other_day, "9999-12-31 00:00:00\n    NVIDIA H200, 1\n");
+    t.environment.push_back("SPEED=600000");
+    out = call({"290", "machine", "torch", "train", "profile", "bench", "token"});
+    CHECK(contains(out, "    beside figures that have changed: " + today + "_NVIDIA-H200_0123abc\n"));
+    CHECK(contains(out, "    steps 11 to 40: median 600000 tokens/s, 65.5 ms, MFU 41.0 %; loss 7.250 to 7.250; most "));
+    CHECK(contains(out, " MiB   before: steps 11 to 40: median 500000 tokens/s, 65.5 ms"));    // bench's are the same
+    t.set("GPU_BEFORE", t.dir + "/dev/results/" + other_day);
+    CHECK(contains(t.run({"30", "machine"}).out, "    beside figures that have changed: " + other_day + "\n"));
 }
 
 TEST_CASE("gpu call: the deadline holds, and what it cut off is not called a hang") {
