@@ -63,9 +63,9 @@ struct Activations {
     float *qk_rstd, *lse;                    // (N,Turn::sums()); (B,NH,S), without softmax what rows were scaled by
     float *post_mean1, *post_rstd1, *post_mean2, *post_rstd2;    // (N)
 };
-// How the next token of each text is drawn after its step, as Ops::sample does, of V tokens. All on the device.
+// How Ops::sample draws each text's next token, one of V, after its step. Pointers are to the device's memory.
 struct Drawing {
-    int* counts = nullptr;           // as `said`
+    int* counts = nullptr;           // Ops::sample's `said`
     const double* bias = nullptr;
     DrawAt* at = nullptr;
     Draw draw = {};
@@ -95,7 +95,7 @@ struct Cache {
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
     bool from_start = false;         // the last call began all its sequences
-    std::vector<int> on_device;      // what slot and place hold there when all that was handed over is done
+    std::vector<int> on_device;      // slot and place, as the device's queue will leave them
     int steps = 0;                   // steps of one token in a row, of equally many sequences, drawn as the last one
     bool drawn = false;              // the last call drew tokens
     Drawing drawing;                 // the last one, which graphs have
@@ -161,7 +161,7 @@ struct Model {
     Status cache_allocate(Cache& cache, int sequences, int positions, const CacheKind& kind = {});
     // S more tokens for B of the cache's sequences, or all; lengths (B): how many of the S each has, the rest is
     // padding; none: all S.     tok (B,S), host; null: those that the last step has drawn for the same sequences
-    // drawing: S is 1, and cache.tok (B) gets the next tokens; the caller has put `at` there, and after each other tok.
+    // drawing: S is 1, and cache.tok (B) gets the next tokens. The caller uploads drawing.at before the first step.
     void extend(Cache& cache, const int* tok, int S, const std::vector<int>& sequences = {},
                 const std::vector<int>& lengths = {}, Pages::Sums sums = Pages::Sums::by_length,
                 const Drawing* drawing = nullptr);

@@ -19,7 +19,7 @@ KINDS = [
     ("short calls", r"sample, \d+ texts?$|attention_cached, 1 x|linear_attention_cached", 0.25),
     ("one row times w: launched again at once, it overlaps itself", r"linear.* 1 row", None),
     ("attention over many keys: how its rounds wait is not counted", r"attention_cached|cache_turn", None),
-    ("top-p: its search goes round some 40 times", r"sample", None),
+    ("top-p: how its search's rounds wait is not counted", r"sample", None),
     ("mma.sync, sums without softmax, experts: not looked at", r"", None)]
 
 # calm (github.com/zeux/calm, README at 021304d): Llama 2 7B, Mistral 7B and Phi 2.7B in fp16 on a GeForce RTX 4090 of

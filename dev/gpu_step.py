@@ -154,12 +154,12 @@ def clocks(since):
             (f", SLOWED {' '.join(sorted(why))}" if why else ""))
 
 
-def step(name, seconds, command, figures=None, lines=8, **environment):
+def step(name, seconds, command, pattern=None, lines=8, **environment):
     began = time.monotonic()
     status, text = execute(name, seconds, command, **environment)
     say(f"{name:22} {'exit ' + str(status) if isinstance(status, int) else status:16} "
         f"{time.monotonic() - began:5.1f} s  {clocks(began)}")
-    found = [line for line in text.splitlines() if figures and re.search(figures, line)]
+    found = [line for line in text.splitlines() if pattern and re.search(pattern, line)]
     if status != 0 and not found:
         found = text.splitlines()[-3:]
     for line in found[:lines]:

@@ -63,7 +63,7 @@ LIBRARY = 3.8e-6            # seconds of its blocks' begin and end: fitted to GP
 LLAMA = "llama-3.2-1b"      # the other model
 STEP = 54.3e3               # us of a training step of GPT-2 124M, B=32 T=1024, on an H200: the median of two runs
 HOST_WAIT = 6e-6            # seconds of an upload that was waited for (profile of a token, a84e32b)
-PCIE = 25e9                 # bytes a second between host and device: an assumption, for memory that is not pinned
+PCIE = 25e9                 # bytes a second between host and device, whose memory is pinned: an assumption
 BYTES = {"128": 16, "64": 8, "U16": 2, "S16": 2, "U8": 1, "S8": 1, "4": 16}    # 4: LDSM's tiles
 
 # Kernels that compute products: (FLOPs that they execute, as a part of what their operation counts). The scores again

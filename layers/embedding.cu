@@ -1,8 +1,8 @@
 // embedding.cu - rows of wte and wpe, added; backward: rows of dx, summed by token and by position.
 //
 // Forward: one warp per row, 16 bytes per lane. Bound by memory: a position reads 2 C elements (those of wpe from L2)
-// and writes C. In generation it is the first of a chain of kernels, the only one that is not launched to overlap the
-// one in front: so what all of them read, tokens, positions, pages and weights, is there.
+// and writes C. In generation it is the first of a chain of kernels that overlap, and itself waits for all before
+// it: so what the others read before their wait, positions, pages and weights, is there.
 //
 // Backward: dwte and dwpe are the same sum, over rows of dx that share a key: the token or the position. Atomics
 // would add them in any order, so the positions are first sorted by key: for wpe that is a division, for wte a radix

@@ -57,7 +57,7 @@ template <int ROWS, int COLUMNS, int WIDTH = chunk_columns(COLUMNS)> struct alig
     }
 };
 
-// ---- blocks that take turns -----------------------------------------------------------------------------------------
+// ---- numbers of blocks ----------------------------------------------------------------------------------------------
 
 // How many blocks of the launch have begun before the calling one. No manual promises that blocks begin in the order of
 // their index; by this number a block waits for blocks alone that run or have ended. One thread of each block calls it.

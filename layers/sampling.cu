@@ -211,7 +211,7 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
 // cut off. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
 constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
-struct Before { double sums[PIVOTS]; };    // weights or numbers of what comes before each
+struct PivotSums { double x[PIVOTS]; };    // of the tokens before each pivot: their weights or their number
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Pivot[PIVOTS], pivots);
     SHARED(int, id);
@@ -231,15 +231,15 @@ template <class Value, class Enough> __device__ int cut(List& list, Value value,
         __syncthreads();
         int n[PIVOTS];
         count_before(n, list, early, late, pivots);
-        Before own;
+        PivotSums own;
 #pragma unroll
-        for (int i = 0; i < PIVOTS; i++) own.sums[i] = value(n[i]);
-        const Before all = block_reduce(own, Before{}, [](Before x) {
+        for (int i = 0; i < PIVOTS; i++) own.x[i] = value(n[i]);
+        const PivotSums all = block_reduce(own, PivotSums{}, [](PivotSums x) {
             for (double& sum : x.sums) sum = warp_sum(sum);
             return x;
         });
         for (int i = 0; i < PIVOTS; i++)
-            if (enough(all.sums[i])) late = min(late, n[i]);
+            if (enough(all.x[i])) late = min(late, n[i]);
             else early = max(early, n[i]);
     }
     if (early < late) id = list.id[early];
@@ -314,6 +314,8 @@ choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const List
         int& count = said[at[n].text * V + id];
         count = said_again(count);
     }
+    // The next step's kernels read these before they wait for the one in front. The embedding, first of the chain, does
+    // not start them before this kernel has ended.
     at[n].place++;
     if (slot) slot[n]++;
     if (place) place[n]++;

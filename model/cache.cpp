@@ -396,15 +396,16 @@ void Model::logits(float* out, const std::vector<int>& asked) {
     if (const int64_t bytes = op.bytes(head, int64_t(std::min(head_rows, all)) * Vp); bytes > host_logits_bytes) {
         if (host_logits) op.release_host(host_logits, host_logits_bytes);
         host_logits = static_cast<char*>(op.allocate_host(bytes));
-        CHECK(host_logits, "%lld bytes of pinned memory for logits", static_cast<long long>(bytes));
-        host_logits_bytes = bytes;
+        host_logits_bytes = host_logits ? bytes : 0;
     }
+    std::vector<char> pageable(host_logits ? 0 : size_t(op.bytes(head, int64_t(std::min(head_rows, all)) * Vp)));
+    char* const host = host_logits ? host_logits : pageable.data();
     for (int n = 0; n < all; n += head_rows) {
         const int rows = std::min(head_rows, all - n);
         head_product(op.at(lnf, int64_t(n) * C), rows);
-        op.download(host_logits, head, op.bytes(head, int64_t(rows) * Vp));
+        op.download(host, head, op.bytes(head, int64_t(rows) * Vp));
         for (int i = 0; i < rows; i++, out += V) {
-            to_floats(out, host_logits + op.bytes(head, int64_t(i) * Vp), op.activation, V);
+            to_floats(out, host + op.bytes(head, int64_t(i) * Vp), op.activation, V);
             const Logits z = c.logits_of();
             for (int v = 0; v < V && (z.scale != 1 || z.cap != 0); v++)
                 out[v] = z.cap != 0 ? z.cap * std::tanh(z.scale * out[v] / z.cap) : z.scale * out[v];

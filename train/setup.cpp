@@ -186,7 +186,7 @@ Status Trainer::set_up() {
     return {};
 }
 
-// "2 ranks by torchrun and NCCL 2.28.9, each "; "" where nobody but this process is told of
+// "2 ranks by torchrun and NCCL 2.28.9, each "; empty without a launcher
 std::string Trainer::by_whom() const {
     if (ranks.place.launcher.empty()) return "";
     return counted(ranks.count(), "rank") + " by " + ranks.place.launcher +

@@ -17,7 +17,7 @@
 // factors multiply scores and weights.
 //
 // One position's queries and key may be normed and turned in the same launch: each block turns its own, rounded as
-// rope_forward does, into shared memory. Splits do it again, while their first keys would only just be asked for.
+// rope_forward does, into shared memory. All splits do so, in the time that their first keys take to come.
 // The first keys and values of each block are on their way to L2 before the kernel in front, which makes qkv, has ended
 // (Launch::overlaps): positions and the table of pages are the step's, and are there.
 //
@@ -322,8 +322,8 @@ __device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int 
     }
 }
 
-// A cache of another type than T holds the new keys already, and for several positions any cache does; else no block
-// reads the new key there in this launch, and one of them puts it there.
+// New keys are in the cache already if its type is not T, or if there are several. Else the first split puts the one
+// there, and no block reads it from there in this launch.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
 decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
