@@ -235,7 +235,7 @@ template <class Value, class Enough> __device__ int cut(List& list, Value value,
 #pragma unroll
         for (int i = 0; i < PIVOTS; i++) own.x[i] = value(n[i]);
         const PivotSums all = block_reduce(own, PivotSums{}, [](PivotSums x) {
-            for (double& sum : x.sums) sum = warp_sum(sum);
+            for (double& sum : x.x) sum = warp_sum(sum);
             return x;
         });
         for (int i = 0; i < PIVOTS; i++)
