@@ -211,7 +211,7 @@ __device__ inline void cut_by_firsts(List& list, int k) {
 // value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
 // cut off. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
 constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
-struct PivotSums { double x[PIVOTS]; };    // of the tokens before each pivot: their weights or their number
+struct PivotSums { double x[PIVOTS]; };    // weights, or the number, of the tokens before each
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
     SHARED(Pivot[PIVOTS], pivots);
     SHARED(int, id);

@@ -7,7 +7,6 @@
 //   P = tril(g v^T)    dq~ = P k~ + g S^T    dk~ = P^T q~ + v U^T    dv = tril(q~ k~^T)^T g + k~ U    dS = U + q~^T g
 // with g the gradient of num. elu's weights are num's of a value that is 1 everywhere: their gradient joins P, S and U
 // as z and r do. A chunk ends where a document does; the next one begins without a state.
-//
 // An item of work is a key/value head of a sequence, with its query heads; all lies in the thread's L2. Bound by FMAs:
 // a position and head cost 4 HS (HS + CHUNK / 2) FLOPs forward and 2.5 times that backward, whatever the length.
 #include "tiles.h"
