@@ -214,7 +214,7 @@ asan-cuda:    # the emulated kernels
 	EMU_CC=90 build/asan/emu/test_cuda $(ARGS)
 # Races between the threads of the emulated kernels, by clang's ThreadSanitizer: in the tests that need no model (clang
 # does not compile its loops for CPUs), and in the ladder with the one kernel of a token. ARGS: of the tests, alone.
-WITH_MODELS := model families generation sampling nccl ranks
+WITH_MODELS := model families generation sampling nccl ranks choice launches
 SEARCHED := $(filter-out %/selftest.cpp,$(wildcard tools/selftest/*.cpp)) $(filter-out comm/nccl.cu,$(KERNELS)) \
             $(wildcard test/cuda_on_cpu/*.cpp) $(REFERENCE) files/json.cpp base/console.cpp
 KERNEL_TEST := $(filter-out $(WITH_MODELS:%=test/cuda/test_%.cpp),$(CUDA_TEST)) $(SEARCHED)
