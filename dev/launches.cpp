@@ -64,7 +64,7 @@ class Calls : public Count {
         current = this;
         table.wait = [](int64_t) { current->waited++; };
     }
-    void begin() { rows.clear(), clear(), waited = 0; }    // what came before is no part of the table
+    void begin() { rows.clear(), clear(), waited = 0; }    // rows of earlier calls are no part of the table
     void end() { later = waited; }                         // and objects that end may wait, too
 
   private:
@@ -123,7 +123,7 @@ Status print_token(const std::string& table, const Table& op, const Config& c, i
         calls.end();
     });
 }
-// A prompt from position 0, or what comes behind one: a draft, whose logits all go to the host.
+// A prompt from position 0; or a draft behind a prompt: the host gets the logits of all its tokens.
 Status print_prompt(const std::string& table, const Table& op, const Config& c, int tokens, int position) {
     return print_calls(table.c_str(), op, c, {Use::infer, 1, std::max(tokens, position)}, [&](Model& g, Calls& calls) {
         Cache cache;

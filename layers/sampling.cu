@@ -15,8 +15,8 @@
 // blocks, about one for each multiprocessor, and 0.3 to 0.6 MB of logits; lists of 20 bytes a token stay in L2. Top-p
 // 0.9 and the draw take 9 to 13 rounds together, and 43 to 76 reads from L2 that wait for each other (normal logits,
 // alike in all lists or rising along the vocabulary; 50k and 152k tokens; simulated). A token at a time took 23 to 36
-// rounds, 108 to 222 reads; on an H200 (2026-11-27, 50k) 123 us more than a draw without top-p. How long the rounds
-// take now no GPU has said.
+// rounds, 108 to 222 reads; on an H200 (2026-11-27, 50k) 123 us more than a draw without top-p. No GPU has timed
+// the rounds of now.
 //
 // All sums go over fixed parts in a fixed order: the same bits for any grid, and whichever rows come along.
 #include "cuda.cuh"

@@ -199,7 +199,7 @@ TEST_CASE("cache: the last block goes on, after attention, with the rows that lo
 }
 
 namespace {
-// What is held of allocate_host's memory, and what was downloaded since.
+// Pieces of allocate_host's memory that are held, and downloads since.
 struct Pinned {
     std::set<void*> held;
     int allocated = 0, downloads = 0, elsewhere = 0;

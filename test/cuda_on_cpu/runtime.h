@@ -124,7 +124,7 @@ struct DeviceAccess {
     ~DeviceAccess();
     DeviceAccess(const DeviceAccess&) = delete;
 };
-// What the host has handed to the streams, in order, as long as a test keeps a journal; of a graph, that it was
+// The journal of a test: all work that the host hands to the streams, in order; a graph is one entry, that it was
 // launched. event, number: which record of it this is ("record") or waits for ("wait").
 struct Entry {
     cudaStream_t stream;
