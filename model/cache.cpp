@@ -393,12 +393,13 @@ void Model::logits(float* out, const std::vector<int>& asked) {
     B = 1, S = all, ends = {all};
     if (unfinished) end_blocks(true);
     unfinished = false;
-    if (const int64_t bytes = op.bytes(head, int64_t(std::min(head_rows, all)) * Vp); bytes > host_logits_bytes) {
+    const int64_t bytes = op.bytes(head, int64_t(std::min(head_rows, all)) * Vp);
+    if (bytes > host_logits_bytes) {
         if (host_logits) op.release_host(host_logits, host_logits_bytes);
         host_logits = static_cast<char*>(op.allocate_host(bytes));
         host_logits_bytes = host_logits ? bytes : 0;
     }
-    std::vector<char> pageable(host_logits ? 0 : size_t(op.bytes(head, int64_t(std::min(head_rows, all)) * Vp)));
+    std::vector<char> pageable(host_logits ? 0 : size_t(bytes));
     char* const host = host_logits ? host_logits : pageable.data();
     for (int n = 0; n < all; n += head_rows) {
         const int rows = std::min(head_rows, all - n);
