@@ -95,7 +95,7 @@ struct Cache {
     std::vector<int> running;        // the sequences of the last call
     Pages::Sums sums = {};           // the last call's
     bool from_start = false;         // the last call began all its sequences
-    std::vector<int> on_device;      // slot and place, as the device's queue will leave them
+    std::vector<int> on_device;      // the host's copy of slot and place: values after all queued work
     int steps = 0;                   // steps of one token in a row, of equally many sequences, drawn as the last one
     bool drawn = false;              // the last call drew tokens
     Drawing drawing;                 // the last one, which graphs have

@@ -1,9 +1,9 @@
-"""How long a kernel's block waits on its way from begin to end, for gpu_time.py: what no rate tells.
+"""How long a kernel's block waits on its way from begin to end, for gpu_time.py: latency, not throughput.
 
 A warp issues its instructions in order, one a clock at most, each as soon as the registers that it reads are there. So
 loads that need no other's result wait together, and a load through a pointer that was loaded waits again. A barrier
 waits for the block's other warps. A kernel that overlaps the one in front has done what comes before its wait (ACQBULK)
-by then. Loops are passed once: rounds behind the first are a matter of rates. Three constants are fitted to five of an
+by then. A loop counts once: gpu_time.py counts its later rounds by throughput. Three constants are fitted to five of an
 H200's rows, the others are held out.
 """
 import collections

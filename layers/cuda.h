@@ -25,8 +25,8 @@ template <class T> const Ops<T>& cuda_ops(Dtype dtype);
 
 // linear.cu chooses the fastest of cuBLASLt's algorithms for each shape by trying them. Two choices may round
 // differently, so a checkpoint records them and a resumed run begins with them. Trying takes 20 ms and more for each
-// shape, and every length of a prompt has its own: not by time, the first that the heuristic names and that runs is
-// taken, so that a first token need not wait. A change forgets all choices.
+// shape, and every length of a prompt has its own: without by_time the first that the heuristic names and that runs
+// is taken: a first token need not wait. Another value of by_time forgets all choices.
 void cuda_choose_by_time(bool by_time);    // true at first
 std::string cuda_choices();
 void cuda_choose(const std::string& choices);    // takes what cuda_choices gave; unknown text is ignored

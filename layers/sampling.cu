@@ -207,9 +207,9 @@ __device__ inline void cut_by_firsts(List& list, int k) {
     list.length = n[0] + (pivot[0].list == int(threadIdx.x));
 }
 
-// Goes through all lists' tokens in order of likelihood, and cuts off those after the first at which the sum of
-// value(n), n the first tokens of each list, is enough. Gives that token's id; -1: no sum is enough, and nothing is
-// cut off. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
+// Each thread has a sorted list; value(n) is the weight, or number, of its first n tokens. Finds the first token, by
+// likelihood over all lists, up to which the sum of values is enough(), and cuts off all behind it. Gives its id; -1:
+// no sum is. Where the sum before a token is not enough, the first is that token or a later one; else an earlier one.
 constexpr int PIVOTS = 7;    // with 8 registers spill on sm_100
 struct PivotSums { double x[PIVOTS]; };    // weights, or the number, of the tokens before each
 template <class Value, class Enough> __device__ int cut(List& list, Value value, Enough enough) {
@@ -314,8 +314,8 @@ choose_kernel(int* ids, int* said, DrawAt* at, int* slot, int* place, const List
         int& count = said[at[n].text * V + id];
         count = said_again(count);
     }
-    // The next step's kernels read these before they wait for the one in front. The embedding, first of the chain, does
-    // not start them before this kernel has ended.
+    // Kernels of the next step read places and positions before they wait for the kernel in front (Launch::overlaps).
+    // None of them begins too early: the embedding lets them start only when this kernel has ended.
     at[n].place++;
     if (slot) slot[n]++;
     if (place) place[n]++;

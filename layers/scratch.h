@@ -157,7 +157,7 @@ inline int64_t attention_scratch(AttentionKernels kernels, int B, int S, Heads h
 }
 
 // attention_cached: E elements per lane, G queries per item, and partial results for the splits of each item's keys. A
-// query is a head of a position. Of several positions: room for attention_forward's lse, as they may be the first.
+// query is a head of a position. S > 1: room for attention_forward's lse, which serves a prompt's beginning.
 struct CachedPlan {
     static constexpr int THREADS = 128, BLOCKS = 4, MAX_ITEMS = 8192;    // BLOCKS: on a multiprocessor
     // From 17 positions on a tile of a prompt's 64 queries does more for the keys that it reads.

@@ -322,8 +322,8 @@ __device__ inline void turn_heads(T* to, const T* row, const Turned<T>& by, int 
     }
 }
 
-// New keys are in the cache already if its type is not T, or if there are several. Else the first split puts the one
-// there, and no block reads it from there in this launch.
+// cache_append has put the new keys there if the cache's type is not T, or positions are several. Else the first split
+// writes the new key, and all blocks take it from qkv: none could be sure to see that write.
 template <class T, class X, int G, int E, int W, int U, bool SHAPED, class First>
 __global__ void __launch_bounds__(THREADS)
 decode_kernel(T* y, const T* qkv, Pages cache, State<E>* partial, const int* pos, int splits, int lanes, Heads h,
